@@ -1,0 +1,144 @@
+package domain_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// An entry shows what people may see of a video: visible is what is published
+// and not deleted.
+func TestEntryOfVideo(t *testing.T) {
+	for _, test := range []struct {
+		name             string
+		video            domain.Video
+		visible, deleted bool
+	}{
+		{"draft", draft(), false, false},
+		{"published", published(), true, false},
+		{"deleted draft", deleted(draft()), false, true},
+		{"deleted, was published", deleted(published()), false, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			want := domain.Entry{
+				VideoID: test.video.ID, Details: test.video.Details, Visible: test.visible, Deleted: test.deleted,
+				Version: 3, PublishTime: test.video.PublishTime, UpdateTime: updateTime,
+			}
+			if diff := cmp.Diff(want, domain.EntryOf(test.video)); diff != "" {
+				t.Errorf("entry (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Only an event newer than the entry changes it, and then it is all that
+// counts; a tombstone is an entry like any other.
+func TestFold(t *testing.T) {
+	// of is the event that made a video the given version.
+	of := func(v domain.Video, version int64) domain.Event {
+		v.Version = version
+		return domain.Event{ID: eventID, Type: domain.VideoUpdated, Video: v, OccurredAt: now}
+	}
+	// at is the entry of a video at the given version.
+	at := func(v domain.Video, version int64) domain.Entry { return domain.EntryOf(of(v, version).Video) }
+	renamed := with(published(), func(v *domain.Video) { v.Title, v.UpdateTime = "Kagemusha", now })
+	unknown := of(renamed, 4)
+	unknown.Type = "" // of a newer build: the state it carries means the same
+	for _, test := range []struct {
+		name  string
+		entry domain.Entry
+		event domain.Event
+		want  domain.Entry
+		is    domain.Outcome
+	}{
+		{"first event", domain.Entry{}, of(draft(), 1), at(draft(), 1), domain.Applied},
+		{"next event", at(published(), 3), of(renamed, 4), at(renamed, 4), domain.Applied},
+		{"next event of an unknown type", at(published(), 3), unknown, at(renamed, 4), domain.Applied},
+		{"nothing seen, but not the first", domain.Entry{}, of(published(), 2), at(published(), 2), domain.AppliedAfterGap},
+		{"one missing", at(draft(), 3), of(renamed, 5), at(renamed, 5), domain.AppliedAfterGap},
+		{"the same version", at(published(), 3), of(renamed, 3), at(published(), 3), domain.Stale},
+		{"an older version", at(published(), 3), of(renamed, 2), at(published(), 3), domain.Stale},
+		{"a deletion", at(published(), 3), of(deleted(published()), 4), at(deleted(published()), 4), domain.Applied},
+		{"late for a tombstone", at(deleted(published()), 4), of(published(), 3), at(deleted(published()), 4), domain.Stale},
+		{"brought back", at(deleted(published()), 4), of(published(), 5), at(published(), 5), domain.Applied},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, is := domain.Fold(test.entry, test.event)
+			if is != test.is {
+				t.Errorf("outcome = %d, want %d", is, test.is)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("entry (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// All events in order lead to the entry of the video as it is.
+func TestFoldInOrderEndsAtTheVideo(t *testing.T) {
+	for seed := range uint64(300) {
+		events := history(t, seed)
+		var entry domain.Entry
+		for _, e := range events {
+			var is domain.Outcome
+			if entry, is = domain.Fold(entry, e); is != domain.Applied {
+				t.Errorf("seed %d: outcome of version %d = %d, want %d", seed, e.Video.Version, is, domain.Applied)
+			}
+		}
+		if diff := cmp.Diff(domain.EntryOf(events[len(events)-1].Video), entry); diff != "" {
+			t.Errorf("seed %d: entry (-want +got):\n%s", seed, diff)
+		}
+	}
+}
+
+// Whichever of the events come, in whatever order and however often: the
+// newest of them is what the entry shows, at every moment.
+func TestFoldInAnyOrderEndsAtTheNewest(t *testing.T) {
+	for seed := range uint64(300) {
+		events := history(t, seed)
+		random := rand.New(rand.NewPCG(seed, 2))
+		deliveries := make([]domain.Event, 1+random.IntN(2*len(events)))
+		for i := range deliveries {
+			deliveries[i] = events[random.IntN(len(events))]
+		}
+		var entry domain.Entry
+		var newest domain.Video
+		for i, e := range deliveries {
+			want := domain.Stale
+			switch {
+			case e.Video.Version == newest.Version+1:
+				want = domain.Applied
+			case e.Video.Version > newest.Version:
+				want = domain.AppliedAfterGap
+			}
+			if want != domain.Stale {
+				newest = e.Video
+			}
+			var got domain.Outcome
+			entry, got = domain.Fold(entry, e)
+			if got != want {
+				t.Errorf("seed %d: outcome of delivery %d = %d, want %d", seed, i, got, want)
+			}
+			if diff := cmp.Diff(domain.EntryOf(newest), entry); diff != "" {
+				t.Fatalf("seed %d: entry after delivery %d (-want +got):\n%s", seed, i, diff)
+			}
+		}
+	}
+}
+
+// The events of a deleted video leave a tombstone, whatever comes late.
+func TestTombstoneKeepsLateEventsOut(t *testing.T) {
+	last := deleted(published())
+	entry, _ := domain.Fold(domain.Entry{}, domain.Event{Video: with(last, func(v *domain.Video) { v.Version = 9 })})
+	for version := range int64(10) {
+		late := with(published(), func(v *domain.Video) { v.Version, v.UpdateTime = version, now.Add(time.Hour) })
+		got, is := domain.Fold(entry, domain.Event{Video: late})
+		if is != domain.Stale || !got.Deleted || got.Visible || got.Version != 9 {
+			t.Errorf("Fold() of version %d = %+v, %d, want the tombstone, stale", version, got, is)
+		}
+	}
+}

@@ -1,0 +1,461 @@
+package domain_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+var (
+	videoID = uuid.MustParse("01890a5d-ac96-7000-8000-000000000001")
+	eventID = uuid.MustParse("01890a5d-ac96-7000-8000-000000000002")
+
+	createTime = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	updateTime = createTime.Add(time.Hour)
+	now        = createTime.Add(2 * time.Hour)
+	// The clock of a server is finer than what an event carries.
+	stamp = domain.Stamp{EventID: eventID, Time: now.Add(999_999 * time.Nanosecond)}
+)
+
+// draft is a video at version 3.
+func draft() domain.Video {
+	return domain.Video{
+		ID: videoID,
+		Details: domain.Details{
+			Title: "Ran", Description: "A king and his sons.", ReleaseYear: 1985, Duration: 162 * time.Minute,
+			LanguageCode: "ja", Tags: []string{"drama", "war"},
+		},
+		State: domain.Draft, Version: 3, CreateTime: createTime, UpdateTime: updateTime,
+	}
+}
+
+func published() domain.Video {
+	v := draft()
+	v.State, v.PublishTime = domain.Published, updateTime
+	return v
+}
+
+func deleted(v domain.Video) domain.Video {
+	v.DeleteTime = updateTime
+	return v
+}
+
+// with answers v after some changes.
+func with(v domain.Video, change func(*domain.Video)) domain.Video {
+	change(&v)
+	return v
+}
+
+// otherDetails differ from those of draft in every field.
+func otherDetails() domain.Details {
+	return domain.Details{
+		Title: "Kagemusha", Description: "A thief and a lord.", ReleaseYear: 1980, Duration: 180 * time.Minute,
+		LanguageCode: "en", Tags: []string{"history"},
+	}
+}
+
+// kindOf answers the kind of a domain error, 0 of any other.
+func kindOf(err error) domain.Kind {
+	var domainErr *domain.Error
+	if errors.As(err, &domainErr) {
+		return domainErr.Kind
+	}
+	return 0
+}
+
+// A new video is a draft at version 1, and its first event says so.
+func TestCreateMakesADraft(t *testing.T) {
+	details := otherDetails()
+	details.Duration += 999 * time.Microsecond // finer than an event carries
+	got, err := domain.Create(videoID, details, stamp)
+	if err != nil {
+		t.Fatalf("Create() = %v", err)
+	}
+	want := &domain.Event{
+		ID: eventID, Type: domain.VideoCreated, OccurredAt: now,
+		Video: domain.Video{ID: videoID, Details: otherDetails(), State: domain.Draft, Version: 1, CreateTime: now, UpdateTime: now},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("event (-want +got):\n%s", diff)
+	}
+	if got.Video.Deleted() {
+		t.Error("Deleted() = true, want false")
+	}
+}
+
+// A command that applies makes one event: the next version, with the whole
+// state after it, and times in whole milliseconds.
+func TestDecisionMakesTheNextVersion(t *testing.T) {
+	// next is v after a change, at the next version.
+	next := func(v domain.Video, change func(*domain.Video)) domain.Video {
+		v.Version, v.UpdateTime = 4, now
+		return with(v, change)
+	}
+	nothingElse := func(*domain.Video) {}
+	for _, test := range []struct {
+		name    string
+		video   domain.Video
+		decide  domain.Decision
+		typ     domain.EventType
+		want    domain.Video
+		changed []string
+	}{
+		{
+			"update all fields", draft(), domain.Update(domain.AllFields(), otherDetails(), 3, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Details = otherDetails() }),
+			[]string{"title", "description", "release_year", "duration", "language_code", "tags"},
+		},
+		{
+			"update touches only the fields named, and tells them in the order of the API", draft(),
+			domain.Update([]domain.Field{domain.FieldTags, domain.FieldTitle, domain.FieldTags}, otherDetails(), domain.AnyVersion, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Title, v.Tags = "Kagemusha", []string{"history"} }),
+			[]string{"title", "tags"},
+		},
+		{
+			"update tells only the fields that differ", draft(),
+			domain.Update(domain.AllFields(), with(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }).Details, domain.AnyVersion, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.ReleaseYear = 1986 }),
+			[]string{"release_year"},
+		},
+		{
+			"update empties fields", draft(),
+			domain.Update([]domain.Field{domain.FieldDescription, domain.FieldDuration, domain.FieldTags}, domain.Details{}, domain.AnyVersion, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Description, v.Duration, v.Tags = "", 0, nil }),
+			[]string{"description", "duration", "tags"},
+		},
+		{
+			"the order of the tags counts", draft(),
+			domain.Update(domain.AllFields(), with(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }).Details, domain.AnyVersion, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Tags = []string{"war", "drama"} }),
+			[]string{"tags"},
+		},
+		{
+			"a duration is cut to milliseconds", draft(),
+			domain.Update([]domain.Field{domain.FieldDuration}, domain.Details{Duration: time.Minute + time.Microsecond}, domain.AnyVersion, stamp),
+			domain.VideoUpdated, next(draft(), func(v *domain.Video) { v.Duration = time.Minute }),
+			[]string{"duration"},
+		},
+		{
+			"update leaves a published video published", published(),
+			domain.Update([]domain.Field{domain.FieldTitle}, otherDetails(), 3, stamp),
+			domain.VideoUpdated, next(published(), func(v *domain.Video) { v.Title = "Kagemusha" }),
+			[]string{"title"},
+		},
+		{
+			"publish", draft(), domain.Publish(3, stamp),
+			domain.VideoPublished, next(draft(), func(v *domain.Video) { v.State, v.PublishTime = domain.Published, now }), nil,
+		},
+		{
+			"unpublish forgets the publish time", published(), domain.Unpublish(3, stamp),
+			domain.VideoUnpublished, next(published(), func(v *domain.Video) { v.State, v.PublishTime = domain.Draft, time.Time{} }), nil,
+		},
+		{
+			"delete a draft", draft(), domain.Delete(false, 3, stamp),
+			domain.VideoDeleted, next(draft(), func(v *domain.Video) { v.DeleteTime = now }), nil,
+		},
+		{
+			"delete keeps the state and the publish time", published(), domain.Delete(true, domain.AnyVersion, stamp),
+			domain.VideoDeleted, next(published(), func(v *domain.Video) { v.DeleteTime = now }), nil,
+		},
+		{
+			"undelete brings back a draft", deleted(draft()), domain.Undelete(3, stamp),
+			domain.VideoUndeleted, next(draft(), nothingElse), nil,
+		},
+		{
+			"undelete brings back a published video with its publish time", deleted(published()), domain.Undelete(domain.AnyVersion, stamp),
+			domain.VideoUndeleted, next(published(), nothingElse), nil,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.decide(test.video)
+			if err != nil {
+				t.Fatalf("decide() = %v", err)
+			}
+			want := &domain.Event{ID: eventID, Type: test.typ, Video: test.want, ChangedFields: test.changed, OccurredAt: now}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("event (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A command whose effect is there already makes no event.
+func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
+	sameDetails := draft().Details
+	sameDetails.Duration += time.Nanosecond // as far as an event can tell
+	noTags := with(draft(), func(v *domain.Video) { v.Tags = nil })
+	for _, test := range []struct {
+		name   string
+		video  domain.Video
+		decide domain.Decision
+	}{
+		{"update to the same", draft(), domain.Update(domain.AllFields(), sameDetails, 3, stamp)},
+		{"update of no field", draft(), domain.Update(nil, otherDetails(), domain.AnyVersion, stamp)},
+		{"update of an unknown field", draft(), domain.Update([]domain.Field{"state"}, otherDetails(), domain.AnyVersion, stamp)},
+		{"no tags and none", noTags, domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{}}, domain.AnyVersion, stamp)},
+		{"publish a published one", published(), domain.Publish(3, stamp)},
+		{"unpublish a draft", draft(), domain.Unpublish(domain.AnyVersion, stamp)},
+		{"delete a deleted one that may be missing", deleted(draft()), domain.Delete(true, domain.AnyVersion, stamp)},
+		{"the same, whatever version is expected", deleted(published()), domain.Delete(true, 7, stamp)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, err := test.decide(test.video); got != nil || err != nil {
+				t.Errorf("decide() = %v, %v, want nil, nil", got, err)
+			}
+		})
+	}
+}
+
+// A command that must not apply is refused, with the kind that tells the
+// caller what to do.
+func TestDecisionRefuses(t *testing.T) {
+	title := func(title string) domain.Details { return domain.Details{Title: title} }
+	create := func(title string) domain.Decision {
+		return func(domain.Video) (*domain.Event, error) {
+			return domain.Create(videoID, domain.Details{Title: title}, stamp)
+		}
+	}
+	onlyTitle := []domain.Field{domain.FieldTitle}
+	for _, test := range []struct {
+		name   string
+		video  domain.Video
+		decide domain.Decision
+		kind   domain.Kind
+		field  string
+	}{
+		{"create without a title", domain.Video{}, create(""), domain.Invalid, "video.title"},
+		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), domain.Invalid, "video.title"},
+		{"update to no title", draft(), domain.Update(domain.AllFields(), title(""), domain.AnyVersion, stamp), domain.Invalid, "video.title"},
+		{"update to a blank title", published(), domain.Update(onlyTitle, title("\u3000"), 3, stamp), domain.Invalid, "video.title"},
+
+		{"update a deleted one", deleted(draft()), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), domain.Precondition, ""},
+		{"update a deleted one to the same", deleted(draft()), domain.Update(domain.AllFields(), draft().Details, 3, stamp), domain.Precondition, ""},
+		{"publish a deleted one", deleted(draft()), domain.Publish(domain.AnyVersion, stamp), domain.Precondition, ""},
+		{"publish a deleted one of another version", deleted(draft()), domain.Publish(7, stamp), domain.Precondition, ""},
+		{"unpublish a deleted one", deleted(published()), domain.Unpublish(domain.AnyVersion, stamp), domain.Precondition, ""},
+		{"delete a deleted one", deleted(published()), domain.Delete(false, domain.AnyVersion, stamp), domain.NotFound, ""},
+		{"undelete one that is not", published(), domain.Undelete(domain.AnyVersion, stamp), domain.Exists, ""},
+		{"undelete one that is not, of another version", draft(), domain.Undelete(7, stamp), domain.Exists, ""},
+
+		{"update another version", draft(), domain.Update(domain.AllFields(), otherDetails(), 2, stamp), domain.Conflict, ""},
+		{"update another version to the same", draft(), domain.Update(domain.AllFields(), draft().Details, 4, stamp), domain.Conflict, ""},
+		{"publish another version", draft(), domain.Publish(2, stamp), domain.Conflict, ""},
+		{"publish a published one of another version", published(), domain.Publish(4, stamp), domain.Conflict, ""},
+		{"unpublish another version", published(), domain.Unpublish(2, stamp), domain.Conflict, ""},
+		{"delete another version", draft(), domain.Delete(false, 4, stamp), domain.Conflict, ""},
+		{"delete another version that may be missing", draft(), domain.Delete(true, 4, stamp), domain.Conflict, ""},
+		{"undelete another version", deleted(draft()), domain.Undelete(2, stamp), domain.Conflict, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.decide(test.video)
+			if got != nil {
+				t.Errorf("event = %v, want none", got)
+			}
+			var domainErr *domain.Error
+			if !errors.As(err, &domainErr) || domainErr.Kind != test.kind || domainErr.Field != test.field {
+				t.Errorf("error = %#v, want kind %d, field %q", err, test.kind, test.field)
+			}
+		})
+	}
+}
+
+// Time never runs backwards for a video, whatever the clocks of the servers do.
+func TestTimeNeverRunsBackwards(t *testing.T) {
+	late := domain.Stamp{EventID: eventID, Time: updateTime.Add(-time.Hour)}
+	for _, test := range []struct {
+		name   string
+		video  domain.Video
+		decide domain.Decision
+		// at is the time that the command writes, besides the update time.
+		at func(domain.Video) time.Time
+	}{
+		{"update", draft(), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, late), nil},
+		{"publish", draft(), domain.Publish(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PublishTime }},
+		{"unpublish", published(), domain.Unpublish(domain.AnyVersion, late), nil},
+		{"delete", draft(), domain.Delete(false, domain.AnyVersion, late), func(v domain.Video) time.Time { return v.DeleteTime }},
+		{"undelete", deleted(draft()), domain.Undelete(domain.AnyVersion, late), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := test.decide(test.video)
+			if err != nil {
+				t.Fatalf("decide() = %v", err)
+			}
+			if !got.OccurredAt.Equal(updateTime) || !got.Video.UpdateTime.Equal(updateTime) {
+				t.Errorf("occurred at %s, updated at %s, want %s", got.OccurredAt, got.Video.UpdateTime, updateTime)
+			}
+			if test.at != nil && !test.at(got.Video).Equal(updateTime) {
+				t.Errorf("time of the %s = %s, want %s", test.name, test.at(got.Video), updateTime)
+			}
+		})
+	}
+}
+
+// An event belongs to nobody else: whoever handed slices to a decision may
+// write to them afterwards, and the decision has written to none of them.
+func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		video  domain.Video
+		decide func(domain.Details) domain.Decision
+	}{
+		{"create", domain.Video{}, func(details domain.Details) domain.Decision {
+			return func(domain.Video) (*domain.Event, error) { return domain.Create(videoID, details, stamp) }
+		}},
+		{"update", draft(), func(details domain.Details) domain.Decision {
+			return domain.Update(domain.AllFields(), details, domain.AnyVersion, stamp)
+		}},
+		{"update of another field", draft(), func(details domain.Details) domain.Decision {
+			return domain.Update([]domain.Field{domain.FieldTitle}, details, domain.AnyVersion, stamp)
+		}},
+		{"publish", draft(), func(domain.Details) domain.Decision { return domain.Publish(domain.AnyVersion, stamp) }},
+		{"unpublish", published(), func(domain.Details) domain.Decision { return domain.Unpublish(domain.AnyVersion, stamp) }},
+		{"delete", draft(), func(domain.Details) domain.Decision { return domain.Delete(false, domain.AnyVersion, stamp) }},
+		{"undelete", deleted(draft()), func(domain.Details) domain.Decision { return domain.Undelete(domain.AnyVersion, stamp) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			details := otherDetails()
+			video := slices.Clone(test.video.Tags)
+			got, err := test.decide(details)(test.video)
+			if err != nil {
+				t.Fatalf("decide() = %v", err)
+			}
+			want := slices.Clone(got.Video.Tags)
+			if diff := cmp.Diff(otherDetails().Tags, details.Tags); diff != "" {
+				t.Errorf("tags of the caller (-before +after):\n%s", diff)
+			}
+			if diff := cmp.Diff(video, test.video.Tags); diff != "" {
+				t.Errorf("tags of the video (-before +after):\n%s", diff)
+			}
+			for _, tags := range [][]string{details.Tags, test.video.Tags} {
+				for i := range tags {
+					tags[i] = "overwritten"
+				}
+			}
+			if diff := cmp.Diff(want, got.Video.Tags); diff != "" {
+				t.Errorf("tags of the event (-before +after its causes were overwritten):\n%s", diff)
+			}
+		})
+	}
+}
+
+// AllFields answers a new slice, which its caller may change.
+func TestAllFieldsCannotBeChanged(t *testing.T) {
+	domain.AllFields()[0] = "overwritten"
+	if got := domain.AllFields()[0]; got != domain.FieldTitle {
+		t.Errorf("first field = %q, want %q", got, domain.FieldTitle)
+	}
+}
+
+// history is a video's life as a seed decides: what random commands made of
+// it, those that are refused or change nothing included.
+func history(t *testing.T, seed uint64) []domain.Event {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 1))
+	clock := createTime
+	at := func() domain.Stamp {
+		clock = clock.Add(time.Duration(random.Int64N(int64(3*time.Second))) - time.Second) // backwards too
+		var id uuid.UUID
+		for i := range id {
+			id[i] = byte(random.Uint32())
+		}
+		return domain.Stamp{EventID: id, Time: clock}
+	}
+	details := func() domain.Details {
+		d := domain.Details{
+			Title:       fmt.Sprintf("Title %d", random.IntN(3)),
+			Description: fmt.Sprintf("Description %d", random.IntN(3)),
+			ReleaseYear: 1985 + random.Int32N(3),
+			Duration:    time.Duration(random.IntN(3_000_000)) * time.Microsecond,
+		}
+		for range random.IntN(3) {
+			d.Tags = append(d.Tags, fmt.Sprintf("tag %d", random.IntN(3)))
+		}
+		return d
+	}
+	expected := func(v domain.Video) int64 { return v.Version * random.Int64N(2) }
+
+	first, err := domain.Create(videoID, details(), at())
+	if err != nil {
+		t.Fatalf("seed %d: Create() = %v", seed, err)
+	}
+	events := []domain.Event{*first}
+	video := first.Video
+	for range 30 {
+		var decide domain.Decision
+		switch random.IntN(6) {
+		case 0, 1:
+			fields := domain.AllFields()
+			random.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
+			decide = domain.Update(fields[:random.IntN(len(fields)+1)], details(), expected(video), at())
+		case 2:
+			decide = domain.Publish(expected(video), at())
+		case 3:
+			decide = domain.Unpublish(expected(video), at())
+		case 4:
+			decide = domain.Delete(random.IntN(2) == 0, expected(video), at())
+		case 5:
+			decide = domain.Undelete(expected(video), at())
+		}
+		event, err := decide(video)
+		if err != nil && kindOf(err) == 0 {
+			t.Fatalf("seed %d: decide() = %v, want a domain error", seed, err)
+		}
+		if event == nil {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("seed %d: decide() = %v, %v, want only one of them", seed, event, err)
+		}
+		events = append(events, *event)
+		video = event.Video
+	}
+	return events
+}
+
+// Whatever commands come: versions have no gap, time does not run backwards,
+// what a video is never changes, and its times tell its state.
+func TestHistoryIsSound(t *testing.T) {
+	for seed := range uint64(300) {
+		events := history(t, seed)
+		for i, e := range events {
+			v := e.Video
+			if v.Version != int64(i)+1 {
+				t.Fatalf("seed %d: event %d has version %d", seed, i, v.Version)
+			}
+			if v.ID != videoID || !v.CreateTime.Equal(events[0].Video.CreateTime) {
+				t.Errorf("seed %d: event %d is of video %s created at %s", seed, i, v.ID, v.CreateTime)
+			}
+			if i > 0 && e.OccurredAt.Before(events[i-1].OccurredAt) {
+				t.Errorf("seed %d: event %d occurred at %s, before the one before it", seed, i, e.OccurredAt)
+			}
+			if !v.UpdateTime.Equal(e.OccurredAt) {
+				t.Errorf("seed %d: event %d occurred at %s, but the update time is %s", seed, i, e.OccurredAt, v.UpdateTime)
+			}
+			if (v.State == domain.Published) == v.PublishTime.IsZero() {
+				t.Errorf("seed %d: event %d: state %s with publish time %s", seed, i, v.State, v.PublishTime)
+			}
+			if e.Type == domain.VideoDeleted != (v.Deleted() && v.DeleteTime.Equal(e.OccurredAt) && (i == 0 || !events[i-1].Video.Deleted())) {
+				t.Errorf("seed %d: event %d is %s with delete time %s", seed, i, e.Type, v.DeleteTime)
+			}
+			if (len(e.ChangedFields) > 0) != (e.Type == domain.VideoUpdated) {
+				t.Errorf("seed %d: event %d is %s with changed fields %q", seed, i, e.Type, e.ChangedFields)
+			}
+			for _, at := range []time.Time{v.CreateTime, v.UpdateTime, v.PublishTime, v.DeleteTime} {
+				if !at.Equal(at.Truncate(time.Millisecond)) || at.Location() != time.UTC {
+					t.Errorf("seed %d: event %d has time %s, want whole milliseconds in UTC", seed, i, at)
+				}
+			}
+			if v.Duration%time.Millisecond != 0 {
+				t.Errorf("seed %d: event %d has duration %s, want whole milliseconds", seed, i, v.Duration)
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package event
+
+import "time"
+
+// Claim is what one claim on the outbox answered: the lease of a lane and the
+// oldest events in it. The zero Claim says that there is nothing to do.
+type Claim struct {
+	Lane int16
+	// Token is the fence: the settlement takes effect only while it is the
+	// lane's. Never 0 in a claim that holds a lease.
+	Token int64
+	// Events in the order they must be published in.
+	Events []Claimed
+	// Recovered are blocked aggregates that have no event left to retry.
+	Recovered []Aggregate
+}
+
+// Claimed is one pending event.
+type Claimed struct {
+	Message
+	Seq int64
+	// Retry: the event is the first one of a blocked aggregate, set aside
+	// until now, and Attempts to publish it have failed.
+	Retry    bool
+	Attempts int
+	// Missing: there is a pending row without an event; it can never be
+	// published, and Message has only the aggregate, the id and the version.
+	Missing bool
+}
+
+// Aggregate identifies an aggregate.
+type Aggregate struct{ Type, ID string }
+
+// Aggregate answers the aggregate of a message.
+func (m Message) Aggregate() Aggregate { return Aggregate{m.AggregateType, m.AggregateID} }
+
+// Settlement is what became of a claim. An event in none of its lists stays
+// pending: nobody knows whether the broker has it.
+type Settlement struct {
+	Lane  int16
+	Token int64
+	// Done were acknowledged by the broker: delete them.
+	Done []int64
+	// Retried were acknowledged and had been set aside: delete them.
+	Retried []int64
+	// Failed aggregates had their first event refused.
+	Failed []Failure
+	// Aside are the refused event and those behind it of an aggregate that was
+	// not blocked before: they leave the lane.
+	Aside []int64
+	// Recovered aggregates are blocked no longer; what was set aside returns.
+	Recovered []Aggregate
+	// Head and Tail are the first and last Seq of the events of the claim that
+	// were not set aside, whatever became of them; 0 when there were none.
+	Head, Tail int64
+}
+
+// Failure is a refused event, the first of its aggregate.
+type Failure struct {
+	Aggregate
+	Error string
+	// RetryIn is how long to wait before the next attempt, unless Park, which
+	// waits for a person.
+	RetryIn time.Duration
+	Park    bool
+}

@@ -1,0 +1,369 @@
+package event_test
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+// schema1 are the attributes that Decode looks at.
+var schema1 = map[string]string{event.AttrSchemaVersion: "1"}
+
+// published is an event with something in every field that it can have.
+func published() *domain.Event {
+	return &domain.Event{
+		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), Type: domain.VideoPublished, OccurredAt: epoch,
+		Video: domain.Video{
+			ID:      videoID,
+			Details: domain.Details{Title: "Ran", Description: "A king.", ReleaseYear: 1985, Duration: 162 * time.Minute, LanguageCode: "ja", Tags: []string{"war"}},
+			State:   domain.Published, Version: 2, CreateTime: epoch, UpdateTime: epoch, PublishTime: epoch,
+		},
+	}
+}
+
+// encoded is the event of published as a protobuf message, after a change.
+func encoded(t testing.TB, change func(*videov1.VideoEvent)) []byte {
+	t.Helper()
+	m, err := event.Encode(published())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pb := &videov1.VideoEvent{}
+	if err := proto.Unmarshal(m.Payload, pb); err != nil {
+		t.Fatal(err)
+	}
+	change(pb)
+	payload, err := proto.Marshal(pb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// The parts of a message besides its payload are those of the event.
+func TestEncodeFillsTheMessage(t *testing.T) {
+	got, err := event.Encode(published())
+	if err != nil {
+		t.Fatalf("Encode() = %v", err)
+	}
+	want := event.Message{
+		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: videoID.String(),
+		Type: "VideoPublished", Version: 2, SchemaVersion: 1, Payload: got.Payload, OccurredAt: epoch,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("message (-want +got):\n%s", diff)
+	}
+	if want := (event.Aggregate{Type: "video", ID: videoID.String()}); got.Aggregate() != want {
+		t.Errorf("Aggregate() = %v, want %v", got.Aggregate(), want)
+	}
+}
+
+// The names and the forms of the attributes are a contract, with consumers and
+// with the filters of subscriptions.
+func TestAttributes(t *testing.T) {
+	m := event.Message{
+		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: "v", Type: "VideoPublished",
+		Version: math.MaxInt64, SchemaVersion: 1,
+		OccurredAt: time.Date(2026, 1, 2, 4, 4, 5, 678_900_001, time.FixedZone("", 3600)),
+	}
+	want := map[string]string{
+		"event_id":       "01890a5d-ac96-7f00-8b02-0c0d0e0f1003",
+		"event_type":     "VideoPublished",
+		"aggregate_type": "video",
+		"aggregate_id":   "v",
+		"version":        "9223372036854775807",
+		"schema_version": "1",
+		"occurred_at":    "2026-01-02T03:04:05.678900001Z",
+	}
+	if diff := cmp.Diff(want, m.Attributes()); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
+	}
+	m.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	want["traceparent"] = m.Traceparent
+	if diff := cmp.Diff(want, m.Attributes()); diff != "" {
+		t.Errorf("attributes with a trace (-want +got):\n%s", diff)
+	}
+}
+
+// An event that says nothing that can be written is a defect, not a message.
+func TestEncodeRefusesWhatItDoesNotKnow(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*domain.Event)
+	}{
+		{"no type", func(e *domain.Event) { e.Type = "" }},
+		{"unknown type", func(e *domain.Event) { e.Type = "VideoBurnt" }},
+		{"no state", func(e *domain.Event) { e.Video.State = "" }},
+		{"unknown state", func(e *domain.Event) { e.Video.State = "hidden" }},
+		{"text that is no UTF-8", func(e *domain.Event) { e.Video.Title = "\xff" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := published()
+			test.change(e)
+			if got, err := event.Encode(e); err == nil {
+				t.Errorf("Encode() = %v, want an error", got)
+			}
+		})
+	}
+}
+
+// size is what a message takes of a publish request, as the quotas of Pub/Sub
+// count: data, attributes and ordering key.
+func size(m event.Message) int {
+	n := len(m.Payload) + len(m.AggregateID)
+	for name, value := range m.Attributes() {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// The largest event that is accepted is exactly as large as the limit, which
+// leaves a thousand bytes of the broker's 10,000,000 for the rest of the
+// request; a byte more is the caller's mistake.
+func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
+	const limit = 9_999_000
+	e := published()
+	e.Video.Description = strings.Repeat("x", limit-1000)
+	m, err := event.Encode(e)
+	if err != nil {
+		t.Fatalf("Encode() of %d bytes = %v", size(m), err)
+	}
+	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-size(m))
+	if m, err = event.Encode(e); err != nil || size(m) != limit {
+		t.Errorf("Encode() = %d bytes, %v, want %d, nil", size(m), err, limit)
+	}
+	e.Video.Description += "x"
+	_, err = event.Encode(e)
+	var domainErr *domain.Error
+	if !errors.As(err, &domainErr) || domainErr.Kind != domain.Invalid {
+		t.Errorf("Encode() of one byte more = %v, want Invalid", err)
+	}
+}
+
+// randomEvent is any event that a build of today could make.
+func randomEvent(random *rand.Rand) *domain.Event {
+	text := func() string {
+		runes := []rune("aZ 0\x00\n\"\\ä侍🎬\u202e\uffff\U0010ffff")
+		var b strings.Builder
+		for range random.IntN(20) {
+			b.WriteRune(runes[random.IntN(len(runes))])
+		}
+		return b.String()
+	}
+	id := func() (id uuid.UUID) {
+		for i := range id {
+			id[i] = byte(random.Uint32())
+		}
+		return id
+	}
+	at := func() time.Time { return time.UnixMilli(1 + random.Int64N(4_000_000_000_000)).UTC() }
+	types := []domain.EventType{
+		domain.VideoCreated, domain.VideoUpdated, domain.VideoPublished, domain.VideoUnpublished, domain.VideoDeleted, domain.VideoUndeleted,
+	}
+	e := &domain.Event{
+		ID: id(), Type: types[random.IntN(len(types))], OccurredAt: at(),
+		Video: domain.Video{
+			ID: id(),
+			Details: domain.Details{
+				Title: text(), Description: text(), ReleaseYear: int32(random.Uint32()), LanguageCode: text(),
+				Duration: time.Duration(random.Int64N(math.MaxInt64/int64(time.Millisecond))) * time.Millisecond,
+			},
+			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(math.MaxInt64),
+			CreateTime: at(), UpdateTime: at(),
+		},
+	}
+	for range random.IntN(4) {
+		e.Video.Tags = append(e.Video.Tags, text())
+	}
+	if random.IntN(2) == 0 {
+		e.Video.PublishTime = at()
+	}
+	if random.IntN(2) == 0 {
+		e.Video.DeleteTime = at()
+	}
+	if e.Type == domain.VideoUpdated {
+		for range random.IntN(4) {
+			e.ChangedFields = append(e.ChangedFields, text())
+		}
+	}
+	return e
+}
+
+// What is encoded is what is decoded, and the same event has the same bytes.
+func TestEventsRoundTrip(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		want := randomEvent(random)
+		m, err := event.Encode(want)
+		if err != nil {
+			t.Fatalf("Encode(%+v) = %v", want, err)
+		}
+		got, err := event.Decode(m.Payload, m.Attributes())
+		if err != nil {
+			t.Fatalf("Decode() of %+v = %v", want, err)
+		}
+		if diff := cmp.Diff(*want, got); diff != "" {
+			t.Fatalf("event (-encoded +decoded):\n%s", diff)
+		}
+		if again, err := event.Encode(&got); err != nil || !cmp.Equal(again, m) {
+			t.Fatalf("Encode() again = %v, %v, want %v", again, err, m)
+		}
+	}
+}
+
+// What cannot be read, or would be misread, is a DecodeError.
+func TestDecodeRefuses(t *testing.T) {
+	valid := encoded(t, func(*videov1.VideoEvent) {})
+	if _, err := event.Decode(valid, schema1); err != nil {
+		t.Fatalf("Decode() of what all cases are made of = %v", err)
+	}
+	schema := func(version string) map[string]string { return map[string]string{event.AttrSchemaVersion: version} }
+	changed := func(change func(*videov1.VideoEvent)) []byte { return encoded(t, change) }
+	for _, test := range []struct {
+		name       string
+		payload    []byte
+		attributes map[string]string
+	}{
+		{"no attributes", valid, nil},
+		{"no schema version", valid, map[string]string{event.AttrEventID: videoID.String()}},
+		{"empty schema version", valid, schema("")},
+		{"schema version 0", valid, schema("0")},
+		{"negative schema version", valid, schema("-1")},
+		{"newer schema version", valid, schema(strconv.Itoa(event.SchemaVersion + 1))},
+		{"huge schema version", valid, schema("99999999999999999999")},
+		{"schema version that is no number", valid, schema("1.0")},
+
+		{"nothing", nil, schema1},
+		{"broken bytes", []byte("\xff\xff\xff"), schema1},
+		{"cut short", valid[:len(valid)-1], schema1},
+		{"JSON", []byte(`{"eventId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003"}`), schema1},
+		{"text that is no UTF-8", protowire.AppendBytes(protowire.AppendTag(valid[:len(valid):len(valid)], 1, protowire.BytesType), []byte{0xff}), schema1},
+
+		{"no event id", changed(func(pb *videov1.VideoEvent) { pb.EventId = "" }), schema1},
+		{"event id that is none", changed(func(pb *videov1.VideoEvent) { pb.EventId = "event-1" }), schema1},
+		{"event id too long", changed(func(pb *videov1.VideoEvent) { pb.EventId += "0" }), schema1},
+		{"no video id", changed(func(pb *videov1.VideoEvent) { pb.VideoId = "" }), schema1},
+		{"video id with its prefix", changed(func(pb *videov1.VideoEvent) { pb.VideoId = "videos/" + pb.VideoId }), schema1},
+		{"version 0", changed(func(pb *videov1.VideoEvent) { pb.Version = 0 }), schema1},
+		{"negative version", changed(func(pb *videov1.VideoEvent) { pb.Version = -1 }), schema1},
+		{"no video", changed(func(pb *videov1.VideoEvent) { pb.Video = nil }), schema1},
+		{"no state", changed(func(pb *videov1.VideoEvent) { pb.Video.State = 0 }), schema1},
+		{"unknown state", changed(func(pb *videov1.VideoEvent) { pb.Video.State = 3 }), schema1},
+		{"duration beyond what a duration can hold", changed(func(pb *videov1.VideoEvent) { pb.Video.DurationMs = math.MaxInt64 / 1000 }), schema1},
+		{"negative duration beyond the same", changed(func(pb *videov1.VideoEvent) { pb.Video.DurationMs = math.MinInt64 }), schema1},
+		{"create time before year 1", changed(func(pb *videov1.VideoEvent) { pb.Video.CreateTimeMs = -62135596800001 }), schema1},
+		{"update time after year 9999", changed(func(pb *videov1.VideoEvent) { pb.Video.UpdateTimeMs = 253402300800000 }), schema1},
+		{"publish time after all times", changed(func(pb *videov1.VideoEvent) { pb.Video.PublishTimeMs = math.MaxInt64 }), schema1},
+		{"delete time before all times", changed(func(pb *videov1.VideoEvent) { pb.Video.DeleteTimeMs = math.MinInt64 }), schema1},
+		{"occurred in seconds times a million", changed(func(pb *videov1.VideoEvent) { pb.OccurredAtMs *= 1_000_000 }), schema1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := event.Decode(test.payload, test.attributes)
+			var decodeErr *event.DecodeError
+			if !errors.As(err, &decodeErr) {
+				t.Fatalf("Decode() = %+v, %v, want a DecodeError", got, err)
+			}
+			if decodeErr.Reason == "" || !strings.Contains(err.Error(), decodeErr.Reason) {
+				t.Errorf("Error() = %q, want it to have the reason %q", err, decodeErr.Reason)
+			}
+		})
+	}
+}
+
+// The oldest and the newest time that is read.
+func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
+	for _, want := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)} {
+		e, err := event.Decode(encoded(t, func(pb *videov1.VideoEvent) { pb.OccurredAtMs = want.UnixMilli() }), schema1)
+		if err != nil || !e.OccurredAt.Equal(want) {
+			t.Errorf("occurred at %s, %v, want %s, nil", e.OccurredAt, err, want)
+		}
+	}
+}
+
+// An event of a type that only a newer build knows has no type, and is whole
+// otherwise.
+func TestDecodeOfUnknownType(t *testing.T) {
+	payload := encoded(t, func(pb *videov1.VideoEvent) { pb.Type = nil })
+	payload = protowire.AppendTag(payload, 16, protowire.BytesType)
+	payload = protowire.AppendBytes(payload, []byte("\x0a\x03new"))
+	want := *published()
+	want.Type = ""
+	attributes := maps.Clone(schema1)
+	attributes[event.AttrEventType] = "VideoFeatured"
+	got, err := event.Decode(payload, attributes)
+	if err != nil {
+		t.Fatalf("Decode() = %v", err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("event (-want +got):\n%s", diff)
+	}
+}
+
+// A field that only a newer build knows is ignored, wherever it is.
+func TestDecodeIgnoresUnknownFields(t *testing.T) {
+	for _, number := range []protowire.Number{6, 100, 536_870_911} {
+		payload := encoded(t, func(pb *videov1.VideoEvent) {
+			pb.Video.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 90, protowire.BytesType), "new"))
+		})
+		payload = protowire.AppendVarint(protowire.AppendTag(payload, number, protowire.VarintType), 7)
+		got, err := event.Decode(payload, schema1)
+		if err != nil {
+			t.Fatalf("Decode() = %v", err)
+		}
+		if diff := cmp.Diff(*published(), got); diff != "" {
+			t.Errorf("event with field %d (-want +got):\n%s", number, diff)
+		}
+	}
+}
+
+// Whatever bytes come, Decode answers; and what it reads can be written again
+// and means the same.
+func FuzzDecode(f *testing.F) {
+	for _, s := range samples() {
+		payload := s.payload(f)
+		f.Add(payload, "1")
+		f.Add(payload[:len(payload)/2], "1")
+	}
+	f.Add([]byte(nil), "")
+	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Type = nil }), "1")
+	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Video.DurationMs = math.MaxInt64 / 1000 }), "1")
+	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Video.CreateTimeMs = math.MinInt64 }), "1")
+	f.Fuzz(func(t *testing.T, payload []byte, schemaVersion string) {
+		e, err := event.Decode(payload, map[string]string{event.AttrSchemaVersion: schemaVersion})
+		if err != nil {
+			var decodeErr *event.DecodeError
+			if !errors.As(err, &decodeErr) {
+				t.Errorf("Decode() = %v, want a DecodeError", err)
+			}
+			return
+		}
+		if e.Type == "" { // unknown to this build, so it cannot be written either
+			e.Type = domain.VideoUpdated
+		}
+		m, err := event.Encode(&e)
+		if err != nil {
+			t.Fatalf("Encode(%+v) = %v", e, err)
+		}
+		again, err := event.Decode(m.Payload, m.Attributes())
+		if err != nil {
+			t.Fatalf("Decode() of Encode(%+v) = %v", e, err)
+		}
+		if diff := cmp.Diff(e, again); diff != "" {
+			t.Errorf("event (-decoded +decoded again):\n%s", diff)
+		}
+	})
+}

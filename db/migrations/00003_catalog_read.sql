@@ -1,0 +1,67 @@
+-- +goose Up
+-- The query side: what the projector writes and CatalogService reads. It knows the schema video by its
+-- events only, so the two could live in two databases.
+CREATE SCHEMA catalog_read;
+
+CREATE TABLE catalog_read.video_projection (
+	video_id uuid PRIMARY KEY,
+	title text COLLATE "C" NOT NULL,
+	description text NOT NULL,
+	release_year int NOT NULL,
+	duration_ms bigint NOT NULL,
+	language_code text NOT NULL,
+	tags text[] NOT NULL,
+	visible bool NOT NULL,
+	deleted bool NOT NULL,
+	version bigint NOT NULL,
+	publish_time timestamptz,
+	update_time timestamptz NOT NULL,
+	search tsvector NOT NULL,
+	change_xid xid8 NOT NULL,
+	updated_at timestamptz NOT NULL
+) WITH (fillfactor = 90);
+
+COMMENT ON TABLE catalog_read.video_projection IS 'The newest known state of every video, the hidden and deleted ones too: their version keeps a late event from bringing them back.';
+COMMENT ON COLUMN catalog_read.video_projection.visible IS 'Published and not deleted: it is in the catalog.';
+COMMENT ON COLUMN catalog_read.video_projection.deleted IS 'A tombstone.';
+COMMENT ON COLUMN catalog_read.video_projection.version IS 'The version of the event this row was built from.';
+COMMENT ON COLUMN catalog_read.video_projection.search IS 'Title (A), tags (B), description (C); empty while not visible.';
+COMMENT ON COLUMN catalog_read.video_projection.change_xid IS 'The transaction that wrote the row last: the position of the change for watchers.';
+COMMENT ON COLUMN catalog_read.video_projection.updated_at IS 'When the row was written last.';
+
+-- One index per order and filter that CatalogService offers.
+CREATE INDEX video_projection_publish_time ON catalog_read.video_projection (publish_time, video_id) WHERE visible;
+CREATE INDEX video_projection_title ON catalog_read.video_projection (title, video_id) WHERE visible;
+CREATE INDEX video_projection_language_code ON catalog_read.video_projection (language_code, publish_time, video_id) WHERE visible;
+CREATE INDEX video_projection_release_year ON catalog_read.video_projection (release_year, publish_time, video_id) WHERE visible;
+CREATE INDEX video_projection_tags ON catalog_read.video_projection USING gin (tags) WHERE visible;
+CREATE INDEX video_projection_search ON catalog_read.video_projection USING gin (search) WHERE visible;
+CREATE INDEX video_projection_change ON catalog_read.video_projection (change_xid, video_id);
+
+CREATE TABLE catalog_read.inbox (
+	consumer text NOT NULL,
+	event_id uuid NOT NULL,
+	received_at timestamptz NOT NULL DEFAULT now(),
+	PRIMARY KEY (consumer, event_id)
+);
+
+COMMENT ON TABLE catalog_read.inbox IS 'Ids of the events a consumer has projected, for deduplication and audit.';
+COMMENT ON COLUMN catalog_read.inbox.consumer IS 'The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.';
+
+CREATE TABLE catalog_read.quarantine (
+	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	consumer text NOT NULL,
+	message_id text NOT NULL,
+	ordering_key text NOT NULL,
+	attributes jsonb NOT NULL,
+	payload bytea NOT NULL,
+	reason text NOT NULL,
+	publish_time timestamptz NOT NULL,
+	received_at timestamptz NOT NULL DEFAULT now(),
+	UNIQUE (consumer, message_id)
+);
+
+COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be decoded, whole, until a person replays or deletes them.';
+
+-- +goose Down
+DROP SCHEMA catalog_read CASCADE;

@@ -1,0 +1,19 @@
+-- name: InsertInbox :many
+-- Records events as projected and answers those that were not before.
+INSERT INTO catalog_read.inbox (consumer, event_id)
+SELECT @consumer, event_id
+FROM (SELECT unnest(@event_ids::uuid[]) AS event_id) new
+ORDER BY event_id
+ON CONFLICT DO NOTHING
+RETURNING event_id;
+
+-- name: PruneInbox :execrows
+-- Deletes at most max_rows ids of events that happened and were received before a time. The first bound,
+-- on the UUIDv7, is what the key serves.
+DELETE FROM catalog_read.inbox i
+WHERE (i.consumer, i.event_id) IN (
+	SELECT o.consumer, o.event_id FROM catalog_read.inbox o
+	WHERE o.consumer = @consumer AND o.event_id < @before_id::uuid AND o.received_at < @before
+	ORDER BY o.event_id
+	LIMIT @max_rows
+);

@@ -1,0 +1,70 @@
+-- name: AppendOutbox :exec
+SELECT video.outbox_append(@id::uuid, @aggregate_type::text, @aggregate_id::text, @event_type::text, @version::bigint, @schema_version::int, @payload::bytea, @occurred_at::timestamptz, sqlc.narg('traceparent')::text);
+
+-- name: ClaimOutbox :many
+-- Claims a lane: see video.outbox_claim.
+SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
+	c.set_aside::bool AS set_aside, c.attempts::int AS attempts, c.found::bool AS found,
+	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
+	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
+	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
+FROM video.outbox_claim(@max_events::int, @lease_for::interval) AS c;
+
+-- name: SettleOutbox :one
+-- Settles a claim: see video.outbox_settle.
+SELECT s.held::bool AS held, s.deleted::bigint AS deleted
+FROM video.outbox_settle(@lane::smallint, @lease_token::bigint, @done_seqs::bigint[], @retried_seqs::bigint[],
+	@failed_types::text[], @failed_ids::text[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
+	@aside_seqs::bigint[], @recovered_types::text[], @recovered_ids::text[],
+	sqlc.narg('head_seq')::bigint, sqlc.narg('tail_seq')::bigint) AS s;
+
+-- name: MaintainOutbox :one
+-- Makes and drops partitions: see video.outbox_maintain.
+SELECT m.created::int AS created, m.dropped::int AS dropped
+FROM video.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
+
+-- name: ListOutboxBlocked :many
+-- The blocked aggregates, parked ones first, with the first event of each.
+SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
+	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
+FROM video.outbox_blocked b
+LEFT JOIN LATERAL (
+	SELECT p.outbox_id AS id, p.version FROM video.outbox_pending p
+	WHERE p.lane = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
+	ORDER BY p.seq LIMIT 1
+) h ON true
+ORDER BY b.parked_at NULLS LAST, b.aggregate_type, b.aggregate_id
+LIMIT @max_rows;
+
+-- name: RequeueOutbox :execrows
+-- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
+-- or a claim with an older snapshot could set an event aside that nobody fetches again.
+UPDATE video.outbox_blocked
+SET parked_at = NULL, attempts = 1, next_retry_at = now()
+WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
+
+-- name: SkipOutbox :execrows
+-- Gives up the first event of a blocked aggregate, which must be the one named.
+DELETE FROM video.outbox_pending head
+WHERE head.lane = -1 AND head.outbox_id = @event_id AND head.seq = (
+	SELECT min(p.seq) FROM video.outbox_pending p
+	WHERE p.lane = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+);
+
+-- name: MeasureOutbox :one
+-- The backlog without a scan of it: the oldest pending event, how many are pending counted up to
+-- max_counted, and the blocked and parked aggregates.
+SELECT
+	coalesce((
+		SELECT min(o.occurred_at)
+		FROM video.outbox_lanes l
+		CROSS JOIN LATERAL (
+			SELECT p.outbox_id AS id FROM video.outbox_pending p
+			WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
+			ORDER BY p.lane, p.seq LIMIT 1
+		) head
+		JOIN video.outbox o ON o.id = head.id
+	), 'epoch')::timestamptz AS oldest,
+	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_pending LIMIT @max_counted) counted)::bigint AS pending,
+	(SELECT count(*) FROM video.outbox_blocked)::bigint AS blocked,
+	(SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL)::bigint AS parked;

@@ -1,0 +1,108 @@
+-- name: InsertMissingProjections :exec
+-- Makes an empty row, of version 0, for each of some videos that has none: what is not there cannot be
+-- locked. Without, of two projectors of a new video one would wait for the other's row while it holds locks
+-- that the other needs.
+INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
+SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
+FROM (SELECT unnest(@video_ids::uuid[]) AS video_id) new
+ORDER BY video_id
+ON CONFLICT DO NOTHING;
+
+-- name: LockProjections :many
+-- The versions the projection has of some videos. The locks are taken in the order of the ids, as all
+-- statements here write, so that two projectors cannot deadlock.
+SELECT video_id, version FROM catalog_read.video_projection
+WHERE video_id = ANY(@video_ids::uuid[])
+ORDER BY video_id
+FOR NO KEY UPDATE;
+
+-- name: UpsertProjections :exec
+-- Writes the given rows, each only over an older version (or, with repair, over the same version too).
+-- The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch. The search configuration is simple,
+-- because titles come in many languages, and a stemmer for the wrong one hurts more than none.
+WITH new AS (
+	SELECT unnest(@video_ids::uuid[]) AS video_id,
+		unnest(@titles::text[]) AS title,
+		unnest(@descriptions::text[]) AS description,
+		unnest(@release_years::int[]) AS release_year,
+		unnest(@durations_ms::bigint[]) AS duration_ms,
+		unnest(@language_codes::text[]) AS language_code,
+		unnest(@tags::text[]) AS tags,
+		unnest(@visible::bool[]) AS visible,
+		unnest(@deleted::bool[]) AS deleted,
+		unnest(@versions::bigint[]) AS version,
+		NULLIF(unnest(@publish_times::timestamptz[]), 'epoch') AS publish_time,
+		unnest(@update_times::timestamptz[]) AS update_time
+)
+INSERT INTO catalog_read.video_projection AS p (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, search, change_xid, updated_at)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, publish_time, update_time,
+	CASE WHEN visible
+		THEN setweight(to_tsvector('simple', title), 'A')
+			|| setweight(to_tsvector('simple', array_to_string(tags::text[], ' ')), 'B')
+			|| setweight(to_tsvector('simple', description), 'C')
+		ELSE '' END,
+	pg_current_xact_id(), clock_timestamp()
+FROM new
+ORDER BY video_id
+ON CONFLICT (video_id) DO UPDATE
+SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
+	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
+	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version,
+	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
+	change_xid = excluded.change_xid, updated_at = excluded.updated_at
+WHERE p.version < excluded.version OR (p.version = excluded.version AND @repair::bool);
+
+-- name: GetProjection :one
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+FROM catalog_read.video_projection
+WHERE video_id = @video_id;
+
+-- name: ListProjectionsNewestFirst :many
+-- A page of the catalog behind (before_time, before_id), published last first. The bound is always there,
+-- an absurdly late one on the first page, so that the index gives the page whatever plan is cached.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+FROM catalog_read.video_projection
+WHERE visible
+	AND (publish_time, video_id) < (@before_time::timestamptz, @before_id::uuid)
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
+	AND (sqlc.narg('release_year')::int IS NULL OR release_year = sqlc.narg('release_year'))
+	AND (sqlc.narg('tags')::text[] IS NULL OR tags @> sqlc.narg('tags'))
+ORDER BY publish_time DESC, video_id DESC
+LIMIT @page_size;
+
+-- name: ListProjectionsByTitle :many
+-- A page of the catalog behind (after_title, after_id), in the byte order of the titles.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+FROM catalog_read.video_projection
+WHERE visible
+	AND (title, video_id) > (@after_title::text, @after_id::uuid)
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
+	AND (sqlc.narg('release_year')::int IS NULL OR release_year = sqlc.narg('release_year'))
+	AND (sqlc.narg('tags')::text[] IS NULL OR tags @> sqlc.narg('tags'))
+ORDER BY title, video_id
+LIMIT @page_size;
+
+-- name: SearchProjections :many
+-- A page of the entries that match a query, behind (before_rank, before_id), best match first. The weights
+-- (D, C, B, A): a word in the title is worth a hundred among the tags, and one of those a hundred in the
+-- description; with the weights of PostgreSQL a description that repeats it six times wins over the title.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
+FROM (
+	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
+		ts_rank_cd('{0.0001, 0.0001, 0.01, 1}', p.search, websearch_to_tsquery('simple', @query::text))::real AS rank
+	FROM catalog_read.video_projection p
+	WHERE p.visible AND p.search @@ websearch_to_tsquery('simple', @query::text)
+) found
+WHERE (rank, video_id) < (@before_rank::real, @before_id::uuid)
+ORDER BY rank DESC, video_id DESC
+LIMIT @page_size;
+
+-- name: ListProjectionChanges :many
+-- Rows changed behind (after_xid, after_id), in the order of their transactions. Only those of which every
+-- transaction before has ended: a cursor that went past an unfinished one would miss what it commits.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
+FROM catalog_read.video_projection
+WHERE (change_xid, video_id) > (@after_xid::xid8, @after_id::uuid)
+	AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY change_xid, video_id
+LIMIT @max_rows;

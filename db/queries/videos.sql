@@ -1,0 +1,39 @@
+-- name: InsertVideo :exec
+INSERT INTO video.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
+VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, @tags, @state, @version, @create_time, @update_time, @publish_time, @delete_time);
+
+-- name: LockVideo :one
+-- Reads a video and locks its aggregate until the end of the transaction.
+SELECT * FROM video.videos WHERE id = @id FOR NO KEY UPDATE;
+
+-- name: UpdateVideo :exec
+-- Writes the whole state. Only under the lock of LockVideo.
+UPDATE video.videos
+SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
+	language_code = @language_code, tags = @tags, state = @state, version = @version,
+	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time
+WHERE id = @id;
+
+-- name: GetVideo :one
+SELECT * FROM video.videos WHERE id = @id;
+
+-- name: ListVideosNewestFirst :many
+-- A page of videos behind (before_time, before_id), newest first. The bound is always there, an absurdly
+-- late one on the first page, so that the index gives the page whatever plan is cached.
+SELECT * FROM video.videos
+WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
+	AND (@show_deleted::bool OR delete_time IS NULL)
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
+ORDER BY create_time DESC, id DESC
+LIMIT @page_size;
+
+-- name: ListVideosOldestFirst :many
+-- A page of videos behind (after_time, after_id), oldest first.
+SELECT * FROM video.videos
+WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
+	AND (@show_deleted::bool OR delete_time IS NULL)
+	AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
+	AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
+ORDER BY create_time, id
+LIMIT @page_size;

@@ -1,0 +1,311 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// Catalog is the query side: the projection and the inbox it is guarded by.
+type Catalog struct {
+	pool    *pgxpool.Pool
+	queries *sqlcgen.Queries
+
+	mu      sync.Mutex
+	changed chan struct{} // guarded by mu; closed and replaced at every change
+}
+
+// NewCatalog makes the query side over a pool.
+func NewCatalog(pool *pgxpool.Pool) *Catalog {
+	return &Catalog{pool: pool, queries: sqlcgen.New(pool), changed: make(chan struct{})}
+}
+
+// Changed answers a channel that is closed when this process next changes the
+// catalog. Other processes change it too, so it is a hint to look now, and no
+// reason never to look otherwise.
+func (c *Catalog) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+func (c *Catalog) announce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Project applies events for a consumer in one transaction, and answers what
+// each of them meant. An event that the consumer has had before is a
+// Duplicate; of the others only what is newer than the row changes it. All of
+// them take effect, or, on an error, none.
+func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error) {
+	outcomes := make([]domain.Outcome, len(events))
+	changed := false
+	err := inTx(ctx, c.pool, func(q *sqlcgen.Queries) error {
+		fresh, err := q.InsertInbox(ctx, consumer, mapSlice(events, func(e domain.Event) uuid.UUID { return e.ID }))
+		if err != nil {
+			return fmt.Errorf("insert inbox: %w", err)
+		}
+		isNew := make(map[uuid.UUID]bool, len(fresh))
+		for _, id := range fresh {
+			isNew[id] = true
+		}
+		var ids []uuid.UUID
+		for _, e := range events {
+			if isNew[e.ID] {
+				ids = append(ids, e.Video.ID)
+			}
+		}
+		entries, err := lockEntries(ctx, q, ids)
+		if err != nil {
+			return err
+		}
+		news := make(map[uuid.UUID]domain.Entry)
+		for i, e := range events {
+			if !isNew[e.ID] {
+				outcomes[i] = domain.Duplicate
+				continue
+			}
+			isNew[e.ID] = false // the same event a second time in one batch
+			var entry domain.Entry
+			entry, outcomes[i] = domain.Fold(entries[e.Video.ID], e)
+			if outcomes[i] != domain.Stale {
+				entries[e.Video.ID], news[e.Video.ID] = entry, entry
+			}
+		}
+		changed = len(news) > 0
+		return upsert(ctx, q, news, false)
+	})
+	if err != nil {
+		return nil, wrap(err, "project %d events", len(events))
+	}
+	if changed {
+		c.announce()
+	}
+	return outcomes, nil
+}
+
+// lockEntries locks entries until the end of the transaction and answers each
+// with the version that the projection has of it; 0 when it had none.
+func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if err := q.InsertMissingProjections(ctx, ids); err != nil {
+		return nil, fmt.Errorf("insert missing projections: %w", err)
+	}
+	rows, err := q.LockProjections(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("lock projections: %w", err)
+	}
+	entries := make(map[uuid.UUID]domain.Entry, len(rows))
+	for _, row := range rows {
+		entries[row.VideoID] = domain.Entry{VideoID: row.VideoID, Version: row.Version}
+	}
+	return entries, nil
+}
+
+// RebuildEntries writes entries as their owner has them, unless the projection
+// is ahead. It may run beside Project.
+func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	news := make(map[uuid.UUID]domain.Entry, len(entries))
+	for _, entry := range entries {
+		if entry.Version >= news[entry.VideoID].Version {
+			news[entry.VideoID] = entry
+		}
+	}
+	err := inTx(ctx, c.pool, func(q *sqlcgen.Queries) error {
+		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(news))); err != nil {
+			return err
+		}
+		return upsert(ctx, q, news, true)
+	})
+	if err != nil {
+		return wrap(err, "rebuild %d entries", len(entries))
+	}
+	c.announce()
+	return nil
+}
+
+// upsert writes entries that are locked. The guard in the statement repeats
+// what Fold decided, and decides for a rebuild.
+func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domain.Entry, repair bool) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	params := sqlcgen.UpsertProjectionsParams{Repair: repair}
+	for _, e := range entries {
+		publishTime := e.PublishTime
+		if publishTime.IsZero() {
+			publishTime = time.Unix(0, 0)
+		}
+		params.VideoIds = append(params.VideoIds, e.VideoID)
+		params.Titles = append(params.Titles, e.Title)
+		params.Descriptions = append(params.Descriptions, e.Description)
+		params.ReleaseYears = append(params.ReleaseYears, e.ReleaseYear)
+		params.DurationsMs = append(params.DurationsMs, e.Duration.Milliseconds())
+		params.LanguageCodes = append(params.LanguageCodes, e.LanguageCode)
+		params.Tags = append(params.Tags, arrayLiteral(e.Tags))
+		params.Visible = append(params.Visible, e.Visible)
+		params.Deleted = append(params.Deleted, e.Deleted)
+		params.Versions = append(params.Versions, e.Version)
+		params.PublishTimes = append(params.PublishTimes, publishTime)
+		params.UpdateTimes = append(params.UpdateTimes, e.UpdateTime)
+	}
+	return q.UpsertProjections(ctx, params)
+}
+
+// arrayLiteral writes a text[] as text: unnest would flatten an array of arrays
+// (https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO).
+func arrayLiteral(values []string) string {
+	quoted := mapSlice(values, func(value string) string { return `"` + escapeElement.Replace(value) + `"` })
+	return "{" + strings.Join(quoted, ",") + "}"
+}
+
+var escapeElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// GetEntry answers an entry, a hidden one too; domain.NotFound when no event
+// of the video has been seen.
+func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+	row, err := c.queries.GetProjection(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return domain.Entry{}, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+	}
+	if err != nil {
+		return domain.Entry{}, wrap(err, "get entry %s", id)
+	}
+	return entryOf(row), nil
+}
+
+// ListEntries answers a page of the catalog.
+func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) ([]domain.Entry, error) {
+	if query.ByTitle {
+		after := query.After
+		if after == nil {
+			after = &domain.EntryCursor{} // no title is empty
+		}
+		rows, err := c.queries.ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
+			AfterTitle: after.Title, AfterID: after.VideoID,
+			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags, PageSize: limit(query.Limit),
+		})
+		if err != nil {
+			return nil, wrap(err, "list entries")
+		}
+		return mapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
+			return entryOf(sqlcgen.GetProjectionRow(row))
+		}), nil
+	}
+	after := query.After
+	if after == nil {
+		after = &domain.EntryCursor{PublishTime: endOfTime, VideoID: uuid.Max}
+	}
+	rows, err := c.queries.ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
+		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
+		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags, PageSize: limit(query.Limit),
+	})
+	if err != nil {
+		return nil, wrap(err, "list entries")
+	}
+	return mapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
+		return entryOf(sqlcgen.GetProjectionRow(row))
+	}), nil
+}
+
+// SearchEntries answers a page of the entries that match, best first.
+func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) ([]domain.Match, error) {
+	after := query.After
+	if after == nil {
+		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
+	}
+	rows, err := c.queries.SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
+		Query: dashes.ReplaceAllString(query.Words, " "), BeforeRank: after.Rank, BeforeID: after.VideoID, PageSize: limit(query.Limit),
+	})
+	if err != nil {
+		return nil, wrap(err, "search entries")
+	}
+	return mapSlice(rows, func(row sqlcgen.SearchProjectionsRow) domain.Match {
+		return domain.Match{
+			Entry: entryOf(sqlcgen.GetProjectionRow{
+				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
+				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
+				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+			}),
+			Rank: row.Rank,
+		}
+	}), nil
+}
+
+// dashes is a line of them, as one finds it in what is pasted. PostgreSQL takes
+// each for a negation, and fails at the 32nd ("tsquery stack too small").
+var dashes = regexp.MustCompile(`(-[\s\v\x{85}\p{Z}&|!()]*){3,}`)
+
+// ListChanges answers the next changes behind a position, at most maxRows,
+// in the order of the transactions that made them; of several changes of one
+// entry only the last. A change is held back while a transaction older than
+// its own is unfinished anywhere in the database server, so that no change is
+// ever passed over.
+func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRows int) ([]domain.Change, error) {
+	rows, err := c.queries.ListProjectionChanges(ctx, after.Transaction, after.VideoID, limit(maxRows))
+	if err != nil {
+		return nil, wrap(err, "list changes")
+	}
+	return mapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
+		return domain.Change{
+			Entry: entryOf(sqlcgen.GetProjectionRow{
+				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
+				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
+				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+			}),
+			Position: domain.Position{Transaction: row.ChangeXid, VideoID: row.VideoID},
+		}
+	}), nil
+}
+
+// PruneInbox forgets events that happened and were received before a time, at
+// most maxRows of them, and answers how many. An event of that age that comes
+// once more is then found out by its version only.
+func (c *Catalog) PruneInbox(ctx context.Context, consumer string, before time.Time, maxRows int) (int64, error) {
+	n, err := c.queries.PruneInbox(ctx, sqlcgen.PruneInboxParams{
+		Consumer: consumer, BeforeID: uuidFloor(before), Before: before, MaxRows: limit(maxRows),
+	})
+	return n, wrap(err, "prune inbox")
+}
+
+// uuidFloor is the smallest UUIDv7 of an instant (RFC 9562, section 5.7).
+func uuidFloor(t time.Time) uuid.UUID {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(max(0, t.UnixMilli()))<<16)
+	return id
+}
+
+func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {
+	return domain.Entry{
+		VideoID: row.VideoID,
+		Details: domain.Details{
+			Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear,
+			Duration: time.Duration(row.DurationMs) * time.Millisecond, LanguageCode: row.LanguageCode, Tags: row.Tags,
+		},
+		Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
+		PublishTime: timeOf(row.PublishTime), UpdateTime: row.UpdateTime.UTC(),
+	}
+}

@@ -1,0 +1,132 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// lives are the events of some videos, each n versions long, in order.
+func lives(t testing.TB, videos, versions int) [][]domain.Event {
+	t.Helper()
+	all := make([][]domain.Event, videos)
+	for i := range all {
+		all[i] = life(t, fmt.Sprintf("Video %d", i), versions)
+	}
+	return all
+}
+
+// shuffled cuts the events of many videos into batches, in any order.
+func shuffled(random *rand.Rand, events []domain.Event, batch int) [][]domain.Event {
+	events = slices.Clone(events)
+	random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	return slices.Collect(slices.Chunk(events, batch))
+}
+
+// checkRows compares the projection with the last events of some videos.
+func checkRows(t testing.TB, catalog *store.Catalog, lives [][]domain.Event) {
+	t.Helper()
+	for _, events := range lives {
+		checkEntry(t, catalog, events[len(events)-1])
+	}
+}
+
+// Projectors that get the same events at the same time, in other batches and
+// another order, do not stand in each other's way: none fails, every event is
+// taken by one of them, and every row ends at the newest version. What they tell
+// about the events fits together, because each looks at a row under its lock.
+func TestConcurrentProjectorsDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	const projectors = 6
+	pool := storetest.Pool(t, projectors)
+	catalog := store.NewCatalog(pool)
+	all := lives(t, 8, 6)
+	var mu sync.Mutex
+	taken := make(map[uuid.UUID][]domain.Outcome)
+	var wg sync.WaitGroup
+	for p := range projectors {
+		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(p)))
+		wg.Go(func() {
+			for _, batch := range shuffled(random, slices.Concat(all...), 6) {
+				outcomes, err := catalog.Project(t.Context(), "catalog", batch)
+				if err != nil {
+					t.Errorf("Project() = %v", err)
+					return
+				}
+				mu.Lock()
+				for i, e := range batch {
+					if outcomes[i] != domain.Duplicate {
+						taken[e.ID] = append(taken[e.ID], outcomes[i])
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, events := range all {
+		applied := true // the version before
+		for _, e := range events {
+			outcomes := taken[e.ID]
+			if len(outcomes) != 1 {
+				t.Fatalf("outcomes of version %d of %s, but for duplicates, = %v, want one", e.Video.Version, e.Video.Title, outcomes)
+			}
+			if outcomes[0] == domain.Applied && !applied || outcomes[0] == domain.AppliedAfterGap && applied {
+				t.Errorf("outcome of version %d of %s = %d, but that the one before was applied is %t", e.Video.Version, e.Video.Title, outcomes[0], applied)
+			}
+			applied = outcomes[0] != domain.Stale
+		}
+	}
+	if got, want := count(t, pool, "SELECT count(*) FROM catalog_read.inbox"), len(taken); got != want {
+		t.Errorf("rows of the inbox = %d, want %d", got, want)
+	}
+	checkRows(t, catalog, all)
+}
+
+// A rebuild from the owner's state runs beside projectors that get the events
+// that led to it: nobody fails, and no row goes back.
+func TestRebuildRunsBesideProject(t *testing.T) {
+	t.Parallel()
+	const projectors = 3
+	pool := storetest.Pool(t, projectors+2)
+	catalog := store.NewCatalog(pool)
+	all := lives(t, 8, 6)
+	var wg sync.WaitGroup
+	for p := range projectors {
+		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(p)))
+		wg.Go(func() {
+			for _, batch := range shuffled(random, slices.Concat(all...), 6) {
+				if _, err := catalog.Project(t.Context(), "catalog", batch); err != nil {
+					t.Errorf("Project() = %v", err)
+					return
+				}
+			}
+		})
+	}
+	for r := range 2 {
+		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(r)))
+		wg.Go(func() {
+			for range 10 {
+				// As they were some time ago, in any order.
+				var entries []domain.Entry
+				for _, i := range random.Perm(len(all)) {
+					entries = append(entries, domain.EntryOf(all[i][random.IntN(len(all[i]))].Video))
+				}
+				if err := catalog.RebuildEntries(t.Context(), entries); err != nil {
+					t.Errorf("RebuildEntries() = %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	checkRows(t, catalog, all)
+}

@@ -1,0 +1,665 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// after is the event that a decision makes of a video.
+func after(t testing.TB, v domain.Video, decide domain.Decision) domain.Event {
+	t.Helper()
+	e, err := decide(v)
+	if err != nil || e == nil {
+		t.Fatalf("decide() = %v, %v, want an event", e, err)
+	}
+	return *e
+}
+
+// life is the events of one video in order: it is created, published, and then
+// renamed.
+func life(t testing.TB, title string, versions int) []domain.Event {
+	t.Helper()
+	events := []domain.Event{*created(t, title)}
+	for len(events) < versions {
+		v := events[len(events)-1].Video
+		decide := domain.Publish(v.Version, stamp(t))
+		if v.State == domain.Published {
+			renamed := domain.Details{Title: title + "!"}
+			if v.Title == renamed.Title {
+				renamed.Title = title
+			}
+			decide = domain.Update([]domain.Field{domain.FieldTitle}, renamed, v.Version, domain.Stamp{EventID: newID(t), Time: v.UpdateTime.Add(time.Second)})
+		}
+		events = append(events, after(t, v, decide))
+	}
+	return events
+}
+
+// project applies events for a consumer and fails the test when that fails.
+func project(t testing.TB, catalog *store.Catalog, consumer string, events ...domain.Event) []domain.Outcome {
+	t.Helper()
+	outcomes, err := catalog.Project(t.Context(), consumer, events)
+	if err != nil {
+		t.Fatalf("Project() = %v", err)
+	}
+	return outcomes
+}
+
+// checkEntry compares a row with what the event says that it was built from.
+func checkEntry(t testing.TB, catalog *store.Catalog, e domain.Event) {
+	t.Helper()
+	got, err := catalog.GetEntry(t.Context(), e.Video.ID)
+	if err != nil {
+		t.Fatalf("GetEntry() = %v", err)
+	}
+	if diff := cmp.Diff(domain.EntryOf(e.Video), got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("entry (-want +got):\n%s", diff)
+	}
+}
+
+// visible are the ids of what the list of the catalog shows.
+func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
+	t.Helper()
+	entries, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 1000})
+	if err != nil {
+		t.Fatalf("ListEntries() = %v", err)
+	}
+	ids := make([]uuid.UUID, len(entries))
+	for i, entry := range entries {
+		ids[i] = entry.VideoID
+	}
+	return ids
+}
+
+// Every delivery is told what it meant, and the row is always that of the
+// newest event.
+func TestProjectTellsWhatEventsMeant(t *testing.T) {
+	t.Parallel()
+	const applied, gap, stale, duplicate = domain.Applied, domain.AppliedAfterGap, domain.Stale, domain.Duplicate
+	for _, test := range []struct {
+		name     string
+		batches  [][]int // versions of one video
+		outcomes [][]domain.Outcome
+		row      int // version
+		inbox    int // events remembered
+	}{
+		{"in order, one by one", [][]int{{1}, {2}, {3}}, [][]domain.Outcome{{applied}, {applied}, {applied}}, 3, 3},
+		{"in order, together", [][]int{{1, 2, 3}}, [][]domain.Outcome{{applied, applied, applied}}, 3, 3},
+		{"again", [][]int{{1}, {1}, {1, 2}}, [][]domain.Outcome{{applied}, {duplicate}, {duplicate, applied}}, 2, 2},
+		{"twice in one batch", [][]int{{1, 1, 2, 1}}, [][]domain.Outcome{{applied, duplicate, applied, duplicate}}, 2, 2},
+		{"after a gap", [][]int{{1}, {3}, {4}}, [][]domain.Outcome{{applied}, {gap}, {applied}}, 4, 3},
+		{"not from the beginning", [][]int{{5}}, [][]domain.Outcome{{gap}}, 5, 1},
+		{"late", [][]int{{1}, {3}, {2}}, [][]domain.Outcome{{applied}, {gap}, {stale}}, 3, 3},
+		{"late, again", [][]int{{3}, {2}, {2}, {2, 2}}, [][]domain.Outcome{{gap}, {stale}, {duplicate}, {duplicate, duplicate}}, 3, 2},
+		{"swapped in one batch", [][]int{{2, 1}}, [][]domain.Outcome{{gap, stale}}, 2, 2},
+		{"any order in one batch", [][]int{{1}, {4, 2, 5, 3, 1}}, [][]domain.Outcome{{applied}, {gap, stale, applied, stale, duplicate}}, 5, 5},
+		{"nothing", [][]int{{1}, {}}, [][]domain.Outcome{{applied}, {}}, 1, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			catalog := store.NewCatalog(pool)
+			events := life(t, "Ran", 5)
+			for i, batch := range test.batches {
+				var delivered []domain.Event
+				for _, version := range batch {
+					delivered = append(delivered, events[version-1])
+				}
+				if diff := cmp.Diff(test.outcomes[i], project(t, catalog, "catalog", delivered...)); diff != "" {
+					t.Errorf("outcomes of batch %d (-want +got):\n%s", i, diff)
+				}
+			}
+			checkEntry(t, catalog, events[test.row-1])
+			if got := count(t, pool, "SELECT count(*) FROM catalog_read.inbox WHERE consumer = 'catalog' AND received_at > now() - interval '1 minute'"); got != test.inbox {
+				t.Errorf("rows of the inbox = %d, want %d", got, test.inbox)
+			}
+			if got := count(t, pool, "SELECT count(*) FROM catalog_read.video_projection"); got != 1 {
+				t.Errorf("rows of the projection = %d, want 1", got)
+			}
+		})
+	}
+}
+
+// One batch may have events of many videos.
+func TestProjectAppliesABatchOfManyVideos(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	all := lives(t, 30, 3)
+	var batch []domain.Event
+	for version := range 3 {
+		for _, events := range all {
+			batch = append(batch, events[version])
+		}
+	}
+	for i, outcome := range project(t, catalog, "catalog", batch...) {
+		if outcome != domain.Applied {
+			t.Errorf("outcome %d = %d, want %d", i, outcome, domain.Applied)
+		}
+	}
+	checkRows(t, catalog, all)
+}
+
+// An event of a type that only a newer build knows is projected like any
+// other.
+func TestProjectAppliesUnknownTypes(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	events := life(t, "Ran", 2)
+	events[1].Type = ""
+	project(t, catalog, "catalog", events...)
+	checkEntry(t, catalog, events[1])
+}
+
+// When any statement of the transaction fails, nothing of it stays: an event
+// counts as seen only when the row has it.
+func TestFailedProjectLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"catalog_read.inbox", "catalog_read.video_projection"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			catalog := store.NewCatalog(pool)
+			events, other := life(t, "Ran", 2), life(t, "Kagemusha", 1)
+			project(t, catalog, "catalog", events[0])
+			changed := catalog.Changed()
+			breakTable(t, pool, table)
+
+			if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{other[0], events[1]}); err == nil || kindOf(err) != 0 {
+				t.Errorf("Project() = %v, want an error of no kind", err)
+			}
+			for _, sql := range []string{
+				"SELECT count(*) FROM catalog_read.video_projection", "SELECT version FROM catalog_read.video_projection", "SELECT count(*) FROM catalog_read.inbox",
+			} {
+				if got := count(t, pool, sql); got != 1 {
+					t.Errorf("%s = %d, want 1", sql, got)
+				}
+			}
+			checkClosed(t, changed, false, "a failure")
+
+			if _, err := pool.Exec(t.Context(), "DROP TRIGGER refuse ON "+table); err != nil {
+				t.Fatal(err)
+			}
+			want := []domain.Outcome{domain.Applied, domain.Applied}
+			if diff := cmp.Diff(want, project(t, catalog, "catalog", other[0], events[1])); diff != "" {
+				t.Errorf("outcomes of the repetition (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// An event that PostgreSQL cannot hold takes its batch with it, and nothing
+// else: alone, the others go in.
+func TestProjectRefusesABatchWithPoison(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	good, poison := life(t, "Ran", 1), life(t, "a\x00b", 1)
+	if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{good[0], poison[0]}); kindOf(err) != domain.Invalid {
+		t.Errorf("Project() = %v, want Invalid", err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM catalog_read.inbox"); n != 0 {
+		t.Errorf("rows of the inbox = %d, want 0", n)
+	}
+	project(t, catalog, "catalog", good[0])
+	checkEntry(t, catalog, good[0])
+}
+
+// P-A18: the tombstone of a deleted video keeps its version, so that what
+// comes late does not bring it back; undeleting does.
+func TestTombstoneKeepsLateEventsOut(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	events := life(t, "Ran", 3)
+	deletion := after(t, events[2].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
+	project(t, catalog, "catalog", events[0], deletion)
+
+	outcomes := project(t, catalog, "catalog", events[1], events[2])
+	if diff := cmp.Diff([]domain.Outcome{domain.Stale, domain.Stale}, outcomes); diff != "" {
+		t.Errorf("outcomes of late events (-want +got):\n%s", diff)
+	}
+	checkEntry(t, catalog, deletion)
+	if got := visible(t, catalog); len(got) != 0 {
+		t.Errorf("visible = %v, want nothing", got)
+	}
+
+	undeletion := after(t, deletion.Video, domain.Undelete(domain.AnyVersion, stamp(t)))
+	project(t, catalog, "catalog", undeletion)
+	checkEntry(t, catalog, undeletion)
+	if got := visible(t, catalog); len(got) != 1 {
+		t.Errorf("visible = %v, want the video", got)
+	}
+}
+
+// A video is found while it is published, and not before or after.
+func TestOnlyPublishedVideosAreFound(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	video := created(t, "Ran").Video
+	events := []domain.Event{{ID: newID(t), Type: domain.VideoCreated, Video: video, OccurredAt: epoch}}
+	for _, decide := range []domain.Decision{
+		domain.Publish(domain.AnyVersion, stamp(t)),
+		domain.Unpublish(domain.AnyVersion, stamp(t)),
+		domain.Publish(domain.AnyVersion, stamp(t)),
+		domain.Delete(false, domain.AnyVersion, stamp(t)),
+		domain.Undelete(domain.AnyVersion, stamp(t)),
+	} {
+		events = append(events, after(t, events[len(events)-1].Video, decide))
+	}
+	for _, e := range events {
+		project(t, catalog, "catalog", e)
+		checkEntry(t, catalog, e)
+		want := 0
+		if e.Type == domain.VideoPublished || e.Type == domain.VideoUndeleted {
+			want = 1
+		}
+		byTitle, err := catalog.ListEntries(t.Context(), domain.EntryQuery{ByTitle: true, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		matches, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if byTime := visible(t, catalog); len(byTime) != want || len(byTitle) != want || len(matches) != want {
+			t.Errorf("after %s: listed by time %d, by title %d, found %d, want %d", e.Type, len(byTime), len(byTitle), len(matches), want)
+		}
+		if words := count(t, pool, "SELECT count(*) FROM catalog_read.video_projection WHERE search <> ''"); words != want {
+			t.Errorf("after %s: rows with words to search = %d, want %d", e.Type, words, want)
+		}
+	}
+}
+
+// An entry that no event has made does not exist, and asking is no event.
+func TestUnseenEntryDoesNotExist(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	events := life(t, "Ran", 1)
+	project(t, catalog, "catalog", events...)
+	if _, err := pool.Exec(t.Context(), "TRUNCATE catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	project(t, catalog, "catalog", events...) // a duplicate makes no row either
+	if _, err := catalog.GetEntry(t.Context(), events[0].Video.ID); kindOf(err) != domain.NotFound {
+		t.Errorf("GetEntry() = %v, want NotFound", err)
+	}
+}
+
+// P-A15: what one consumer has seen is new to another one of the same service.
+func TestConsumersDoNotShareTheInbox(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	events := life(t, "Ran", 2)
+	for _, consumer := range []string{"catalog", "mailer"} {
+		if outcome := project(t, catalog, consumer, events[0])[0]; outcome == domain.Duplicate {
+			t.Errorf("the first delivery to %s is a duplicate", consumer)
+		}
+		if outcome := project(t, catalog, consumer, events[0])[0]; outcome != domain.Duplicate {
+			t.Errorf("the second delivery to %s = %d, want a duplicate", consumer, outcome)
+		}
+	}
+	if n := count(t, pool, "SELECT count(DISTINCT consumer) FROM catalog_read.inbox"); n != 2 {
+		t.Errorf("consumers in the inbox = %d, want 2", n)
+	}
+}
+
+// P-A14: a replay under a new name is seen again, so that it can fill an empty
+// projection; over a full one the version guard keeps the rows as they are.
+func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	all := lives(t, 3, 3)
+	for _, events := range all {
+		project(t, catalog, "catalog", events...)
+	}
+	const rows = "SELECT md5(string_agg(p::text, '/' ORDER BY video_id))::uuid FROM catalog_read.video_projection p"
+	content := func() (hash uuid.UUID) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), rows).Scan(&hash); err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	before := content()
+	changed := catalog.Changed()
+	for _, events := range all {
+		for i, outcome := range project(t, catalog, "catalog-2", events...) {
+			if outcome != domain.Stale {
+				t.Errorf("outcome %d of the replay = %d, want %d", i, outcome, domain.Stale)
+			}
+		}
+	}
+	if after := content(); after != before {
+		t.Error("the replay has changed rows")
+	}
+	checkClosed(t, changed, false, "a replay of what is known")
+
+	if _, err := pool.Exec(t.Context(), "TRUNCATE catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	for _, events := range all {
+		for i, outcome := range project(t, catalog, "catalog-3", events...) {
+			if outcome != domain.Applied {
+				t.Errorf("outcome %d of the replay into an empty projection = %d, want %d", i, outcome, domain.Applied)
+			}
+		}
+	}
+	checkRows(t, catalog, all)
+}
+
+// P-B3: of two deliveries of one event at the same time, one is applied and
+// the other one is a duplicate.
+func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
+	t.Parallel()
+	const deliveries = 4
+	catalog := store.NewCatalog(storetest.Pool(t, deliveries))
+	for _, e := range life(t, "Ran", 10) {
+		outcomes := make([]domain.Outcome, deliveries)
+		start := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range outcomes {
+			wg.Go(func() {
+				<-start
+				answers, err := catalog.Project(t.Context(), "catalog", []domain.Event{e})
+				if err != nil {
+					t.Errorf("Project() = %v", err)
+					return
+				}
+				outcomes[i] = answers[0]
+			})
+		}
+		close(start)
+		wg.Wait()
+		slices.Sort(outcomes)
+		want := []domain.Outcome{domain.Applied, domain.Duplicate, domain.Duplicate, domain.Duplicate}
+		if diff := cmp.Diff(want, outcomes); diff != "" {
+			t.Errorf("outcomes of version %d (-want +got):\n%s", e.Video.Version, diff)
+		}
+		checkEntry(t, catalog, e)
+	}
+}
+
+// Text comes back as it went in, whatever would mean something in SQL, in an
+// array literal or in a pattern.
+func TestProjectionKeepsAnyText(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	odd := []string{
+		`"`, `""`, `'`, `''`, `\`, `\\`, `\"`, `{`, `}`, `{}`, `{a,b}`, `,`, `a,b`, "", " ", "  a  ", "NULL", "null", "\n", "\t\r", "\v",
+		"$1", "%s", "%", "七人の侍", "🎬👩‍👩‍👧", "e\u0301", "\u202eabc", "\ufeff", "\U0010ffff", "\x01\x7f",
+	}
+	var batch []domain.Event
+	add := func(details domain.Details) {
+		e, err := domain.Create(newID(t), details, stamp(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch = append(batch, *e)
+	}
+	add(domain.Details{Title: "all", Tags: odd})
+	add(domain.Details{Title: "none"})
+	add(domain.Details{Title: "empty", Tags: []string{}})
+	for _, text := range odd {
+		add(domain.Details{Title: "_" + text, Description: text, LanguageCode: text, Tags: []string{text}})
+		add(domain.Details{Title: "_" + text, Tags: []string{text, text}})
+	}
+	for i := range batch { // so that the words for the search are made of it too
+		batch[i].Video.State, batch[i].Video.PublishTime = domain.Published, epoch
+	}
+	project(t, catalog, "catalog", batch...)
+	for _, e := range batch {
+		checkEntry(t, catalog, e)
+	}
+	for _, text := range odd {
+		got, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Tags: []string{text}, Limit: 100})
+		if err != nil {
+			t.Fatalf("ListEntries() with tag %q = %v", text, err)
+		}
+		if len(got) != 3 {
+			t.Errorf("entries with tag %q = %d, want 3", text, len(got))
+		}
+	}
+}
+
+// Numbers and times of any size that an event can carry come back too.
+func TestProjectionKeepsAnyNumber(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	first, last := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)
+	for i, change := range []func(*domain.Video){
+		func(v *domain.Video) {
+			v.ReleaseYear, v.Duration, v.Version = -1<<31, -1<<63/1_000_000*time.Millisecond, 1<<63-1
+		},
+		func(v *domain.Video) { v.ReleaseYear, v.Duration = 1<<31-1, (1<<63-1)/1_000_000*time.Millisecond },
+		func(v *domain.Video) { v.UpdateTime, v.PublishTime = first, first.Add(time.Millisecond) },
+		func(v *domain.Video) { v.UpdateTime, v.PublishTime = last, last },
+	} {
+		e := life(t, fmt.Sprint(i), 1)[0]
+		change(&e.Video)
+		project(t, catalog, "catalog", e)
+		checkEntry(t, catalog, e)
+	}
+}
+
+// A rebuild repairs what is wrong at the same version, adds what is missing,
+// and does not take back what is newer.
+func TestRebuildRepairsEntries(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	corrupt, ahead, behind, missing, gone := life(t, "Ran", 3), life(t, "Kagemusha", 4), life(t, "Ikiru", 3), life(t, "Dreams", 2), life(t, "Dodeskaden", 2)
+	deletion := after(t, gone[1].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
+	project(t, catalog, "catalog", slices.Concat(corrupt, ahead, behind[:2], gone, []domain.Event{deletion})...)
+	if _, err := pool.Exec(t.Context(), `
+		UPDATE catalog_read.video_projection
+		SET title = 'corrupt', description = 'corrupt', tags = '{corrupt}', visible = false, publish_time = NULL, search = ''
+		WHERE video_id = $1`, corrupt[2].Video.ID); err != nil {
+		t.Fatal(err)
+	}
+
+	var entries []domain.Entry
+	for _, e := range []domain.Event{corrupt[2], ahead[2], behind[2], missing[1], gone[1]} {
+		entries = append(entries, domain.EntryOf(e.Video))
+	}
+	for range 2 {
+		if err := catalog.RebuildEntries(t.Context(), entries); err != nil {
+			t.Fatalf("RebuildEntries() = %v", err)
+		}
+		for _, e := range []domain.Event{corrupt[2], ahead[3], behind[2], missing[1], deletion} {
+			checkEntry(t, catalog, e)
+		}
+	}
+	if got, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10}); len(got) != 1 || err != nil {
+		t.Errorf("SearchEntries() finds %d, %v, want 1, nil", len(got), err)
+	}
+	// The events that led there are still to come.
+	want := []domain.Outcome{domain.Stale, domain.Stale}
+	if diff := cmp.Diff(want, project(t, catalog, "catalog", behind[2], missing[0])); diff != "" {
+		t.Errorf("outcomes after the rebuild (-want +got):\n%s", diff)
+	}
+}
+
+// Of an entry that was read twice while its owner changed it, the newest one
+// counts.
+func TestRebuildTakesTheNewestOfTwo(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	for _, order := range [][]int{{1, 2}, {2, 1}, {2, 0}} {
+		events := life(t, "Ran", 3)
+		if err := catalog.RebuildEntries(t.Context(), []domain.Entry{domain.EntryOf(events[order[0]].Video), domain.EntryOf(events[order[1]].Video)}); err != nil {
+			t.Fatalf("RebuildEntries() = %v", err)
+		}
+		checkEntry(t, catalog, events[2])
+	}
+}
+
+// checkClosed tells whether a channel is closed.
+func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string) {
+	t.Helper()
+	select {
+	case <-changed:
+		if !want {
+			t.Errorf("Changed() is closed by %s", cause)
+		}
+	default:
+		if want {
+			t.Errorf("Changed() is not closed by %s", cause)
+		}
+	}
+}
+
+// Whoever waits for a change is woken by one, and by nothing else.
+func TestChangedIsClosedByChanges(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	events := life(t, "Ran", 3)
+	failed := func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := catalog.Project(ctx, "catalog", events)
+		if err == nil {
+			return errors.New("Project() = nil, want an error")
+		}
+		return nil
+	}
+	projected := func(events ...domain.Event) func() error {
+		return func() error {
+			_, err := catalog.Project(t.Context(), "catalog", events)
+			return err
+		}
+	}
+	rebuilt := func(entries ...domain.Entry) func() error {
+		return func() error { return catalog.RebuildEntries(t.Context(), entries) }
+	}
+	for _, step := range []struct {
+		cause string
+		do    func() error
+		want  bool
+	}{
+		{"nothing", func() error { return nil }, false},
+		{"a failure", failed, false},
+		{"an event", projected(events[0]), true},
+		{"a duplicate", projected(events[0]), false},
+		{"an event after a gap", projected(events[2]), true},
+		{"a stale event", projected(events[1]), false},
+		{"no events", projected(), false},
+		{"a rebuild", rebuilt(domain.EntryOf(events[2].Video)), true},
+		{"a rebuild of nothing", rebuilt(), false},
+	} {
+		first, second := catalog.Changed(), catalog.Changed()
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.cause, err)
+		}
+		checkClosed(t, first, step.want, step.cause)
+		checkClosed(t, second, step.want, step.cause)
+		checkClosed(t, catalog.Changed(), false, "what was before")
+	}
+}
+
+// The change can be read by whoever was woken by it.
+func TestChangedIsClosedAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 4))
+	for _, e := range life(t, "Ran", 20) {
+		changed := catalog.Changed()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			<-changed
+			if got, err := catalog.GetEntry(t.Context(), e.Video.ID); err != nil || got.Version != e.Video.Version {
+				t.Errorf("GetEntry() = version %d, %v, want %d, nil", got.Version, err, e.Video.Version)
+			}
+		})
+		project(t, catalog, "catalog", e)
+		wg.Wait()
+	}
+}
+
+// receivedAt pretends that the inbox got an event at some time.
+func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumer string, happened, received time.Time) domain.Event {
+	t.Helper()
+	e := *created(t, "Ran")
+	ms := happened.UnixMilli()
+	for i := range 6 {
+		e.ID[i] = byte(ms >> (40 - 8*i))
+	}
+	project(t, catalog, consumer, e)
+	exec("UPDATE catalog_read.inbox SET received_at = $1 WHERE event_id = $2", received, e.ID)
+	return e
+}
+
+// The inbox forgets what is old by both clocks, the producer's and its own, of
+// one consumer, a bounded number at a time, the oldest first. What it forgot is
+// found out by its version.
+func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := epoch
+	old, older, recent := epoch.Add(-time.Millisecond), epoch.Add(-time.Hour), epoch
+	var forgotten []domain.Event
+	for range 5 {
+		forgotten = append(forgotten, receivedAt(t, catalog, exec, "catalog", old, old))
+	}
+	oldest := receivedAt(t, catalog, exec, "catalog", older, older)
+	kept := []domain.Event{
+		receivedAt(t, catalog, exec, "catalog", recent, recent),
+		receivedAt(t, catalog, exec, "catalog", older, recent), // came late: it may come again
+		receivedAt(t, catalog, exec, "catalog", recent, older), // a clock that is ahead
+	}
+	receivedAt(t, catalog, exec, "other", older, older)
+
+	prune := func(maxRows int, want int64) {
+		t.Helper()
+		if got, err := catalog.PruneInbox(t.Context(), "catalog", before, maxRows); got != want || err != nil {
+			t.Errorf("PruneInbox() = %d, %v, want %d, nil", got, err, want)
+		}
+	}
+	known := func(e domain.Event) int {
+		return count(t, pool, "SELECT count(*) FROM catalog_read.inbox WHERE consumer = 'catalog' AND event_id = $1", e.ID)
+	}
+	prune(1, 1)
+	if known(oldest) != 0 {
+		t.Error("the oldest event was not forgotten first")
+	}
+	prune(3, 3)
+	prune(100, 2)
+	prune(100, 0)
+	for i, e := range kept {
+		if known(e) != 1 {
+			t.Errorf("event %d was forgotten, want it kept", i)
+		}
+	}
+	for i, e := range forgotten {
+		if known(e) != 0 {
+			t.Errorf("old event %d was kept", i)
+		}
+	}
+	if n := count(t, pool, "SELECT count(*) FROM catalog_read.inbox WHERE consumer = 'other'"); n != 1 {
+		t.Errorf("rows of the other consumer = %d, want 1", n)
+	}
+	if got := project(t, catalog, "catalog", forgotten[0])[0]; got != domain.Stale {
+		t.Errorf("outcome of a forgotten event = %d, want %d", got, domain.Stale)
+	}
+}

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// ClaimEvents takes the lease of a lane that has work, until leaseFor from
+// now by the clock of the database, and answers at most maxEvents of its
+// events. The zero Claim: there is nothing to do.
+func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, leaseFor time.Duration) (event.Claim, error) {
+	rows, err := s.queries.ClaimOutbox(ctx, limit(maxEvents), leaseFor)
+	if err != nil {
+		return event.Claim{}, wrap(err, "claim events")
+	}
+	if len(rows) == 0 {
+		return event.Claim{}, nil
+	}
+	claim := event.Claim{Lane: rows[0].Lane, Token: rows[0].LeaseToken, Events: make([]event.Claimed, 0, len(rows))}
+	for _, row := range rows {
+		if row.Seq == 0 {
+			if row.AggregateID != "" {
+				claim.Recovered = append(claim.Recovered, event.Aggregate{Type: row.AggregateType, ID: row.AggregateID})
+			}
+			continue
+		}
+		claim.Events = append(claim.Events, event.Claimed{
+			Message: event.Message{
+				ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType,
+				Version: row.Version, SchemaVersion: row.SchemaVersion, Payload: row.Payload,
+				OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
+			},
+			Seq: row.Seq, Retry: row.SetAside, Attempts: int(row.Attempts), Missing: !row.Found,
+		})
+	}
+	return claim, nil
+}
+
+// SettleClaim records what became of a claim and releases its lane. held is
+// false when the lease was lost; then nothing has changed.
+func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (held bool, err error) {
+	params := sqlcgen.SettleOutboxParams{
+		Lane: settlement.Lane, LeaseToken: settlement.Token,
+		// Empty, not NULL: see video.outbox_settle.
+		DoneSeqs: notNil(settlement.Done), RetriedSeqs: notNil(settlement.Retried), AsideSeqs: notNil(settlement.Aside),
+		FailedTypes: []string{}, FailedIds: []string{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
+		RecoveredTypes: []string{}, RecoveredIds: []string{},
+		HeadSeq: optional(settlement.Head), TailSeq: optional(settlement.Tail),
+	}
+	for _, failure := range settlement.Failed {
+		params.FailedTypes = append(params.FailedTypes, failure.Type)
+		params.FailedIds = append(params.FailedIds, failure.ID)
+		params.FailedErrors = append(params.FailedErrors, failure.Error)
+		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
+		params.FailedPark = append(params.FailedPark, failure.Park)
+	}
+	for _, aggregate := range settlement.Recovered {
+		params.RecoveredTypes = append(params.RecoveredTypes, aggregate.Type)
+		params.RecoveredIds = append(params.RecoveredIds, aggregate.ID)
+	}
+	row, err := s.queries.SettleOutbox(ctx, params)
+	if err != nil {
+		return false, wrap(err, "settle lane %d", settlement.Lane)
+	}
+	return row.Held, nil
+}
+
+// MaintainOutbox makes the partitions of the next daysAhead days and drops
+// those older than keep that have no pending event.
+func (s *Videos) MaintainOutbox(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
+	row, err := s.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
+	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
+}
+
+// Backlog is what waits in the outbox.
+type Backlog struct {
+	// Oldest is when the oldest event that waits, without being blocked,
+	// happened; zero when none waits.
+	Oldest time.Time
+	// Pending events, counted no further than asked for.
+	Pending int64
+	// Blocked aggregates, and those of them that are Parked.
+	Blocked, Parked int64
+}
+
+// MeasureOutbox answers the backlog, reading maxCounted rows at most.
+func (s *Videos) MeasureOutbox(ctx context.Context, maxCounted int) (Backlog, error) {
+	row, err := s.queries.MeasureOutbox(ctx, limit(maxCounted))
+	if err != nil {
+		return Backlog{}, wrap(err, "measure outbox")
+	}
+	backlog := Backlog{Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked}
+	if row.Oldest.Unix() != 0 { // the query's word for none
+		backlog.Oldest = row.Oldest.UTC()
+	}
+	return backlog, nil
+}
+
+// Blocked is an aggregate whose next event was refused by the broker.
+type Blocked struct {
+	event.Aggregate
+	EventID   uuid.UUID // the refused event; uuid.Nil when it was skipped just now
+	Version   int64
+	Attempts  int
+	LastError string
+	NextRetry time.Time // zero: parked
+	ParkedAt  time.Time // zero: not parked
+}
+
+// ListBlocked answers blocked aggregates, parked ones first.
+func (s *Videos) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error) {
+	rows, err := s.queries.ListOutboxBlocked(ctx, limit(maxRows))
+	if err != nil {
+		return nil, wrap(err, "list blocked aggregates")
+	}
+	return mapSlice(rows, func(row sqlcgen.ListOutboxBlockedRow) Blocked {
+		return Blocked{
+			Aggregate: event.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
+			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: row.LastError,
+			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
+		}
+	}), nil
+}
+
+// RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
+// with all attempts before it again; domain.NotFound when it is not blocked.
+func (s *Videos) RequeueEvent(ctx context.Context, aggregate event.Aggregate) error {
+	n, err := s.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
+	if err != nil {
+		return wrap(err, "requeue %s %s", aggregate.Type, aggregate.ID)
+	}
+	if n == 0 {
+		return domain.Errorf(domain.NotFound, "%s %q is not blocked", aggregate.Type, aggregate.ID)
+	}
+	return nil
+}
+
+// SkipEvent gives up the refused event of a blocked aggregate: it will never
+// be published, and the events behind it go on. domain.NotFound when that
+// event is not the one that blocks the aggregate.
+func (s *Videos) SkipEvent(ctx context.Context, aggregate event.Aggregate, eventID uuid.UUID) error {
+	n, err := s.queries.SkipOutbox(ctx, eventID, aggregate.Type, aggregate.ID)
+	if err != nil {
+		return wrap(err, "skip event %s", eventID)
+	}
+	if n == 0 {
+		return domain.Errorf(domain.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
+	}
+	// A crash here leaves the aggregate blocked with the next event as its
+	// first; its retry or a requeue goes on with that.
+	return s.RequeueEvent(ctx, aggregate)
+}

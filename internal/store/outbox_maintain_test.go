@@ -1,0 +1,298 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+)
+
+// partitions are the days that have one, relative to today (UTC).
+func (l *letters) partitions() (days []int) {
+	l.t.Helper()
+	rows, err := l.pool.Query(l.t.Context(), `
+		SELECT to_date(substr(c.relname, 9), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video.outbox'::regclass ORDER BY 1`)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for rows.Next() {
+		var day int
+		if err := rows.Scan(&day); err != nil {
+			l.t.Fatal(err)
+		}
+		days = append(days, day)
+	}
+	if err := rows.Err(); err != nil {
+		l.t.Fatal(err)
+	}
+	return days
+}
+
+// addPartition makes the partition of a day as maintenance made it then, with
+// an event, and answers the id of that.
+func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
+		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + %d; BEGIN
+			EXECUTE format('CREATE TABLE video.outbox_p%%s PARTITION OF video.outbox FOR VALUES FROM (%%L) TO (%%L)',
+				to_char(day, 'YYYYMMDD'), video.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), video.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
+		END $$`, day)); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.appendOn(day, name)
+}
+
+// appendOn appends an event with an id of the last second of a day.
+func (l *letters) appendOn(day int, name string) (id uuid.UUID) {
+	l.t.Helper()
+	if err := l.pool.QueryRow(l.t.Context(), `
+		SELECT (substr(video.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int + 1)::timestamp AT TIME ZONE 'UTC' - interval '1 second')::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid`,
+		day).Scan(&id); err != nil {
+		l.t.Fatal(err)
+	}
+	version, err := strconv.Atoi(name[1:])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := l.pool.Exec(l.t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, '', now(), NULL)", id, l.ids[name[:1]], version); err != nil {
+		l.t.Fatalf("append on day %d: %v", day, err)
+	}
+	return id
+}
+
+func days(from, to int) (days []int) {
+	for day := from; day <= to; day++ {
+		days = append(days, day)
+	}
+	return days
+}
+
+// maintain runs a maintenance and answers what it did.
+func (l *letters) maintain(daysAhead int, keep time.Duration) (created, dropped int) {
+	l.t.Helper()
+	created, dropped, err := l.MaintainOutbox(l.t.Context(), daysAhead, keep)
+	if err != nil {
+		l.t.Fatalf("MaintainOutbox() = %v", err)
+	}
+	return created, dropped
+}
+
+const week = 7 * 24 * time.Hour
+
+// Maintenance makes the partitions of the days to come, so that an append into
+// the last of them works, and once more does nothing.
+func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	if diff := cmp.Diff(days(-1, 7), l.partitions()); diff != "" {
+		t.Errorf("partitions after the migration (-want +got):\n%s", diff)
+	}
+	if created, dropped := l.maintain(9, week); created != 2 || dropped != 0 {
+		t.Errorf("MaintainOutbox() = %d, %d, want 2, 0", created, dropped)
+	}
+	if created, dropped := l.maintain(9, week); created != 0 || dropped != 0 {
+		t.Errorf("MaintainOutbox() once more = %d, %d, want 0, 0", created, dropped)
+	}
+	for day := -1; day <= 9; day++ {
+		l.appendOn(day, fmt.Sprintf("a%d", day+2))
+	}
+	if claim := l.claim(100, hour); len(claim.Events) != 11 || slices.ContainsFunc(claim.Events, isMissing) {
+		t.Errorf("claimed %d events, want 11, none missing", len(claim.Events))
+	}
+	if diff := cmp.Diff(days(-1, 9), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+	// The new ones are like the old ones: an id is unique.
+	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video.outbox'::regclass AND c.contype = 'p'`); n != 1 {
+		t.Errorf("the partitions have %d different primary keys, want 1", n)
+	}
+	if n := l.count(`SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video.outbox'::regclass AND c.contype = 'p'`); n != 11 {
+		t.Errorf("%d partitions have a primary key, want 11", n)
+	}
+}
+
+func isMissing(e event.Claimed) bool { return e.Missing }
+
+// Maintenance drops what is older than it should keep, and never a day with an
+// event that is still pending, set aside or not; once that is published, it goes.
+func TestMaintenanceDropsOldPartitions(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.addPartition(-12, "a1")
+	l.addPartition(-11, "b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "b1")) // b1 is set aside
+	l.addPartition(-10, "c1")
+	l.addPartition(-9, "d1")
+	l.settle(l.settlement(l.claimNames(1, "c1"), "")) // d1 waits
+	l.addPartition(-8, "A1")
+	l.addPartition(-7, "B1")
+	l.addPartition(-2, "C1")
+	l.settle(l.settlement(l.claimNames(10, "A1 B1 C1"), ""))
+
+	// -8 ended a week ago at midnight; -7 is not a week old before this one.
+	if _, dropped := l.maintain(7, week); dropped != 3 {
+		t.Errorf("dropped %d partitions, want 3", dropped)
+	}
+	if diff := cmp.Diff(append([]int{-11, -9, -7, -2}, days(-1, 7)...), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+	l.due("b")
+	claim := l.claimNames(10, "b1/1 d1")
+	if slices.ContainsFunc(claim.Events, isMissing) {
+		t.Errorf("claimed %+v, want none of them missing", claim.Events)
+	}
+	l.settle(l.settlement(claim, ""))
+	if _, dropped := l.maintain(7, 3*24*time.Hour); dropped != 3 {
+		t.Errorf("dropped %d partitions after the retries, want 3", dropped)
+	}
+	if diff := cmp.Diff(append([]int{-2}, days(-1, 7)...), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+// A reader of an old day, or a long transaction of a writer, does not stop the
+// writers while maintenance waits for it: maintenance gives up soon, and does
+// its work another time.
+func TestMaintenanceGivesWay(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, sql string }{
+		{"reader of an old day", "SELECT count(*) FROM video.outbox_p%s"},
+		{"reader of the outbox", "SELECT count(*) FROM video.outbox -- %s"},
+		{"writer", "SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now(), NULL) -- %s"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 8)
+			for i := range 3 {
+				l.addPartition(-20+i, fmt.Sprintf("a%d", i+1))
+			}
+			l.settle(l.settlement(l.claimNames(10, "a1 a2 a3"), ""))
+			holder, err := l.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it has served its purpose
+			oldest := time.Now().UTC().AddDate(0, 0, -20).Format("20060102")
+			if _, err := holder.Exec(t.Context(), fmt.Sprintf(test.sql, oldest)); err != nil {
+				t.Fatal(err)
+			}
+
+			var slowest atomic.Int64
+			done := make(chan struct{})
+			var writing sync.WaitGroup
+			writing.Go(func() {
+				for version := 1; ; version++ {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					start := time.Now()
+					l.append(l.pool, fmt.Sprintf("b%d", version))
+					slowest.Store(max(slowest.Load(), int64(time.Since(start))))
+				}
+			})
+			start := time.Now()
+			created, _ := l.maintain(8, week)
+			took := time.Since(start)
+			close(done)
+			writing.Wait()
+			if created != 1 {
+				t.Errorf("created %d partitions, want 1: that needs no lock that is held", created)
+			}
+			if left := l.count("SELECT count(*) FROM pg_class WHERE relname = 'outbox_p' || $1", oldest); left != 1 {
+				t.Error("the partition in use was dropped")
+			}
+			// Three times lock_timeout, 200 ms, and as long as it takes on a busy machine.
+			if took > 3*time.Second {
+				t.Errorf("maintenance took %s, want it to give up soon", took)
+			}
+			if slowest := time.Duration(slowest.Load()); slowest > 1500*time.Millisecond {
+				t.Errorf("the slowest append took %s, want little more than 200ms", slowest)
+			}
+			t.Logf("maintenance took %s, the slowest append %s", took.Round(time.Millisecond), time.Duration(slowest.Load()).Round(time.Millisecond))
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if l.maintain(8, week); slices.Min(l.partitions()) < -7 {
+				t.Errorf("partitions afterwards: %v, want none of the old ones", l.partitions())
+			}
+		})
+	}
+}
+
+// Every process may run maintenance, all at once, and while events are written
+// and claimed: nobody fails, and the work is done.
+func TestMaintenanceRunsEverywhere(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 12)
+	for i := range 5 {
+		l.addPartition(-30+i, fmt.Sprintf("a%d", i+1))
+	}
+	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 a5"), ""))
+	stop := make(chan struct{})
+	var busy, processes sync.WaitGroup
+	for _, name := range []string{"b", "B"} {
+		busy.Go(func() {
+			for version := 1; ; version++ {
+				select {
+				case <-stop:
+					return
+				default:
+					l.append(l.pool, fmt.Sprintf("%s%d", name, version))
+				}
+			}
+		})
+		busy.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					claim := l.claim(100, hour)
+					if slices.ContainsFunc(claim.Events, isMissing) {
+						t.Error("an event is missing")
+					}
+					if claim.Token != 0 {
+						l.settle(l.settlement(claim, ""))
+					}
+				}
+			}
+		})
+	}
+	var created, dropped atomic.Int64
+	for range 4 {
+		videos := store.NewVideos(l.pool, nil)
+		processes.Go(func() {
+			for range 10 {
+				c, d, err := videos.MaintainOutbox(t.Context(), 12, week)
+				if err != nil {
+					t.Errorf("MaintainOutbox() = %v", err)
+				}
+				created.Add(int64(c))
+				dropped.Add(int64(d))
+			}
+		})
+	}
+	processes.Wait()
+	close(stop)
+	busy.Wait()
+	if created.Load() != 5 || dropped.Load() != 5 {
+		t.Errorf("created %d partitions and dropped %d, want 5 and 5", created.Load(), dropped.Load())
+	}
+	if diff := cmp.Diff(days(-1, 12), l.partitions()); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}

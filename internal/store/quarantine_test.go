@@ -1,0 +1,203 @@
+package store_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// quarantined is a message as the projector sets one aside.
+func quarantined(id string) event.Quarantined {
+	return event.Quarantined{
+		MessageID: id, OrderingKey: "01890a5d-ac96-7a01-8b02-0c0d0e0f1011",
+		Attributes: map[string]string{event.AttrSchemaVersion: "2", event.AttrEventType: "VideoPublished"},
+		Payload:    []byte{0, 1, 0xff, '\\'},
+		Reason:     `decode event: schema version 2 is newer than 1`, PublishTime: epoch,
+	}
+}
+
+// ignoreReceived leaves out when the database received a row.
+var ignoreReceived = cmpopts.IgnoreFields(store.QuarantinedRow{}, "ID", "ReceivedAt")
+
+// A message comes out of the quarantine as it went in, whatever is in it: one
+// that could not be set aside would block its key.
+func TestQuarantineKeepsAnyMessage(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	with := func(change func(*event.Quarantined)) event.Quarantined {
+		m := quarantined("")
+		change(&m)
+		return m
+	}
+	everything := "\x00 \\ \\x00 \\u0000 \" ' {} \xff\xfe \xed\xa0\x80 \ufffd \u2028 🎬 $1 \x1b%s"
+	for i, want := range []event.Quarantined{
+		quarantined(""),
+		{Attributes: map[string]string{}, Payload: []byte{}},
+		with(func(m *event.Quarantined) {
+			m.Attributes = map[string]string{"a\x00b": "c\x00d", "a\\x00b": "\x00", "": ""}
+		}),
+		with(func(m *event.Quarantined) {
+			m.Attributes = map[string]string{everything: everything, "\xff": "\xff", "\xfe": "\xfe"}
+		}),
+		with(func(m *event.Quarantined) { m.Reason = everything }),
+		with(func(m *event.Quarantined) { m.OrderingKey = everything }),
+		with(func(m *event.Quarantined) { m.Payload = []byte(strings.Repeat(everything, 500)) }),
+		with(func(m *event.Quarantined) { m.Reason = strings.Repeat(everything, 10_000) }),
+		with(func(m *event.Quarantined) { m.PublishTime = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC) }),
+	} {
+		want.MessageID += fmt.Sprint(i)
+		if i == 5 {
+			want.MessageID += everything
+		}
+		before := time.Now().Add(-time.Second)
+		consumer := fmt.Sprint("catalog", i)
+		if err := catalog.Quarantine(t.Context(), consumer, want); err != nil {
+			t.Errorf("Quarantine() of message %d = %v", i, err)
+			continue
+		}
+		got, err := catalog.ListQuarantine(t.Context(), consumer, 0, 10)
+		if err != nil {
+			t.Fatalf("ListQuarantine() = %v", err)
+		}
+		if diff := cmp.Diff([]store.QuarantinedRow{{Quarantined: want}}, got, ignoreReceived); diff != "" {
+			t.Errorf("message %d (-set aside +listed):\n%s", i, diff)
+			continue
+		}
+		if got[0].ReceivedAt.Before(before) || got[0].ReceivedAt.After(time.Now().Add(time.Second)) {
+			t.Errorf("message %d was received at %s, want now", i, got[0].ReceivedAt)
+		}
+	}
+}
+
+// What is missing in a message does not keep it out.
+func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	if err := catalog.Quarantine(t.Context(), "catalog", event.Quarantined{}); err != nil {
+		t.Fatalf("Quarantine() = %v", err)
+	}
+	got, err := catalog.ListQuarantine(t.Context(), "catalog", 0, 10)
+	if err != nil {
+		t.Fatalf("ListQuarantine() = %v", err)
+	}
+	want := []store.QuarantinedRow{{Quarantined: event.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
+	if diff := cmp.Diff(want, got, ignoreReceived); diff != "" {
+		t.Errorf("quarantine (-want +got):\n%s", diff)
+	}
+}
+
+// A person reads ordinary attributes in the table as they are, and can ask for
+// them by name.
+func TestQuarantineIsReadableInSQL(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	m := quarantined("1")
+	m.Attributes["odd"] = "a\x00b"
+	if err := store.NewCatalog(pool).Quarantine(t.Context(), "catalog", m); err != nil {
+		t.Fatal(err)
+	}
+	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "VideoPublished", "odd": `a\x00b`} {
+		var got string
+		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM catalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
+			t.Errorf("attribute %s = %q, %v, want %q, nil", attribute, got, err, want)
+		}
+	}
+}
+
+// A message that comes again, also at the same time, is set aside once per
+// consumer; what was stored first stays.
+func TestQuarantineKeepsAMessageOnce(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 8)
+	catalog := store.NewCatalog(pool)
+	first := quarantined("1")
+	if err := catalog.Quarantine(t.Context(), "catalog", first); err != nil {
+		t.Fatal(err)
+	}
+	again := quarantined("1")
+	again.Reason = "another one"
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := catalog.Quarantine(t.Context(), "catalog", again); err != nil {
+				t.Errorf("Quarantine() again = %v", err)
+			}
+		})
+		wg.Go(func() {
+			if err := catalog.Quarantine(t.Context(), "other", again); err != nil {
+				t.Errorf("Quarantine() for another consumer = %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	for consumer, want := range map[string]event.Quarantined{"catalog": first, "other": again, "third": {}} {
+		got, err := catalog.ListQuarantine(t.Context(), consumer, 0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantRows := []store.QuarantinedRow{{Quarantined: want}}
+		if consumer == "third" {
+			wantRows = []store.QuarantinedRow{}
+		}
+		if diff := cmp.Diff(wantRows, got, ignoreReceived); diff != "" {
+			t.Errorf("quarantine of %s (-want +got):\n%s", consumer, diff)
+		}
+	}
+}
+
+// The quarantine is listed page by page in the order of arrival, and a message
+// can be deleted once.
+func TestQuarantineIsListedAndEmptied(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	for i := range 7 {
+		if err := catalog.Quarantine(t.Context(), "catalog", quarantined(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+		if err := catalog.Quarantine(t.Context(), "other", quarantined(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var after int64
+	var rows []store.QuarantinedRow
+	for {
+		page, err := catalog.ListQuarantine(t.Context(), "catalog", after, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		rows = append(rows, page...)
+		after = page[len(page)-1].ID
+	}
+	var got []string
+	for _, row := range rows {
+		got = append(got, row.MessageID)
+		if err := catalog.DeleteQuarantine(t.Context(), row.ID); err != nil {
+			t.Errorf("DeleteQuarantine(%d) = %v", row.ID, err)
+		}
+		if err := catalog.DeleteQuarantine(t.Context(), row.ID); kindOf(err) != domain.NotFound {
+			t.Errorf("DeleteQuarantine(%d) again = %v, want NotFound", row.ID, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"0", "1", "2", "3", "4", "5", "6"}, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	if rest, err := catalog.ListQuarantine(t.Context(), "catalog", 0, 10); len(rest) != 0 || err != nil {
+		t.Errorf("quarantine = %d messages, %v, want none", len(rest), err)
+	}
+	if rest, err := catalog.ListQuarantine(t.Context(), "other", 0, 10); len(rest) != 7 || err != nil {
+		t.Errorf("quarantine of the other consumer = %d messages, %v, want 7, nil", len(rest), err)
+	}
+}

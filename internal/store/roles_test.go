@@ -1,0 +1,375 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// The roles of the two sides, made by the migrations.
+const (
+	videoRole   = "video_rw"
+	catalogRole = "catalog_rw"
+)
+
+// userPool is a pool for a new user who has one role, and nothing else.
+func userPool(t testing.TB, admin *pgxpool.Pool, role string) *pgxpool.Pool {
+	t.Helper()
+	cfg := admin.Config()
+	// Users belong to the whole server, and tests run side by side.
+	user := pgx.Identifier{role + "_" + cfg.ConnConfig.Database}
+	if _, err := admin.Exec(t.Context(), fmt.Sprintf("CREATE USER %s IN ROLE %s", user.Sanitize(), role)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP USER "+user.Sanitize()); err != nil {
+			t.Error(err)
+		}
+	})
+	address, err := url.Parse(cfg.ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(user[0])
+	pool, err := store.Open(t.Context(), address.String(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// check fails the test when a step of a job failed.
+func check(t testing.TB, step string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s = %v", step, err)
+	}
+}
+
+// A70: the command side and the publisher need no more than the role video_rw.
+func TestVideoRoleDoesItsWholeJob(t *testing.T) {
+	t.Parallel()
+	pool := userPool(t, storetest.Pool(t, 2), videoRole)
+	videos := store.NewVideos(pool, nil)
+	ctx := t.Context()
+	check(t, "Check()", db.Check(ctx, pool))
+
+	request, e := uuid.New(), created(t, "Ran")
+	for range 2 {
+		_, err := videos.CreateVideo(ctx, request, []byte("fingerprint"), e)
+		check(t, "CreateVideo()", err)
+	}
+	for _, decide := range []domain.Decision{domain.Publish(1, stamp(t)), domain.Delete(false, 2, stamp(t)), domain.Undelete(3, stamp(t))} {
+		_, err := videos.ChangeVideo(ctx, e.Video.ID, decide)
+		check(t, "ChangeVideo()", err)
+	}
+	_, err := videos.GetVideo(ctx, e.Video.ID)
+	check(t, "GetVideo()", err)
+	for _, oldestFirst := range []bool{false, true} {
+		_, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
+		check(t, "ListVideos()", err)
+	}
+	pruned, err := videos.PruneRequests(ctx, epoch.Add(time.Hour), 1)
+	check(t, "PruneRequests()", err)
+	if pruned != 1 {
+		t.Errorf("PruneRequests() = %d, want 1", pruned)
+	}
+
+	// One event is refused and the rest set aside, then it is skipped, the next
+	// one tried again, and what is left is published.
+	aggregate := event.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
+	claim, err := videos.ClaimEvents(ctx, 10, time.Minute)
+	check(t, "ClaimEvents()", err)
+	if len(claim.Events) != 4 {
+		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
+	}
+	settle := func(settlement event.Settlement) {
+		t.Helper()
+		settlement.Lane, settlement.Token = claim.Lane, claim.Token
+		held, err := videos.SettleClaim(ctx, settlement)
+		check(t, "SettleClaim()", err)
+		if !held {
+			t.Error("SettleClaim() = false, want the lease held")
+		}
+	}
+	var seqs []int64
+	for _, claimed := range claim.Events {
+		seqs = append(seqs, claimed.Seq)
+	}
+	settle(event.Settlement{
+		Done: seqs[:1], Failed: []event.Failure{{Aggregate: aggregate, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[0],
+	})
+	blocked, err := videos.ListBlocked(ctx, 10)
+	check(t, "ListBlocked()", err)
+	if len(blocked) != 1 {
+		t.Fatalf("blocked aggregates = %d, want 1", len(blocked))
+	}
+	backlog, err := videos.MeasureOutbox(ctx, 10)
+	check(t, "MeasureOutbox()", err)
+	if backlog.Pending != 3 || backlog.Parked != 1 {
+		t.Errorf("MeasureOutbox() = %+v, want 3 pending, 1 parked", backlog)
+	}
+	check(t, "RequeueEvent()", videos.RequeueEvent(ctx, aggregate))
+	check(t, "SkipEvent()", videos.SkipEvent(ctx, aggregate, blocked[0].EventID))
+	for backlog.Pending > 0 {
+		if claim, err = videos.ClaimEvents(ctx, 10, time.Minute); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
+			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
+		}
+		settlement := event.Settlement{Recovered: claim.Recovered}
+		for _, claimed := range claim.Events {
+			if claimed.Retry {
+				settlement.Retried = append(settlement.Retried, claimed.Seq)
+				settlement.Recovered = append(settlement.Recovered, claimed.Aggregate())
+			} else {
+				settlement.Done = append(settlement.Done, claimed.Seq)
+			}
+		}
+		settle(settlement)
+		backlog, err = videos.MeasureOutbox(ctx, 10)
+		check(t, "MeasureOutbox()", err)
+	}
+}
+
+// The user of the service may not create or drop tables; the function that
+// keeps the partitions does it for whoever may append, and what it has made can
+// be appended to.
+func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
+	t.Parallel()
+	admin := storetest.Pool(t, 2)
+	pool := userPool(t, admin, videoRole)
+	videos := store.NewVideos(pool, nil)
+	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass"
+	before := count(t, admin, partitions)
+	made, dropped, err := videos.MaintainOutbox(t.Context(), 9, 7*24*time.Hour)
+	if made != 2 || dropped != 0 || err != nil {
+		t.Errorf("MaintainOutbox() = %d, %d, %v, want 2 more days made, none dropped", made, dropped, err)
+	}
+	if after := count(t, admin, partitions); after != before+2 {
+		t.Errorf("partitions = %d, want %d", after, before+2)
+	}
+	e := created(t, "Ran")
+	ms := time.Now().Add(8 * 24 * time.Hour).UnixMilli()
+	for i := range 6 {
+		e.ID[i] = byte(ms >> (40 - 8*i))
+	}
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Errorf("CreateVideo() in a new partition = %v", err)
+	}
+	if made, dropped, err = videos.MaintainOutbox(t.Context(), 9, 0); made != 0 || dropped != 1 || err != nil {
+		t.Errorf("MaintainOutbox() = %d, %d, %v, want none made, yesterday dropped", made, dropped, err)
+	}
+}
+
+// A70: the query side and the projector need no more than the role catalog_rw.
+func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
+	t.Parallel()
+	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
+	catalog := store.NewCatalog(pool)
+	ctx := t.Context()
+	check(t, "Check()", db.Check(ctx, pool))
+
+	events := life(t, "Ran", 3)
+	project(t, catalog, "catalog", events[0])
+	project(t, catalog, "catalog", events...)
+	check(t, "RebuildEntries()", catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(events[2].Video)}))
+	_, err := catalog.GetEntry(ctx, events[0].Video.ID)
+	check(t, "GetEntry()", err)
+	for _, byTitle := range []bool{false, true} {
+		_, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})
+		check(t, "ListEntries()", err)
+	}
+	_, err = catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 1})
+	check(t, "SearchEntries()", err)
+	_, err = catalog.ListChanges(ctx, domain.Position{}, 1)
+	check(t, "ListChanges()", err)
+	forgotten, err := catalog.PruneInbox(ctx, "catalog", time.Now().Add(time.Hour), 10)
+	check(t, "PruneInbox()", err)
+	if forgotten != 3 {
+		t.Errorf("PruneInbox() = %d, want 3", forgotten)
+	}
+	check(t, "Quarantine()", catalog.Quarantine(ctx, "catalog", quarantined("1")))
+	rows, err := catalog.ListQuarantine(ctx, "catalog", 0, 10)
+	check(t, "ListQuarantine()", err)
+	for _, row := range rows {
+		check(t, "DeleteQuarantine()", catalog.DeleteQuarantine(ctx, row.ID))
+	}
+}
+
+// isDenied tells whether the database refused for want of a privilege.
+func isDenied(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42501"
+}
+
+// A70: neither side reads or writes a table of the other one, nor calls its
+// functions.
+func TestRolesAreSeparate(t *testing.T) {
+	t.Parallel()
+	admin := storetest.Pool(t, 2)
+	for role, schema := range map[string]string{videoRole: "catalog_read", catalogRole: "video"} {
+		pool := userPool(t, admin, role)
+		rows, err := admin.Query(t.Context(), `
+			SELECT format('%I.%I', n.nspname, c.relname)
+			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')`, schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(tables) < 3 {
+			t.Errorf("tables in %s = %q, want all of them", schema, tables)
+		}
+		for _, table := range tables {
+			for _, sql := range []string{"SELECT FROM %s", "INSERT INTO %s DEFAULT VALUES", "DELETE FROM %s", "TRUNCATE %s"} {
+				if _, err := pool.Exec(t.Context(), fmt.Sprintf(sql, table)); !isDenied(err) {
+					t.Errorf("%s: "+sql+" = %v, want permission denied", role, table, err)
+				}
+			}
+			// The schema is closed already; so is every table, and every column of it.
+			var may bool
+			if err := admin.QueryRow(t.Context(), `
+				SELECT has_table_privilege($1, $2, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+					OR has_any_column_privilege($1, $2, 'SELECT, INSERT, UPDATE, REFERENCES')`, role, table).Scan(&may); err != nil || may {
+				t.Errorf("%s has a privilege on %s: %t, %v, want none", role, table, may, err)
+			}
+		}
+	}
+
+	videoUser, catalogUser := userPool(t, storetest.Pool(t, 2), videoRole), userPool(t, storetest.Pool(t, 2), catalogRole)
+	if _, err := store.NewCatalog(videoUser).Project(t.Context(), "catalog", life(t, "Ran", 1)); !isDenied(err) {
+		t.Errorf("Project() as %s = %v, want permission denied", videoRole, err)
+	}
+	if err := store.NewCatalog(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
+		t.Errorf("Quarantine() as %s = %v, want permission denied", videoRole, err)
+	}
+	videos := store.NewVideos(catalogUser, nil)
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
+		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
+	}
+	if _, err := videos.ClaimEvents(t.Context(), 1, time.Second); !isDenied(err) {
+		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
+	}
+	if _, _, err := videos.MaintainOutbox(t.Context(), 1, time.Hour); !isDenied(err) {
+		t.Errorf("MaintainOutbox() as %s = %v, want permission denied", catalogRole, err)
+	}
+}
+
+// A role may do what its side does and no more: events are never edited or
+// deleted, rows with a version never deleted, and nobody makes tables.
+func TestRolesHaveLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	admin := storetest.Pool(t, 2)
+	want := map[string]string{
+		"video_rw video.videos":                    "INSERT SELECT UPDATE",
+		"video_rw video.requests":                  "DELETE INSERT SELECT",
+		"video_rw video.outbox":                    "INSERT SELECT",
+		"video_rw video.outbox_pending":            "DELETE INSERT SELECT UPDATE",
+		"video_rw video.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
+		"video_rw video.outbox_lanes":              "SELECT UPDATE",
+		"video_rw goose_db_version":                "SELECT",
+		"catalog_rw goose_db_version":              "SELECT",
+		"catalog_rw catalog_read.inbox":            "DELETE INSERT SELECT",
+		"catalog_rw catalog_read.quarantine":       "DELETE INSERT SELECT",
+		"catalog_rw catalog_read.video_projection": "INSERT SELECT UPDATE",
+	}
+	rows, err := admin.Query(t.Context(), `
+		SELECT format('%s %s', coalesce(r.rolname, 'PUBLIC'), c.oid::regclass), string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+		WHERE n.nspname IN ('public', 'video', 'catalog_read') AND a.grantee <> c.relowner
+		GROUP BY r.rolname, c.oid`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	var who, what string
+	if _, err := pgx.ForEachRow(rows, []any{&who, &what}, func() error {
+		got[who] = what
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("privileges (-want +got):\n%s", diff)
+	}
+
+	pools := map[string]*pgxpool.Pool{videoRole: userPool(t, admin, videoRole), catalogRole: userPool(t, admin, catalogRole)}
+	partition := "video.outbox_p" + time.Now().UTC().Format("20060102")
+	for _, sql := range []string{
+		"UPDATE video.outbox SET payload = ''",
+		"DELETE FROM video.outbox",
+		"SELECT FROM " + partition,
+		"DROP TABLE " + partition,
+		"DELETE FROM video.videos",
+		"DELETE FROM catalog_read.video_projection",
+		"UPDATE catalog_read.inbox SET received_at = now()",
+		"CREATE TABLE video.mine ()",
+		"CREATE TABLE catalog_read.mine ()",
+		"CREATE TABLE public.mine ()",
+		"CREATE SCHEMA mine",
+		"UPDATE goose_db_version SET version_id = 0",
+		"ALTER TABLE video.videos ADD COLUMN mine int",
+		"CREATE OR REPLACE FUNCTION video.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql RETURN NULL",
+	} {
+		for role, pool := range pools {
+			if _, err := pool.Exec(t.Context(), sql); !isDenied(err) {
+				t.Errorf("%s: %s = %v, want permission denied", role, sql, err)
+			}
+		}
+	}
+	for _, role := range []string{videoRole, catalogRole} {
+		var attributes []string
+		if err := admin.QueryRow(t.Context(), `
+			SELECT array_remove(ARRAY[CASE WHEN rolcanlogin THEN 'login' END, CASE WHEN rolsuper THEN 'superuser' END, CASE WHEN rolcreatedb THEN 'createdb' END,
+				CASE WHEN rolcreaterole THEN 'createrole' END, CASE WHEN rolreplication THEN 'replication' END, CASE WHEN rolbypassrls THEN 'bypassrls' END], NULL)
+			FROM pg_roles WHERE rolname = $1`, role).Scan(&attributes); err != nil || len(attributes) > 0 {
+			t.Errorf("attributes of %s = %q, %v, want none", role, attributes, err)
+		}
+	}
+}
+
+// A function that runs as its owner must not be led astray by its caller.
+func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
+	t.Parallel()
+	rows, err := storetest.Pool(t, 1).Query(t.Context(), `
+		SELECT p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, '; '), '')
+		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+		WHERE p.prosecdef AND n.nspname IN ('public', 'video', 'catalog_read')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	var function, settings string
+	if _, err := pgx.ForEachRow(rows, []any{&function, &settings}, func() error {
+		names = append(names, function)
+		if !strings.Contains(settings, "search_path=pg_catalog, pg_temp") {
+			t.Errorf("%s runs with %q, want a fixed search_path", function, settings)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"video.outbox_maintain(integer,interval)"}; !slices.Equal(names, want) {
+		t.Errorf("functions that run as their owner = %q, want %q", names, want)
+	}
+}

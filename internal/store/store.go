@@ -1,0 +1,114 @@
+// Package store remembers. Every transaction of the service is here, one per
+// method, over the SQL in db/queries, which sqlc compiles into a package below
+// this one that nothing else can reach.
+//
+// [Videos] is the command side and owns the tables of the schema video; it is
+// also what the publisher claims from. [Catalog] is the query side and owns
+// catalog_read. Neither touches the tables of the other, so each can have its
+// own user, or its own database.
+//
+// # No row without its event
+//
+// Forgetting the outbox is not possible for whoever adds a command. A command
+// is a domain.Decision, and a decision does not answer a new state: it answers
+// an event, which carries the state. The one function that writes a video,
+// record, takes the event, writes the row from it and appends it to the outbox,
+// in the same transaction. There is no other way to write a video: internal/
+// archtest fails when a second function calls the queries that do, or a second
+// query does.
+//
+// # What it promises
+//
+// A method is one transaction: when it returns an error, nothing has happened,
+// unless the connection was lost while the commit was under way, which nobody
+// can tell apart; repeating the command with the same request id or etag is
+// safe then. Errors a caller can do something about are a *domain.Error: also a
+// database that is away, as Unavailable. Nothing here decides, and nothing waits
+// for the network while a transaction is open, except for the database itself.
+// All methods may be called concurrently.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// Open makes a pool of at most maxConns connections. The URL decides the rest
+// (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig): behind a
+// pooler in transaction mode it must say default_query_exec_mode=cache_describe,
+// because prepared statements do not survive there. Nothing is connected yet.
+func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("parse database URL: %w", err)
+	}
+	cfg.MaxConns = maxConns
+	// pgx's default of a second would ping before each look of an idle publisher,
+	// and so double what an idle process asks of the database.
+	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	return pool, nil
+}
+
+// wrap gives an error of the database its context and, where a caller can do
+// something about it, its kind.
+func wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*domain.Error](err); ok {
+		return err
+	}
+	doing := fmt.Sprintf(format, args...)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%s: %w", doing, err)
+	case isAway(err):
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, err)}
+	case isUntranslatable(err):
+		return &domain.Error{Kind: domain.Invalid, Message: "the text has a character that cannot be stored", Err: fmt.Errorf("%s: %w", doing, err)}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// isAway tells whether the same transaction may succeed later, unchanged
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+func isAway(err error) bool {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code[:2] {
+		case "08", // connection exception
+			"40", // transaction rollback: serialization failure, deadlock
+			"53": // insufficient resources: too many connections, disk full
+			return true
+		}
+		switch pgErr.Code {
+		case "25006", // read-only: a failover is under way
+			"55P03",                   // lock not available
+			"57P01", "57P02", "57P03": // shutting down, crashed, starting up
+			return true
+		}
+		return false
+	}
+	var connectErr *pgconn.ConnectError
+	var netErr net.Error
+	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+func isUntranslatable(err error) bool {
+	var pgErr *pgconn.PgError
+	// A NUL byte, or what the encoding of the database does not have.
+	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
+}

@@ -1,0 +1,128 @@
+// Package storetest gives a test a real PostgreSQL: a private server per test
+// binary, started by Main, and in it a database per test, cloned from one that
+// has the whole schema. Nothing has to be prepared, so no test is ever skipped.
+package storetest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localpg"
+)
+
+const template = "template_videocatalog"
+
+var (
+	server    *localpg.Server // set by Main, before any test
+	folder    string          // of the server's data, while benchmarks run
+	databases atomic.Int64    // numbers the databases of this process
+)
+
+// Main runs the tests of a package between starting and stopping its server:
+//
+//	func TestMain(m *testing.M) { storetest.Main(m) }
+func Main(m *testing.M) {
+	flag.Parse()
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "storetest:", err)
+		os.Exit(1)
+	}
+	defer stop()
+	m.Run()
+}
+
+func start() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var cfg localpg.Config
+	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
+		// What is measured must be what production does: on disk, with fsync.
+		if cfg.Dir, err = os.MkdirTemp("", "storetest"); err != nil {
+			return err
+		}
+		folder = cfg.Dir
+		cfg.Settings = map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"}
+	}
+	if server, err = localpg.Start(ctx, cfg); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if err := execute(ctx, "CREATE DATABASE "+template); err != nil {
+		return err
+	}
+	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// stop leaves nothing behind. Its errors would tell nothing that the tests, or
+// the error before, have not told.
+func stop() {
+	_ = server.Stop()
+	if folder != "" {
+		_ = os.RemoveAll(folder)
+	}
+}
+
+// execute runs one statement outside of every test's database.
+func execute(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("%s: %w", sql, err)
+	}
+	return nil
+}
+
+// URL makes a database with the whole schema, empty, that is dropped when the
+// test ends, and answers its URL.
+func URL(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("test_%d", databases.Add(1))
+	if err := execute(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := execute(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	return server.DSN(name)
+}
+
+// Pool makes a database like URL and opens a pool of at most maxConns on it,
+// which is closed when the test ends.
+func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = maxConns
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}

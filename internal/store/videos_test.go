@@ -1,0 +1,407 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// kindOf answers the kind of a domain error, 0 of any other.
+func kindOf(err error) domain.Kind {
+	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
+		return domainErr.Kind
+	}
+	return 0
+}
+
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// A video that is read back is the video that was written.
+func TestCreatedVideoReadsBack(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	e.Video.ReleaseYear, e.Video.Duration, e.Video.LanguageCode = 1985, 162*time.Minute, "ja"
+
+	want, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e)
+	if err != nil {
+		t.Fatalf("CreateVideo() = %v", err)
+	}
+	got, err := videos.GetVideo(t.Context(), e.Video.ID)
+	if err != nil {
+		t.Fatalf("GetVideo() = %v", err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("video read back (-written +read):\n%s", diff)
+	}
+}
+
+// Every change writes one row of the outbox and one pending row, with the
+// version of the row.
+func TestEveryChangeHasItsEvent(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	commits := 0
+	videos := store.NewVideos(pool, func() { commits++ })
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	id := e.Video.ID
+	for i, decide := range []domain.Decision{
+		domain.Publish(domain.AnyVersion, stamp(t)),
+		domain.Unpublish(domain.AnyVersion, stamp(t)),
+		domain.Delete(false, domain.AnyVersion, stamp(t)),
+		domain.Undelete(domain.AnyVersion, stamp(t)),
+	} {
+		if _, err := videos.ChangeVideo(t.Context(), id, decide); err != nil {
+			t.Fatalf("change %d: %v", i, err)
+		}
+	}
+	got := count(t, pool, `SELECT count(*) FROM video.outbox o JOIN video.outbox_pending p ON p.outbox_id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
+	if got != 5 {
+		t.Errorf("events with pending rows = %d, want 5", got)
+	}
+	if v := count(t, pool, `SELECT version FROM video.videos WHERE id = $1`, id); v != 5 {
+		t.Errorf("version = %d, want 5", v)
+	}
+	if commits != 5 {
+		t.Errorf("onCommit was called %d times, want 5", commits)
+	}
+}
+
+// A command that changes nothing writes no event.
+func TestNothingChangedWritesNoEvent(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	same := domain.Update(domain.AllFields(), e.Video.Details, domain.AnyVersion, stamp(t))
+	got, err := videos.ChangeVideo(t.Context(), e.Video.ID, same)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Version != 1 {
+		t.Errorf("version = %d, want 1", got.Version)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video.outbox"); n != 1 {
+		t.Errorf("events = %d, want 1", n)
+	}
+}
+
+// When any statement of the transaction fails, nothing of it stays: no row
+// without its event, no event without its row.
+func TestFailedTransactionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"video.outbox", "video.outbox_pending", "video.videos"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			videos := store.NewVideos(pool, nil)
+			existing := created(t, "Ran")
+			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, existing); err != nil {
+				t.Fatal(err)
+			}
+			breakTable(t, pool, table)
+
+			if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Kagemusha")); err == nil {
+				t.Error("CreateVideo() = nil, want an error")
+			}
+			if _, err := videos.ChangeVideo(t.Context(), existing.Video.ID, domain.Publish(domain.AnyVersion, stamp(t))); err == nil {
+				t.Error("ChangeVideo() = nil, want an error")
+			}
+			for _, sql := range []string{
+				"SELECT count(*) FROM video.videos WHERE version = 1 AND state = 'draft'",
+				"SELECT count(*) FROM video.videos", "SELECT count(*) FROM video.outbox", "SELECT count(*) FROM video.outbox_pending",
+			} {
+				if got := count(t, pool, sql); got != 1 {
+					t.Errorf("%s = %d, want 1", sql, got)
+				}
+			}
+		})
+	}
+}
+
+// breakTable makes every write to a table fail.
+func breakTable(t testing.TB, pool *pgxpool.Pool, table string) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), fmt.Sprintf(`
+		CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, table))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A failed command leaves its connection fit for the next one.
+func TestConnectionSurvivesFailedCommand(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	before := pool.Stat().NewConnsCount()
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil {
+		t.Error("CreateVideo() twice with one id = nil, want an error")
+	}
+	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != domain.NotFound {
+		t.Errorf("ChangeVideo() of a missing video = %v, want NotFound", err)
+	}
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(7, stamp(t))); kindOf(err) != domain.Conflict {
+		t.Errorf("ChangeVideo() of another version = %v, want Conflict", err)
+	}
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(1, stamp(t))); err != nil {
+		t.Errorf("ChangeVideo() after failures = %v", err)
+	}
+	if after := pool.Stat().NewConnsCount(); after != before {
+		t.Errorf("connections made = %d, want none", after-before)
+	}
+}
+
+// A decision that panics leaves no transaction open.
+func TestPanickingDecisionRollsBack(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = videos.ChangeVideo(t.Context(), e.Video.ID, func(domain.Video) (*domain.Event, error) { panic("on purpose") })
+	}()
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(1, stamp(t))); err != nil {
+		t.Errorf("ChangeVideo() after a panic = %v", err)
+	}
+}
+
+// An event that the broker would refuse is refused inside the transaction.
+func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	details := e.Video.Details
+	details.Description = strings.Repeat("x", 10_000_000)
+	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Update([]domain.Field{domain.FieldDescription}, details, domain.AnyVersion, stamp(t)))
+	if kindOf(err) != domain.Invalid {
+		t.Errorf("ChangeVideo() = %v, want Invalid", err)
+	}
+	big := created(t, "Kagemusha")
+	big.Video.Description = details.Description
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, big); kindOf(err) != domain.Invalid {
+		t.Errorf("CreateVideo() = %v, want Invalid", err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video.outbox"); n != 1 {
+		t.Errorf("events = %d, want 1", n)
+	}
+}
+
+// A text that PostgreSQL cannot hold is the caller's mistake.
+func TestNulByteIsInvalid(t *testing.T) {
+	t.Parallel()
+	videos := store.NewVideos(storetest.Pool(t, 2), nil)
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "a\x00b")); kindOf(err) != domain.Invalid {
+		t.Errorf("CreateVideo() = %v, want Invalid", err)
+	}
+}
+
+// A repeated request makes no second video, also when both come at once.
+func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 8)
+	videos := store.NewVideos(pool, nil)
+	request := uuid.New()
+	var wg sync.WaitGroup
+	ids := make([]uuid.UUID, 8)
+	for i := range ids {
+		e := created(t, "Ran")
+		wg.Go(func() {
+			v, err := videos.CreateVideo(t.Context(), request, []byte("same"), e)
+			if err != nil {
+				t.Errorf("CreateVideo() = %v", err)
+			}
+			ids[i] = v.ID
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Errorf("ids = %v, want all alike", ids)
+			break
+		}
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video.outbox"); n != 1 {
+		t.Errorf("events = %d, want 1", n)
+	}
+	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != domain.Exists {
+		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
+	}
+	if n, err := videos.PruneRequests(t.Context(), epoch.Add(time.Hour), 10); n != 1 || err != nil {
+		t.Errorf("PruneRequests() = %d, %v, want 1, nil", n, err)
+	}
+}
+
+// Writers of one video wait for one another: no version is given twice.
+func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 8)
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 20 {
+				id, err := uuid.NewV7()
+				if err != nil {
+					t.Error(err)
+				}
+				title := domain.Details{Title: fmt.Sprintf("%d/%d", w, i)}
+				if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Update([]domain.Field{domain.FieldTitle}, title, domain.AnyVersion, domain.Stamp{EventID: id, Time: epoch})); err != nil {
+					t.Errorf("ChangeVideo() = %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := count(t, pool, "SELECT count(DISTINCT version) FROM video.outbox"); n != 161 {
+		t.Errorf("distinct versions = %d, want 161", n)
+	}
+	if n := count(t, pool, `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM video.outbox_pending) p WHERE version <> before + 1`); n != 0 {
+		t.Errorf("pending rows out of version order = %d, want 0", n)
+	}
+}
+
+// A list is seen whole, each video once, page by page, whatever is written in between.
+func TestListVideosPagesThrough(t *testing.T) {
+	t.Parallel()
+	for _, oldestFirst := range []bool{false, true} {
+		t.Run(fmt.Sprintf("oldestFirst=%t", oldestFirst), func(t *testing.T) {
+			t.Parallel()
+			videos := store.NewVideos(storetest.Pool(t, 2), nil)
+			want := map[uuid.UUID]bool{}
+			for range 25 {
+				e := created(t, "Ran")
+				if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+					t.Fatal(err)
+				}
+				want[e.Video.ID] = true
+			}
+			var after *domain.VideoCursor
+			var last domain.Video
+			seen := map[uuid.UUID]int{}
+			for {
+				page, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.Draft})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, v := range page {
+					if last.ID != uuid.Nil && (v.ID.String() > last.ID.String()) != oldestFirst {
+						t.Errorf("%s comes after %s", v.ID, last.ID)
+					}
+					seen[v.ID]++
+					last = v
+				}
+				if len(page) < 4 {
+					break
+				}
+				after = &domain.VideoCursor{CreateTime: last.CreateTime, ID: last.ID}
+				// A write between the pages: it moves no video to another page.
+				if _, err := videos.ChangeVideo(t.Context(), last.ID, domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "A"}, domain.AnyVersion, stamp(t))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for id := range want {
+				if seen[id] != 1 {
+					t.Errorf("video %s was seen %d times, want once", id, seen[id])
+				}
+			}
+		})
+	}
+}
+
+// A database that cannot be reached is Unavailable; a caller out of time is not.
+func TestDatabaseAwayIsUnavailable(t *testing.T) {
+	t.Parallel()
+	pool, err := store.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	videos := store.NewVideos(pool, nil)
+	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != domain.Unavailable {
+		t.Errorf("GetVideo() = %v, want Unavailable", err)
+	}
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); kindOf(err) != domain.Unavailable {
+		t.Errorf("CreateVideo() = %v, want Unavailable", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := videos.GetVideo(ctx, newID(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("GetVideo() = %v, want context.Canceled", err)
+	}
+}
+
+// A connection that is cut in the middle of a transaction is Unavailable, and
+// leaves nothing.
+func TestCutConnectionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	pool, err := store.Open(t.Context(), url, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	videos := store.NewVideos(pool, nil)
+	e := created(t, "Ran")
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+		t.Fatal(err)
+	}
+	_, err = videos.ChangeVideo(t.Context(), e.Video.ID, func(v domain.Video) (*domain.Event, error) {
+		if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
+			t.Error(err)
+		}
+		return domain.Publish(domain.AnyVersion, stamp(t))(v)
+	})
+	if kindOf(err) != domain.Unavailable {
+		t.Errorf("ChangeVideo() = %v, want Unavailable", err)
+	}
+	if v, err := videos.GetVideo(t.Context(), e.Video.ID); err != nil || v.Version != 1 {
+		t.Errorf("GetVideo() = version %d, %v, want 1, nil", v.Version, err)
+	}
+}

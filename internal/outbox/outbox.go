@@ -1,0 +1,167 @@
+// Package outbox sends: it moves events from the outbox to Pub/Sub.
+//
+// A [Publisher] makes passes. A pass claims a lane of the outbox, which is a
+// share of all aggregates under a lease, publishes its oldest events, each with
+// its aggregate as the ordering key, and settles: it deletes what the broker
+// has acknowledged and releases the lane. [Topic] is the broker's side of it.
+// The package reads and writes no table itself; what it needs of the store are
+// two calls, and it never looks into a payload.
+//
+// # What it promises
+//
+//   - Every committed event is published at least once. What a crash leaves
+//     unsettled is published again when its lease ends.
+//   - First deliveries of an aggregate happen in the order of its versions,
+//     with any number of publishers, also when they crash, hang, or wake up
+//     after their lease: a pass begins at the oldest event of an aggregate that
+//     is not known to be published, and stops at the first that is not
+//     acknowledged; so whoever sends an event has sent all before it, or they
+//     were acknowledged before.
+//   - A message that the broker refuses for what it is (a poisonous event)
+//     blocks its own aggregate only. It is tried again with growing pauses and
+//     after Config.MaxAttempts is parked, until a person requeues or skips it.
+//   - A broker that is away, or refuses everything (no such topic, no
+//     permission), is an outage. However long it lasts, no attempt is counted
+//     and nothing is parked; a breaker pauses all workers and lets single
+//     events through as probes.
+//
+// # What it does not promise
+//
+// Order between aggregates, and exactly-once transport. An event comes twice
+// after a crash between publish and settle, and when a lost answer makes the
+// client repeat a request. A publisher that hung longer than its lease may even
+// send an old event after a newer one. Consumers deduplicate by event id and
+// compare versions.
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/videocatalog/internal/event"
+)
+
+// Store is what a publisher needs of the outbox. Its methods are called
+// concurrently.
+type Store interface {
+	// ClaimEvents takes the lease of a lane with work and answers its oldest
+	// events in order; the zero Claim when there is no work.
+	ClaimEvents(ctx context.Context, maxEvents int, leaseFor time.Duration) (event.Claim, error)
+	// SettleClaim records what became of a claim and releases the lane; held is
+	// false, and nothing is changed, when the lease was lost.
+	SettleClaim(ctx context.Context, settlement event.Settlement) (held bool, err error)
+}
+
+// Broker is where events are published. Its methods are called concurrently,
+// but those about one ordering key never are.
+type Broker interface {
+	// Publish hands over a message and does not wait for the answer. Messages
+	// of one ordering key reach the broker in the order of the calls, and none
+	// that follows one that failed, until the next pass begins the key anew.
+	Publish(m event.Message) Receipt
+}
+
+// Receipt is the answer that a published message will have.
+type Receipt interface {
+	// Wait waits for the answer: nil when the broker has the message, a
+	// *RefusedError when it never will. Any other error, also that of ctx,
+	// means that nobody knows. An answer that is there counts, also when ctx is
+	// done. It is called once for each message.
+	Wait(ctx context.Context) error
+}
+
+// RefusedError says that the broker refused a message for what it is. Sending
+// the same bytes again will hardly help.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return "broker refused the message: " + e.Err.Error() }
+
+// Unwrap answers the cause.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Config says how a publisher works. The zero value of a field means its
+// default.
+type Config struct {
+	// Workers is how many lanes this process publishes at a time; default 4.
+	// More hide a slow broker and compete with the writers for the database.
+	Workers int
+	// Batch is how many events a pass takes at most; default 2000.
+	Batch int
+	// Lease is how long a lane is ours after a claim; default 30 s. After a
+	// crash its events wait that long. Longer than 2 × PublishTimeout.
+	Lease time.Duration
+	// PublishTimeout is how long a pass waits for the broker; default 12 s. What
+	// is not answered by then is unknown, and published again.
+	PublishTimeout time.Duration
+	// PollInterval is the longest pause between two looks at an empty outbox;
+	// default 1 s. In the process that writes, Nudge makes the first look come
+	// at once; PollInterval bounds the delay of events that other processes
+	// write, and of retries and takeovers.
+	PollInterval time.Duration
+	// MaxAttempts is how often a refused message is tried before it is parked;
+	// default 10.
+	MaxAttempts int
+	// RetryMin and RetryMax bound the pause after a refusal, which doubles with
+	// every attempt and is drawn at random; default 1 s and 10 min.
+	RetryMin, RetryMax time.Duration
+	// ProbeInterval is the longest pause between two probes of a broker that is
+	// away; default 1 s.
+	ProbeInterval time.Duration
+	// StopTimeout is how long Run still publishes and waits for the broker once
+	// its context has ended; default 1.5 s.
+	StopTimeout time.Duration
+	// SettleTimeout bounds one attempt to settle, the last one at shutdown too;
+	// default 1 s.
+	SettleTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Workers, 4)
+	setDefault(&c.Batch, 2000)
+	setDefault(&c.Lease, 30*time.Second)
+	setDefault(&c.PublishTimeout, 12*time.Second)
+	setDefault(&c.PollInterval, time.Second)
+	setDefault(&c.MaxAttempts, 10)
+	setDefault(&c.RetryMin, time.Second)
+	setDefault(&c.RetryMax, 10*time.Minute)
+	setDefault(&c.ProbeInterval, time.Second)
+	setDefault(&c.StopTimeout, 1500*time.Millisecond)
+	setDefault(&c.SettleTimeout, time.Second)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate tells everything that is wrong with a Config, with its defaults
+// filled in.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"Workers", int64(c.Workers)}, {"Batch", int64(c.Batch)}, {"Lease", int64(c.Lease)},
+		{"PublishTimeout", int64(c.PublishTimeout)}, {"PollInterval", int64(c.PollInterval)},
+		{"MaxAttempts", int64(c.MaxAttempts)}, {"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)},
+		{"ProbeInterval", int64(c.ProbeInterval)}, {"StopTimeout", int64(c.StopTimeout)}, {"SettleTimeout", int64(c.SettleTimeout)},
+	} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s must not be negative", f.name))
+		}
+	}
+	if c.PublishTimeout >= c.Lease/2 {
+		errs = append(errs, fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease))
+	}
+	if c.RetryMin > c.RetryMax {
+		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))
+	}
+	return errors.Join(errs...)
+}

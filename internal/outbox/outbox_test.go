@@ -1,0 +1,132 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.Config) *outbox.Publisher {
+	t.Helper()
+	publisher, err := outbox.New(store, broker, cfg, discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return publisher
+}
+
+// claimed makes the events of a claim from names like a1, which is version 1 of
+// aggregate a. Their sequence numbers are 1, 2, 3 and so on.
+func claimed(names string) []event.Claimed {
+	var events []event.Claimed
+	for i, name := range strings.Fields(names) {
+		version, err := strconv.Atoi(name[1:])
+		if err != nil {
+			panic(err)
+		}
+		events = append(events, event.Claimed{Seq: int64(i + 1), Message: event.Message{
+			AggregateType: "letter", AggregateID: name[:1], Version: int64(version), OccurredAt: time.Now(),
+		}})
+	}
+	return events
+}
+
+// nameOf is the name that claimed makes the message of.
+func nameOf(m event.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
+
+// letter is an aggregate of the events that claimed makes.
+func letter(id string) event.Aggregate { return event.Aggregate{Type: "letter", ID: id} }
+
+// broker is a function as a broker.
+type broker func(m event.Message) outbox.Receipt
+
+func (b broker) Publish(m event.Message) outbox.Receipt { return b(m) }
+
+// receipt is a function as a receipt.
+type receipt func(ctx context.Context) error
+
+func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
+
+// answer answers at once.
+func answer(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
+
+// answerAfter answers after a while.
+func answerAfter(d time.Duration, err error) outbox.Receipt {
+	at := time.Now().Add(d)
+	return receipt(func(ctx context.Context) error {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return err
+		default:
+		}
+		select {
+		case <-timer.C:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+var (
+	errAway    = errors.New("broker is away")
+	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
+)
+
+// Validate tells every mistake at once, and knows the defaults.
+func TestConfigValidate(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		cfg  outbox.Config
+		want []string // in the text of the error; none: it is valid
+	}{
+		{name: "zero value"},
+		{name: "everything set", cfg: outbox.Config{
+			Workers: 1, Batch: 1, Lease: 3 * time.Second, PublishTimeout: time.Second, PollInterval: time.Minute, MaxAttempts: 1,
+			RetryMin: time.Second, RetryMax: time.Second, ProbeInterval: time.Minute, StopTimeout: time.Minute, SettleTimeout: time.Minute,
+		}},
+		{
+			name: "everything negative",
+			cfg:  outbox.Config{Workers: -1, Batch: -1, Lease: -1, PublishTimeout: -1, PollInterval: -1, MaxAttempts: -1, RetryMin: -1, RetryMax: -1, ProbeInterval: -1, StopTimeout: -1, SettleTimeout: -1},
+			want: []string{"Workers", "Batch", "Lease", "PublishTimeout", "PollInterval", "MaxAttempts", "RetryMin", "RetryMax", "ProbeInterval", "StopTimeout", "SettleTimeout"},
+		},
+		// P-A11: a pass has an end, well before that of its lease.
+		{name: "timeout of half the lease", cfg: outbox.Config{Lease: 10 * time.Second, PublishTimeout: 5 * time.Second}, want: []string{"PublishTimeout (5s)"}},
+		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 20 * time.Second}, want: []string{"PublishTimeout (12s) must be less than half of Lease (20s)"}},
+		{name: "retries", cfg: outbox.Config{RetryMin: time.Hour}, want: []string{"RetryMin (1h0m0s) must not exceed RetryMax (10m0s)"}},
+		{
+			name: "three mistakes", cfg: outbox.Config{Workers: -1, Lease: time.Second, RetryMin: time.Hour},
+			want: []string{"Workers", "PublishTimeout", "RetryMin"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			err := test.cfg.Validate()
+			if (err != nil) != (len(test.want) > 0) {
+				t.Errorf("Validate() = %v, want %d mistakes", err, len(test.want))
+			}
+			for _, want := range test.want {
+				if !strings.Contains(fmt.Sprint(err), want) {
+					t.Errorf("Validate() = %v, want it to tell %q", err, want)
+				}
+			}
+			if _, newErr := outbox.New(nil, nil, test.cfg, discard, nil); (newErr != nil) != (err != nil) {
+				t.Errorf("New() = %v, want what Validate answered", newErr)
+			}
+		})
+	}
+}

@@ -1,0 +1,193 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/videocatalog/internal/event"
+)
+
+// Result is what a pass did.
+type Result struct {
+	// Claimed: there was work, and may be more.
+	Claimed bool
+	// Published events were acknowledged by the broker.
+	Published int
+	// Refused events were not, for what they are.
+	Refused int
+	// Unknown events stay pending: nobody knows whether the broker has them.
+	Unknown int
+
+	err error // of the first event that the broker left unanswered
+}
+
+// outage tells whether the broker seems to be away: it was asked, and answered
+// nothing.
+func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
+
+// RunOnce makes one pass over at most batch events: claim, publish, settle.
+// When ctx ends it hands nothing more to the broker and waits for it no longer;
+// what was acknowledged by then is settled all the same.
+func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
+	// Before the claim, so that by the clock of the database we stop earlier
+	// than we think.
+	deadline := time.Now().Add(p.cfg.PublishTimeout)
+	claimCtx, cancel := context.WithDeadline(ctx, deadline)
+	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.Lease)
+	cancel()
+	if err != nil || claim.Token == 0 {
+		return Result{}, err
+	}
+	// A crash from here on leaves the lane leased: its events wait until
+	// leased_until, then another publisher claims them.
+	if len(claim.Events) >= batch { // due retries come on top
+		p.Nudge() // there is more than one worker's work
+	}
+	receipts := p.publish(ctx, claim, deadline)
+	// A crash here, or anywhere before the settlement is committed, leaves
+	// events that were published and are still pending: they are published a
+	// second time.
+	result, settlement := p.collect(ctx, claim, receipts, deadline)
+	held, err := p.settle(ctx, settlement, deadline)
+	p.metrics.pass(ctx, claim, result, held)
+	return result, err
+}
+
+// publish hands the events of a claim to the broker, in their order. Those
+// that it leaves out have no receipt: what comes when the pass is at its end,
+// and of an aggregate what is missing and all behind it.
+func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time) []Receipt {
+	receipts := make([]Receipt, len(claim.Events))
+	missing := make(map[event.Aggregate]bool)
+	for i, e := range claim.Events {
+		// Checked before each, because a process can be stopped anywhere for
+		// longer than its lease.
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			break
+		}
+		if e.Missing {
+			missing[e.Aggregate()] = true
+		}
+		if !missing[e.Aggregate()] {
+			receipts[i] = p.broker.Publish(e.Message)
+		}
+	}
+	return receipts
+}
+
+var (
+	errMissing = errors.New("the event is missing in the outbox")
+	errLeftOut = errors.New("not sent: the pass was at its end")
+)
+
+// collect waits for the answers and says what became of each event. The fate
+// of an aggregate is decided at its first event that is not acknowledged.
+func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []Receipt, deadline time.Time) (Result, event.Settlement) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	result := Result{Claimed: true}
+	settlement := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	const refused, unknown = 1, 2
+	stopped := make(map[event.Aggregate]int)
+	for i, e := range claim.Events {
+		if !e.Retry {
+			if settlement.Head == 0 {
+				settlement.Head = e.Seq
+			}
+			settlement.Tail = e.Seq
+		}
+		err := wait(ctx, e, receipts[i])
+		switch stopped[e.Aggregate()] {
+		case refused:
+			settlement.Aside = append(settlement.Aside, e.Seq)
+			continue
+		case unknown:
+			result.Unknown++
+			continue
+		}
+		var refusal *RefusedError
+		switch {
+		case err == nil:
+			result.Published++
+			p.metrics.published(ctx, e.Message)
+			if e.Retry {
+				settlement.Retried = append(settlement.Retried, e.Seq)
+				settlement.Recovered = append(settlement.Recovered, e.Aggregate())
+			} else {
+				settlement.Done = append(settlement.Done, e.Seq)
+			}
+		case errors.As(err, &refusal):
+			result.Refused++
+			stopped[e.Aggregate()] = refused
+			settlement.Failed = append(settlement.Failed, p.failure(ctx, e, refusal.Err))
+			if !e.Retry {
+				settlement.Aside = append(settlement.Aside, e.Seq)
+			}
+		default:
+			result.Unknown++
+			stopped[e.Aggregate()] = unknown
+			if result.err == nil && receipts[i] != nil {
+				result.err = err
+			}
+		}
+	}
+	return result, settlement
+}
+
+func wait(ctx context.Context, e event.Claimed, receipt Receipt) error {
+	switch {
+	case e.Missing:
+		return &RefusedError{errMissing}
+	case receipt == nil:
+		return errLeftOut
+	default:
+		return receipt.Wait(ctx)
+	}
+}
+
+// failure decides when a refused event is tried again.
+func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
+	attempts := e.Attempts + 1
+	failure := event.Failure{Aggregate: e.Aggregate(), Error: cause.Error()}
+	if e.Missing || attempts >= p.cfg.MaxAttempts {
+		failure.Park = true
+	} else {
+		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
+	}
+	p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
+		"attempts", attempts, "parked", failure.Park, "retry_in", failure.RetryIn, "err", cause)
+	return failure
+}
+
+// settle records what became of a claim, also when ctx is done: forgetting
+// what the broker has would publish it again. While the database does not
+// answer it tries until the lease may have ended or, when ctx is done, once.
+// held is false when the settlement took no effect, or nobody knows.
+func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
+	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
+	for attempt := 1; ; attempt++ {
+		held, err := p.settleOnce(ctx, settlement)
+		if err == nil {
+			if !held {
+				// Somebody else has the lane: we were too slow, and what we
+				// published may be published again. Never a success.
+				p.metrics.lostLease(ctx)
+				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane, "events", len(settlement.Done)+len(settlement.Retried))
+			}
+			return held, nil
+		}
+		pause := backoff(attempt, minPause, time.Second)
+		if ctx.Err() != nil || time.Now().Add(pause).After(leaseEnd) {
+			return false, fmt.Errorf("settle %d published events: %w", len(settlement.Done)+len(settlement.Retried), err)
+		}
+		sleep(ctx, pause)
+	}
+}
+
+func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.SettleTimeout)
+	defer cancel()
+	return p.store.SettleClaim(ctx, settlement)
+}

@@ -1,0 +1,214 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Publisher empties the outbox.
+type Publisher struct {
+	store   Store
+	broker  Broker
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	breaker *breaker
+
+	// wake has a token per worker that should look at the outbox now.
+	wake chan struct{}
+	// sentry is held by the one idle worker that watches the clock.
+	sentry chan struct{}
+	// worked has a token when a worker became idle that had work.
+	worked chan struct{}
+	// pause is how long the sentry waits; owned by who holds sentry.
+	pause time.Duration
+}
+
+// New makes a publisher. meter may be nil.
+func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.Meter) (*Publisher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	m, err := newMetrics(meter)
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{
+		store: store, broker: broker, cfg: cfg, log: log, metrics: m,
+		breaker: &breaker{max: cfg.ProbeInterval, batch: cfg.Batch},
+		wake:    make(chan struct{}, cfg.Workers),
+		sentry:  make(chan struct{}, 1),
+		worked:  make(chan struct{}, 1),
+		pause:   minPause,
+	}, nil
+}
+
+// Nudge says that an event was committed. It never blocks and may be called
+// from anywhere, also when Run is not running.
+func (p *Publisher) Nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // every worker has a reason to look already
+	}
+}
+
+// Run publishes until ctx is done. Then it goes on until the outbox is empty
+// or the broker is away, for at most Config.StopTimeout, so that what was
+// committed last does not wait for another process; settles, and answers nil.
+// It must be called once.
+func (p *Publisher) Run(ctx context.Context) error {
+	grace, cancel := p.grace(ctx)
+	defer cancel()
+	var workers sync.WaitGroup
+	for range p.cfg.Workers {
+		workers.Go(func() { p.work(ctx, grace) })
+	}
+	workers.Wait()
+	return nil
+}
+
+// grace answers a context that ends StopTimeout after ctx.
+func (p *Publisher) grace(ctx context.Context) (context.Context, context.CancelFunc) {
+	grace, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		sleep(grace, p.cfg.StopTimeout)
+		cancel()
+	})
+	return grace, func() { stop(); cancel() }
+}
+
+// Drain publishes until nothing is left but blocked aggregates and what other
+// publishers have in hand, and answers how many events that were. The error is
+// that of the first pass that failed, or ctx's when it ended before; the pass
+// in hand is then settled, as by Run.
+func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
+	grace, cancel := p.grace(ctx)
+	defer cancel()
+	for ctx.Err() == nil {
+		result, err := p.RunOnce(grace, p.cfg.Batch)
+		published += result.Published
+		if err != nil || !result.Claimed {
+			return published, err
+		}
+		if result.outage() {
+			return published, result.err
+		}
+	}
+	return published, ctx.Err()
+}
+
+// work makes passes while there is work, and waits while there is none. Once
+// ctx is done it ends where it would wait, and when grace is over at the latest.
+func (p *Publisher) work(ctx, grace context.Context) {
+	failures, worked := 0, false
+	for grace.Err() == nil {
+		batch, wait := p.breaker.allow(time.Now())
+		if wait > 0 {
+			if ctx.Err() != nil {
+				return
+			}
+			sleep(ctx, wait)
+			continue
+		}
+		result, err := p.RunOnce(grace, batch)
+		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
+			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
+		}
+		if ctx.Err() != nil && (err != nil || !result.Claimed || result.outage()) {
+			return
+		}
+		if opened, closed := p.breaker.report(time.Now(), batch, result); opened {
+			p.log.ErrorContext(ctx, "outbox: broker is away, publishing pauses", "err", result.err)
+		} else if closed {
+			p.log.InfoContext(ctx, "outbox: broker is back")
+			p.wakeAll()
+		}
+		switch {
+		case err != nil:
+			failures++
+			sleep(ctx, backoff(failures, minPause, 5*time.Second))
+		case result.Claimed:
+			// Claim again until there is nothing: that is why a nudge may be
+			// lost while every worker is busy.
+			failures, worked = 0, true
+		default:
+			p.idle(ctx, worked)
+			failures, worked = 0, false
+		}
+	}
+}
+
+// minPause is the first pause of the sentry and of every back-off.
+const minPause = 5 * time.Millisecond
+
+// idle waits until there may be work. One of the idle workers is the sentry,
+// which also watches the clock, so that an idle process makes one query per
+// PollInterval, whatever its workers are. After work the pause doubles from
+// minPause: an event of another process often follows the last one closely.
+func (p *Publisher) idle(ctx context.Context, worked bool) {
+	if worked {
+		select {
+		case p.worked <- struct{}{}:
+		default: // the sentry does not know of the last time yet
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-p.wake:
+	case p.sentry <- struct{}{}:
+		defer func() { <-p.sentry }()
+		timer := time.NewTimer(p.pause)
+		defer timer.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-p.wake:
+				p.pause = minPause
+				return
+			case <-p.worked:
+				p.pause = minPause
+				timer.Reset(p.pause)
+			case <-timer.C:
+				p.pause = min(2*p.pause, p.cfg.PollInterval)
+				return
+			}
+		}
+	}
+}
+
+func (p *Publisher) wakeAll() {
+	for range p.cfg.Workers {
+		p.Nudge()
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// backoff is the pause after the n-th failure: drawn from the upper half of a
+// range that doubles each time, so that many who failed together do not come
+// back together, and none comes back at once.
+func backoff(n int, shortest, longest time.Duration) time.Duration {
+	d := shortest
+	for range n - 1 {
+		if d *= 2; d >= longest {
+			d = longest
+			break
+		}
+	}
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,599 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// book is where the brokers of a test write down what they are sent.
+type book struct {
+	mu   sync.Mutex
+	sent []event.Message
+	by   []int // the publisher
+}
+
+func (b *book) write(publisher int, m event.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent = append(b.sent, m)
+	b.by = append(b.by, publisher)
+}
+
+func (b *book) len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sent)
+}
+
+// versions answers the versions of an aggregate in the order they were sent.
+func (b *book) versions(id string) (versions []int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, m := range b.sent {
+		if m.AggregateID == id {
+			versions = append(versions, m.Version)
+		}
+	}
+	return versions
+}
+
+// storm is a database with writers of videos and publishers.
+type storm struct {
+	t    testing.TB
+	url  string
+	pool *pgxpool.Pool
+	book book
+
+	mu         sync.Mutex
+	publishers []*outbox.Publisher
+}
+
+// newStorm makes the database of a storm. One transaction in twenty commits
+// late: up to 20 ms after it drew its place in the outbox.
+func newStorm(t testing.TB) *storm {
+	t.Helper()
+	s := &storm{t: t, url: storetest.URL(t)}
+	s.pool = s.connect(16)
+	if _, err := s.pool.Exec(t.Context(), `
+		CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF random() < 0.05 THEN PERFORM pg_sleep(random() * 0.02); END IF;
+			RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON video.outbox_pending DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION late()`); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// connect makes a pool like one of another process.
+func (s *storm) connect(maxConns int32) *pgxpool.Pool {
+	s.t.Helper()
+	pool, err := store.Open(s.t.Context(), s.url, maxConns)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(pool.Close)
+	return pool
+}
+
+// nudge wakes one of the publishers, as if the writer were in its process.
+func (s *storm) nudge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.publishers); n > 0 {
+		s.publishers[rand.N(n)].Nudge()
+	}
+}
+
+// publish runs a publisher with connections of its own until stop is called.
+func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Store, to outbox.Broker) (stop func()) {
+	s.t.Helper()
+	var videos outbox.Store = store.NewVideos(s.connect(int32(cfg.Workers)), nil)
+	if around != nil {
+		videos = around(videos)
+	}
+	publisher := mustNew(s.t, videos, to, cfg)
+	s.mu.Lock()
+	s.publishers = append(s.publishers, publisher)
+	s.mu.Unlock()
+	return run(s.t, publisher)
+}
+
+// write lets 16 writers create and change videos, each of them some times, and
+// returns when they are done. One decision in twenty is slow.
+func (s *storm) write(aggregates, changes int) {
+	s.t.Helper()
+	videos := store.NewVideos(s.pool, s.nudge)
+	ids := make([]uuid.UUID, aggregates)
+	exists := make([]chan struct{}, aggregates)
+	for i := range ids {
+		ids[i], exists[i] = uuid.Must(uuid.NewV7()), make(chan struct{})
+	}
+	const writers = 16
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := w; i < aggregates; i += writers {
+				s.persist(func() error { return s.create(videos, ids[i]) })
+				close(exists[i])
+			}
+			for n := range changes {
+				i := rand.N(aggregates)
+				<-exists[i]
+				s.persist(func() error { return s.change(videos, ids[i], fmt.Sprintf("%d/%d", w, n)) })
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// persist tries until the database is there.
+func (s *storm) persist(command func() error) {
+	for {
+		err := command()
+		if err == nil {
+			return
+		}
+		var domainErr *domain.Error
+		if !errors.As(err, &domainErr) || domainErr.Kind != domain.Unavailable {
+			s.t.Errorf("writer: %v", err)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func stamp() domain.Stamp {
+	return domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}
+}
+
+func (s *storm) create(videos *store.Videos, id uuid.UUID) error {
+	e, err := domain.Create(id, domain.Details{Title: "Ran"}, stamp())
+	if err != nil {
+		return err
+	}
+	_, err = videos.CreateVideo(s.t.Context(), uuid.Nil, nil, e)
+	var domainErr *domain.Error
+	if err != nil && !errors.As(err, &domainErr) {
+		_, err = videos.GetVideo(s.t.Context(), id) // an earlier attempt may be committed, and its answer lost
+	}
+	return err
+}
+
+func (s *storm) change(videos *store.Videos, id uuid.UUID, title string) error {
+	update := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title}, domain.AnyVersion, stamp())
+	_, err := videos.ChangeVideo(s.t.Context(), id, func(v domain.Video) (*domain.Event, error) {
+		if rand.N(20) == 0 {
+			time.Sleep(rand.N(5 * time.Millisecond)) // under the lock of the row
+		}
+		return update(v)
+	})
+	return err
+}
+
+// settled waits until nothing is pending.
+func (s *storm) settled() {
+	s.t.Helper()
+	eventually(s.t, "nothing is pending", func() bool {
+		var pending bool
+		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM video.outbox_pending)").Scan(&pending)
+		return err == nil && !pending
+	})
+}
+
+// check compares what was sent with what was committed, and answers how many
+// events there are and how many were sent again.
+func (s *storm) check() (events, duplicates int) {
+	s.t.Helper()
+	checkInvariants(s.t, s.pool)
+	for _, sql := range []string{"SELECT count(*) FROM video.outbox_pending", "SELECT count(*) FROM video.outbox_blocked"} {
+		if n := count(s.t, s.pool, sql); n != 0 {
+			s.t.Errorf("%s = %d, want 0", sql, n)
+		}
+	}
+	committed := make(map[uuid.UUID]bool)
+	rows, err := s.pool.Query(s.t.Context(), "SELECT id FROM video.outbox")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			s.t.Fatal(err)
+		}
+		committed[id] = true
+	}
+	if err := rows.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	sent := make(map[uuid.UUID]bool)
+	last := make(map[string]int64)
+	for i, m := range s.book.sent {
+		if !committed[m.ID] {
+			s.t.Errorf("version %d of %s was sent and never committed", m.Version, m.AggregateID)
+		}
+		if sent[m.ID] {
+			duplicates++
+			continue
+		}
+		sent[m.ID] = true
+		if m.Version != last[m.AggregateID]+1 {
+			s.t.Errorf("version %d of %s came first after version %d, from publisher %d", m.Version, m.AggregateID, last[m.AggregateID], s.book.by[i])
+		}
+		last[m.AggregateID] = m.Version
+	}
+	if len(sent) != len(committed) {
+		s.t.Errorf("%d events were sent, want all %d", len(sent), len(committed))
+	}
+	return len(committed), duplicates
+}
+
+// checkInvariants holds what must always hold of the tables.
+func checkInvariants(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
+			SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
+		"in another lane than their aggregate": `SELECT count(*) FROM video.outbox_pending WHERE lane NOT IN (-1, video.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":         `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video.outbox_pending) p WHERE version <= before`,
+		"below the floor of their lane":        `SELECT count(*) FROM video.outbox_pending p JOIN video.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+	} {
+		if n := count(t, pool, sql); n != 0 {
+			t.Errorf("pending rows that are %s: %d, want 0", what, n)
+		}
+	}
+}
+
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// Sixteen writers, four publishers, and nobody crashes: every event is
+// published exactly once, in the order of its aggregate. P-A1, P-A4, P-A5,
+// P-A8, P-B1.
+func TestPublishersShareTheOutbox(t *testing.T) {
+	t.Parallel()
+	events := 0
+	for i := range 20 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			s := newStorm(t)
+			var stops []func()
+			for n := range 4 {
+				stops = append(stops, s.publish(outbox.Config{Workers: 2, Batch: 20, PollInterval: 20 * time.Millisecond}, nil, broker(func(m event.Message) outbox.Receipt {
+					s.book.write(n, m)
+					return answerAfter(rand.N(2*time.Millisecond), nil)
+				})))
+			}
+			s.write(50, 20)
+			s.settled()
+			for _, stop := range stops {
+				stop()
+			}
+			n, duplicates := s.check()
+			if duplicates > 0 {
+				t.Errorf("%d events were sent again, want none", duplicates)
+			}
+			events += n
+		})
+	}
+	t.Logf("%d events", events)
+}
+
+// hazard is a store whose process crashes or is stopped at random, and then
+// goes on, as if it had been started again or were a zombie.
+type hazard struct {
+	outbox.Store
+	lease  time.Duration
+	shared *hazards
+}
+
+// hazards is what the hazards of a test have in common.
+type hazards struct {
+	t      testing.TB
+	chance float64 // of each hazard
+	mu     sync.Mutex
+	tokens map[int16]int64 // of the last claim of each lane
+
+	crashes, zombies, fenced atomic.Int64
+}
+
+func (h *hazard) hits() bool { return rand.Float64() < h.shared.chance }
+
+// stop is SIGSTOP and SIGCONT: one to two leases go by.
+func (h *hazard) stop() {
+	h.shared.zombies.Add(1)
+	time.Sleep(h.lease + rand.N(h.lease))
+}
+
+var errCrashed = errors.New("crashed")
+
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, lease time.Duration) (event.Claim, error) {
+	claim, err := h.Store.ClaimEvents(ctx, batch, lease)
+	if claim.Token == 0 {
+		return claim, err
+	}
+	h.shared.mu.Lock()
+	h.shared.tokens[claim.Lane] = max(h.shared.tokens[claim.Lane], claim.Token)
+	h.shared.mu.Unlock()
+	switch {
+	case h.hits(): // between claim and publish
+		h.shared.crashes.Add(1)
+		return event.Claim{}, errCrashed
+	case h.hits():
+		h.stop()
+	}
+	return claim, err
+}
+
+func (h *hazard) SettleClaim(ctx context.Context, settlement event.Settlement) (bool, error) {
+	switch {
+	case h.hits(): // between publish and settle
+		h.shared.crashes.Add(1)
+		return true, nil
+	case h.hits():
+		h.stop()
+		ctx = context.WithoutCancel(ctx)
+	}
+	h.shared.mu.Lock()
+	retaken := h.shared.tokens[settlement.Lane] > settlement.Token
+	h.shared.mu.Unlock()
+	held, err := h.Store.SettleClaim(ctx, settlement)
+	if retaken {
+		if held {
+			h.shared.t.Errorf("the settlement of token %d took effect after its lane was claimed again", settlement.Token)
+		}
+		h.shared.fenced.Add(1)
+	}
+	return held, err
+}
+
+// client is a broker that sends the messages of a key one after another, and
+// may fall asleep before one of them for longer than a lease. It sends what it
+// holds also when nobody waits for it any longer.
+type client struct {
+	write  func(event.Message)
+	lease  time.Duration
+	chance float64
+
+	mu      sync.Mutex
+	last    map[string]chan struct{} // closed when the last message of a key is sent
+	sending sync.WaitGroup
+}
+
+func (c *client) Publish(m event.Message) outbox.Receipt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, sent := c.last[m.AggregateID], make(chan struct{})
+	c.last[m.AggregateID] = sent
+	var sleep time.Duration
+	if rand.Float64() < c.chance {
+		sleep = c.lease + rand.N(c.lease)
+	}
+	c.sending.Go(func() {
+		if before != nil {
+			<-before
+		}
+		time.Sleep(sleep)
+		c.write(m)
+		close(sent)
+	})
+	return receipt(func(ctx context.Context) error {
+		select {
+		case <-sent:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+// Publishers crash, and wake up after their leases: nothing is lost, first
+// deliveries are in the order of the aggregate, and no zombie settles. P-A1,
+// P-A2, P-A3, P-D2, P-D3.
+func TestPublishersCrashAndOversleep(t *testing.T) {
+	t.Parallel()
+	const runs, lease = 6, 400 * time.Millisecond
+	var wg sync.WaitGroup
+	for range runs {
+		s := newStorm(t)
+		wg.Go(func() {
+			shared := &hazards{t: t, chance: 0.03, tokens: make(map[int16]int64)}
+			var stops []func()
+			for n := range 4 {
+				to := &client{write: func(m event.Message) { s.book.write(n, m) }, lease: lease, chance: 0.002, last: make(map[string]chan struct{})}
+				cfg := outbox.Config{
+					Workers: 2, Batch: 20, Lease: lease, PublishTimeout: lease / 3, PollInterval: 20 * time.Millisecond,
+					RetryMin: time.Millisecond, ProbeInterval: 40 * time.Millisecond,
+				}
+				stop := s.publish(cfg, func(videos outbox.Store) outbox.Store { return &hazard{videos, lease, shared} }, to)
+				stops = append(stops, func() {
+					stop()
+					to.sending.Wait()
+				})
+			}
+			s.write(50, 60)
+			s.settled()
+			for _, stop := range stops {
+				stop()
+			}
+			events, duplicates := s.check()
+			crashes, zombies, fenced := shared.crashes.Load(), shared.zombies.Load(), shared.fenced.Load()
+			t.Logf("%d events, %d crashes, %d zombies, %d fenced settlements, %d duplicates", events, crashes, zombies, fenced, duplicates)
+			// Each hazard repeats one pass at most, and a sleeping client some of its lane.
+			if duplicates > 2*events {
+				t.Errorf("%d duplicates of %d events, want at most twice as many", duplicates, events)
+			}
+			if crashes == 0 || zombies == 0 || fenced == 0 {
+				t.Errorf("%d crashes, %d zombies and %d fenced settlements, want some of each", crashes, zombies, fenced)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Every connection is cut again and again, in the middle of whatever it does:
+// nothing is lost, and first deliveries are in order.
+func TestPublishersSurviveCutConnections(t *testing.T) {
+	t.Parallel()
+	s := newStorm(t)
+	var stops []func()
+	for n := range 2 {
+		cfg := outbox.Config{Workers: 2, Batch: 20, Lease: 500 * time.Millisecond, PublishTimeout: 200 * time.Millisecond, PollInterval: 20 * time.Millisecond}
+		stops = append(stops, s.publish(cfg, nil, broker(func(m event.Message) outbox.Receipt {
+			s.book.write(n, m)
+			return answerAfter(rand.N(2*time.Millisecond), nil)
+		})))
+	}
+	done := make(chan struct{})
+	var cutting sync.WaitGroup
+	cuts := 0
+	knife := s.connect(1)
+	cutting.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(20*time.Millisecond + rand.N(60*time.Millisecond)):
+			}
+			var n int
+			if err := knife.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").Scan(&n); err != nil {
+				t.Error(err)
+			}
+			cuts += n
+		}
+	})
+	s.write(50, 15)
+	time.Sleep(time.Second)
+	close(done)
+	cutting.Wait()
+	s.settled()
+	for _, stop := range stops {
+		stop()
+	}
+	events, duplicates := s.check()
+	t.Logf("%d events, %d connections cut, %d duplicates", events, cuts, duplicates)
+	if cuts < 20 {
+		t.Errorf("%d connections were cut, want many", cuts)
+	}
+}
+
+// P-A2, P-D2: what a publisher had claimed that died is published by another
+// one when the lease ends, and not before.
+func TestDeadPublisherIsReplaced(t *testing.T) {
+	t.Parallel()
+	const lease, poll = time.Second, 100 * time.Millisecond
+	s := newStorm(t)
+	videos := store.NewVideos(s.pool, nil)
+	id := uuid.Must(uuid.NewV7())
+	if err := s.create(videos, id); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if claim, err := videos.ClaimEvents(t.Context(), 10, lease); len(claim.Events) != 1 || err != nil {
+		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
+	}
+	claimed := time.Now()
+	stop := s.publish(outbox.Config{Workers: 2, PollInterval: poll}, nil, broker(func(m event.Message) outbox.Receipt {
+		s.book.write(0, m)
+		return answer(nil)
+	}))
+	defer stop()
+	eventually(t, "the event is published", func() bool { return s.book.len() > 0 })
+	if took := time.Since(start); took < lease {
+		t.Errorf("published after %s, want not before the lease of %s has ended", took, lease)
+	}
+	if took := time.Since(claimed); took > lease+poll+3*time.Second { // on a busy machine
+		t.Errorf("published after %s, want soon after the lease of %s has ended", took, lease)
+	}
+}
+
+// A poisonous event blocks its own aggregate only and is parked after
+// MaxAttempts; skipped, it lets the others of its aggregate go on, in order.
+func TestPoisonIsParkedAndSkipped(t *testing.T) {
+	t.Parallel()
+	const maxAttempts = 4
+	s := newStorm(t)
+	videos := store.NewVideos(s.pool, s.nudge)
+	poisoned, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+	var refusals atomic.Int64
+	var skipped atomic.Bool
+	cfg := outbox.Config{Workers: 2, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}
+	stop := s.publish(cfg, nil, broker(func(m event.Message) outbox.Receipt {
+		switch {
+		case m.AggregateID != poisoned.String() || m.Version == 1 || skipped.Load():
+			s.book.write(0, m)
+			return answer(nil)
+		case m.Version == 2:
+			refusals.Add(1)
+			return answer(errRefused)
+		default:
+			return answer(errAway) // its key is paused
+		}
+	}))
+	defer stop()
+	change := func(id uuid.UUID, n int) {
+		for i := range n {
+			if err := s.change(videos, id, fmt.Sprintf("%d %s", i, time.Now())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, id := range []uuid.UUID{poisoned, healthy} {
+		if err := s.create(videos, id); err != nil {
+			t.Fatal(err)
+		}
+		change(id, 4)
+	}
+	var blocked []store.Blocked
+	eventually(t, "the event is parked", func() bool {
+		var err error
+		blocked, err = videos.ListBlocked(t.Context(), 10)
+		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
+	})
+	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != maxAttempts || got.LastError != "not a letter" {
+		t.Errorf("blocked: %+v, want version 2 of %s after %d attempts", got, poisoned, maxAttempts)
+	}
+	change(poisoned, 3)
+	change(healthy, 3)
+	eventually(t, "the healthy aggregate is published", func() bool { return len(s.book.versions(healthy.String())) == 8 })
+	checkInvariants(t, s.pool)
+	if got := refusals.Load(); got != maxAttempts {
+		t.Errorf("version 2 was tried %d times, want %d", got, maxAttempts)
+	}
+	skipped.Store(true)
+	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+		t.Fatal(err)
+	}
+	s.settled()
+	for id, want := range map[uuid.UUID][]int64{poisoned: {1, 3, 4, 5, 6, 7, 8}, healthy: {1, 2, 3, 4, 5, 6, 7, 8}} {
+		if diff := cmp.Diff(want, s.book.versions(id.String())); diff != "" {
+			t.Errorf("versions of %s (-want +got):\n%s", id, diff)
+		}
+	}
+	stop()
+	checkInvariants(t, s.pool)
+	if n := count(t, s.pool, "SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+		t.Errorf("%d aggregates are blocked, want none", n)
+	}
+}

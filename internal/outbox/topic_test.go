@@ -1,0 +1,463 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/outbox"
+)
+
+// newTopic makes a topic on a server of its own. The client tries a request
+// for at most timeout.
+func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic, *localpubsub.Server) {
+	t.Helper()
+	client, server := newClient(t)
+	topic := outbox.NewTopic(client.Publisher(localpubsub.Topic), timeout, inFlight)
+	t.Cleanup(topic.Stop)
+	return topic, server
+}
+
+// newClient makes a client of a server of its own.
+func newClient(t testing.TB) (*pubsub.Client, *localpubsub.Server) {
+	t.Helper()
+	server, err := localpubsub.Start(localpubsub.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := server.Client(t.Context(), "test-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (localpubsub.Resources{}).Create(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	outbox.RetrySoon(client)
+	t.Cleanup(func() {
+		if err := errors.Join(client.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return client, server
+}
+
+// message is the message that has a name like those of claimed.
+func message(name string) event.Message {
+	m := claimed(name)[0].Message
+	m.ID, m.Payload = uuid.Must(uuid.NewV7()), []byte(name)
+	return m
+}
+
+// hand hands messages over, as a pass does.
+func hand(topic *outbox.Topic, names string) (receipts []outbox.Receipt) {
+	for name := range strings.FieldsSeq(names) {
+		receipts = append(receipts, topic.Publish(message(name)))
+	}
+	return receipts
+}
+
+// collect waits for answers, as a pass does, and answers how many are nil.
+func collect(ctx context.Context, receipts []outbox.Receipt) (acknowledged int, errs []error) {
+	for _, receipt := range receipts {
+		err := receipt.Wait(ctx)
+		if err == nil {
+			acknowledged++
+		}
+		errs = append(errs, err)
+	}
+	return acknowledged, errs
+}
+
+// pass hands messages over and waits for the answers.
+func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int, errs []error) {
+	t.Helper()
+	return collect(t.Context(), hand(topic, names))
+}
+
+// stored is what the server has, in its order.
+func stored(server *localpubsub.Server, keys ...string) (names []string) {
+	for _, m := range server.Published() {
+		if len(keys) == 0 || slices.Contains(keys, m.OrderingKey) {
+			names = append(names, string(m.Data))
+		}
+	}
+	return names
+}
+
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 20s", what)
+		}
+	}
+}
+
+// A message arrives with its bytes, its attributes, and its aggregate as the
+// ordering key.
+func TestTopicPublishes(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	m := message("a1")
+	m.Type, m.SchemaVersion, m.Traceparent = "LetterWritten", 1, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	if err := topic.Publish(m).Wait(t.Context()); err != nil {
+		t.Fatalf("Wait() = %v", err)
+	}
+	got := server.Published()[0]
+	if diff := cmp.Diff(m.Attributes(), got.Attributes); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
+	}
+	if string(got.Data) != "a1" || got.OrderingKey != "a" {
+		t.Errorf("data and key = %q and %q, want a1 and a", got.Data, got.OrderingKey)
+	}
+}
+
+// A few thousand messages of a key in one pass arrive in order, in few
+// requests.
+func TestTopicPublishesALongPassInOrder(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	var names []string
+	for i := range 2500 {
+		names = append(names, "a"+string(rune('1'+i%9))+strings.Repeat("0", i/9%5))
+	}
+	if n, _ := pass(t, topic, strings.Join(names, " ")); n != len(names) {
+		t.Errorf("%d were acknowledged, want all %d", n, len(names))
+	}
+	if diff := cmp.Diff(names, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// P-A10: after an error the client has paused the key; the next pass resumes
+// it, begins at the first message that is not acknowledged, and order holds.
+func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	if n, errs := pass(t, topic, "a1 a2"); n != 2 {
+		t.Fatalf("the first pass = %v, want no errors", errs)
+	}
+	for range 3 { // it pauses and resumes as often as it takes
+		server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
+		n, errs := pass(t, topic, "a3 b1 a4 a5")
+		if n != 1 || errs[1] != nil {
+			t.Errorf("the pass that fails = %v, want errors for all but b1", errs)
+		}
+	}
+	if n, errs := pass(t, topic, "a3 a4 a5 b2"); n != 4 {
+		t.Errorf("the pass after it = %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"a1", "a2", "a3", "a4", "a5"}, stored(server, "a")); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// P-A10: a key is not resumed while the client still holds messages of it:
+// they would go out without the one that failed.
+func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 1) // one request at a time
+	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 100 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "b", Delay: 500 * time.Millisecond, Times: 1})
+	first := hand(topic, "a1")
+	time.Sleep(50 * time.Millisecond) // a1 is under way
+	held := hand(topic, "b1")
+	time.Sleep(20 * time.Millisecond)
+	held = append(held, hand(topic, "a2")...) // after a1 and b1
+
+	if n, errs := collect(t.Context(), first); n != 0 {
+		t.Errorf("a1: %v, want an error", errs)
+	}
+	// Another pass, as of a publisher that was stopped for longer than its lease.
+	if n, errs := pass(t, topic, "a1 a2"); n != 0 {
+		t.Errorf("a pass while a2 is held: %v, want errors", errs)
+	}
+	if n, errs := collect(t.Context(), held); n != 1 || errs[0] != nil {
+		t.Errorf("what was held: %v, want an error for a2", errs)
+	}
+	if n, errs := pass(t, topic, "a1 a2 a3"); n != 3 {
+		t.Errorf("the next pass: %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"b1", "a1", "a2", "a3"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// A message whose answer did not come in time may still be sent: its key stays
+// closed until the answer is there, and then opens, whatever the answer is.
+func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.OK, codes.PermissionDenied} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			topic, server := newTopic(t, 5*time.Second, 10)
+			server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 700 * time.Millisecond, Code: code, Times: 1})
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
+				t.Errorf("the pass that gives up: %v, want the deadline's error for a1 and a2", errs)
+			}
+			n, errs := pass(t, topic, "a1 a2 b2")
+			var refusal *outbox.RefusedError
+			if n != 1 || errs[2] != nil || errors.As(errs[0], &refusal) {
+				t.Errorf("the pass after it: %v, want errors that say nothing for a1 and a2", errs)
+			}
+			if got := stored(server, "a"); len(got) > 0 {
+				t.Fatalf("stored %q: the broker was faster than the test", got)
+			}
+			eventually(t, "the key opens", func() bool {
+				n, _ := pass(t, topic, "a1 a2 a3")
+				return n == 3
+			})
+			want := []string{"a1", "a2", "a3"}
+			if code == codes.OK {
+				want = append([]string{"a1", "a2"}, want...)
+			}
+			if diff := cmp.Diff(want, stored(server, "a")); diff != "" {
+				t.Errorf("stored (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// P-A10: when a key opens in the middle of a pass whose first message of it was
+// turned away, the others of that pass are turned away too: they must not go
+// out without the first.
+func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 300 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if n, errs := collect(ctx, hand(topic, "a1 a2")); n != 0 {
+		t.Fatalf("the pass that gives up: %v, want errors", errs)
+	}
+	receipts := hand(topic, "a1")
+	time.Sleep(time.Second) // the answers to the abandoned messages arrive
+	receipts = append(receipts, hand(topic, "a2 a3")...)
+	if n, errs := collect(t.Context(), receipts); n != 0 {
+		t.Errorf("the pass in which the key opens: %v, want errors", errs)
+	}
+	if n, errs := pass(t, topic, "a1 a2 a3"); n != 3 {
+		t.Errorf("the pass after it: %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"a1", "a2", "a3"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+}
+
+// What the broker has acknowledged counts, also when the pass is at its end:
+// else one slow message makes duplicates of all that were faster.
+func TestTopicCountsAnswersThatAreThere(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 5*time.Second, 10)
+	names := strings.Repeat("a1 b1 c1 d1 e1 f1 g1 h1 ", 8)
+	receipts := hand(topic, names)
+	eventually(t, "everything is stored", func() bool { return len(stored(server)) == len(receipts) })
+	time.Sleep(200 * time.Millisecond) // the answers reach the client
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, errs := collect(ctx, receipts); n != len(receipts) {
+		t.Errorf("%d of %d were acknowledged, want all: %v", n, len(receipts), errs)
+	}
+}
+
+// Which errors are about the message, and which say that the broker is away or
+// refuses everything.
+func TestTopicTellsRefusalsFromOutages(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		code    codes.Code
+		refused bool
+	}{
+		{codes.InvalidArgument, true},
+		{codes.NotFound, false},
+		{codes.PermissionDenied, false},
+		{codes.Unauthenticated, false},
+		{codes.FailedPrecondition, false},
+		{codes.Unimplemented, false},
+		{codes.ResourceExhausted, false},
+		{codes.Unavailable, false},
+		{codes.Internal, false},
+		{codes.Unknown, false},
+		{codes.DeadlineExceeded, false},
+		{codes.Canceled, false},
+		{codes.Aborted, false},
+	}
+	topic, server := newTopic(t, 300*time.Millisecond, 20)
+	for _, test := range tests {
+		t.Run(test.code.String(), func(t *testing.T) {
+			t.Parallel()
+			key := test.code.String()
+			defer server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: key, Code: test.code})()
+			m := message("x1")
+			m.AggregateID = key
+			err := topic.Publish(m).Wait(t.Context())
+			var refusal *outbox.RefusedError
+			if err == nil || errors.As(err, &refusal) != test.refused {
+				t.Errorf("Wait() = %v, want an error that refuses the message: %t", err, test.refused)
+			}
+		})
+	}
+}
+
+// A message that is too large is refused without harm to those before it; what
+// follows it waits for the next pass. The largest one that may be committed is
+// published.
+func TestTopicRefusesAnOversizedMessage(t *testing.T) {
+	t.Parallel()
+	topic, server := newTopic(t, 20*time.Second, 10)
+	large := message("a2")
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes)
+	receipts := hand(topic, "a1")
+	receipts = append(receipts, topic.Publish(large))
+	receipts = append(receipts, hand(topic, "a3")...)
+	_, errs := collect(t.Context(), receipts)
+	var refusal *outbox.RefusedError
+	if errs[0] != nil || !errors.As(errs[1], &refusal) || !errors.Is(errs[1], pubsub.ErrOversizedMessage) || errs[2] == nil || errors.As(errs[2], &refusal) {
+		t.Errorf("a1, too large, a3: %v, want nil, a refusal, unknown", errs)
+	}
+	if n, errs := pass(t, topic, "a4"); n != 1 {
+		t.Errorf("the next pass: %v, want no errors", errs)
+	}
+	if diff := cmp.Diff([]string{"a1", "a4"}, stored(server)); diff != "" {
+		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+
+	large.Payload = nil
+	large.Payload = make([]byte, pubsub.MaxPublishRequestBytes-1000-size(large)) // event.Encode lets it pass
+	if err := topic.Publish(large).Wait(t.Context()); err != nil {
+		t.Errorf("the largest message: %v, want nil", err)
+	}
+	large.Payload = append(large.Payload, 0)
+	if err := topic.Publish(large).Wait(t.Context()); !errors.As(err, &refusal) {
+		t.Errorf("one byte more: %v, want a refusal", err)
+	}
+}
+
+// size is the size of a message as event.Encode has it.
+func size(m event.Message) int {
+	size := len(m.Payload) + len(m.AggregateID)
+	for name, value := range m.Attributes() {
+		size += len(name) + len(value)
+	}
+	return size
+}
+
+// Stop waits for what is under way, also what a pass has abandoned, and leaves
+// no goroutine.
+func TestTopicStopLeavesNothing(t *testing.T) {
+	t.Parallel()
+	client, server := newClient(t)
+	publisher := client.Publisher(localpubsub.Topic)
+	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
+	server.Inject(localpubsub.Fault{Method: "Publish", Delay: 300 * time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if n, _ := collect(ctx, hand(topic, "a1 b1")); n != 0 {
+		t.Errorf("%d acknowledged, want none yet", n)
+	}
+	last := hand(topic, "c1")
+	topic.Stop()
+	if got := stored(server); len(got) != 3 {
+		t.Errorf("stored after Stop: %q, want a1, b1 and c1", got)
+	}
+	if n, errs := collect(t.Context(), last); n != 1 {
+		t.Errorf("c1: %v, want nil", errs)
+	}
+	// A goroutine of theirs would hold on to them.
+	oldTopic, oldPublisher := weak.Make(topic), weak.Make(publisher)
+	topic, publisher, last = nil, nil, nil //nolint:ineffassign // this test holds on to them too
+	eventually(t, "nobody uses the topic and the client's publisher", func() bool {
+		runtime.GC()
+		return oldTopic.Value() == nil && oldPublisher.Value() == nil
+	})
+}
+
+// Whatever goes wrong between the client and the broker, first deliveries of
+// an aggregate are in order, nothing is lost, and nobody is blamed.
+func TestTopicUnderFaults(t *testing.T) {
+	t.Parallel()
+	const lanes, rounds = 4, 40
+	topic, server := newTopic(t, 300*time.Millisecond, 100)
+	store := newMemory(lanes)
+	publisher := mustNew(t, store, topic, outbox.Config{
+		Workers: lanes, Batch: 20, Lease: 3 * time.Second, PublishTimeout: 200 * time.Millisecond, PollInterval: 10 * time.Millisecond, ProbeInterval: 20 * time.Millisecond,
+	})
+	stop := run(t, publisher)
+	versions := make(map[string]int)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		remove := func() {}
+		defer func() { remove() }()
+		failures := []codes.Code{codes.Unavailable, codes.PermissionDenied, codes.DeadlineExceeded, codes.OK}
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(rand.N(40 * time.Millisecond)):
+			}
+			remove()
+			fault := localpubsub.Fault{Method: "Publish", Times: 1 + rand.N(4), Delay: rand.N(400 * time.Millisecond), Code: failures[rand.N(len(failures))], AnswerLost: rand.N(2) == 0}
+			if rand.N(2) == 0 {
+				fault.Delay = 0
+			}
+			remove = server.Inject(fault)
+			if rand.N(20) == 0 {
+				server.CutConnections()
+			}
+		}
+	})
+	want := make(map[string][]string)
+	for range rounds {
+		for lane := range lanes {
+			for _, id := range []string{string(rune('a' + lane)), string(rune('p' + lane))} {
+				for range 1 + rand.N(3) {
+					versions[id]++
+					name := nameOf(event.Message{AggregateID: id, Version: int64(versions[id])})
+					want[id] = append(want[id], name)
+					store.addPayload(lane, name)
+				}
+			}
+		}
+		publisher.Nudge()
+		time.Sleep(50 * time.Millisecond)
+	}
+	close(done)
+	wg.Wait()
+	eventually(t, "everything is published", func() bool { return len(store.left()) == 0 })
+	stop()
+	got := make(map[string][]string)
+	duplicates := 0
+	for _, name := range stored(server) {
+		if slices.Contains(got[name[:1]], name) {
+			duplicates++
+			continue
+		}
+		got[name[:1]] = append(got[name[:1]], name)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("first deliveries by aggregate (-want +got):\n%s", diff)
+	}
+	for _, settlement := range store.settled {
+		if len(settlement.Failed) > 0 {
+			t.Errorf("failures %+v, want none", settlement.Failed)
+		}
+	}
+	t.Logf("%d events, %d duplicates", len(stored(server))-duplicates, duplicates)
+}

@@ -1,0 +1,189 @@
+package consumer_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/localpubsub"
+)
+
+// A message is acknowledged after the transaction, however long it takes.
+func TestProjectorAcksAfterCommit(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	began, commit := make(chan struct{}), make(chan struct{})
+	store.onProject = func(context.Context, []domain.Event) error {
+		close(began)
+		<-commit
+		return nil
+	}
+	b.start(consumer.Config{}, store)
+	id := b.publish(messages(t, 1)...)[0]
+	<-began
+	time.Sleep(350 * time.Millisecond) // acks leave every 100 ms
+	if got := b.find(id).Acks; got != 0 {
+		t.Errorf("acks before the commit = %d, want 0", got)
+	}
+	close(commit)
+	b.waitForAcks()
+}
+
+// A stop in the middle: what commits in time is acknowledged, though the ack
+// comes after the stop; what does not is given back, and the next projector
+// gets it. Run keeps its time and leaves no goroutine.
+func TestProjectorStopsInTime(t *testing.T) {
+	// Not parallel: it looks at the goroutines of the whole process.
+	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	slow, stuck := messages(t, 1)[0], messages(t, 1)[0]
+	var stopped atomic.Bool
+	var began sync.WaitGroup
+	began.Add(2)
+	store.onProject = func(ctx context.Context, events []domain.Event) error {
+		if stopped.Load() {
+			return nil // the second projector
+		}
+		began.Done()
+		wait := 500 * time.Millisecond
+		if events[0].ID.String() == stuck.ID {
+			wait = time.Hour
+		}
+		select {
+		case <-time.After(wait):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	cfg := consumer.Config{BatchSize: 1, TransactionTimeout: 2 * time.Hour, StopTimeout: 2 * time.Second}
+	_, stop := b.start(cfg, store)
+	ids := b.publish(slow, stuck)
+	began.Wait()
+	start := time.Now()
+	stop()
+	if took := time.Since(start); took > 2100*time.Millisecond {
+		t.Errorf("Run returned %s after ctx was done, want at most 2s", took)
+	}
+	if got := b.find(ids[0]); got.Acks != 1 || got.Nacks != 0 {
+		t.Errorf("the committed message has %d acks and %d nacks, want 1 and 0", got.Acks, got.Nacks)
+	}
+	if got := b.find(ids[1]); got.Acks != 0 || got.Nacks != 1 {
+		t.Errorf("the stuck message has %d acks and %d nacks, want 0 and 1", got.Acks, got.Nacks)
+	}
+	for deadline := time.Now().Add(3 * time.Second); strings.Contains(goroutines(t), "consumer.(*"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("goroutines of the projector are left:\n%s", goroutines(t))
+		}
+	}
+
+	stopped.Store(true)
+	read, _ := b.start(cfg, store)
+	b.waitForAcks()
+	if diff := cmp.Diff(map[string]int64{"applied": 1}, read.counter("consumer.events")); diff != "" {
+		t.Errorf("consumer.events of the second projector (-want +got):\n%s", diff)
+	}
+}
+
+// A broker that goes away and comes back is no reason to stop; one that is
+// away when the projector is stopped does not keep it.
+func TestProjectorSurvivesBrokerOutage(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	_, stop := b.start(consumer.Config{StopTimeout: time.Second}, store)
+	b.publish(messages(t, 1)...)
+	b.waitForAcks()
+	b.server.SetDown(true)
+	time.Sleep(300 * time.Millisecond)
+	b.server.SetDown(false)
+	b.publish(messages(t, 1)...)
+	b.waitForAcks()
+	if got := len(store.versions()); got != 2 {
+		t.Errorf("entries = %d, want 2", got)
+	}
+
+	b.server.SetDown(true)
+	time.Sleep(300 * time.Millisecond)
+	start := time.Now()
+	stop()
+	if took := time.Since(start); took > 1100*time.Millisecond {
+		t.Errorf("Run returned %s after ctx was done, want at most 1s", took)
+	}
+}
+
+// A subscription that does not exist is waited for, and so is permission.
+func TestProjectorWaitsForSubscription(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	allow := b.server.Inject(localpubsub.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
+	name := "projects/test-project/subscriptions/" + localpubsub.Subscription
+	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
+		t.Fatal(err)
+	}
+	var logged lockedBuffer
+	read, _ := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
+	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
+	allow()
+	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
+	if err := (localpubsub.Resources{}).Create(t.Context(), b.client); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(messages(t, 1)...)
+	b.waitForAcks()
+	if got := read.counter("consumer.failures")["receive"]; got < 2 {
+		t.Errorf("consumer.failures of receive = %d, want at least 2", got)
+	}
+	if got := logged.String(); !strings.Contains(got, "subscription="+name) {
+		t.Errorf("log = %s\nwant it to name the subscription", got)
+	}
+}
+
+// Under exactly-once delivery an ack that the broker refuses is counted, also
+// when the projector is stopped before the answer.
+func TestProjectorChecksAcks(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localpubsub.Resources{ExactlyOnce: true}), &memStore{}
+	read, stop := b.start(consumer.Config{}, store)
+	b.publish(messages(t, 1)...)
+	b.waitForAcks()
+	failures := func() int64 { return read.counter("consumer.ack_failures")[""] }
+	if got := failures(); got != 0 {
+		t.Errorf("consumer.ack_failures = %d, want 0", got)
+	}
+	b.server.Inject(localpubsub.Fault{Method: "Acknowledge", Code: codes.PermissionDenied, Delay: 100 * time.Millisecond})
+	b.publish(messages(t, 1)...)
+	waitFor(t, "an ack failure", func() bool { return failures() == 1 })
+	b.publish(messages(t, 1)...)
+	waitFor(t, "an event", func() bool { return len(store.versions()) == 3 })
+	stop()
+	if got := failures(); got != 2 {
+		t.Errorf("consumer.ack_failures = %d, want 2", got)
+	}
+}
+
+// An ack that the client is still trying to get through when the projector is
+// stopped is waited for.
+func TestProjectorWaitsForAcks(t *testing.T) {
+	t.Parallel()
+	b, store := newBroker(t, localpubsub.Resources{ExactlyOnce: true}), &memStore{}
+	read, stop := b.start(consumer.Config{}, store)
+	b.server.Inject(localpubsub.Fault{Method: "Acknowledge", Code: codes.Aborted, Times: 2})
+	id := b.publish(messages(t, 1)...)[0]
+	waitFor(t, "an event", func() bool { return len(store.versions()) == 1 })
+	stop()
+	if got := b.find(id).Acks; got != 1 {
+		t.Errorf("acks = %d, want 1", got)
+	}
+	if got := read.counter("consumer.ack_failures")[""]; got != 0 {
+		t.Errorf("consumer.ack_failures = %d, want 0", got)
+	}
+}

@@ -1,0 +1,233 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// collect makes batches out of what the callbacks submit. A batch goes to a
+// worker when it is full or its first delivery has waited for BatchDelay;
+// while no worker is free it goes on filling.
+func (r *run) collect() {
+	delay := time.NewTimer(r.cfg.BatchDelay)
+	delay.Stop()
+	var batch []*delivery
+	ripe := false
+	for {
+		queue, batches := r.queue, r.batches
+		if len(batch) == r.cfg.BatchSize {
+			queue, ripe = nil, true
+		}
+		if !ripe {
+			batches = nil
+		}
+		select {
+		case d := <-queue:
+			if len(batch) == 0 {
+				delay.Reset(r.cfg.BatchDelay)
+			}
+			batch = append(batch, d)
+		case <-delay.C:
+			ripe = true
+		case batches <- batch:
+			batch, ripe = nil, false
+			delay.Stop()
+		case <-r.work.Done():
+			giveBack(batch)
+			return
+		}
+	}
+}
+
+// apply is a worker: it gives every delivery of its batches a verdict.
+func (r *run) apply() {
+	for {
+		select {
+		case batch := <-r.batches:
+			r.applyBatch(batch)
+		case <-r.work.Done():
+			return
+		}
+	}
+}
+
+// applyBatch projects what is new together, and whatever was refused before, or
+// belongs into the quarantine, one by one, so that it harms nothing else.
+func (r *run) applyBatch(batch []*delivery) {
+	var together, alone []*delivery
+	for _, d := range batch {
+		if d.reason == "" && d.failures == 0 {
+			together = append(together, d)
+		} else {
+			alone = append(alone, d)
+		}
+	}
+	if len(together) == 1 {
+		alone, together = append(together, alone...), nil
+	}
+	if len(together) > 0 {
+		if err := r.project(together); err != nil {
+			r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(together), "err", err)
+			alone = append(together, alone...)
+		}
+	}
+	for _, d := range alone {
+		if d.reason != "" {
+			r.quarantine(d)
+		} else if err := r.project([]*delivery{d}); err != nil {
+			r.refused(d, err)
+		}
+	}
+}
+
+// project applies deliveries in one transaction and gives them their verdict,
+// unless it answers an error: then the store has refused them.
+func (r *run) project(deliveries []*delivery) error {
+	events := make([]domain.Event, len(deliveries))
+	for i, d := range deliveries {
+		events[i] = d.event
+	}
+	var outcomes []domain.Outcome
+	err := r.persist(func(ctx context.Context) (err error) {
+		outcomes, err = r.store.Project(ctx, r.cfg.Consumer, events)
+		if err == nil && len(outcomes) != len(events) {
+			err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
+		}
+		return err
+	})
+	if errors.Is(err, errGivenBack) {
+		giveBack(deliveries)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// A crash from here on: all of it comes again, as duplicates.
+	r.metrics.projected(r.work, events, outcomes)
+	for i, d := range deliveries {
+		if outcomes[i] == domain.AppliedAfterGap {
+			r.log.WarnContext(r.work, "consumer: event applied, but one before it was not seen", d.with("version", d.event.Video.Version)...)
+		}
+		d.verdict <- settled
+	}
+	return nil
+}
+
+// refused gives the verdict on an event that the store has refused alone.
+func (r *run) refused(d *delivery, err error) {
+	d.failures++
+	if d.failures < r.cfg.MaxAttempts {
+		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("attempts", d.failures, "err", err)...)
+		d.verdict <- retried
+		return
+	}
+	d.reason = fmt.Sprintf("refused %d times: %v", d.failures, err)
+	r.quarantine(d)
+}
+
+// quarantine sets a message aside and gives the verdict on it. One that cannot
+// be set aside is tried again for as long as it takes: it must not get lost.
+func (r *run) quarantine(d *delivery) {
+	err := r.persist(func(ctx context.Context) error {
+		return r.store.Quarantine(ctx, r.cfg.Consumer, d.quarantined())
+	})
+	switch {
+	case errors.Is(err, errGivenBack):
+		d.verdict <- givenBack
+	case err != nil:
+		d.failures++
+		r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again", d.with("reason", d.reason, "err", err)...)
+		d.verdict <- retried
+	default:
+		r.metrics.quarantined(r.work)
+		r.log.ErrorContext(r.work, "consumer: message quarantined", d.with("reason", d.reason)...)
+		d.verdict <- settled
+	}
+}
+
+// errGivenBack says that the projector was stopped before the store answered.
+var errGivenBack = errors.New("stopped")
+
+// persist calls the store until it answers. While the database is away it
+// waits, as long as the projector is not stopped; any other error is the
+// store's answer.
+func (r *run) persist(call func(ctx context.Context) error) error {
+	for failures := 0; ; failures++ {
+		err := r.guard(func() error {
+			ctx, cancel := context.WithTimeout(r.work, r.cfg.TransactionTimeout)
+			defer cancel()
+			return call(ctx)
+		})
+		if err == nil {
+			return nil
+		}
+		if r.work.Err() != nil {
+			return errGivenBack
+		}
+		if !isAway(err) {
+			r.metrics.failed(r.work, failedRefused)
+			return err
+		}
+		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)
+		r.metrics.failed(r.work, failedUnavailable)
+		r.log.WarnContext(r.work, "consumer: the database is away, trying again", "failures", failures+1, "retry_in", pause, "err", err)
+		if !sleep(r.stopping, pause) {
+			return errGivenBack
+		}
+	}
+}
+
+func isAway(err error) bool {
+	var domainErr *domain.Error
+	return errors.As(err, &domainErr) && domainErr.Kind == domain.Unavailable || errors.Is(err, context.DeadlineExceeded)
+}
+
+// guard makes a panic an error: one message must not end the process.
+func (r *run) guard(call func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.metrics.failed(r.work, failedPanic)
+			r.log.ErrorContext(r.work, "consumer: panic", "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return call()
+}
+
+func giveBack(deliveries []*delivery) {
+	for _, d := range deliveries {
+		d.verdict <- givenBack
+	}
+}
+
+// backoff is the pause after a failure, the first being number 0: drawn from a
+// range that doubles each time (full jitter), so that many who failed together
+// do not come back together.
+func backoff(n int, shortest, longest time.Duration) time.Duration {
+	limit := shortest
+	for range n {
+		if limit *= 2; limit >= longest {
+			limit = longest
+			break
+		}
+	}
+	return rand.N(limit) + 1
+}
+
+// sleep answers false when ctx ends first, or has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}

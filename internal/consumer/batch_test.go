@@ -1,0 +1,261 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+// project runs a projector on some messages for a time, inside a synctest
+// bubble: a goroutine that outlives it fails the test.
+func project(t *testing.T, cfg consumer.Config, store consumer.Store, source consumer.Source, d time.Duration) readings {
+	t.Helper()
+	meter, read := newMeter(t)
+	projector, err := consumer.NewFrom(cfg, source, store, discard, meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := projector.Run(ctx); err != nil {
+		t.Errorf("Run() = %v, want nil once ctx is done", err)
+	}
+	return read
+}
+
+// unavailable is how a store says that its database is away.
+func unavailable() error { return domain.Errorf(domain.Unavailable, "the database is not available") }
+
+// A thousand messages at once are applied in few transactions, each of a batch.
+func TestProjectorBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{}
+		store.onProject = func(context.Context, []domain.Event) error {
+			time.Sleep(2 * time.Millisecond) // a commit
+			return nil
+		}
+		read := project(t, consumer.Config{}, store, messages(t, 1000), time.Second)
+		if got := len(store.versions()); got != 1000 {
+			t.Errorf("entries = %d, want 1000", got)
+		}
+		if got := store.transactionCount(); got > 20 {
+			t.Errorf("transactions = %d, want at most 20", got)
+		}
+		if batches, events := read.histogram("consumer.batch.size"); events != 1000 || batches != uint64(store.transactionCount()) {
+			t.Errorf("consumer.batch.size has %d batches of %v events in all, want %d of 1000", batches, events, store.transactionCount())
+		}
+	})
+}
+
+// A lone message waits for others for BatchDelay and no longer.
+func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, start := &memStore{}, time.Now()
+		var waited time.Duration
+		store.onProject = func(context.Context, []domain.Event) error {
+			waited = time.Since(start)
+			return nil
+		}
+		project(t, consumer.Config{BatchDelay: 7 * time.Millisecond}, store, messages(t, 1), time.Second)
+		if waited != 7*time.Millisecond {
+			t.Errorf("the message waited %s, want 7ms", waited)
+		}
+	})
+}
+
+// While all workers are busy the next batch fills: the second transaction
+// takes all that came during the first, however late.
+func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sizes []int
+		store := &memStore{}
+		store.onProject = func(_ context.Context, events []domain.Event) error {
+			sizes = append(sizes, len(events))
+			time.Sleep(time.Second)
+			return nil
+		}
+		source := slowSource{fakeSource: messages(t, 30), pause: 20 * time.Millisecond}
+		project(t, consumer.Config{Workers: 1}, store, source, 5*time.Second)
+		if diff := cmp.Diff([]int{1, 29}, sizes); diff != "" {
+			t.Errorf("sizes of the transactions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The database is away for five seconds, and then slow to answer: everything
+// is applied afterwards, nothing given back or quarantined, and nobody hammers.
+func TestProjectorWaitsForDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, start := &memStore{}, time.Now()
+		var calls atomic.Int64
+		store.onProject = func(ctx context.Context, _ []domain.Event) error {
+			calls.Add(1)
+			switch away := time.Since(start); {
+			case away < 3*time.Second:
+				return unavailable()
+			case away < 5*time.Second:
+				<-ctx.Done() // it hangs: TransactionTimeout
+				return ctx.Err()
+			}
+			return nil
+		}
+		broken := messages(t, 1)[0]
+		broken.Data = []byte("broken")
+		store.onQuarantine = func(context.Context, event.Quarantined) error {
+			if time.Since(start) < 5*time.Second {
+				return unavailable()
+			}
+			return nil
+		}
+		cfg := consumer.Config{MaxAttempts: 1, TransactionTimeout: time.Second}
+		read := project(t, cfg, store, append(messages(t, 500), broken), 20*time.Second)
+
+		if got := len(store.versions()); got != 500 {
+			t.Errorf("entries = %d, want 500", got)
+		}
+		if diff := cmp.Diff(map[string]int64{"applied": 500, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
+			t.Errorf("consumer.events (-want +got):\n%s", diff)
+		}
+		if got := read.counter("consumer.nacks"); len(got) != 0 {
+			t.Errorf("consumer.nacks = %v, want none", got)
+		}
+		if got := calls.Load(); got > 100 {
+			t.Errorf("calls of the store = %d, want at most 100", got)
+		}
+		if got := read.counter("consumer.failures"); got["unavailable"] == 0 || got["refused"] != 0 {
+			t.Errorf("consumer.failures = %v, want only unavailable", got)
+		}
+	})
+}
+
+// An event that the store refuses or that makes it panic harms itself only,
+// also when there is one worker: the others of its batch are applied at once.
+func TestProjectorIsolatesPoison(t *testing.T) {
+	tests := []struct {
+		name   string
+		fail   func() error
+		reason string
+		failed map[string]int64
+	}{
+		{"refused", func() error { return errors.New("value too long") }, "refused 3 times: value too long", map[string]int64{"refused": 4}},
+		{"invalid", func() error { return domain.Errorf(domain.Invalid, "no NUL") }, "refused 3 times: no NUL", map[string]int64{"refused": 4}},
+		{"panic", func() error { panic("index out of range") }, "refused 3 times: panic: index out of range", map[string]int64{"refused": 4, "panic": 4}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := messages(t, 100)
+				poison, start := all[17], time.Now()
+				store := &memStore{}
+				var othersDone time.Duration
+				store.onProject = func(_ context.Context, events []domain.Event) error {
+					for _, e := range events {
+						if e.ID.String() == poison.ID {
+							return test.fail()
+						}
+					}
+					othersDone = time.Since(start)
+					return nil
+				}
+				cfg := consumer.Config{Workers: 1, MaxAttempts: 3, RetryMin: time.Second}
+				read := project(t, cfg, store, all, 30*time.Second)
+
+				if got := len(store.versions()); got != 99 {
+					t.Errorf("entries = %d, want all others, 99", got)
+				}
+				if othersDone > 10*time.Millisecond {
+					t.Errorf("the others were applied after %s, want at once", othersDone)
+				}
+				want := map[string]event.Quarantined{poison.ID: {
+					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
+					Reason: test.reason, PublishTime: poison.PublishTime,
+				}}
+				if diff := cmp.Diff(want, store.quarantined()); diff != "" {
+					t.Errorf("quarantine (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(map[string]int64{"applied": 99, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
+					t.Errorf("consumer.events (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(test.failed, read.counter("consumer.failures")); diff != "" {
+					t.Errorf("consumer.failures (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// What was refused is tried again alone, whatever else has come meanwhile.
+func TestProjectorRetriesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := slowSource{fakeSource: messages(t, 200), pause: 2 * time.Millisecond}
+		poison := source.fakeSource[1]
+		var sizes []int
+		store := &memStore{}
+		store.onProject = func(_ context.Context, events []domain.Event) error {
+			for _, e := range events {
+				if e.ID.String() == poison.ID {
+					sizes = append(sizes, len(events))
+					return errors.New("refused")
+				}
+			}
+			return nil
+		}
+		project(t, consumer.Config{RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store, source, time.Second)
+		if diff := cmp.Diff([]int{3, 1, 1, 1, 1, 1}, sizes); diff != "" {
+			t.Errorf("sizes of the refused transactions (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A quarantine that refuses is tried again until it takes the message, and
+// holds up nothing else.
+func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := messages(t, 1)[0]
+		broken.Data = nil
+		broken.Attributes = map[string]string{event.AttrSchemaVersion: "1", "a\x00": "b\x00"}
+		store := &memStore{}
+		refusals := 0
+		store.onQuarantine = func(_ context.Context, m event.Quarantined) error {
+			want := event.Quarantined{
+				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: map[string]string{event.AttrSchemaVersion: "1", "a\uFFFD": "b\uFFFD"},
+				Payload: []byte{}, Reason: m.Reason, PublishTime: broken.PublishTime,
+			}
+			if diff := cmp.Diff(want, m); diff != "" {
+				t.Errorf("Quarantine got (-want +got):\n%s", diff)
+			}
+			if refusals++; refusals < 20 {
+				return errors.New("no such table")
+			}
+			return nil
+		}
+		read := project(t, consumer.Config{Workers: 1}, store, append(messages(t, 10), broken), 10*time.Minute)
+		if got := store.quarantined(); len(got) != 1 {
+			t.Errorf("quarantine = %v, want one message", got)
+		}
+		if diff := cmp.Diff(map[string]int64{"applied": 10, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
+			t.Errorf("consumer.events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A Config says all that is wrong with it.
+func TestConfigValidate(t *testing.T) {
+	if err := (consumer.Config{}).Validate(); err != nil {
+		t.Errorf("Validate() of the zero value = %v, want nil", err)
+	}
+	err := consumer.Config{Workers: -1, RetryMin: time.Minute}.Validate()
+	want := "Workers must not be negative\nRetryMin (1m0s) must not exceed RetryMax (5s)"
+	if err == nil || err.Error() != want {
+		t.Errorf("Validate() = %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,169 @@
+// Package consumer receives: it makes the catalog out of the events that come
+// from Pub/Sub.
+//
+// A [Projector] pulls messages from one subscription, decodes them, collects
+// them into small batches, has the store apply each batch in one transaction,
+// and acknowledges what was committed. It reads and writes no table itself;
+// what it needs of the store are two calls, and it decides nothing about
+// videos.
+//
+// # What it promises
+//
+//   - A message is acknowledged after the transaction that applied it, or set
+//     it aside, was committed, never before. A crash at any point leaves it with
+//     the broker, which delivers it again.
+//   - An event takes effect once, however often it comes, and an old one never
+//     undoes a newer one. The store sees to that; duplicate, stale, and applied
+//     after a gap are told apart and counted.
+//   - While the database is away, messages wait in their callbacks, for as long
+//     as it takes. None is given back to the broker, which would count it as a
+//     failed delivery, and none is set aside.
+//   - A message that harms, harms only itself. What cannot be decoded (broken
+//     bytes, a newer schema version) goes to the quarantine, whole, and is
+//     acknowledged: giving it back would block its ordering key. So does an
+//     event that the store refused Config.MaxAttempts times, alone.
+//   - A panic while a message is handled is a failure like any other.
+//   - When it is stopped it finishes what it has in hand, within
+//     Config.StopTimeout, and gives the rest back.
+//
+// # What it does not promise
+//
+// It does not need events in order, and does not establish one: an event
+// carries the full state of its video. It does not answer whether it is ready,
+// does not create the subscription, and does not replay the quarantine.
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+// Store is what a projector needs of the catalog. Its methods are called
+// concurrently. A database that is away is a domain.Error of kind Unavailable.
+type Store interface {
+	// Project applies events in one transaction and answers what each of them
+	// meant, in their order. On an error none of them took effect.
+	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
+	// Quarantine stores a message, once per consumer and message id.
+	Quarantine(ctx context.Context, consumer string, m event.Quarantined) error
+}
+
+// Config says how a projector works. The zero value of a field means its
+// default.
+type Config struct {
+	// Consumer is the name under which the inbox remembers events; default
+	// "catalog". Under a new name every event is new: change it for a rebuild
+	// by seek.
+	Consumer string
+	// BatchSize is how many messages a transaction applies at most; default 100.
+	BatchSize int
+	// BatchDelay is how long the first message of a batch waits for others;
+	// default 5 ms. A batch that no worker is free for goes on filling.
+	BatchDelay time.Duration
+	// Workers is how many transactions run at the same time, each with one
+	// connection of the pool; default 4.
+	Workers int
+	// MaxOutstandingMessages is how many messages are in hand at most; default
+	// 1000. Acks leave every 100 ms, so that it also bounds the rate: 10,000
+	// messages a second.
+	MaxOutstandingMessages int
+	// MaxOutstandingBytes is how many bytes of messages are in hand at most;
+	// default 64 MiB.
+	MaxOutstandingBytes int
+	// Streams is how many streams pull messages; default 1.
+	Streams int
+	// MaxExtension is how long a message may stay in hand; default 7 days, after
+	// which the broker drops it anyway. Less than an outage of the database
+	// lasts, and healthy messages count as failed deliveries.
+	MaxExtension time.Duration
+	// TransactionTimeout bounds a call of the store; default 30 s. One that takes
+	// longer counts as a database that is away.
+	TransactionTimeout time.Duration
+	// MaxAttempts is how often the store may refuse an event, alone, before it
+	// is quarantined; default 5.
+	MaxAttempts int
+	// RetryMin and RetryMax bound the pauses after a failure, which double and
+	// are drawn at random; default 50 ms and 5 s.
+	RetryMin, RetryMax time.Duration
+	// StopTimeout is how long Run goes on after its context has ended; default
+	// 5 s. At four fifths of it, what is still not committed is given back.
+	StopTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Consumer, "catalog")
+	setDefault(&c.BatchSize, 100)
+	setDefault(&c.BatchDelay, 5*time.Millisecond)
+	setDefault(&c.Workers, 4)
+	setDefault(&c.MaxOutstandingMessages, 1000)
+	setDefault(&c.MaxOutstandingBytes, 64<<20)
+	setDefault(&c.Streams, 1)
+	setDefault(&c.MaxExtension, 7*24*time.Hour)
+	setDefault(&c.TransactionTimeout, 30*time.Second)
+	setDefault(&c.MaxAttempts, 5)
+	setDefault(&c.RetryMin, 50*time.Millisecond)
+	setDefault(&c.RetryMax, 5*time.Second)
+	setDefault(&c.StopTimeout, 5*time.Second)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate tells everything that is wrong with a Config, with its defaults
+// filled in.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"BatchSize", int64(c.BatchSize)}, {"BatchDelay", int64(c.BatchDelay)}, {"Workers", int64(c.Workers)},
+		{"MaxOutstandingMessages", int64(c.MaxOutstandingMessages)}, {"MaxOutstandingBytes", int64(c.MaxOutstandingBytes)},
+		{"Streams", int64(c.Streams)}, {"MaxExtension", int64(c.MaxExtension)},
+		{"TransactionTimeout", int64(c.TransactionTimeout)}, {"MaxAttempts", int64(c.MaxAttempts)},
+		{"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)}, {"StopTimeout", int64(c.StopTimeout)},
+	} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s must not be negative", f.name))
+		}
+	}
+	if c.RetryMin > c.RetryMax {
+		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))
+	}
+	return errors.Join(errs...)
+}
+
+// leaseTime is how long the client asks the broker to lend a message, again
+// and again. By default it learns that from how long messages took; after an
+// outage of the database it would ask for ten minutes, which is then how long
+// the messages of a crashed instance wait.
+const leaseTime = time.Minute
+
+// receiveSettings are what the client must know.
+func (c Config) receiveSettings() pubsub.ReceiveSettings {
+	return pubsub.ReceiveSettings{
+		MaxExtension:               c.MaxExtension,
+		MaxDurationPerAckExtension: leaseTime,
+		MaxOutstandingMessages:     c.MaxOutstandingMessages,
+		MaxOutstandingBytes:        c.MaxOutstandingBytes,
+		NumGoroutines:              c.Streams,
+		// Without a timeout, because with one the client (v2.8.1) breaks the stream as soon as it is stopped, which
+		// ends the goroutine that sends acks: what is committed while stopping would never be acknowledged. Without,
+		// it waits for the callbacks and sends their acks. That this ends in time is seen to by Run, where every
+		// callback returns within StopTimeout and a client that hangs is left behind.
+		ShutdownOptions: &pubsub.ShutdownOptions{Timeout: -1, Behavior: pubsub.ShutdownBehaviorWaitForProcessing},
+	}
+}

@@ -1,0 +1,155 @@
+package consumer
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+// delivery is a message on its way through the projector. Its callback owns
+// it, but from submitting it until the verdict a worker does.
+type delivery struct {
+	msg      *pubsub.Message
+	event    domain.Event
+	reason   string // why it belongs into the quarantine; empty: it does not
+	failures int    // how often the store refused it, alone
+	verdict  chan verdict
+}
+
+// verdict is what shall become of a delivery.
+type verdict int
+
+const (
+	settled   verdict = iota + 1 // it is committed: acknowledge it
+	retried                      // it was refused: submit it again, after a pause
+	givenBack                    // there is no time for it: nack it
+)
+
+// handle takes a message from its arrival to its ack.
+//
+// It returns when the fate of the message is settled and not earlier, because
+// the client runs the callbacks of one ordering key one after the other, and
+// the next one as soon as this one returns, even when it has nacked. So no two
+// messages of a key are in hand at the same time, and those of a key reach the
+// store in the order of their delivery, whatever batches and workers do.
+//
+// The context of the client is not used: it ends when Run is told to stop, and
+// what is in hand then shall be finished.
+func (r *run) handle(_ context.Context, msg *pubsub.Message) {
+	start := time.Now()
+	d := r.decode(msg)
+	for {
+		switch r.submit(d) {
+		case settled:
+			r.ack(d)
+			r.metrics.handled(r.work, time.Since(start))
+			return
+		case retried:
+			if sleep(r.stopping, backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)) {
+				continue
+			}
+		case givenBack:
+		}
+		msg.Nack()
+		r.metrics.nacked(r.work)
+		return
+	}
+}
+
+func (r *run) decode(msg *pubsub.Message) *delivery {
+	d := &delivery{msg: msg, verdict: make(chan verdict, 1)}
+	err := r.guard(func() (err error) {
+		d.event, err = event.Decode(msg.Data, msg.Attributes)
+		return err
+	})
+	if err != nil {
+		d.reason = err.Error()
+	}
+	return d
+}
+
+// submit hands a delivery to the collector and waits for the verdict. Whoever
+// takes it from the queue gives one.
+func (r *run) submit(d *delivery) verdict {
+	select {
+	case r.queue <- d:
+		return <-d.verdict
+	case <-r.work.Done():
+		return givenBack
+	}
+}
+
+// ack acknowledges a delivery. With exactly-once delivery the broker may refuse
+// that, which shows when the client has sent it, up to 100 ms later. It is not
+// waited for here, unless too many acks are in doubt already, because that
+// would hold up the ordering key.
+func (r *run) ack(d *delivery) {
+	result := d.msg.AckWithResult()
+	select {
+	case <-result.Ready(): // at once, without exactly-once delivery
+		r.checkAck(d, result)
+		return
+	default:
+	}
+	select {
+	case r.checks <- struct{}{}:
+		go func() { // Run waits for it
+			defer func() { <-r.checks }()
+			r.checkAck(d, result)
+		}()
+	default:
+		r.checkAck(d, result)
+	}
+}
+
+// ackTimeout is how long the result of an ack is waited for.
+const ackTimeout = time.Minute
+
+// checkAck waits for the result of an ack. A message that is not acknowledged
+// comes again, and is a duplicate then.
+func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
+	ctx, cancel := context.WithTimeout(r.work, ackTimeout)
+	defer cancel()
+	if _, err := result.Get(ctx); err != nil {
+		r.metrics.ackFailed(ctx)
+		r.log.WarnContext(ctx, "consumer: message not acknowledged, it will come again", d.with("err", err)...)
+	}
+}
+
+// with answers log attributes: those that every line about a message has, and
+// some more.
+func (d *delivery) with(attrs ...any) []any {
+	id := d.msg.Attributes[event.AttrEventID]
+	if d.event.Video.Version > 0 { // it was decoded
+		id = d.event.ID.String()
+	}
+	return append([]any{"event_id", id, "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
+}
+
+// quarantined answers the message as the quarantine keeps it. Text must be
+// storable whatever was sent: a text column takes neither a NUL nor broken
+// UTF-8, and a message that cannot even be quarantined would block its key.
+func (d *delivery) quarantined() event.Quarantined {
+	attributes := make(map[string]string, len(d.msg.Attributes))
+	for name, value := range d.msg.Attributes {
+		attributes[storable(name)] = storable(value)
+	}
+	payload := d.msg.Data
+	if payload == nil {
+		payload = []byte{}
+	}
+	return event.Quarantined{
+		MessageID: d.msg.ID, OrderingKey: storable(d.msg.OrderingKey), Attributes: attributes, Payload: payload,
+		Reason: storable(d.reason), PublishTime: d.msg.PublishTime,
+	}
+}
+
+func storable(text string) string {
+	const replacement = "\uFFFD"
+	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
+}

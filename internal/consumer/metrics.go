@@ -1,0 +1,115 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// metrics are the instruments of a projector.
+type metrics struct {
+	events       metric.Int64Counter
+	unknownTypes metric.Int64Counter
+	failures     metric.Int64Counter
+	ackFailures  metric.Int64Counter
+	nacks        metric.Int64Counter
+	batchSize    metric.Int64Histogram
+	duration     metric.Float64Histogram
+	lag          metric.Float64Histogram
+}
+
+var outcomes = map[domain.Outcome]metric.MeasurementOption{
+	domain.Applied:         outcome("applied"),
+	domain.AppliedAfterGap: outcome("applied_after_gap"),
+	domain.Stale:           outcome("stale"),
+	domain.Duplicate:       outcome("duplicate"),
+}
+
+var (
+	outcomeQuarantined = outcome("quarantined")
+	outcomeUnknown     = outcome("unknown") // a new one, which outcomes does not have yet
+)
+
+func outcome(name string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", name)))
+}
+
+// What failed, under the name that OpenTelemetry has for it.
+var (
+	failedReceive     = errorType("receive")
+	failedUnavailable = errorType("unavailable")
+	failedRefused     = errorType("refused")
+	failedPanic       = errorType("panic")
+)
+
+func errorType(name string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("error.type", name)))
+}
+
+// seconds are bucket bounds; the default ones are meant for milliseconds.
+var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+
+func newMetrics(meter metric.Meter) (*metrics, error) {
+	if meter == nil {
+		meter = noop.Meter{}
+	}
+	var m metrics
+	var errs [8]error
+	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
+		metric.WithDescription("Messages settled, by outcome: applied, applied_after_gap, stale, duplicate, quarantined."))
+	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
+		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
+	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
+		metric.WithDescription("Failures, by error.type: the database was unavailable, the store refused, a panic, the subscription could not be received from."))
+	m.ackFailures, errs[3] = meter.Int64Counter("consumer.ack_failures", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages whose ack the broker did not confirm, under exactly-once delivery."))
+	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages given back to the broker, which happens only at shutdown."))
+	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
+		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
+		metric.WithDescription("Events applied in one transaction."))
+	m.duration, errs[6] = meter.Float64Histogram("consumer.message.duration", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From the arrival of a message until it was settled."))
+	m.lag, errs[7] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From when an event happened until it was applied."))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
+	}
+	return &m, nil
+}
+
+func (m *metrics) projected(ctx context.Context, events []domain.Event, got []domain.Outcome) {
+	m.batchSize.Record(ctx, int64(len(events)))
+	for i, e := range events {
+		option, ok := outcomes[got[i]]
+		if !ok {
+			option = outcomeUnknown
+		}
+		m.events.Add(ctx, 1, option)
+		if e.Type == "" {
+			m.unknownTypes.Add(ctx, 1)
+		}
+		if got[i] == domain.Applied || got[i] == domain.AppliedAfterGap {
+			m.lag.Record(ctx, time.Since(e.OccurredAt).Seconds())
+		}
+	}
+}
+
+func (m *metrics) quarantined(ctx context.Context) { m.events.Add(ctx, 1, outcomeQuarantined) }
+
+func (m *metrics) handled(ctx context.Context, d time.Duration) { m.duration.Record(ctx, d.Seconds()) }
+
+func (m *metrics) failed(ctx context.Context, what metric.MeasurementOption) {
+	m.failures.Add(ctx, 1, what)
+}
+
+func (m *metrics) ackFailed(ctx context.Context) { m.ackFailures.Add(ctx, 1) }
+
+func (m *metrics) nacked(ctx context.Context) { m.nacks.Add(ctx, 1) }

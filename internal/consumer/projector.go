@@ -1,0 +1,130 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Projector builds the catalog from events.
+type Projector struct {
+	cfg     Config
+	source  source
+	store   Store
+	log     *slog.Logger
+	metrics *metrics
+}
+
+// source is the part of a *pubsub.Subscriber that a projector uses.
+type source interface {
+	Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error
+	String() string
+}
+
+// New makes a projector of a subscriber, whose ReceiveSettings it sets. meter
+// may be nil.
+func New(cfg Config, subscriber *pubsub.Subscriber, store Store, log *slog.Logger, meter metric.Meter) (*Projector, error) {
+	subscriber.ReceiveSettings = cfg.withDefaults().receiveSettings()
+	return newProjector(cfg, subscriber, store, log, meter)
+}
+
+func newProjector(cfg Config, source source, store Store, log *slog.Logger, meter metric.Meter) (*Projector, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(meter)
+	if err != nil {
+		return nil, err
+	}
+	return &Projector{cfg: cfg.withDefaults(), source: source, store: store, log: log, metrics: m}, nil
+}
+
+// run is what the goroutines of one Run share.
+type run struct {
+	*Projector
+
+	// stopping ends when Run is told to stop: the client pulls nothing more, and
+	// what fails from then on is given back instead of tried again.
+	stopping context.Context
+	// work ends when nothing is in hand, or when it is too late for what is: that
+	// is given back. Every call of the store is made under it.
+	work context.Context
+
+	queue   chan *delivery   // from the callbacks to the collector
+	batches chan []*delivery // from the collector to the workers
+	checks  chan struct{}    // holds a token per ack whose result is awaited
+}
+
+// Run projects until ctx is done and answers nil when what was in hand is
+// settled, or Config.StopTimeout is over. A subscription that fails or does not
+// exist is logged and tried again. Run must not be called while it runs.
+//
+// A crash at any point leaves every message that is not acknowledged with the
+// broker. One whose transaction was committed comes again, as a duplicate.
+func (p *Projector) Run(ctx context.Context) error {
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWork()
+	r := &run{
+		Projector: p,
+		stopping:  ctx,
+		work:      work,
+		queue:     make(chan *delivery),
+		batches:   make(chan []*delivery),
+		checks:    make(chan struct{}, p.cfg.MaxOutstandingMessages),
+	}
+	var workers sync.WaitGroup
+	workers.Go(r.collect)
+	for range p.cfg.Workers {
+		workers.Go(r.apply)
+	}
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		r.receive()
+	}()
+
+	<-ctx.Done()
+	// The last fifth is for the store to roll back and the client to send nacks.
+	lastCall := time.AfterFunc(p.cfg.StopTimeout*4/5, endWork)
+	defer lastCall.Stop()
+	select {
+	case <-received: // and with it every callback
+	case <-time.After(p.cfg.StopTimeout):
+		// It waits for a broker that is away. Its goroutines end when its owner closes it; what they still hand to
+		// r.handle is given back at once.
+		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost", "subscription", p.source.String())
+	}
+	for range cap(r.checks) {
+		r.checks <- struct{}{} // until the last one is free; lastCall ends those that wait
+	}
+	endWork()
+	workers.Wait()
+	return nil
+}
+
+// receiveRetryMax is the longest pause before the client is started again.
+const receiveRetryMax = 30 * time.Second
+
+// receive lets the client pull messages until the projector is stopped. The
+// client goes on by itself when its connection breaks; it gives up when the
+// broker refuses, as for a subscription that does not exist.
+func (r *run) receive() {
+	for failures := 0; r.stopping.Err() == nil; failures++ {
+		start := time.Now()
+		err := r.source.Receive(r.stopping, r.handle)
+		if r.stopping.Err() != nil {
+			return
+		}
+		if time.Since(start) > receiveRetryMax {
+			failures = 0
+		}
+		pause := backoff(failures, r.cfg.RetryMin, receiveRetryMax)
+		r.metrics.failed(r.work, failedReceive)
+		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", r.source.String(), "retry_in", pause, "err", err)
+		sleep(r.stopping, pause)
+	}
+}

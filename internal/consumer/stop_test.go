@@ -1,0 +1,115 @@
+package consumer_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+)
+
+// A stop while the database is away does not wait for it: everything is given
+// back at once.
+func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{onProject: func(context.Context, []domain.Event) error { return unavailable() }}
+		start := time.Now()
+		read := project(t, consumer.Config{RetryMin: time.Hour, RetryMax: time.Hour}, store, messages(t, 300), time.Second)
+		if took := time.Since(start) - time.Second; took > 10*time.Millisecond {
+			t.Errorf("Run returned %s after ctx was done, want at once", took)
+		}
+		if got := read.counter("consumer.nacks")[""]; got != 300 {
+			t.Errorf("consumer.nacks = %d, want 300", got)
+		}
+	})
+}
+
+// A stop lets a transaction under way finish, and gives back what is not
+// committed after four fifths of StopTimeout.
+func TestProjectorFinishesWhatIsInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, stuck := message(t, videoEvent(uuid.New(), 1, domain.VideoCreated)), message(t, videoEvent(uuid.New(), 1, domain.VideoCreated))
+		store := &memStore{}
+		store.onProject = func(ctx context.Context, events []domain.Event) error {
+			wait := 3 * time.Second
+			if events[0].ID.String() == stuck.ID {
+				wait = time.Hour
+			}
+			select {
+			case <-time.After(wait):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		start := time.Now()
+		cfg := consumer.Config{BatchSize: 1, TransactionTimeout: 2 * time.Hour, StopTimeout: 5 * time.Second}
+		read := project(t, cfg, store, fakeSource{slow, stuck}, time.Second)
+		if took := time.Since(start) - time.Second; took != 4*time.Second {
+			t.Errorf("Run returned %s after ctx was done, want 4s", took)
+		}
+		if got := read.counter("consumer.events")["applied"]; got != 1 {
+			t.Errorf("consumer.events applied = %d, want the one that was under way", got)
+		}
+		if got := read.counter("consumer.nacks")[""]; got != 1 {
+			t.Errorf("consumer.nacks = %d, want the one that was stuck", got)
+		}
+	})
+}
+
+// What is too late is given back wherever it is: with a worker, in a batch that
+// no worker is free for, or not collected yet.
+func TestProjectorGivesBackEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{onProject: func(ctx context.Context, _ []domain.Event) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		read := project(t, consumer.Config{Workers: 1, BatchSize: 2, StopTimeout: time.Second}, store, messages(t, 10), time.Second)
+		if got := read.counter("consumer.nacks")[""]; got != 10 {
+			t.Errorf("consumer.nacks = %d, want 10", got)
+		}
+	})
+}
+
+// A client that does not stop is left behind, but no call of the store is.
+func TestProjectorLeavesClientThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		store := &memStore{onProject: func(ctx context.Context, _ []domain.Event) error {
+			calls.Add(1)
+			defer calls.Add(-1)
+			<-ctx.Done()
+			time.Sleep(1500 * time.Millisecond) // a slow rollback
+			return ctx.Err()
+		}}
+		source := hangingSource{fakeSource: messages(t, 1), release: make(chan struct{})}
+		defer close(source.release)
+		start := time.Now()
+		project(t, consumer.Config{StopTimeout: 5 * time.Second}, store, source, time.Second)
+		if took := time.Since(start) - time.Second; took != 5500*time.Millisecond {
+			t.Errorf("Run returned %s after ctx was done, want 5.5s", took)
+		}
+		if got := calls.Load(); got != 0 {
+			t.Errorf("calls of the store after Run = %d, want 0", got)
+		}
+	})
+}
+
+// hangingSource does not stop before it is released.
+type hangingSource struct {
+	fakeSource
+	release chan struct{}
+}
+
+func (s hangingSource) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
+	err := s.fakeSource.Receive(ctx, f)
+	<-s.release
+	return err
+}

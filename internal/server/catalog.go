@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// CatalogStore remembers the catalog.
+type CatalogStore interface {
+	// GetEntry answers an entry, a hidden one too; domain.NotFound when no event
+	// of the video has been seen.
+	GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error)
+	// ListEntries answers a page of the visible entries.
+	ListEntries(ctx context.Context, query domain.EntryQuery) ([]domain.Entry, error)
+	// SearchEntries answers a page of the visible entries that match, best first.
+	SearchEntries(ctx context.Context, query domain.SearchQuery) ([]domain.Match, error)
+	// ListChanges answers the next changes behind a position, in order, hidden
+	// entries too; of several changes of one entry only the last.
+	ListChanges(ctx context.Context, after domain.Position, limit int) ([]domain.Change, error)
+}
+
+// Changes tells when to look at the catalog again.
+type Changes interface {
+	// Changed answers a channel that is closed at the next change of the catalog
+	// made by this process. Others change it too, so it is no more than a hint.
+	Changed() <-chan struct{}
+}
+
+// catalogService answers from the projection.
+type catalogService struct {
+	catalogv1.UnimplementedCatalogServiceServer
+	store   CatalogStore
+	changes Changes
+	maxWait time.Duration // how long GetCatalogEntry waits for a version
+	// draining is closed when the server begins to stop; then drainWait is how
+	// long GetCatalogEntry goes on waiting.
+	draining  <-chan struct{}
+	drainWait time.Duration
+}
+
+func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1.GetCatalogEntryRequest) (*catalogv1.CatalogEntry, error) {
+	id, err := parseName("name", catalogEntries, request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	entry, err := s.look(ctx, id)
+	if err == nil && entry.Version < request.GetMinVersion() {
+		entry, err = s.awaitVersion(ctx, id, request.GetMinVersion())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !entry.Visible {
+		return nil, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+	}
+	return entryToProto(entry), nil
+}
+
+// look answers an entry. One that nothing is known of is at version 0.
+func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+	entry, err := s.store.GetEntry(ctx, id)
+	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
+		return domain.Entry{}, nil
+	}
+	return entry, err
+}
+
+// How often GetCatalogEntry looks for a version: soon after a change in this
+// process, but not at every one of many; ever less often for the changes of
+// other processes.
+const (
+	awaitGap     = 5 * time.Millisecond
+	awaitPoll    = 20 * time.Millisecond
+	awaitPollMax = 250 * time.Millisecond
+)
+
+// awaitVersion answers an entry that is at a version or a later one.
+func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
+	wait := s.maxWait
+	if deadline, ok := ctx.Deadline(); ok {
+		// Nine tenths of what the caller allows, so that our answer, which says
+		// more than the caller's own timeout, still arrives.
+		wait = min(wait, time.Until(deadline)*9/10)
+	}
+	deadline, timeout := time.Now().Add(wait), time.After(wait)
+	draining := s.draining
+	for poll := awaitPoll; ; poll = min(2*poll, awaitPollMax) {
+		changed := s.changes.Changed() // before the read, or a change between the two is missed
+		started := time.Now()
+		entry, err := s.look(ctx, id)
+		if err != nil || entry.Version >= version {
+			return entry, err
+		}
+		select {
+		case <-changed:
+			pause(ctx, awaitGap-time.Since(started))
+		case <-time.After(poll):
+		case <-draining:
+			draining = nil // closed for good
+			timeout = time.After(min(time.Until(deadline), s.drainWait))
+		case <-timeout:
+			if draining == nil {
+				return domain.Entry{}, errDraining
+			}
+			return domain.Entry{}, errNotSeen(version, entry.Version)
+		case <-ctx.Done():
+			return domain.Entry{}, ctx.Err()
+		}
+	}
+}
+
+// pause waits, unless ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
+	p, err := newPager[domain.EntryCursor](request)
+	if err != nil {
+		return nil, err
+	}
+	if p.after != nil && strings.ContainsRune(p.after.Title, 0) { // made up: no title has it
+		return nil, p.tokens.invalid()
+	}
+	query := domain.EntryQuery{After: p.after, Limit: p.limit()}
+	if err := filterEntries(request.GetFilter(), &query); err != nil {
+		return nil, err
+	}
+	if err := orderEntries(request.GetOrderBy(), &query); err != nil {
+		return nil, err
+	}
+	found, err := s.store.ListEntries(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	page, next, err := pageOf(p, found, entryToProto, func(e domain.Entry) domain.EntryCursor {
+		cursor := domain.EntryCursor{PublishTime: e.PublishTime, VideoID: e.VideoID}
+		if query.ByTitle {
+			cursor = domain.EntryCursor{Title: e.Title, VideoID: e.VideoID}
+		}
+		return cursor
+	})
+	return &catalogv1.ListCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
+}
+
+func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
+	p, err := newPager[domain.MatchCursor](request)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.store.SearchEntries(ctx, domain.SearchQuery{Words: request.GetQuery(), After: p.after, Limit: p.limit()})
+	if err != nil {
+		return nil, err
+	}
+	page, next, err := pageOf(p, found, matchToProto, func(m domain.Match) domain.MatchCursor {
+		return domain.MatchCursor{Rank: m.Rank, VideoID: m.VideoID}
+	})
+	return &catalogv1.SearchCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
+}
+
+func matchToProto(m domain.Match) *catalogv1.CatalogEntry { return entryToProto(m.Entry) }

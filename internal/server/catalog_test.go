@@ -1,0 +1,222 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+func entryName(v *videov1.Video) string {
+	return "catalogEntries/" + strings.TrimPrefix(v.GetName(), "videos/")
+}
+
+// A caller who asks for the version that a command answered reads the own
+// write, however far behind the projection is.
+func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+		v := mustCreate(t, c, film())
+		r.store.pauseProjection()
+		published := mustPublish(t, c, v)
+		if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v)}); status.Code(err) != codes.NotFound {
+			t.Errorf("without min_version: %v, want NotFound at once", err)
+		}
+		before := r.store.readCount()
+		go func() {
+			for r.store.readCount() < before+2 { // it waits by now
+				time.Sleep(time.Millisecond)
+			}
+			r.store.resumeProjection()
+		}()
+		entry, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: published.GetVersion()})
+		if err != nil || entry.GetVersion() != published.GetVersion() {
+			t.Errorf("with min_version: %v, %v, want version %d", entry, err, published.GetVersion())
+		}
+	})
+}
+
+// Who waits in vain learns which version there was, also when the own deadline
+// is what ended the wait.
+func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{MaxWait: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+		v := mustCreate(t, c, film())
+		for name, timeout := range map[string]time.Duration{"the server's": time.Minute, "the caller's": 250 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			_, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
+			if _, isREST := errors.AsType[net.Error](err); isREST && name == "the caller's" {
+				continue // the deadline of an HTTP client does not reach the server
+			}
+			if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 1") {
+				t.Errorf("with %s limit: %v, want DeadlineExceeded that says version 1", name, err)
+			}
+		}
+		_, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + uuid.NewString(), MinVersion: 1})
+		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 0") {
+			t.Errorf("of a video nobody knows: %v, want DeadlineExceeded that says version 0", err)
+		}
+		if log := r.log.String(); log != "" {
+			t.Errorf("log = %s, want nothing", log)
+		}
+	})
+}
+
+func newCatalogService(store *fakeStore) *catalogService {
+	return &catalogService{store: store, changes: store, maxWait: 10 * time.Second, drainWait: 2 * time.Second}
+}
+
+func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
+	t.Helper()
+	stamp := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}
+	event, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "x"}, stamp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := store.CreateVideo(t.Context(), uuid.Nil, nil, event)
+	if err == nil && published {
+		v, err = store.ChangeVideo(t.Context(), v.ID, domain.Publish(domain.AnyVersion, stamp))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// A change by this process is seen at once, one by another process soon, and
+// neither a busy nor a quiet projection makes a waiting call read all the time.
+func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		otherSide bool          // who projects
+		noise     time.Duration // how often something else changes; 0: never
+		after     time.Duration // when the version comes
+		within    time.Duration // how long after that the answer does
+		reads     int           // at most
+	}{
+		"this process":         {false, 0, 3 * time.Second, 5 * time.Millisecond, 20},
+		"another process":      {true, 0, 3 * time.Second, 250 * time.Millisecond, 20},
+		"at once":              {false, 0, time.Millisecond, 5 * time.Millisecond, 3},
+		"while others change":  {false, time.Millisecond, time.Second, 5 * time.Millisecond, 210},
+		"another one, at once": {true, 0, time.Millisecond, 20 * time.Millisecond, 3},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFakeStore()
+				store.otherSide = tt.otherSide
+				v := seed(t, store, false)
+				stop := make(chan struct{})
+				defer close(stop)
+				go func() {
+					for tt.noise > 0 {
+						select {
+						case <-stop:
+							return
+						case <-time.After(tt.noise):
+							store.mu.Lock()
+							store.projectWaiting()
+							store.mu.Unlock()
+						}
+					}
+				}()
+				time.AfterFunc(tt.after, func() {
+					_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+				})
+				began := time.Now()
+				entry, err := newCatalogService(store).GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
+				if err != nil || entry.GetVersion() != 2 {
+					t.Errorf("entry = %v, %v, want version 2", entry, err)
+				}
+				if got := time.Since(began) - tt.after; got > tt.within {
+					t.Errorf("answered %v after the version came, want within %v", got, tt.within)
+				}
+				if got := store.readCount(); got > tt.reads {
+					t.Errorf("%d reads, want at most %d", got, tt.reads)
+				}
+			})
+		})
+	}
+}
+
+// A change between the read and the wait is not missed: the wait would take
+// until the next poll.
+func TestGetCatalogEntryMissesNoChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		v := seed(t, store, false)
+		reads := 0
+		service := newCatalogService(store)
+		service.store = readHook{store, func() {
+			if reads++; reads == 2 { // the first in awaitVersion
+				_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+			}
+		}}
+		began := time.Now()
+		_, err := service.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
+		if took := time.Since(began); err != nil || took > awaitGap {
+			t.Errorf("answered %v after %v, want nil within %v", err, took, awaitGap)
+		}
+	})
+}
+
+// readHook calls a function after every read of an entry.
+type readHook struct {
+	CatalogStore
+	after func()
+}
+
+func (h readHook) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+	entry, err := h.CatalogStore.GetEntry(ctx, id)
+	h.after()
+	return entry, err
+}
+
+// A server that stops lets a call wait a little longer, not to the end.
+func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		published bool
+		want      error
+		after     time.Duration
+	}{
+		"in vain":      {false, errDraining, 3 * time.Second},
+		"with success": {true, nil, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFakeStore()
+				v := seed(t, store, false)
+				service := newCatalogService(store)
+				draining := make(chan struct{})
+				service.draining = draining
+				time.AfterFunc(time.Second, func() { close(draining) })
+				if tt.published {
+					time.AfterFunc(tt.after, func() {
+						_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
+					})
+				}
+				began := time.Now()
+				_, err := service.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
+				if took := time.Since(began).Round(100 * time.Millisecond); !errors.Is(err, tt.want) || took != tt.after {
+					t.Errorf("answered %v after %v, want %v after %v", err, took, tt.want, tt.after)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// The collections of the resource names.
+const (
+	videos         = "videos/"
+	catalogEntries = "catalogEntries/"
+)
+
+// parseName answers the id in a resource name. The rules in api/proto have
+// checked the name already.
+func parseName(field, collection, name string) (uuid.UUID, error) {
+	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
+	if err != nil {
+		return uuid.Nil, domain.InvalidField(field, "must be %s{uuid}", collection)
+	}
+	return id, nil
+}
+
+// detailsOf reads what a client may write of a video. Times are kept in whole
+// milliseconds, which is what events carry.
+func detailsOf(v *videov1.Video) domain.Details {
+	return domain.Details{
+		Title:        v.GetTitle(),
+		Description:  v.GetDescription(),
+		ReleaseYear:  v.GetReleaseYear(),
+		Duration:     v.GetDuration().AsDuration().Truncate(time.Millisecond),
+		LanguageCode: v.GetLanguageCode(),
+		Tags:         v.GetTags(),
+	}
+}
+
+var stateByName = map[string]domain.State{
+	videov1.Video_STATE_DRAFT.String():     domain.Draft,
+	videov1.Video_STATE_PUBLISHED.String(): domain.Published,
+}
+
+var protoState = map[domain.State]videov1.Video_State{
+	domain.Draft:     videov1.Video_STATE_DRAFT,
+	domain.Published: videov1.Video_STATE_PUBLISHED,
+}
+
+func videoToProto(v domain.Video) *videov1.Video {
+	return &videov1.Video{
+		Name:         videos + v.ID.String(),
+		Title:        v.Title,
+		Description:  v.Description,
+		ReleaseYear:  v.ReleaseYear,
+		Duration:     optionalDuration(v.Duration),
+		LanguageCode: v.LanguageCode,
+		Tags:         v.Tags,
+		State:        protoState[v.State],
+		Version:      v.Version,
+		CreateTime:   optionalTime(v.CreateTime),
+		UpdateTime:   optionalTime(v.UpdateTime),
+		PublishTime:  optionalTime(v.PublishTime),
+		DeleteTime:   optionalTime(v.DeleteTime),
+		Etag:         etag(v.Version),
+	}
+}
+
+func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
+	return &catalogv1.CatalogEntry{
+		Name:         catalogEntries + e.VideoID.String(),
+		Video:        videos + e.VideoID.String(),
+		Title:        e.Title,
+		Description:  e.Description,
+		ReleaseYear:  e.ReleaseYear,
+		Duration:     optionalDuration(e.Duration),
+		LanguageCode: e.LanguageCode,
+		Tags:         e.Tags,
+		Version:      e.Version,
+		PublishTime:  optionalTime(e.PublishTime),
+		UpdateTime:   optionalTime(e.UpdateTime),
+	}
+}
+
+func optionalTime(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func optionalDuration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// etag is a quoted version (AIP-154, RFC 9110, section 8.8.3).
+func etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
+
+// expectedVersion answers the version that an etag stands for. What this
+// server never sent is no version a video ever has.
+func expectedVersion(tag string) int64 {
+	if tag == "" {
+		return domain.AnyVersion
+	}
+	const never = -1
+	version, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
+	if err != nil || version < 1 || etag(version) != tag {
+		return never
+	}
+	return version
+}

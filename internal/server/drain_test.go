@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// A server that stops under load answers every request that it accepted, over
+// every transport; a client sees an error only where its request never got in.
+func TestDrainAnswersWhatItAccepted(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	r.store.before = func(context.Context, string) error {
+		time.Sleep(rand.N(2 * time.Millisecond))
+		return nil
+	}
+	shared, sharedREST := r.grpcClient(t), r.restClient(t, true)
+	clients := []client{
+		shared, shared, sharedREST, sharedREST,
+		r.grpcClient(t), r.grpcClient(t), r.restClient(t, false), r.restClient(t, false), r.restClient(t, true), r.restClient(t, true),
+	}
+	var answered atomic.Int64
+	var workers sync.WaitGroup
+	for worker, c := range clients {
+		workers.Go(func() {
+			var err error
+			for i := 0; err == nil; i++ {
+				var created *videov1.Video
+				title := fmt.Sprintf("%d/%d", worker, i)
+				created, err = c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+				if err == nil {
+					answered.Add(1)
+					_, err = c.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: created.GetName()})
+				}
+			}
+			// An answer of the server would show that it accepted the request.
+			_, lostREST := errors.AsType[*url.Error](err)
+			lostGRPC := status.Code(err) == codes.Unavailable && !strings.Contains(err.Error(), errDraining.Message)
+			if !lostREST && !lostGRPC {
+				t.Errorf("worker %d: %v, want success or a lost connection", worker, err)
+			}
+		})
+	}
+	for _, c := range []client{shared, sharedREST, r.restClient(t, false)} {
+		workers.Go(func() {
+			stream := watchFrom(t, c, "")
+			for {
+				if _, err := stream.Recv(); err != nil {
+					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errDraining.Message) {
+						t.Errorf("watch: %v, want Unavailable from the server", err)
+					}
+					return
+				}
+			}
+		})
+	}
+	for answered.Load() < 200 && !t.Failed() {
+		time.Sleep(time.Millisecond)
+	}
+	began := time.Now()
+	r.stop()
+	workers.Wait()
+	if err := <-r.done; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("Run took %v to end, want below the drain timeout", took)
+	}
+	if got, want := int64(len(r.store.allEvents())), answered.Load(); got != want {
+		t.Errorf("%d videos were created, but clients know of %d", got, want)
+	}
+	if log := r.log.String(); log != "" {
+		t.Errorf("log = %s, want no call that failed or was cut off", log)
+	}
+}
+
+// hang makes calls of the store wait until the test lets them go on.
+func hang(r *running) (entered <-chan struct{}, release func()) {
+	in, out := make(chan struct{}, 100), make(chan struct{})
+	r.store.before = func(ctx context.Context, _ string) error {
+		in <- struct{}{}
+		select {
+		case <-out:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return in, func() { close(out) }
+}
+
+// A slow call that is under way when the server stops comes to its end.
+func TestDrainWaitsForCallsInFlight(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+		entered, release := hang(r)
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+			result <- err
+		}()
+		<-entered
+		r.stop()
+		select {
+		case err := <-r.done:
+			t.Errorf("Run() = %v while a call is under way", err)
+		case <-time.After(200 * time.Millisecond):
+		}
+		release()
+		if err := <-result; err != nil {
+			t.Errorf("CreateVideo() = %v, want success", err)
+		}
+	})
+}
+
+// A call that does not end is cut off when the drain timeout is over, and its
+// handler is done before Run is.
+func TestDrainEndsInTime(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{DrainTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+		entered, _ := hang(r)
+		var inside atomic.Int64
+		hanging := r.store.before
+		r.store.before = func(ctx context.Context, method string) error {
+			inside.Add(1)
+			defer inside.Add(-1)
+			return hanging(ctx, method)
+		}
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+			result <- err
+		}()
+		<-entered
+		began := time.Now()
+		r.stop()
+		if err := <-r.done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
+			t.Errorf("Run took %v to end, want about the drain timeout", took)
+		}
+		if got := inside.Load(); got != 0 {
+			t.Errorf("%d handlers are at work after Run, want 0", got)
+		}
+		if err := <-result; err == nil {
+			t.Error("CreateVideo() succeeded, want an error")
+		}
+		if log := r.log.String(); !strings.Contains(log, "cutting off") {
+			t.Errorf("log = %q, want it to tell", log)
+		}
+	})
+}
+
+// While it waits for load balancers to notice, a server says that it stops and
+// serves as before.
+func TestDrainDelayKeepsServing(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{DrainDelay: 2 * time.Second})
+	c := r.grpcClient(t)
+	conn := r.dial(t)
+	mustCreate(t, c, film())
+	began := time.Now()
+	r.stop()
+	for {
+		response, got := ask(t, r, "GET", "/health/ready", "")
+		if response.StatusCode == http.StatusServiceUnavailable && got["status"] == "draining" {
+			break
+		}
+		if time.Since(began) > time.Second {
+			t.Fatalf("ready: status %d (%v), want 503", response.StatusCode, got)
+		}
+	}
+	if response, _ := ask(t, r, "GET", "/health/live", ""); response.StatusCode != http.StatusOK {
+		t.Errorf("live: status %d, want 200", response.StatusCode)
+	}
+	for _, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
+		response, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil || response.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("Check(%q) = %v, %v, want NOT_SERVING", service, response, err)
+		}
+	}
+	for _, c := range []client{c, r.restClient(t, false), r.restClient(t, true)} {
+		v := mustPublish(t, c, mustCreate(t, c, film()))
+		if _, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2}); err != nil {
+			t.Errorf("GetCatalogEntry() = %v, want success", err)
+		}
+		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("a new watch = %v, want Unavailable", err)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// fakeStore is both stores in memory. It really applies decisions and folds
+// events, so that what a test sees over the API is what domain decides.
+type fakeStore struct {
+	// before, if set, is called first in every method, with its name.
+	before func(ctx context.Context, method string) error
+
+	mu        sync.Mutex
+	videos    map[uuid.UUID]domain.Video
+	requests  map[uuid.UUID]fakeRequest
+	entries   map[uuid.UUID]domain.Change
+	position  uint64
+	changed   chan struct{}
+	paused    bool // the projection is
+	otherSide bool // it happens in another process: nothing is announced here
+	waiting   []domain.Event
+	events    []domain.Event // all there ever were
+	reads     int            // of the catalog
+}
+
+type fakeRequest struct {
+	fingerprint []byte
+	video       uuid.UUID
+}
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{
+		videos:   make(map[uuid.UUID]domain.Video),
+		requests: make(map[uuid.UUID]fakeRequest),
+		entries:  make(map[uuid.UUID]domain.Change),
+		changed:  make(chan struct{}),
+	}
+}
+
+func (s *fakeStore) enter(ctx context.Context, method string) error {
+	if s.before != nil {
+		if err := s.before(ctx, method); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error) {
+	if err := s.enter(ctx, "CreateVideo"); err != nil {
+		return domain.Video{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if first, ok := s.requests[requestID]; ok && requestID != uuid.Nil {
+		if !bytes.Equal(first.fingerprint, fingerprint) {
+			return domain.Video{}, &domain.Error{Kind: domain.Exists, Field: "request_id", Message: "was used to create another video"}
+		}
+		return s.videos[first.video], nil
+	}
+	s.requests[requestID] = fakeRequest{fingerprint, event.Video.ID}
+	s.record(*event)
+	return event.Video, nil
+}
+
+func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
+	if err := s.enter(ctx, "ChangeVideo"); err != nil {
+		return domain.Video{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.videos[id]
+	if !ok {
+		return domain.Video{}, domain.Errorf(domain.NotFound, "video %q does not exist", id)
+	}
+	event, err := decide(v)
+	if event == nil || err != nil {
+		return v, err
+	}
+	s.record(*event)
+	return event.Video, nil
+}
+
+func (s *fakeStore) record(event domain.Event) {
+	s.videos[event.Video.ID] = event.Video
+	s.events = append(s.events, event)
+	s.waiting = append(s.waiting, event)
+	if !s.paused {
+		s.projectWaiting()
+	}
+}
+
+func (s *fakeStore) projectWaiting() {
+	for _, event := range s.waiting {
+		s.position++
+		entry, _ := domain.Fold(s.entries[event.Video.ID].Entry, event)
+		s.entries[event.Video.ID] = domain.Change{Entry: entry, Position: domain.Position{Transaction: s.position, VideoID: event.Video.ID}}
+	}
+	s.waiting = nil
+	if !s.otherSide {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+}
+
+// pauseProjection stops the projection; resumeProjection catches up.
+func (s *fakeStore) pauseProjection() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = true
+}
+
+func (s *fakeStore) resumeProjection() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = false
+	s.projectWaiting()
+}
+
+func (s *fakeStore) allEvents() []domain.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+func (s *fakeStore) readCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads
+}
+
+func (s *fakeStore) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
+	if err := s.enter(ctx, "GetVideo"); err != nil {
+		return domain.Video{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.videos[id]
+	if !ok {
+		return v, domain.Errorf(domain.NotFound, "video %q does not exist", id)
+	}
+	return v, nil
+}
+
+func (s *fakeStore) ListVideos(ctx context.Context, q domain.VideoQuery) ([]domain.Video, error) {
+	if err := s.enter(ctx, "ListVideos"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	order := func(a, b domain.Video) int {
+		c := cmp.Or(a.CreateTime.Compare(b.CreateTime), bytes.Compare(a.ID[:], b.ID[:]))
+		if q.OldestFirst {
+			return c
+		}
+		return -c
+	}
+	var found []domain.Video
+	for _, v := range s.videos {
+		isAfter := q.After == nil || order(v, domain.Video{ID: q.After.ID, CreateTime: q.After.CreateTime}) > 0
+		if isAfter && (q.ShowDeleted || !v.Deleted()) && (q.State == "" || v.State == q.State) &&
+			(q.LanguageCode == "" || v.LanguageCode == q.LanguageCode) {
+			found = append(found, v)
+		}
+	}
+	slices.SortFunc(found, order)
+	return found[:min(len(found), q.Limit)], nil
+}
+
+func (s *fakeStore) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *fakeStore) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+	if err := s.enter(ctx, "GetEntry"); err != nil {
+		return domain.Entry{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	change, ok := s.entries[id]
+	if !ok {
+		return domain.Entry{}, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+	}
+	return change.Entry, nil
+}
+
+func (s *fakeStore) ListEntries(ctx context.Context, q domain.EntryQuery) ([]domain.Entry, error) {
+	if err := s.enter(ctx, "ListEntries"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	order := func(a, b domain.Entry) int {
+		if q.ByTitle {
+			return cmp.Or(strings.Compare(a.Title, b.Title), bytes.Compare(a.VideoID[:], b.VideoID[:]))
+		}
+		return -cmp.Or(a.PublishTime.Compare(b.PublishTime), bytes.Compare(a.VideoID[:], b.VideoID[:]))
+	}
+	var found []domain.Entry
+	for _, change := range s.entries {
+		e := change.Entry
+		isAfter := q.After == nil ||
+			order(e, domain.Entry{VideoID: q.After.VideoID, PublishTime: q.After.PublishTime, Details: domain.Details{Title: q.After.Title}}) > 0
+		hasTags := !slices.ContainsFunc(q.Tags, func(tag string) bool { return !slices.Contains(e.Tags, tag) })
+		if isAfter && hasTags && e.Visible && (q.LanguageCode == "" || e.LanguageCode == q.LanguageCode) &&
+			(q.ReleaseYear == 0 || e.ReleaseYear == q.ReleaseYear) {
+			found = append(found, e)
+		}
+	}
+	slices.SortFunc(found, order)
+	return found[:min(len(found), q.Limit)], nil
+}
+
+// SearchEntries ranks by how often the words are in the title.
+func (s *fakeStore) SearchEntries(ctx context.Context, q domain.SearchQuery) ([]domain.Match, error) {
+	if err := s.enter(ctx, "SearchEntries"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	order := func(a, b domain.Match) int {
+		return -cmp.Or(cmp.Compare(a.Rank, b.Rank), bytes.Compare(a.VideoID[:], b.VideoID[:]))
+	}
+	var found []domain.Match
+	for _, change := range s.entries {
+		m := domain.Match{Entry: change.Entry, Rank: float32(strings.Count(change.Title, q.Words)) / 3}
+		isAfter := q.After == nil || order(m, domain.Match{Entry: domain.Entry{VideoID: q.After.VideoID}, Rank: q.After.Rank}) > 0
+		if m.Visible && m.Rank > 0 && isAfter {
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, order)
+	return found[:min(len(found), q.Limit)], nil
+}
+
+func (s *fakeStore) ListChanges(ctx context.Context, after domain.Position, limit int) ([]domain.Change, error) {
+	if err := s.enter(ctx, "ListChanges"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	var found []domain.Change
+	for _, change := range s.entries {
+		if change.Position.Transaction > after.Transaction {
+			found = append(found, change)
+		}
+	}
+	slices.SortFunc(found, func(a, b domain.Change) int { return cmp.Compare(a.Position.Transaction, b.Position.Transaction) })
+	return found[:min(len(found), limit)], nil
+}

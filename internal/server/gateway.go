@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// newGateway answers the REST API, as api/proto maps it, with calls over conn.
+func newGateway(conn *grpc.ClientConn, maxReceive int64) (http.Handler, error) {
+	strictQueries()
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &strictJSON{JSONPb: &runtime.JSONPb{
+			// Numbers, texts and lists are there even when empty, so that a client
+			// need not guess; a message that is not set, such as delete_time, is
+			// left out, because null would look like a value.
+			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
+		}}),
+		runtime.WithIncomingHeaderMatcher(headerToMetadata),
+		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithRoutingErrorHandler(routingError),
+		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
+	)
+	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		videov1.RegisterVideoServiceHandler,
+		catalogv1.RegisterCatalogServiceHandler,
+	} {
+		if err := register(context.Background(), mux, conn); err != nil {
+			return nil, fmt.Errorf("register gateway: %w", err)
+		}
+	}
+	return http.MaxBytesHandler(mux, maxReceive), nil
+}
+
+// headerToMetadata lets through what ties a call to its trace, and nothing else
+// (but the gateway always passes on Authorization, the host and the address of
+// the caller).
+func headerToMetadata(header string) (string, bool) {
+	switch name := strings.ToLower(header); name {
+	case "traceparent", "tracestate", "x-request-id":
+		return name, true
+	}
+	return "", false
+}
+
+// routingError answers 405, where the gateway by itself would answer 501.
+func routingError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
+	if httpStatus != http.StatusMethodNotAllowed {
+		runtime.DefaultRoutingErrorHandler(ctx, mux, marshaler, w, r, httpStatus)
+		return
+	}
+	runtime.HTTPError(ctx, mux, marshaler, w, r, &runtime.HTTPStatusError{
+		HTTPStatus: httpStatus,
+		Err:        status.Errorf(codes.Unimplemented, "no method %s here", r.Method),
+	})
+}
+
+// strictJSON is JSON in which a mistake is an error: a field that does not
+// exist, or something behind the end.
+type strictJSON struct{ *runtime.JSONPb }
+
+func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
+	wrapper, ok := j.JSONPb.NewDecoder(r).(runtime.DecoderWrapper) // as it documents
+	return runtime.DecoderFunc(func(v any) error {
+		if !ok {
+			return errors.New("gateway: NewDecoder answers no DecoderWrapper")
+		}
+		if err := wrapper.Decode(v); err != nil {
+			return readable(err)
+		}
+		switch _, err := wrapper.Token(); {
+		case err == nil:
+			return errors.New("the body goes on behind its end")
+		case !errors.Is(err, io.EOF):
+			return readable(err)
+		}
+		return nil
+	})
+}
+
+// readable takes out what protobuf puts into its errors so that nobody depends
+// on them (google.golang.org/protobuf/internal/errors).
+func readable(err error) error {
+	if errors.Is(err, io.EOF) {
+		return err // there is no body, which may be fine
+	}
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	return errors.New("body: " + strings.TrimPrefix(text, "proto: "))
+}
+
+// strictQueries makes the gateway read queries our way. The library keeps the
+// parser in a global variable, so it is set once and not per server.
+var strictQueries = sync.OnceFunc(func() {
+	runtime.NewServeMux(runtime.SetQueryParameterParser(strictQuery{}))
+})
+
+// strictQuery reads the parameters of a query, and refuses those that do not
+// exist: a caller who misspells etag counts on a check that would not happen.
+type strictQuery struct{ runtime.DefaultQueryParser }
+
+func (q strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {
+	fields := message.ProtoReflect().Descriptor().Fields()
+	for key := range values {
+		field := fields.ByTextName(key)
+		if field == nil {
+			field = fields.ByJSONName(key)
+		}
+		if field == nil || taken.HasCommonPrefix([]string{string(field.Name())}) {
+			return fmt.Errorf("query: unknown parameter %q", key)
+		}
+	}
+	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {
+		return fmt.Errorf("query: %w", err)
+	}
+	if update, ok := message.(*videov1.UpdateVideoRequest); ok {
+		fixMask(update, values.Has("updateMask") || values.Has("update_mask"))
+	}
+	return nil
+}
+
+// fixMask makes the update mask of a PATCH that of the gRPC API. One that the
+// caller gave may have the names of JSON. One that the gateway made of the
+// body loses what cannot be changed, so that a client may read a video, change
+// it and send it back with its name, etag and times (AIP-203).
+func fixMask(update *videov1.UpdateVideoRequest, given bool) {
+	mask := update.GetUpdateMask()
+	if given {
+		fields := update.GetVideo().ProtoReflect().Descriptor().Fields()
+		for i, path := range mask.GetPaths() {
+			if field := fields.ByJSONName(path); field != nil {
+				mask.Paths[i] = string(field.Name())
+			}
+		}
+		return
+	}
+	mask.Paths = slices.DeleteFunc(mask.GetPaths(), func(path string) bool {
+		return !slices.Contains(domain.AllFields(), domain.Field(path))
+	})
+}

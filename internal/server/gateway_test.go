@@ -1,0 +1,237 @@
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/api"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// ask sends one HTTP request and answers the response and its JSON.
+func ask(t *testing.T, r *running, method, path, body string, header ...string) (*http.Response, map[string]any) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := response.Header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("%s %s: content type %q, want JSON; body %q", method, path, got, text)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatalf("%s %s: %v in %q", method, path, err, text)
+	}
+	return response, fields
+}
+
+// A mistake in a REST call is refused, with a message that names it, and
+// changes nothing.
+func TestGatewayIsStrict(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{MaxReceive: 10_000})
+	v := mustCreate(t, r.grpcClient(t), film())
+	path := "/v1/" + v.GetName()
+	tests := map[string]struct {
+		method, path, body string
+		status             int
+		text               string
+	}{
+		"unknown field":         {"POST", "/v1/videos", `{"title": "x", "titel": "y"}`, 400, `unknown field "titel"`},
+		"unknown field, PATCH":  {"PATCH", path, `{"titel": "y"}`, 400, `unknown field "titel"`},
+		"unknown field, custom": {"POST", path + ":publish", `{"tag": "y"}`, 400, `unknown field "tag"`},
+		"twice":                 {"POST", "/v1/videos", `{"title": "x", "title": "y"}`, 400, `duplicate field "title"`},
+		"wrong type":            {"POST", "/v1/videos", `{"title": 1}`, 400, "string"},
+		"not JSON":              {"POST", "/v1/videos", `title`, 400, "body:"},
+		"cut off":               {"POST", "/v1/videos", `{"title": "x`, 400, "body: unexpected EOF"},
+		"more than one":         {"POST", "/v1/videos", `{"title": "x"} {}`, 400, "goes on behind its end"},
+		"no UTF-8":              {"POST", "/v1/videos", "{\"title\": \"\xff\"}", 400, "UTF-8"},
+		"null":                  {"POST", "/v1/videos", `null`, 400, ""},
+		"nothing":               {"POST", "/v1/videos", "", 400, "title"},
+		"too large":             {"POST", "/v1/videos", `{"title": "` + strings.Repeat("x", 10_000), 400, "too large"},
+		"too large, PATCH":      {"PATCH", path, `{"title": "` + strings.Repeat("x", 10_000), 400, "too large"},
+		"large behind its end":  {"POST", "/v1/videos", `{"title": "x"}` + strings.Repeat(" ", 10_000), 400, "too large"},
+		"unknown parameter":     {"DELETE", path + "?etga=1", "", 400, `unknown parameter "etga"`},
+		"parameter of the path": {"DELETE", path + "?name=x", "", 400, `unknown parameter "name"`},
+		"nested parameter":      {"POST", "/v1/videos?video.title=x", `{}`, 400, `unknown parameter "video.title"`},
+		"odd parameter":         {"GET", "/v1/videos?pageSize=x", "", 400, "page_size"},
+		"parameter twice":       {"GET", "/v1/videos?pageSize=1&page_size=2", "", 400, "duplicate"},
+		"mask of unknown":       {"PATCH", path + "?updateMask=titel", `{"title": "x"}`, 400, `"titel"`},
+		"mask of output":        {"PATCH", path + "?updateMask=state", `{"title": "x"}`, 400, `"state"`},
+		"empty mask":            {"PATCH", path + "?updateMask=", `{"title": "x"}`, 400, "update_mask"},
+		"unknown path":          {"GET", "/v1/films", "", 404, "Not Found"},
+		"root":                  {"GET", "/", "", 404, "Not Found"},
+		"two slashes":           {"GET", "/v1//videos", "", 404, "Not Found"},
+		"gRPC over HTTP/1.1":    {"POST", "/video.v1.VideoService/GetVideo", "", 404, "Not Found"},
+		"wrong method":          {"PUT", path, `{}`, 405, "no method PUT"},
+		"wrong verb":            {"POST", path + ":hide", `{}`, 405, "no method POST"},
+		"odd timeout":           {"GET", path, "", 400, "grpc-timeout"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var header []string
+			if name == "odd timeout" {
+				header = []string{"Grpc-Timeout", "soon"}
+			}
+			if name == "gRPC over HTTP/1.1" {
+				header = []string{"Content-Type", "application/grpc"}
+			}
+			response, fields := ask(t, r, tt.method, tt.path, tt.body, header...)
+			if response.StatusCode != tt.status {
+				t.Errorf("status = %d (%v), want %d", response.StatusCode, fields, tt.status)
+			}
+			if message, _ := fields["message"].(string); !strings.Contains(message, tt.text) || strings.Contains(message, "\u00a0") {
+				t.Errorf("message = %q, want it to contain %q", message, tt.text)
+			}
+		})
+	}
+	t.Cleanup(func() { // after the parallel ones
+		if got := len(r.store.allEvents()); got != 1 {
+			t.Errorf("%d events, want only the first: what was refused has no effect", got)
+		}
+	})
+}
+
+// JSON has the names and the shape that clients count on.
+func TestGatewayAnswersJSON(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	response, got := ask(t, r, "POST", "/v1/videos?requestId=6dbd2f2c-57f8-4e3b-9d3c-0a3f2f7c1a11", `{"title": "x", "duration": "1.5s"}`)
+	name, _ := got["name"].(string)
+	createTime := got["createTime"]
+	want := map[string]any{
+		"name": name, "title": "x", "description": "", "releaseYear": 0.0, "duration": "1.500s", "languageCode": "", "tags": []any{},
+		"state": "STATE_DRAFT", "version": "1", "createTime": createTime, "updateTime": createTime, "etag": `"1"`,
+	}
+	if diff := cmp.Diff(want, got); response.StatusCode != http.StatusOK || diff != "" {
+		t.Errorf("create: status %d (-want +got):\n%s", response.StatusCode, diff)
+	}
+	for header := range response.Header {
+		if strings.HasPrefix(header, "Grpc-") {
+			t.Errorf("header %s in the response, want none of gRPC's", header)
+		}
+	}
+	_, again := ask(t, r, "POST", "/v1/videos?request_id=6dbd2f2c-57f8-4e3b-9d3c-0a3f2f7c1a11", `{"title": "x", "duration": "1.5s"}`)
+	if again["name"] != name {
+		t.Errorf("repeated: name %v, want %v", again["name"], name)
+	}
+	_, list := ask(t, r, "GET", "/v1/catalogEntries", "")
+	if diff := cmp.Diff(map[string]any{"catalogEntries": []any{}, "nextPageToken": ""}, list); diff != "" {
+		t.Errorf("empty list (-want +got):\n%s", diff)
+	}
+	response, got = ask(t, r, "POST", "/"+"v1/"+name+":publish", `{"etag": "\"9\""}`)
+	wantError := map[string]any{"code": 10.0, "message": got["message"], "details": []any{}}
+	if diff := cmp.Diff(wantError, got); response.StatusCode != http.StatusConflict || diff != "" {
+		t.Errorf("stale etag: status %d, want 409 (-want +got):\n%s", response.StatusCode, diff)
+	}
+	response, got = ask(t, r, "GET", "/v1/videos?pageSize=-1", "")
+	details, _ := got["details"].([]any)
+	if response.StatusCode != http.StatusBadRequest || len(details) != 1 {
+		t.Fatalf("status %d with details %v, want 400 with one", response.StatusCode, details)
+	}
+	if diff := cmp.Diff("type.googleapis.com/google.rpc.BadRequest", details[0].(map[string]any)["@type"]); diff != "" {
+		t.Errorf("type of the detail (-want +got):\n%s", diff)
+	}
+}
+
+// PATCH changes the fields in the body, also to nothing; a video that was read
+// may be sent back as it came; and a given mask may have the names of JSON.
+func TestGatewayDerivesTheMask(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		query, body string
+		changed     []string
+	}{
+		"one":               {"", `{"title": "x"}`, []string{"title"}},
+		"to nothing":        {"", `{"title": "x", "description": "", "tags": [], "duration": null}`, []string{"title", "description", "duration", "tags"}},
+		"a given mask":      {"?updateMask=releaseYear,title", `{"releaseYear": 2000, "title": "x", "description": ""}`, []string{"title", "release_year"}},
+		"its other name":    {"?update_mask=release_year", `{"release_year": 2000, "title": "x"}`, []string{"release_year"}},
+		"everything":        {"?updateMask=*", `{"title": "x"}`, []string{"title", "description", "release_year", "duration", "language_code", "tags"}},
+		"as it was read":    {"", "", nil},
+		"read and changed":  {"", `"title": "x"`, []string{"title"}},
+		"only output":       {"", `{"state": "STATE_PUBLISHED", "version": "7"}`, nil},
+		"nothing":           {"", `{}`, nil},
+		"with the old etag": {"", `{"title": "x", "etag": "\"1\""}`, []string{"title"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, Config{})
+			path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
+			body := tt.body
+			if name == "as it was read" || name == "read and changed" {
+				_, read := ask(t, r, "GET", path, "")
+				if body != "" {
+					read["title"] = "x"
+				}
+				text, err := json.Marshal(read)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body = string(text)
+			}
+			if response, got := ask(t, r, "PATCH", path+tt.query, body); response.StatusCode != http.StatusOK {
+				t.Fatalf("status = %d (%v), want 200", response.StatusCode, got)
+			}
+			var changed []string
+			for _, event := range r.store.allEvents()[1:] {
+				changed = append(changed, event.ChangedFields...)
+			}
+			if diff := cmp.Diff(tt.changed, changed); diff != "" {
+				t.Errorf("changed fields (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// No header turns a POST into something else.
+func TestGatewayIgnoresMethodOverride(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	v := mustCreate(t, r.grpcClient(t), film())
+	for _, override := range []string{"DELETE", "GET"} {
+		response, _ := ask(t, r, "POST", "/v1/"+v.GetName(), "", "X-HTTP-Method-Override", override, "Content-Type", "application/x-www-form-urlencoded")
+		if response.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("POST with an override to %s: status %d, want 405", override, response.StatusCode)
+		}
+	}
+	got, err := r.grpcClient(t).videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: v.GetName()})
+	if err != nil || got.GetDeleteTime() != nil {
+		t.Errorf("video = %v, %v, want it undeleted", got, err)
+	}
+}
+
+// The description of the API that REST clients read is served as it is.
+func TestServerServesOpenAPI(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	_, got := ask(t, r, "GET", "/openapi.json", "")
+	var want map[string]any
+	if err := json.Unmarshal(api.OpenAPI, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("openapi (-want +got):\n%s", diff)
+	}
+	if paths, _ := got["paths"].(map[string]any); paths["/v1/videos"] == nil {
+		t.Error("no /v1/videos in it")
+	}
+}

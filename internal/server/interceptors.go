@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// guard stands around every call: no invalid request gets in, and nothing but a
+// status gets out, whatever the handler does. Whether a call came over gRPC or
+// REST, it passes here once.
+type guard struct {
+	validator protovalidate.Validator
+	log       *slog.Logger
+	draining  context.Context //nolint:containedctx // it is the server's, not a call's
+}
+
+func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	defer func() { err = g.settle(ctx, info.FullMethod, err, recover()) }()
+	if err := g.validate(request); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
+// stream also ends the context of the call when the server drains: a stream
+// has no end of its own, so shutdown would wait for it in vain.
+func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(g.draining, cancel)()
+	defer func() {
+		if g.draining.Err() != nil && status.Code(toStatus(err)) == codes.Canceled {
+			err = errDraining
+		}
+		err = g.settle(ctx, info.FullMethod, err, recover())
+	}()
+	if g.draining.Err() != nil {
+		return errDraining
+	}
+	return handler(srv, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})
+}
+
+type guardedStream struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // this is how gRPC hands it to a stream's handler
+	guard *guard
+}
+
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+func (s *guardedStream) RecvMsg(message any) error {
+	if err := s.ServerStream.RecvMsg(message); err != nil {
+		return err
+	}
+	return s.guard.validate(message)
+}
+
+// validate checks a request against the rules in api/proto.
+func (g *guard) validate(request any) error {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return fmt.Errorf("validate %T: not a proto message", request)
+	}
+	if err := g.validator.Validate(message); err != nil {
+		return err
+	}
+	return rejectNUL(message)
+}
+
+// rejectNUL refuses text that PostgreSQL cannot hold, although UTF-8 can
+// (https://www.postgresql.org/docs/current/datatype-character.html).
+func rejectNUL(message proto.Message) error {
+	return protorange.Range(message.ProtoReflect(), func(values protopath.Values) error {
+		text, ok := values.Index(-1).Value.Interface().(string)
+		if ok && strings.ContainsRune(text, 0) {
+			return domain.InvalidField(strings.TrimPrefix(values.Path[1:].String(), "."), "must not contain the character NUL")
+		}
+		return nil
+	})
+}
+
+// settle turns the end of a call into what the client sees, and logs what the
+// client must not see. It is the only place that logs an error of a call.
+func (g *guard) settle(ctx context.Context, method string, err error, panicked any) error {
+	if panicked != nil {
+		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
+	}
+	answer := toStatus(err)
+	known, isKnown := errors.AsType[*domain.Error](err)
+	switch {
+	case status.Code(answer) == codes.Internal:
+		g.log.ErrorContext(ctx, "server: call failed", "method", method, "err", err)
+	case isKnown && known.Err != nil:
+		g.log.WarnContext(ctx, "server: call failed", "method", method, "err", err)
+	}
+	return answer
+}

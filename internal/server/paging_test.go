@@ -1,0 +1,292 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// lister pages through one list with some request, and answers names.
+type lister func(c client, pageSize int32, token string) (names []string, next string, err error)
+
+func listers(t *testing.T) map[string]lister {
+	t.Helper()
+	videos := func(orderBy string) lister {
+		return func(c client, pageSize int32, token string) ([]string, string, error) {
+			response, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: pageSize, PageToken: token, OrderBy: orderBy})
+			return namesOf(response.GetVideos()), response.GetNextPageToken(), err
+		}
+	}
+	entries := func(orderBy string) lister {
+		return func(c client, pageSize int32, token string) ([]string, string, error) {
+			response, err := c.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: pageSize, PageToken: token, OrderBy: orderBy})
+			return namesOf(response.GetCatalogEntries()), response.GetNextPageToken(), err
+		}
+	}
+	return map[string]lister{
+		"videos, newest first":  videos(""),
+		"videos, oldest first":  videos("create_time"),
+		"entries, newest first": entries(""),
+		"entries by title":      entries("title"),
+		"search": func(c client, pageSize int32, token string) ([]string, string, error) {
+			response, err := c.catalog.SearchCatalogEntries(t.Context(), &catalogv1.SearchCatalogEntriesRequest{PageSize: pageSize, PageToken: token, Query: "ha"})
+			return namesOf(response.GetCatalogEntries()), response.GetNextPageToken(), err
+		},
+	}
+}
+
+func namesOf[T interface{ GetName() string }](items []T) []string {
+	var names []string
+	for _, item := range items {
+		_, id, _ := strings.Cut(item.GetName(), "/")
+		names = append(names, id)
+	}
+	return names
+}
+
+// Going from page to page meets everything exactly once, with any page size,
+// also with titles, times and ranks that are equal, and while more is created.
+func TestPagesMeetEverythingOnce(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
+		var want []string
+		for i := range 13 {
+			v := mustCreate(t, c, &videov1.Video{Title: strings.Repeat("ha ", 1+i%3)})
+			mustPublish(t, c, v)
+			want = append(want, strings.TrimPrefix(v.GetName(), "videos/"))
+		}
+		slices.Sort(want)
+		for name, list := range listers(t) {
+			for _, pageSize := range []int32{1, 2, 5, 12, 13, 14, 0} {
+				var got []string
+				pages := 0
+				for token := ""; ; pages++ {
+					names, next, err := list(c, pageSize, token)
+					if err != nil {
+						t.Fatalf("%s, page_size %d: %v", name, pageSize, err)
+					}
+					got = append(got, names...)
+					if token = next; token == "" {
+						break
+					}
+				}
+				slices.Sort(got)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s, page_size %d (-want +got):\n%s", name, pageSize, diff)
+				}
+				if pageSize > 0 && pages+1 != (13+int(pageSize)-1)/int(pageSize) {
+					t.Errorf("%s, page_size %d: %d pages, want as few as possible", name, pageSize, pages+1)
+				}
+			}
+		}
+	})
+}
+
+// A list may be read with another page_size from page to page, but with nothing
+// else changed, and only with a token from that very list.
+func TestPageTokensBelongToTheirRequest(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	c := r.grpcClient(t)
+	for range 3 {
+		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "ha", LanguageCode: "en"}))
+	}
+	request := &videov1.ListVideosRequest{PageSize: 1}
+	first, err := c.videos.ListVideos(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.PageToken = first.GetNextPageToken()
+	wider := proto.CloneOf(request)
+	wider.PageSize = 10
+	if response, err := c.videos.ListVideos(t.Context(), wider); err != nil || len(response.GetVideos()) != 2 {
+		t.Errorf("with another page_size: %v, %v, want the two others", response, err)
+	}
+	for name, change := range map[string]func(*videov1.ListVideosRequest){
+		"filter":       func(r *videov1.ListVideosRequest) { r.Filter = `language_code = "en"` },
+		"order_by":     func(r *videov1.ListVideosRequest) { r.OrderBy = "create_time" },
+		"show_deleted": func(r *videov1.ListVideosRequest) { r.ShowDeleted = true },
+		"the token":    func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken) },
+		"its end":      func(r *videov1.ListVideosRequest) { r.PageToken = r.PageToken[:len(r.PageToken)-4] },
+	} {
+		changed := proto.CloneOf(request)
+		change(changed)
+		_, err := c.videos.ListVideos(t.Context(), changed)
+		checkToken(t, "with another "+name, err)
+	}
+	_, err = c.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1, PageToken: request.GetPageToken()})
+	checkToken(t, "in another list", err)
+
+	search := &catalogv1.SearchCatalogEntriesRequest{PageSize: 1, Query: "ha"}
+	matches, err := c.catalog.SearchCatalogEntries(t.Context(), search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	search.PageToken, search.Query = matches.GetNextPageToken(), "a"
+	_, err = c.catalog.SearchCatalogEntries(t.Context(), search)
+	checkToken(t, "with another query", err)
+}
+
+func flip(token string) string {
+	if token[10] == 'A' {
+		return token[:10] + "B" + token[11:]
+	}
+	return token[:10] + "A" + token[11:]
+}
+
+func checkToken(t *testing.T, name string, err error) {
+	t.Helper()
+	if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"page_token"}) {
+		t.Errorf("token %s: %v, violations %q, want InvalidArgument about page_token", name, err, got)
+	}
+}
+
+// Somebody who knows the checksum still gets nothing past it that the store
+// could not take.
+func TestTokensMadeUpAreRefused(t *testing.T) {
+	t.Parallel()
+	request := &catalogv1.ListCatalogEntriesRequest{OrderBy: "title"}
+	tokens, err := newTokens(request, "page_token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := &catalogService{store: newFakeStore()}
+	for _, cursor := range []string{
+		`{"Title":"a\u0000b"}`, `{"Title":1}`, `{"VideoID":"x"}`, `{"PublishTime":"yesterday"}`, `{"PublishTime":"99999-01-01T00:00:00Z"}`,
+		``, `[]`, `{} {}`, `{`, "{\"Title\":\"\x00\"}",
+	} {
+		request.PageToken = base64.RawURLEncoding.EncodeToString(append(tokens.checksum([]byte(cursor)), cursor...))
+		_, err := service.ListCatalogEntries(t.Context(), request)
+		if known, ok := errors.AsType[*domain.Error](err); !ok || known.Kind != domain.Invalid || known.Field != "page_token" {
+			t.Errorf("cursor %s: %v, want Invalid about page_token", cursor, err)
+		}
+	}
+}
+
+// A page stays below what a gRPC client accepts by default, and goes on in the
+// next one; one item that is larger still comes.
+func TestPagesStaySmall(t *testing.T) {
+	t.Parallel()
+	items := make([]int, 10)
+	for i := range items {
+		items[i] = i
+	}
+	toProto := func(i int) *videov1.Video {
+		return &videov1.Video{Description: strings.Repeat("x", 1<<20), Version: int64(i)}
+	}
+	for token, rounds := "", 0; ; rounds++ {
+		p, err := newPager[int](&videov1.ListVideosRequest{PageSize: 10, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := 0
+		if p.after != nil {
+			from = *p.after + 1
+		}
+		var got []*videov1.Video
+		if got, token, err = pageOf(p, items[from:], toProto, func(i int) int { return i }); err != nil {
+			t.Fatal(err)
+		}
+		if size := proto.Size(&videov1.ListVideosResponse{Videos: got}); size > 4<<20 || got[0].GetVersion() != int64(from) {
+			t.Errorf("a page of %d bytes from %d, want less than 4 MiB from %d", size, got[0].GetVersion(), from)
+		}
+		if token == "" {
+			if want := 4; rounds != want { // 2 each
+				t.Errorf("%d tokens, want %d", rounds, want)
+			}
+			break
+		}
+	}
+	p := pager[int]{size: 2}
+	got, _, err := pageOf(p, items[:1], func(int) *videov1.Video { return &videov1.Video{Description: strings.Repeat("x", 5<<20)} }, func(i int) int { return i })
+	if err != nil || len(got) != 1 {
+		t.Errorf("a large item: %d items, %v, want 1", len(got), err)
+	}
+}
+
+// No text makes decoding fail, be it a token or, behind a right checksum, a
+// cursor; and what is accepted is text that the store can take.
+func FuzzToken(f *testing.F) {
+	request := &catalogv1.ListCatalogEntriesRequest{OrderBy: "title"}
+	tokens, err := newTokens(request, "page_token")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("AAAAAAAAAAB7fQ")
+	f.Add(`{"Title":"a\u0000","VideoID":"0191d000-0000-7000-8000-0000000000ff","PublishTime":"2026-11-21T10:00:00.123Z"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, token := range []string{text, base64.RawURLEncoding.EncodeToString(append(tokens.checksum([]byte(text)), text...))} {
+			store := newFakeStore()
+			store.before = func(context.Context, string) error { return errors.New("accepted") }
+			_, err := (&catalogService{store: store}).ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{OrderBy: "title", PageToken: token})
+			if known, ok := errors.AsType[*domain.Error](err); ok {
+				if known.Kind != domain.Invalid || known.Field != "page_token" {
+					t.Errorf("token of %q: %v, want Invalid about page_token", text, err)
+				}
+				continue
+			}
+			var cursor domain.EntryCursor
+			if err := tokens.decode(token, &cursor); token != "" && (err != nil || !utf8.ValidString(cursor.Title) || strings.ContainsRune(cursor.Title, 0)) {
+				t.Errorf("token of %q: %+v, %v, want none", text, cursor, err)
+			}
+		}
+	})
+}
+
+// A cursor comes back from a token bit by bit, or pages would skip or repeat.
+func TestTokensKeepCursors(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("0191d000-0000-7000-8000-0000000000ff")
+	checkCursor(t, domain.VideoCursor{CreateTime: time.Date(2026, 11, 21, 10, 0, 0, 123_000_000, time.UTC), ID: id})
+	checkCursor(t, domain.EntryCursor{Title: `"<&>\u0000 ` + "\u2028\t愛", VideoID: id})
+	checkCursor(t, domain.MatchCursor{Rank: 1.0 / 3, VideoID: id})
+	checkCursor(t, domain.MatchCursor{Rank: math.SmallestNonzeroFloat32, VideoID: id})
+	checkCursor(t, domain.Position{Transaction: math.MaxUint64, VideoID: id})
+}
+
+func checkCursor[C any](t *testing.T, want C) {
+	t.Helper()
+	tokens, err := newTokens(&catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := tokens.encode(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(token) > 2000 {
+		t.Errorf("token of %+v is %d long, want at most the 2000 of the contract", want, len(token))
+	}
+	var got C
+	if err := tokens.decode(token, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf("%T", want), diff)
+	}
+}
+
+// The longest title, in the characters that cost most, still fits the token.
+func TestTokensOfTheLongestTitleFit(t *testing.T) {
+	t.Parallel()
+	for _, character := range []string{"\u0001", "<", "\u2028", "🎬"} {
+		checkCursor(t, domain.EntryCursor{Title: strings.Repeat(character, 200), VideoID: uuid.Max, PublishTime: time.Date(2026, 1, 1, 1, 1, 1, 999_000_000, time.UTC)})
+	}
+}

@@ -1,0 +1,60 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// Run serves until ctx is done, then drains and answers nil. Another error
+// means that it could not serve. It can be called once.
+func (s *Server) Run(ctx context.Context) error {
+	listener := s.listener
+	if listener == nil {
+		var err error
+		if listener, err = new(net.ListenConfig).Listen(context.WithoutCancel(ctx), "tcp", s.cfg.Addr); err != nil {
+			s.release()
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+	ended := make(chan error, 2)
+	var serving sync.WaitGroup
+	serving.Go(func() { ended <- s.grpc.Serve(s.inProcess) })
+	serving.Go(func() { ended <- s.http.Serve(listener) })
+	defer serving.Wait()
+
+	select {
+	case <-ctx.Done():
+		s.stop(ctx)
+		return nil
+	case err := <-ended:
+		s.stop(ctx)
+		return fmt.Errorf("serve: %w", err)
+	}
+}
+
+// stop drains. The order matters: what serves a call in flight outlives it. The
+// gateway's connection and the gRPC server go last, because net/http knows of
+// the calls they serve and waits for them, and they do not know of net/http's
+// (grpc.Server.GracefulStop would abort those).
+func (s *Server) stop(ctx context.Context) {
+	s.health.Shutdown() // NOT_SERVING, for good
+	s.drain()           // not ready; ends the streams, and the patience of GetCatalogEntry
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancel()
+	pause(ctx, s.cfg.DrainDelay)
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.log.WarnContext(ctx, "server: cutting off what did not end in time", "err", err)
+	}
+	s.release()
+}
+
+// release ends everything at once.
+func (s *Server) release() {
+	s.drain()
+	_ = s.http.Close() // it would be the error of a connection that we end anyway
+	_ = s.conn.Close() // the same
+	s.grpc.Stop()
+}

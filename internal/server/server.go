@@ -1,0 +1,221 @@
+// Package server answers. It serves [videov1.VideoServiceServer], the commands,
+// and [catalogv1.CatalogServiceServer], the queries, on one port:
+//
+//   - gRPC, by its content type, over HTTP/2 without TLS (Cloud Run ends TLS);
+//   - REST as JSON, by the annotations in api/proto, over HTTP/1.1 or HTTP/2,
+//     and its description at /openapi.json;
+//   - /health/live and /health/ready, grpc.health.v1, and gRPC reflection.
+//
+// A handler is a conductor. It turns a request into what domain and the store
+// understand, adds the clock and new ids, and turns the answer back. It decides
+// nothing, and there is no layer between it and the store. [VideoStore],
+// [CatalogStore] and [Changes] say what it needs.
+//
+// Every call passes the same guard once, also one that came over REST, which
+// travels through an in-process connection: the rules in api/proto are checked,
+// a panic ends the call and not the process, an error becomes a status, and what
+// the client must not see of it is logged, once.
+//
+// It promises: a request that was accepted is answered, also while the server
+// stops, within Config.DrainTimeout. A stream is no such request: it ends with
+// UNAVAILABLE when the server begins to stop.
+//
+// It does not authenticate, which is left to Cloud Run and its IAM, and it owns
+// no table.
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/test/bufconn"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// Config are the settings of a Server. The zero value works.
+type Config struct {
+	// Addr is the TCP address to listen on, unless Deps has a listener.
+	// Default: ":8080".
+	Addr string
+	// MaxWait is how long GetCatalogEntry waits for a version at most, whatever
+	// the deadline of the caller. Default: 10 s.
+	MaxWait time.Duration
+	// MaxReceive is the size in bytes of the largest request, of the body of a
+	// REST request too. Default: 4 MiB.
+	MaxReceive int
+	// MaxConcurrentStreams is the number of calls at a time on one HTTP/2
+	// connection. The front end of Cloud Run uses few connections, so it must not
+	// be below the concurrency of the service. Default: 250.
+	MaxConcurrentStreams int
+	// MaxHeaderBytes is the size in bytes of the header of a request.
+	// Default: 64 KiB.
+	MaxHeaderBytes int
+	// ReadHeaderTimeout is how long a client may take to send the header of a
+	// request. Default: 10 s.
+	ReadHeaderTimeout time.Duration
+	// IdleTimeout is how long a connection without a call is kept. It must be
+	// longer than what the load balancer keeps it for, which is 600 s on Google
+	// Cloud (https://cloud.google.com/load-balancing/docs/https/request-distribution),
+	// or requests meet a connection that is just being closed. Default: 620 s.
+	IdleTimeout time.Duration
+	// DrainDelay is how long a server that stops, and says so to whoever asks for
+	// its health, goes on as before; part of DrainTimeout. It is for load balancers
+	// that need time to notice. Default: 0, because Cloud Run sends nothing more to
+	// an instance that it stops.
+	DrainDelay time.Duration
+	// DrainTimeout is how long a server that stops waits for the calls in flight
+	// before it cuts them off. Cloud Run allows 10 s for everything that a process
+	// does when it stops. Default: 5 s.
+	DrainTimeout time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Addr = cmp.Or(c.Addr, ":8080")
+	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
+	c.MaxReceive = cmp.Or(c.MaxReceive, 4<<20)
+	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 250)
+	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
+	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 620*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
+	return c
+}
+
+// Deps is what a Server works with.
+type Deps struct {
+	// Videos is what VideoService is served from, Catalog and Changes what
+	// CatalogService is. Nil: that service is not served.
+	Videos  VideoStore
+	Catalog CatalogStore
+	Changes Changes
+	// Ready answers why new requests should not come here; nil: they always
+	// should. It gets a second. It must not depend on the backlog of events:
+	// that would take away the instances which work it off.
+	Ready func(context.Context) error
+	// Log gets what clients must not see. Default: slog.Default().
+	Log *slog.Logger
+	// Listener is where to serve; Run closes it. Default: a new one on
+	// Config.Addr.
+	Listener net.Listener
+}
+
+// Server serves the API on one port. Make it with New.
+type Server struct {
+	cfg      Config
+	ready    func(context.Context) error
+	log      *slog.Logger
+	listener net.Listener
+
+	grpc      *grpc.Server
+	health    *health.Server
+	inProcess *bufconn.Listener // where grpc serves the gateway
+	conn      *grpc.ClientConn  // from the gateway to inProcess
+	gateway   http.Handler
+	http      *http.Server // the port
+
+	// draining ends when Run begins to stop, by drain.
+	draining context.Context //nolint:containedctx // it is the server's, not a call's
+	drain    context.CancelFunc
+}
+
+// New makes a Server that does not serve yet. It must be Run, which releases
+// what it holds.
+func New(cfg Config, deps Deps) (*Server, error) {
+	cfg = cfg.withDefaults()
+	s := &Server{
+		cfg: cfg, ready: deps.Ready, log: deps.Log, listener: deps.Listener,
+		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),
+	}
+	if s.ready == nil {
+		s.ready = func(context.Context) error { return nil }
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.draining, s.drain = context.WithCancel(context.Background())
+
+	if err := s.makeGRPC(deps); err != nil {
+		return nil, err
+	}
+	if err := s.makeGateway(); err != nil {
+		return nil, err
+	}
+	s.http = s.makeHTTP()
+	return s, nil
+}
+
+func (s *Server) makeGRPC(deps Deps) error {
+	validator, err := protovalidate.New()
+	if err != nil {
+		return fmt.Errorf("make validator: %w", err)
+	}
+	guard := &guard{validator: validator, log: s.log, draining: s.draining}
+	s.grpc = grpc.NewServer(
+		grpc.UnaryInterceptor(guard.unary),
+		grpc.StreamInterceptor(guard.stream),
+		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
+		grpc.WaitForHandlers(true), // so that nothing uses the stores once Run has returned
+	)
+	if deps.Videos != nil {
+		videov1.RegisterVideoServiceServer(s.grpc, &videoService{store: deps.Videos, now: time.Now, newID: uuid.NewV7})
+		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	}
+	if deps.Catalog != nil {
+		catalogv1.RegisterCatalogServiceServer(s.grpc, &catalogService{
+			store: deps.Catalog, changes: deps.Changes, maxWait: s.cfg.MaxWait,
+			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,
+		})
+		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	}
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	return nil
+}
+
+// makeGateway gives REST a connection to the gRPC server of its own. That one
+// speaks gRPC natively, at a quarter of the cost of the way through net/http.
+func (s *Server) makeGateway() error {
+	var err error
+	s.conn, err = grpc.NewClient("passthrough:in-process",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.inProcess.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect gateway: %w", err)
+	}
+	s.gateway, err = newGateway(s.conn, int64(s.cfg.MaxReceive))
+	return err
+}
+
+// makeHTTP limits what a client may hold on to, but not the time of a whole
+// request or response: ReadTimeout and WriteTimeout would end streams.
+func (s *Server) makeHTTP() *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           http.HandlerFunc(s.handle),
+		Protocols:         &protocols,
+		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
+		IdleTimeout:       s.cfg.IdleTimeout,
+		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			SendPingTimeout:      30 * time.Second, // finds clients of a watch that are gone without a word
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}

@@ -1,0 +1,303 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// An operator can ask over HTTP and gRPC whether the server lives and takes
+// requests; what is wrong is for the log.
+func TestServerTellsItsHealth(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		ready  func(context.Context) error
+		status int
+		text   string
+	}{
+		"by itself": {nil, 200, "ready"},
+		"ready":     {func(context.Context) error { return nil }, 200, "ready"},
+		"not ready": {func(context.Context) error { return errors.New("secret") }, 503, "not ready"},
+		"hanging":   {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 503, "not ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, Config{}, func(d *Deps) { d.Ready = tt.ready })
+			response, got := ask(t, r, "GET", "/health/ready", "")
+			if diff := cmp.Diff(map[string]any{"status": tt.text}, got); response.StatusCode != tt.status || diff != "" {
+				t.Errorf("ready: status %d, want %d (-want +got):\n%s", response.StatusCode, tt.status, diff)
+			}
+			response, got = ask(t, r, "GET", "/health/live", "")
+			if diff := cmp.Diff(map[string]any{"status": "live"}, got); response.StatusCode != http.StatusOK || diff != "" {
+				t.Errorf("live: status %d, want 200 (-want +got):\n%s", response.StatusCode, diff)
+			}
+			if logged := strings.Contains(r.log.String(), "not ready"); logged != (tt.status != 200) {
+				t.Errorf("log = %q, want the reason, if there is one", r.log)
+			}
+		})
+	}
+	r := start(t, Config{})
+	client := healthpb.NewHealthClient(r.dial(t))
+	for _, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
+		response, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil || response.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("Check(%q) = %v, %v, want SERVING", service, response, err)
+		}
+	}
+	if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "x"}); status.Code(err) != codes.NotFound {
+		t.Errorf("Check of an unknown service = %v, want NotFound", err)
+	}
+}
+
+// A tool like grpcurl finds out by reflection what there is.
+func TestServerReflects(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	stream, err := reflectionpb.NewServerReflectionClient(r.dial(t)).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	response, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, service := range response.GetListServicesResponse().GetService() {
+		got = append(got, service.GetName())
+	}
+	for _, want := range []string{"catalog.v1.CatalogService", "video.v1.VideoService", "grpc.health.v1.Health"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("services = %q, want %s among them", got, want)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("end of the stream = %v, want EOF", err)
+	}
+}
+
+// A request without a video, which REST cannot make, is refused too.
+func TestCreateVideoNeedsAVideo(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	_, err := r.grpcClient(t).videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{})
+	if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"video"}) {
+		t.Errorf("CreateVideo() = %v, want InvalidArgument about video", err)
+	}
+}
+
+// A client that sends its header a byte at a time is cut off.
+func TestServerCutsOffSlowHeaders(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{ReadHeaderTimeout: 200 * time.Millisecond})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	go func() {
+		for _, b := range []byte("GET /health/live HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("x", 1000)) {
+			if _, err := conn.Write([]byte{b}); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("Read() = %v, want the end of the connection", err)
+	}
+	if took := time.Since(began); took < 200*time.Millisecond || took > 5*time.Second {
+		t.Errorf("cut off after %v, want soon after 200 ms", took)
+	}
+}
+
+// The limits of the configuration reach the protocol.
+func TestServerLimitsRequests(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{MaxConcurrentStreams: 7, MaxHeaderBytes: 10_000, MaxReceive: 10_000})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	if err := framer.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	frame, err := framer.ReadFrame()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, ok := frame.(*http2.SettingsFrame)
+	if !ok {
+		t.Fatalf("first frame = %v, want SETTINGS", frame)
+	}
+	if got, _ := settings.Value(http2.SettingMaxConcurrentStreams); got != 7 {
+		t.Errorf("MAX_CONCURRENT_STREAMS = %d, want 7", got)
+	}
+
+	c := r.grpcClient(t)
+	big := film()
+	big.Description = strings.Repeat("x", 10_000)
+	if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: big}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a request beyond MaxReceive = %v, want ResourceExhausted", err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/health/live", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-Large", strings.Repeat("x", 20_000))
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header beyond MaxHeaderBytes: status %d, want 431", response.StatusCode)
+	}
+}
+
+// The time limit for headers ends no stream and no connection in use.
+func TestServerLetsStreamsLast(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{ReadHeaderTimeout: 100 * time.Millisecond}, func(t *testing.T, _ *running, c client) {
+		stream := watchFrom(t, c, "")
+		if text, _ := next(t, stream); text != "beat" {
+			t.Fatalf("first message = %s, want a sign of life", text)
+		}
+		time.Sleep(500 * time.Millisecond)
+		mustPublish(t, c, mustCreate(t, c, film()))
+		if text, _ := next(t, stream); text != "+"+film().GetTitle() {
+			t.Errorf("second message = %s, want the film", text)
+		}
+	})
+}
+
+// A server that cannot listen says so, and one whose listener breaks stops.
+func TestRunFailsWithoutListener(t *testing.T) {
+	t.Parallel()
+	store := newFakeStore()
+	deps := Deps{Videos: store, Catalog: store, Changes: store}
+	server, err := New(Config{Addr: "256.0.0.1:0"}, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "listen") {
+		t.Errorf("Run() on an impossible address = %v, want an error about it", err)
+	}
+	deps.Listener, err = net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server, err = New(Config{}, deps); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = deps.Listener.Close() })
+	if err := server.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "serve") {
+		t.Errorf("Run() with a listener that breaks = %v, want an error about it", err)
+	}
+}
+
+// A server that is done leaves nothing running. This test is not parallel, so
+// that there is nothing else to count.
+func TestRunLeavesNoGoroutine(t *testing.T) { //nolint:paralleltest // see above
+	before := runtime.NumGoroutine()
+	for range 3 {
+		useAndStop(t)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond) // connections of the clients are ending
+	}
+	if got := runtime.NumGoroutine(); got > before {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("%d goroutines, want the %d there were before:\n%s", got, before, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+func useAndStop(t *testing.T) {
+	t.Helper()
+	t.Run("use", func(t *testing.T) { //nolint:paralleltest // see above
+		r := start(t, Config{})
+		for _, c := range []client{r.grpcClient(t), r.restClient(t, false), r.restClient(t, true)} {
+			mustCreate(t, c, film())
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := c.catalog.WatchCatalogEntries(ctx, nil)
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var watch grpc.ServerStreamingClient[healthpb.HealthCheckResponse]
+		watch, err := healthpb.NewHealthClient(r.dial(t)).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		r.stop()
+		if err := <-r.done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("Run took %v to end with idle streams, want well below the drain timeout", took)
+		}
+	})
+}
+
+// HTTP/1.1 pipelining, keep-alive and both protocols share the port.
+func TestServerKeepsConnectionsAlive(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	for range 3 {
+		if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK || response.Close {
+			t.Errorf("response = %v, %v, want 200 on a connection that stays", response, err)
+		}
+		_ = response.Body.Close()
+	}
+}

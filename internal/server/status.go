@@ -1,0 +1,92 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// errDraining ends what cannot be finished before the server stops.
+var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again")
+
+// errNotSeen is the answer to a caller who waited in vain for a version.
+func errNotSeen(want, seen int64) error {
+	return status.Errorf(codes.DeadlineExceeded, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want)
+}
+
+// toStatus answers what a client gets to see of an error. It is the only place
+// that knows gRPC codes. What is none of the client's business becomes
+// Internal, without a word of detail.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	// Only a status made up here passes through: one that an error wraps is what
+	// another service said to us.
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return err
+	}
+	if invalid, ok := errors.AsType[*protovalidate.ValidationError](err); ok {
+		return violationsStatus(invalid)
+	}
+	if known, ok := errors.AsType[*domain.Error](err); ok {
+		return domainStatus(known)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return status.Error(codes.DeadlineExceeded, "it took longer than the call may")
+	}
+	if errors.Is(err, context.Canceled) {
+		return status.Error(codes.Canceled, "the caller is gone")
+	}
+	return status.Error(codes.Internal, "internal error")
+}
+
+var codeOf = map[domain.Kind]codes.Code{
+	domain.Invalid:      codes.InvalidArgument,
+	domain.NotFound:     codes.NotFound,
+	domain.Exists:       codes.AlreadyExists,
+	domain.Conflict:     codes.Aborted,
+	domain.Precondition: codes.FailedPrecondition,
+	domain.Unavailable:  codes.Unavailable,
+}
+
+func domainStatus(err *domain.Error) error {
+	code, ok := codeOf[err.Kind]
+	if !ok {
+		return status.Error(codes.Internal, "internal error")
+	}
+	if err.Field == "" {
+		return status.Error(code, err.Message)
+	}
+	message := err.Field + ": " + err.Message
+	if code != codes.InvalidArgument {
+		return status.Error(code, message)
+	}
+	return badRequest(message, &errdetails.BadRequest_FieldViolation{Field: err.Field, Description: err.Message})
+}
+
+func violationsStatus(err *protovalidate.ValidationError) error {
+	violations := make([]*errdetails.BadRequest_FieldViolation, len(err.Violations))
+	for i, v := range err.Violations {
+		violations[i] = &errdetails.BadRequest_FieldViolation{
+			Field:       protovalidate.FieldPathString(v.Proto.GetField()),
+			Description: v.Proto.GetMessage(),
+		}
+	}
+	return badRequest(err.Error(), violations...)
+}
+
+func badRequest(message string, violations ...*errdetails.BadRequest_FieldViolation) error {
+	st := status.New(codes.InvalidArgument, message)
+	detailed, err := st.WithDetails(&errdetails.BadRequest{FieldViolations: violations})
+	if err != nil { // a name that is no UTF-8
+		return st.Err()
+	}
+	return detailed.Err()
+}

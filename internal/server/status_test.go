@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// Each kind of error has its code, however it is wrapped, and only the message
+// of a domain error is told.
+func TestToStatusMapsKinds(t *testing.T) {
+	t.Parallel()
+	const internal = "internal error"
+	for _, tt := range []struct {
+		err     error
+		code    codes.Code
+		message string
+	}{
+		{domain.Errorf(domain.Invalid, "bad"), codes.InvalidArgument, "bad"},
+		{domain.InvalidField("a.b", "bad"), codes.InvalidArgument, "a.b: bad"},
+		{domain.Errorf(domain.NotFound, "gone"), codes.NotFound, "gone"},
+		{domain.Errorf(domain.Exists, "there"), codes.AlreadyExists, "there"},
+		{&domain.Error{Kind: domain.Exists, Field: "request_id", Message: "was used"}, codes.AlreadyExists, "request_id: was used"},
+		{domain.Errorf(domain.Conflict, "late"), codes.Aborted, "late"},
+		{domain.Errorf(domain.Precondition, "first"), codes.FailedPrecondition, "first"},
+		{domain.Errorf(domain.Unavailable, "down"), codes.Unavailable, "down"},
+		{fmt.Errorf("change video: %w", domain.Errorf(domain.NotFound, "gone")), codes.NotFound, "gone"},
+		{&domain.Error{Kind: domain.Unavailable, Message: "down", Err: errors.New("secret")}, codes.Unavailable, "down"},
+		{&domain.Error{Kind: domain.Unavailable, Message: "down", Err: context.Canceled}, codes.Unavailable, "down"},
+		{&domain.Error{Kind: 99, Message: "secret"}, codes.Internal, internal},
+		{fmt.Errorf("query: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "it took longer than the call may"},
+		{fmt.Errorf("query: %w", context.Canceled), codes.Canceled, "the caller is gone"},
+		{status.Error(codes.Unimplemented, "not here"), codes.Unimplemented, "not here"},
+		{fmt.Errorf("ask: %w", status.Error(codes.NotFound, "secret")), codes.Internal, internal},
+		{errors.New("secret"), codes.Internal, internal},
+	} {
+		got := status.Convert(toStatus(tt.err))
+		if got.Code() != tt.code || got.Message() != tt.message {
+			t.Errorf("toStatus(%v) = %v %q, want %v %q", tt.err, got.Code(), got.Message(), tt.code, tt.message)
+		}
+	}
+	if err := toStatus(nil); err != nil {
+		t.Errorf("toStatus(nil) = %v", err)
+	}
+}
+
+// What is none of the client's business goes to the log, once, and not to the
+// client; a panic too, after which the server lives on.
+func TestServerKeepsInternalErrorsToItself(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		fail func() error
+		code codes.Code
+		log  []string // what the line has
+	}{
+		"error": {func() error { return errors.New("secret") }, codes.Internal, []string{"level=ERROR", "secret"}},
+		"panic": {func() error { panic("secret") }, codes.Internal, []string{"level=ERROR", "panic: secret", "fakeStore"}},
+		"nil": {func() error { var m map[string]int; m["secret"] = 1; return nil }, //nolint:govet,staticcheck // it must panic
+			codes.Internal, []string{"level=ERROR", "nil map", "fakeStore"}},
+		"unavailable": {func() error {
+			return &domain.Error{Kind: domain.Unavailable, Message: "down", Err: errors.New("secret")}
+		}, codes.Unavailable, []string{"level=WARN", "secret"}},
+		"not found": {func() error { return domain.Errorf(domain.NotFound, "gone") }, codes.NotFound, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+				fail := true
+				r.store.before = func(context.Context, string) error {
+					if fail {
+						return tt.fail()
+					}
+					return nil
+				}
+				calls := map[string]func() error{
+					"CreateVideo": func() error {
+						_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+						return err
+					},
+					"WatchCatalogEntries": func() error {
+						_, err := watchFrom(t, c, "").Recv()
+						return err
+					},
+				}
+				lines := 0
+				for method, call := range calls {
+					err := call()
+					if status.Code(err) != tt.code || strings.Contains(err.Error(), "secret") {
+						t.Errorf("%s = %v, want %v without the secret", method, err, tt.code)
+					}
+					lines += min(1, len(tt.log))
+					log := r.log.String()
+					if got := strings.Count(log, "\n"); got != lines {
+						t.Errorf("%d lines in the log, want %d:\n%s", got, lines, log)
+					}
+					for _, want := range tt.log {
+						if !strings.Contains(log, want) {
+							t.Errorf("log = %s, want it to contain %q", log, want)
+						}
+					}
+					if len(tt.log) > 0 && !strings.Contains(log, method) {
+						t.Errorf("log = %s, want it to name %s", log, method)
+					}
+				}
+				fail = false
+				mustCreate(t, c, film())
+				if text, _ := next(t, watchFrom(t, c, "")); text != "beat" {
+					t.Errorf("the first message of a watch = %s, want a sign of life", text)
+				}
+			})
+		})
+	}
+}
+
+// A caller without patience, or who leaves, is no matter for the log.
+func TestServerDoesNotLogImpatience(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	c := r.grpcClient(t)
+	entered := make(chan struct{})
+	r.store.before = func(ctx context.Context, _ string) error {
+		entered <- struct{}{}
+		<-ctx.Done()
+		return fmt.Errorf("query: %w", ctx.Err())
+	}
+	for want, timeout := range map[codes.Code]time.Duration{codes.DeadlineExceeded: 100 * time.Millisecond, codes.Canceled: time.Hour} {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		go func() {
+			<-entered
+			if want == codes.Canceled {
+				cancel()
+			}
+		}()
+		_, err := c.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
+		if got := status.Code(err); got != want {
+			t.Errorf("ListCatalogEntries() = %v, want %v", err, want)
+		}
+		cancel()
+	}
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if log := r.log.String(); log != "" {
+		t.Errorf("log = %s, want nothing", log)
+	}
+}

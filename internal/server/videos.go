@@ -1,0 +1,203 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// VideoStore remembers videos.
+type VideoStore interface {
+	// CreateVideo records the first event of a video. With a requestID
+	// (uuid.Nil: none) it does so once: the same id with the same fingerprint
+	// again answers the video made first, as it is now; with another
+	// fingerprint the error is domain.Exists.
+	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
+	// ChangeVideo applies a decision to a video, which no one else changes
+	// meanwhile, and records its event. It answers the video as it is then.
+	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
+	// GetVideo answers a video, a deleted one too, or domain.NotFound.
+	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
+	// ListVideos answers a page of videos.
+	ListVideos(ctx context.Context, query domain.VideoQuery) ([]domain.Video, error)
+}
+
+// videoService conducts the commands: it reads the request, adds the time and
+// the ids that a decision needs, and leaves the decision to domain and the rest
+// to the store.
+type videoService struct {
+	videov1.UnimplementedVideoServiceServer
+	store VideoStore
+	now   func() time.Time
+	newID func() (uuid.UUID, error)
+}
+
+func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
+	id, err := s.newID()
+	if err != nil {
+		return nil, fmt.Errorf("make id: %w", err)
+	}
+	stamp, err := s.stamp()
+	if err != nil {
+		return nil, err
+	}
+	var requestID uuid.UUID
+	if request.GetRequestId() != "" {
+		if requestID, err = uuid.Parse(request.GetRequestId()); err != nil || requestID == uuid.Nil {
+			return nil, domain.InvalidField("request_id", "must be a UUID other than zero")
+		}
+	}
+	fingerprint, err := fingerprintOf(request.GetVideo())
+	if err != nil {
+		return nil, err
+	}
+	event, err := domain.Create(id, detailsOf(request.GetVideo()), stamp)
+	if err != nil {
+		return nil, err
+	}
+	return answer(s.store.CreateVideo(ctx, requestID, fingerprint, event))
+}
+
+func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
+	id, err := parseName("name", videos, request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return answer(s.store.GetVideo(ctx, id))
+}
+
+func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
+	p, err := newPager[domain.VideoCursor](request)
+	if err != nil {
+		return nil, err
+	}
+	query := domain.VideoQuery{After: p.after, Limit: p.limit(), ShowDeleted: request.GetShowDeleted()}
+	if err := filterVideos(request.GetFilter(), &query); err != nil {
+		return nil, err
+	}
+	if err := orderVideos(request.GetOrderBy(), &query); err != nil {
+		return nil, err
+	}
+	found, err := s.store.ListVideos(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	page, next, err := pageOf(p, found, videoToProto, func(v domain.Video) domain.VideoCursor {
+		return domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
+	})
+	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err
+}
+
+func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
+	video := request.GetVideo()
+	fields, err := fieldsOf(request.GetUpdateMask().GetPaths(), video)
+	if err != nil {
+		return nil, err
+	}
+	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Update(fields, detailsOf(video), expectedVersion(video.GetEtag()), stamp)
+	})
+}
+
+func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Publish(expectedVersion(request.GetEtag()), stamp)
+	})
+}
+
+func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Unpublish(expectedVersion(request.GetEtag()), stamp)
+	})
+}
+
+func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Delete(request.GetAllowMissing(), expectedVersion(request.GetEtag()), stamp)
+	})
+}
+
+func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Undelete(expectedVersion(request.GetEtag()), stamp)
+	})
+}
+
+// change is what all commands on an existing video have in common.
+func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
+	id, err := parseName(field, videos, name)
+	if err != nil {
+		return nil, err
+	}
+	stamp, err := s.stamp()
+	if err != nil {
+		return nil, err
+	}
+	return answer(s.store.ChangeVideo(ctx, id, decision(stamp)))
+}
+
+func (s *videoService) stamp() (domain.Stamp, error) {
+	id, err := s.newID()
+	if err != nil {
+		return domain.Stamp{}, fmt.Errorf("make event id: %w", err)
+	}
+	return domain.Stamp{EventID: id, Time: s.now().UTC()}, nil
+}
+
+func answer(v domain.Video, err error) (*videov1.Video, error) {
+	if err != nil {
+		return nil, err
+	}
+	return videoToProto(v), nil
+}
+
+// fingerprintOf tells whether two requests to create a video ask for the same.
+// What the server ignores in them makes no difference. A field that the
+// contract gets later does not either, where it is empty, so a request may be
+// repeated across a deployment.
+func fingerprintOf(v *videov1.Video) ([]byte, error) {
+	asked, err := proto.MarshalOptions{Deterministic: true}.Marshal(&videov1.Video{
+		Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
+		Duration: v.GetDuration(), LanguageCode: v.GetLanguageCode(), Tags: v.GetTags(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("marshal video: %w", err)
+	}
+	sum := sha256.Sum256(asked)
+	return sum[:], nil
+}
+
+// fieldsOf answers the fields that an update mask names: all of them for *, and
+// for no mask the ones that are not empty (AIP-134).
+func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
+	if len(paths) == 0 {
+		return populated(video), nil
+	}
+	if slices.Equal(paths, []string{"*"}) {
+		return domain.AllFields(), nil
+	}
+	fields := make([]domain.Field, len(paths))
+	for i, path := range paths {
+		fields[i] = domain.Field(path)
+		if !slices.Contains(domain.AllFields(), fields[i]) {
+			return nil, domain.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, domain.AllFields())
+		}
+	}
+	return fields, nil
+}
+
+func populated(video *videov1.Video) []domain.Field {
+	message := video.ProtoReflect()
+	byName := message.Descriptor().Fields()
+	return slices.DeleteFunc(domain.AllFields(), func(field domain.Field) bool {
+		return !message.Has(byName.ByTextName(string(field)))
+	})
+}

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// How a watch looks for changes. In a busy time it reads at most every
+// watchGap, whatever the number of changes. A change can be announced a little
+// before it can be read (while an older transaction is unfinished anywhere, see
+// ListChanges in the store), so after a change it looks again soon, and then
+// ever less often.
+const (
+	watchPage      = 100
+	watchGap       = 50 * time.Millisecond
+	watchPoll      = time.Second
+	watchHeartbeat = 15 * time.Second
+)
+
+// WatchCatalogEntries ends only with an error, or when the caller or the
+// server does, which both end its context.
+func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
+	w, err := newWatch(request, s.store, stream)
+	if err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	var heartbeat time.Time // when the next is due: as soon as the caller has caught up
+	poll := watchGap
+	for {
+		changed := s.changes.Changed() // before the read, or a change between the two is missed
+		started := time.Now()
+		if err := w.catchUp(); err != nil {
+			return err
+		}
+		if !time.Now().Before(heartbeat) {
+			if err := w.send(&catalogv1.WatchCatalogEntriesResponse{}); err != nil {
+				return err
+			}
+			heartbeat = time.Now().Add(watchHeartbeat)
+		}
+		select {
+		case <-changed:
+			poll = watchGap
+		case <-time.After(poll):
+			poll = min(2*poll, watchPoll)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		pause(ctx, watchGap-time.Since(started))
+	}
+}
+
+// watch is one stream of changes.
+type watch struct {
+	store    CatalogStore
+	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
+	tokens   tokens
+	position domain.Position // of the last change the caller has had
+	// fresh: the caller has had no entry yet, so there is none to remove.
+	fresh bool
+}
+
+func newWatch(request *catalogv1.WatchCatalogEntriesRequest, store CatalogStore, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
+	tokens, err := newTokens(request, "resume_token")
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{store: store, stream: stream, tokens: tokens, fresh: true}
+	if token := request.GetResumeToken(); token != "" {
+		w.fresh = false
+		err = tokens.decode(token, &w.position)
+	}
+	return w, err
+}
+
+// catchUp sends all changes there are behind the position.
+func (w *watch) catchUp() error {
+	for {
+		changes, err := w.store.ListChanges(w.stream.Context(), w.position, watchPage)
+		if err != nil {
+			return err
+		}
+		sent := false
+		for _, change := range changes {
+			w.position = change.Position
+			response := w.responseTo(change.Entry)
+			if response == nil {
+				continue
+			}
+			if err := w.send(response); err != nil {
+				return err
+			}
+			sent = true
+		}
+		// Only now, because an entry is on a page once: what is hidden on the
+		// first page was not sent before, but an entry that was may be hidden by
+		// the time the next page is read.
+		w.fresh = w.fresh && !sent
+		if len(changes) < watchPage {
+			return nil
+		}
+	}
+}
+
+// responseTo answers nil when the change means nothing to the caller.
+func (w *watch) responseTo(entry domain.Entry) *catalogv1.WatchCatalogEntriesResponse {
+	switch {
+	case entry.Visible:
+		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Updated{Updated: entryToProto(entry)}}
+	case w.fresh || entry.Version == 1: // a draft just made, which nobody can have seen
+		return nil
+	default:
+		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: catalogEntries + entry.VideoID.String()}}
+	}
+}
+
+// send also tells the caller where to go on.
+func (w *watch) send(response *catalogv1.WatchCatalogEntriesResponse) error {
+	var err error
+	if response.ResumeToken, err = w.tokens.encode(w.position); err != nil {
+		return err
+	}
+	return w.stream.Send(response)
+}

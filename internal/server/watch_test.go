@@ -1,0 +1,368 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+type watchStream = grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]
+
+// next answers the next message in words: +title, -name, or beat.
+func next(t *testing.T, stream watchStream) (text, token string) {
+	t.Helper()
+	response, err := stream.Recv()
+	if err != nil {
+		t.Fatalf("Recv() = %v", err)
+	}
+	return inWords(response), response.GetResumeToken()
+}
+
+func inWords(response *catalogv1.WatchCatalogEntriesResponse) string {
+	switch change := response.GetChange().(type) {
+	case *catalogv1.WatchCatalogEntriesResponse_Updated:
+		return "+" + change.Updated.GetTitle()
+	case *catalogv1.WatchCatalogEntriesResponse_Removed:
+		return "-" + change.Removed
+	}
+	return "beat"
+}
+
+func watchFrom(t *testing.T, c client, token string) watchStream {
+	t.Helper()
+	stream, err := c.catalog.WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{ResumeToken: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// A watch begins with what there is, goes on with what changes, and after a
+// break goes on where it was.
+func TestWatchTellsStateAndChanges(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
+		mustCreate(t, c, &videov1.Video{Title: "a draft"})
+		hidden := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"}))
+		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: hidden.GetName()}); err != nil {
+			t.Fatal(err)
+		}
+		a := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "a"}))
+		b := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "b"}))
+
+		stream := watchFrom(t, c, "")
+		var token string
+		expect := func(want ...string) {
+			t.Helper()
+			var got []string
+			for range want {
+				var text string
+				text, token = next(t, stream)
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("messages (-want +got):\n%s", diff)
+			}
+		}
+		expect("+a", "+b", "beat")
+		if _, err := c.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{
+			Video: &videov1.Video{Name: a.GetName(), Title: "a2"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"title"}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		expect("+a2")
+		if _, err := c.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: b.GetName()}); err != nil {
+			t.Fatal(err)
+		}
+		expect("-" + entryName(b))
+
+		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: a.GetName()}); err != nil {
+			t.Fatal(err)
+		}
+		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "c"}))
+		stream = watchFrom(t, c, token)
+		expect("-"+entryName(a), "+c", "beat")
+	})
+}
+
+// A resume token must come from a watch.
+func TestWatchRefusesForeignTokens(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
+		for range 2 {
+			mustCreate(t, c, film())
+		}
+		list, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range []string{"x", "AAAA", list.GetNextPageToken()} {
+			_, err := watchFrom(t, c, token).Recv()
+			if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"resume_token"}) {
+				t.Errorf("token %q: %v, want InvalidArgument about resume_token", token, err)
+			}
+		}
+	})
+}
+
+// Whoever follows the stream, through any number of breaks at any place, ends
+// with the catalog as it is.
+func TestWatchResumesWithoutLoss(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	c := r.grpcClient(t)
+	writing := make(chan struct{})
+	go func() {
+		defer close(writing)
+		var all []*videov1.Video
+		for i := range 300 {
+			if i%3 == 0 {
+				all = append(all, mustCreate(t, c, &videov1.Video{Title: fmt.Sprint(i)}))
+			}
+			v := all[rand.N(len(all))]
+			switch rand.N(3) {
+			case 0, 1:
+				mustPublish(t, c, v)
+			case 2:
+				_, _ = c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()})
+			}
+		}
+	}()
+	got := make(map[string]int64) // version by name
+	token := ""
+	done := false
+	for !done {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := c.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-writing:
+			done = true // this time to the end
+		default:
+		}
+		for messages := 1 + rand.N(20); messages > 0 || done; messages-- {
+			response, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			token = response.GetResumeToken()
+			if entry := response.GetUpdated(); entry != nil {
+				if got[entry.GetName()] > entry.GetVersion() {
+					t.Errorf("%s went back to version %d", entry.GetName(), entry.GetVersion())
+				}
+				got[entry.GetName()] = entry.GetVersion()
+			}
+			delete(got, response.GetRemoved())
+			if response.GetChange() == nil {
+				break
+			}
+		}
+		cancel()
+	}
+	want := make(map[string]int64)
+	for token := ""; ; {
+		list, err := c.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range list.GetCatalogEntries() {
+			want[entry.GetName()] = entry.GetVersion()
+		}
+		if token = list.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the catalog as the stream told it (-want +got):\n%s", diff)
+	}
+}
+
+// fakeStream is the server's side of a watch in a bubble.
+type fakeStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	began  time.Time
+	sent   []string
+	times  []time.Duration
+	onSend func(n int)
+}
+
+func (s *fakeStream) Context() context.Context { return s.ctx }
+
+func (s *fakeStream) Send(response *catalogv1.WatchCatalogEntriesResponse) error {
+	s.sent = append(s.sent, inWords(response))
+	s.times = append(s.times, time.Since(s.began))
+	if s.onSend != nil {
+		s.onSend(len(s.sent))
+	}
+	return nil
+}
+
+// watchFor runs a watch for a time.
+func watchFor(t *testing.T, store *fakeStore, d time.Duration, onSend func(n int)) *fakeStream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	stream := &fakeStream{ctx: ctx, began: time.Now(), onSend: onSend}
+	if err := newCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream); ctx.Err() == nil || err == nil {
+		t.Errorf("WatchCatalogEntries() = %v, want the error of its context", err)
+	}
+	return stream
+}
+
+// A quiet watch gives a sign of life, and looks about once in a second.
+func TestWatchGivesSignsOfLife(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		stream := watchFor(t, store, time.Minute, nil)
+		if got := len(stream.sent); got < 4 || got > 5 {
+			t.Errorf("%d messages in a minute at %v, want 4 or 5: one at once, one about every 15 s", got, stream.times)
+		}
+		if got := store.readCount(); got > 70 {
+			t.Errorf("%d reads in a minute, want about 60", got)
+		}
+	})
+}
+
+// A change comes soon, whoever made it and also when it could not be read yet
+// as it was announced; and many changes do not make many reads.
+func TestWatchLooksSoonAndSeldom(t *testing.T) {
+	t.Parallel()
+	t.Run("changes of this process", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			time.AfterFunc(10*time.Second, func() { seed(t, store, true) })
+			stream := watchFor(t, store, 11*time.Second, nil)
+			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 10*time.Second+watchGap {
+				t.Errorf("messages at %v, want the last within %v of the change at 10 s", stream.times, watchGap)
+			}
+		})
+	})
+	t.Run("changes of another process", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			store.otherSide = true
+			time.AfterFunc(10*time.Second, func() { seed(t, store, true) })
+			stream := watchFor(t, store, 12*time.Second, nil)
+			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 11*time.Second {
+				t.Errorf("messages at %v, want the last within a second of the change at 10 s", stream.times)
+			}
+		})
+	})
+	t.Run("announced before it can be read", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			time.AfterFunc(10*time.Second, func() {
+				store.mu.Lock()
+				store.projectWaiting() // only announces
+				store.otherSide = true
+				store.mu.Unlock()
+				time.Sleep(100 * time.Millisecond)
+				seed(t, store, true)
+			})
+			stream := watchFor(t, store, 12*time.Second, nil)
+			if got := stream.times[len(stream.times)-1]; got < 10*time.Second || got > 10*time.Second+300*time.Millisecond {
+				t.Errorf("messages at %v, want the last soon after the change at 10.1 s", stream.times)
+			}
+		})
+	})
+	t.Run("many changes", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range 5000 {
+					time.Sleep(time.Millisecond)
+					store.mu.Lock()
+					store.projectWaiting()
+					store.mu.Unlock()
+				}
+			}()
+			watchFor(t, store, 5*time.Second, nil)
+			<-done
+			if got := store.readCount(); got > 101 {
+				t.Errorf("%d reads in 5 s, want at most one in %v", got, watchGap)
+			}
+		})
+	})
+}
+
+// An entry that was sent and is hidden while the first state is still being
+// read is removed; what was never seen is not worth a message.
+func TestWatchRemovesWhatItSentBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		var first domain.Video
+		for i := range watchPage + 10 {
+			if v := seed(t, store, true); i == 0 {
+				first = v
+			}
+		}
+		seed(t, store, false)
+		hide := func(n int) {
+			if n == 1 {
+				_, _ = store.ChangeVideo(context.Background(), first.ID, domain.Unpublish(domain.AnyVersion, domain.Stamp{EventID: uuid.New(), Time: time.Now()}))
+			}
+		}
+		stream := watchFor(t, store, time.Second, hide)
+		var removed []string
+		for _, text := range stream.sent {
+			if strings.HasPrefix(text, "-") {
+				removed = append(removed, text)
+			}
+		}
+		if diff := cmp.Diff([]string{"-" + catalogEntries + first.ID.String()}, removed); diff != "" {
+			t.Errorf("removed (-want +got):\n%s", diff)
+		}
+		if got, want := len(stream.sent), watchPage+10+1+1; got != want {
+			t.Errorf("%d messages, want %d: the entries, the removal and one sign of life", got, want)
+		}
+	})
+}
+
+// A server that stops ends the streams, and says that one should call again.
+func TestWatchEndsWhenTheServerStops(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+		stream := watchFrom(t, c, "")
+		if text, _ := next(t, stream); text != "beat" {
+			t.Fatalf("first message = %s, want a sign of life", text)
+		}
+		began := time.Now()
+		r.stop()
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "call again") {
+			t.Errorf("Recv() = %v, want Unavailable that says to call again", err)
+		}
+		if err := <-r.done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("Run took %v to end, want well below the drain timeout", took)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// BenchmarkIdle measures a server that has nothing to do: from its start until
+// it is ready, its resident memory, and how many queries a second it
+// makes.
+func BenchmarkIdle(b *testing.B) {
+	s := newStack(b)
+	if _, err := s.pool.Exec(b.Context(), fmt.Sprintf("ALTER DATABASE %s SET log_statement = 'all'", s.pool.Config().ConnConfig.Database)); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		start := time.Now()
+		p := s.start(b)
+		ready := time.Since(start)
+		time.Sleep(5 * time.Second) // until the poll interval has grown to its longest
+		before := queries(b, s)
+		const idle = 20 * time.Second
+		time.Sleep(idle)
+		after := queries(b, s)
+		b.ReportMetric(ready.Seconds()*1000, "ms-to-ready")
+		b.ReportMetric(residentMB(b, p.cmd.Process.Pid), "MB-resident")
+		b.ReportMetric((after-before)/idle.Seconds(), "idle-queries/s")
+		if _, err := p.stop(b); err != nil {
+			b.Error(err)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// queries counts those in the log of the database server, from a database
+// whose own are not logged.
+func queries(b *testing.B, s *stack) (n float64) {
+	b.Helper()
+	cfg := s.pool.Config().ConnConfig.Copy()
+	cfg.Database = "postgres"
+	conn, err := pgx.ConnectConfig(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := conn.QueryRow(b.Context(), `
+		SELECT count(*) FROM regexp_matches(pg_read_file(current_setting('data_directory') || '/../postgres.log'), 'LOG:  execute', 'g')`).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+func residentMB(b *testing.B, pid int) float64 {
+	b.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, line, _ := bytes.Cut(status, []byte("VmRSS:"))
+	var kB float64
+	if _, err := fmt.Sscanf(string(bytes.TrimSpace(line)), "%f kB", &kB); err != nil {
+		b.Fatal(err)
+	}
+	return kB / 1024
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+)
+
+// errUsage sends a person who mistyped a command to the list of them.
+var errUsage = errors.New("unknown command: try `server help`")
+
+// listRows is how much the list commands show.
+const listRows = 1000
+
+func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
+	n, err := db.Migrate(ctx, cfg.MigrateDatabaseURL, log)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "schema is at version %d (%d migrations run)\n", db.Version(), n)
+	return err
+}
+
+// drain publishes everything that is pending and not blocked. Lanes that a
+// publisher which died has leased are waited for.
+func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
+	if cfg.PubSubProject == "" {
+		return errors.New("PUBSUB_PROJECT is required")
+	}
+	database, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	client, err := openPubSub(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	videos := store.NewVideos(database.video, nil)
+	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
+	defer topic.Stop()
+	publisher, err := outbox.New(videos, topic, cfg.outbox(), log, nil)
+	if err != nil {
+		return err
+	}
+	published := 0
+	for {
+		n, err := publisher.Drain(ctx)
+		published += n
+		if err != nil {
+			return fmt.Errorf("after %d events: %w", published, err)
+		}
+		backlog, err := videos.MeasureOutbox(ctx, 1)
+		if err != nil {
+			return err
+		}
+		if backlog.Oldest.IsZero() {
+			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
+			return err
+		}
+		if !sleep(ctx, 200*time.Millisecond) { // another process has the lease
+			return ctx.Err()
+		}
+	}
+}
+
+func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+	database, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	videos := store.NewVideos(database.video, nil)
+	switch {
+	case len(args) == 1 && args[0] == "list":
+		return listBlocked(ctx, videos, stdout)
+	case len(args) == 3 && args[0] == "requeue":
+		return videos.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
+	case len(args) == 4 && args[0] == "skip":
+		eventID, err := uuid.Parse(args[3])
+		if err != nil {
+			return fmt.Errorf("EVENT_ID: %w", err)
+		}
+		return videos.SkipEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]}, eventID)
+	}
+	return errUsage
+}
+
+func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) error {
+	blocked, err := videos.ListBlocked(ctx, listRows)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TYPE\tID\tVERSION\tEVENT_ID\tATTEMPTS\tNEXT\tLAST ERROR")
+	for _, b := range blocked {
+		next := "parked since " + b.ParkedAt.Format(time.RFC3339)
+		if b.ParkedAt.IsZero() {
+			next = b.NextRetry.Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", b.Type, b.ID, b.Version, b.EventID, b.Attempts, next, b.LastError)
+	}
+	return table.Flush()
+}
+
+func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+	database, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	catalog := store.NewCatalog(database.catalog)
+	switch {
+	case len(args) == 1 && args[0] == "list":
+		return listQuarantine(ctx, catalog, cfg.ConsumerName, stdout)
+	case len(args) == 1 && args[0] == "replay":
+		return replayQuarantine(ctx, catalog, cfg.ConsumerName, stdout)
+	case len(args) == 2 && args[0] == "delete":
+		id, err := strconv.ParseInt(args[1], 10, 64)
+		if err != nil {
+			return fmt.Errorf("ID: %w", err)
+		}
+		return catalog.DeleteQuarantine(ctx, id)
+	}
+	return errUsage
+}
+
+func listQuarantine(ctx context.Context, catalog *store.Catalog, consumer string, stdout io.Writer) error {
+	rows, err := catalog.ListQuarantine(ctx, consumer, 0, listRows)
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tMESSAGE_ID\tORDERING_KEY\tBYTES\tREASON")
+	for _, row := range rows {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\n", row.ID, row.MessageID, row.OrderingKey, len(row.Payload), row.Reason)
+	}
+	return table.Flush()
+}
+
+// replayQuarantine applies, oldest first, what this build can decode. A crash
+// between applying and deleting applies a message twice, which the inbox and
+// the version see to.
+func replayQuarantine(ctx context.Context, catalog *store.Catalog, consumer string, stdout io.Writer) error {
+	applied, left := 0, 0
+	after := int64(0)
+	for {
+		rows, err := catalog.ListQuarantine(ctx, consumer, after, listRows)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			after = row.ID
+			e, err := event.Decode(row.Payload, row.Attributes)
+			if err == nil {
+				_, err = catalog.Project(ctx, consumer, []domain.Event{e})
+			}
+			if err != nil {
+				left++
+				if _, err := fmt.Fprintf(stdout, "left %d (message %s): %v\n", row.ID, row.MessageID, err); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := catalog.DeleteQuarantine(ctx, row.ID); err != nil {
+				return err
+			}
+			applied++
+		}
+		if len(rows) < listRows {
+			_, err := fmt.Fprintf(stdout, "replayed %d messages, %d are left\n", applied, left)
+			return err
+		}
+	}
+}

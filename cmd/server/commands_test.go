@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localpubsub"
+)
+
+// publish publishes a message to the topic of the service, as some other
+// program might.
+func (s *stack) publish(t *testing.T, message *pubsub.Message) {
+	t.Helper()
+	client, err := s.pubsub.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	publisher := client.Publisher(localpubsub.Topic)
+	defer publisher.Stop()
+	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drain publishes what is pending, and says what it did.
+func TestDrainPublishesEverythingPending(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	for range 10 {
+		if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := s.command(t, "drain")
+	if err != nil || !strings.HasPrefix(out, "published 10 events") {
+		t.Errorf("drain = %q, %v, want it to publish 10 events", out, err)
+	}
+	s.checkPublishedOnce(t)
+	if out, err := s.command(t, "drain"); err != nil || !strings.HasPrefix(out, "published 0 events") {
+		t.Errorf("a second drain = %q, %v, want it to publish nothing", out, err)
+	}
+}
+
+// drain fails, rather than wait, when the broker is away, and loses nothing.
+func TestDrainFailsWithoutBroker(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.pubsub.Inject(localpubsub.Fault{Method: "Publish", Code: codes.PermissionDenied})()
+	if _, err := s.command(t, "drain"); err == nil {
+		t.Error("drain = nil, want an error")
+	}
+	if got := s.count(t, "SELECT count(*) FROM video.outbox_pending"); got != 1 {
+		t.Errorf("pending events = %d, want 1", got)
+	}
+	if got := s.count(t, "SELECT count(*) FROM video.outbox_blocked"); got != 0 {
+		t.Errorf("blocked aggregates = %d, want 0: nobody is to blame", got)
+	}
+}
+
+// A refused event is shown, goes on after a requeue, and is given up by a skip.
+func TestOperatorFreesBlockedAggregates(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	refuse := s.pubsub.Inject(localpubsub.Fault{Method: "Publish", Code: codes.InvalidArgument})
+	p := s.start(t, "OUTBOX_MAX_ATTEMPTS=1")
+	var ids []string
+	for range 2 {
+		v, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, strings.TrimPrefix(v.GetName(), "videos/"))
+	}
+	eventually(t, 20*time.Second, "both are parked", func() bool {
+		return s.count(t, "SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL") == 2
+	})
+	refuse()
+	list, err := s.command(t, "outbox", "list")
+	if err != nil || strings.Count(list, "parked since") != 2 || !strings.Contains(list, ids[0]) || !strings.Contains(list, "injected") {
+		t.Errorf("outbox list = %v\n%s\nwant two parked aggregates with the broker's words", err, list)
+	}
+	if _, err := s.command(t, "outbox", "requeue", "video", ids[0]); err != nil {
+		t.Errorf("outbox requeue = %v", err)
+	}
+	var eventID uuid.UUID
+	if err := s.pool.QueryRow(t.Context(), "SELECT id FROM video.outbox WHERE aggregate_id = $1", ids[1]).Scan(&eventID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.command(t, "outbox", "skip", "video", ids[1], ids[0]); err == nil {
+		t.Error("outbox skip of another event = nil, want an error")
+	}
+	if _, err := s.command(t, "outbox", "skip", "video", ids[1], eventID.String()); err != nil {
+		t.Errorf("outbox skip = %v", err)
+	}
+	eventually(t, 20*time.Second, "nothing is blocked", func() bool {
+		return s.count(t, "SELECT count(*) FROM video.outbox_blocked") == 0 && s.count(t, "SELECT count(*) FROM video.outbox_pending") == 0
+	})
+	published := s.pubsub.Published()
+	if len(published) != 1 || published[0].Attributes[event.AttrAggregateID] != ids[0] {
+		t.Errorf("published = %v, want the requeued event alone", published)
+	}
+}
+
+// What nobody can decode is quarantined; what this build can decode after all
+// is replayed, the rest can be deleted.
+func TestOperatorEmptiesQuarantine(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.start(t)
+	s.publish(t, &pubsub.Message{Data: []byte("no event"), Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := event.Encode(created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attributes := message.Attributes()
+	attributes[event.AttrSchemaVersion] = "2"
+	s.publish(t, &pubsub.Message{Data: message.Payload, Attributes: attributes})
+	eventually(t, 20*time.Second, "both are quarantined", func() bool {
+		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == 2
+	})
+	list, err := s.command(t, "quarantine", "list")
+	if err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "no VideoEvent") {
+		t.Errorf("quarantine list = %v\n%s\nwant both reasons", err, list)
+	}
+
+	// As if a newer build were deployed, which reads it.
+	if _, err := s.pool.Exec(t.Context(), `UPDATE catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.command(t, "quarantine", "replay")
+	if err != nil || !strings.Contains(out, "replayed 1 messages, 1 are left") {
+		t.Errorf("quarantine replay = %q, %v, want one replayed and one left", out, err)
+	}
+	if got := s.count(t, "SELECT count(*) FROM catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
+		t.Errorf("projected videos = %d, want 1", got)
+	}
+	var id string
+	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM catalog_read.quarantine").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.command(t, "quarantine", "delete", id); err != nil {
+		t.Errorf("quarantine delete = %v", err)
+	}
+	if _, err := s.command(t, "quarantine", "delete", id); err == nil {
+		t.Error("quarantine delete twice = nil, want an error")
+	}
+}
+
+// A catalog that was lost is built anew from the owner, drafts and deleted
+// videos included, while the projector runs.
+func TestRebuildRestoresLostCatalog(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := newStack(t)
+	p := s.start(t)
+	var last *videov1.Video
+	for i := range 30 {
+		v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran", Tags: []string{"drama"}}})
+		if err == nil && i%2 == 0 {
+			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
+		}
+		if err == nil && i%3 == 0 {
+			v, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = v
+	}
+	const rows = `SELECT md5(string_agg(video_id::text || title || tags::text || visible || deleted || version || coalesce(publish_time::text, '') || update_time::text || search::text, ',' ORDER BY video_id))
+		FROM catalog_read.video_projection`
+	eventually(t, 30*time.Second, "everything is projected", func() bool {
+		return s.count(t, "SELECT count(*) FROM catalog_read.inbox") == s.count(t, "SELECT count(*) FROM video.outbox")
+	})
+	var before, after string
+	if err := s.pool.QueryRow(ctx, rows).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(ctx, "DELETE FROM catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.command(t, "rebuild", p.addr)
+	if err != nil || out != "rebuilt 30 entries\n" {
+		t.Errorf("rebuild = %q, %v, want 30 entries", out, err)
+	}
+	if err := s.pool.QueryRow(ctx, rows).Scan(&after); err != nil {
+		t.Fatal(err)
+	}
+	if after != before {
+		t.Error("the rebuilt projection differs from the one that events built")
+	}
+	list, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
+	if err != nil || len(list.GetCatalogEntries()) != 10 {
+		t.Errorf("ListCatalogEntries() = %d entries, %v, want 10 (last video: %v)", len(list.GetCatalogEntries()), err, last)
+	}
+}
+
+// A mistyped command tells where the right ones are listed, and does nothing.
+func TestUnknownCommandIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"rebuild"}, {"drain", "now"}} {
+		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
+			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
+		}
+	}
+	if out, err := s.command(t, "version"); err != nil || out != "dev\n" {
+		t.Errorf("version = %q, %v, want dev", out, err)
+	}
+}
+
+// Both READMEs and the help list every setting with its default.
+func TestEverySettingIsDocumented(t *testing.T) {
+	t.Parallel()
+	var help strings.Builder
+	if err := printHelp(&help); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"../../README.md", "../../README.zh-CN.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, setting := range settings() {
+			name, byDefault := setting[0], setting[1]
+			if byDefault != "" {
+				byDefault = "`" + byDefault + "`"
+			}
+			if row := "| `" + name + "` | " + byDefault + " |"; !strings.Contains(string(text), row) {
+				t.Errorf("%s lacks the row %q", file, row)
+			}
+			if !strings.Contains(help.String(), name) || setting[2] == "" {
+				t.Errorf("the help lacks %s", name)
+			}
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/server"
+)
+
+// The roles a process can have.
+const (
+	roleAPI       = "api"
+	rolePublisher = "publisher"
+	roleProjector = "projector"
+)
+
+// config is the environment. Names are prefixed by the package they configure;
+// a setting that is empty or absent has its default.
+type config struct {
+	Roles    []string   `env:"ROLES" envDefault:"api,publisher,projector" help:"what this process does: api, publisher, projector"`
+	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
+
+	DatabaseURL        string        `env:"DATABASE_URL" help:"PostgreSQL, the command side; required"`
+	CatalogDatabaseURL string        `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
+	MigrateDatabaseURL string        `env:"MIGRATE_DATABASE_URL" help:"PostgreSQL for migrate, a direct connection of the owner; default: DATABASE_URL"`
+	DatabaseMaxConns   int32         `env:"DATABASE_MAX_CONNS" envDefault:"12" help:"connections per database URL"`
+	DatabaseWait       time.Duration `env:"DATABASE_WAIT" envDefault:"10s" help:"how long to wait for the database at start"`
+
+	PubSubProject      string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
+	PubSubTopic        string `env:"PUBSUB_TOPIC" envDefault:"video.events" help:"topic that events are published to"`
+	PubSubSubscription string `env:"PUBSUB_SUBSCRIPTION" envDefault:"video.events.catalog" help:"subscription that the projector receives from"`
+	PubSubEndpoint     string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
+
+	Drain           time.Duration `env:"SERVER_DRAIN_TIMEOUT" envDefault:"4500ms" help:"how long requests in flight may take after SIGTERM"`
+	MaxWait         time.Duration `env:"SERVER_MAX_WAIT" envDefault:"10s" help:"how long GetCatalogEntry waits for min_version at most"`
+	MaxStreams      int           `env:"SERVER_MAX_STREAMS" envDefault:"250" help:"concurrent requests per HTTP/2 connection; at least the concurrency of Cloud Run"`
+	RequestTimeout  time.Duration `env:"OUTBOX_REQUEST_TIMEOUT" envDefault:"4s" help:"how long one publish request is tried"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after they were published"`
+
+	OutboxWorkers        int           `env:"OUTBOX_WORKERS" envDefault:"4" help:"lanes published at a time, each with a connection"`
+	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass"`
+	OutboxLease          time.Duration `env:"OUTBOX_LEASE" envDefault:"30s" help:"how long events wait after their publisher died"`
+	OutboxPublishTimeout time.Duration `env:"OUTBOX_PUBLISH_TIMEOUT" envDefault:"12s" help:"how long a pass waits for the broker; less than half of the lease"`
+	OutboxPollInterval   time.Duration `env:"OUTBOX_POLL_INTERVAL" envDefault:"1s" help:"longest pause between looks at an empty outbox"`
+	OutboxMaxAttempts    int           `env:"OUTBOX_MAX_ATTEMPTS" envDefault:"10" help:"attempts before a refused event is parked"`
+	OutboxRetryMin       time.Duration `env:"OUTBOX_RETRY_MIN" envDefault:"1s" help:"first pause after a refused event"`
+	OutboxRetryMax       time.Duration `env:"OUTBOX_RETRY_MAX" envDefault:"10m" help:"longest pause after a refused event"`
+	OutboxStopTimeout    time.Duration `env:"OUTBOX_STOP_TIMEOUT" envDefault:"1500ms" help:"how long the broker may take to answer once the process stops"`
+	OutboxSettleTimeout  time.Duration `env:"OUTBOX_SETTLE_TIMEOUT" envDefault:"1s" help:"how long an attempt to settle may take"`
+
+	ConsumerName           string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"`
+	ConsumerBatchSize      int           `env:"CONSUMER_BATCH_SIZE" envDefault:"100" help:"messages per transaction"`
+	ConsumerBatchDelay     time.Duration `env:"CONSUMER_BATCH_DELAY" envDefault:"5ms" help:"how long a batch waits to fill"`
+	ConsumerWorkers        int           `env:"CONSUMER_WORKERS" envDefault:"4" help:"transactions at a time, each with a connection"`
+	ConsumerMaxOutstanding int           `env:"CONSUMER_MAX_OUTSTANDING" envDefault:"1000" help:"messages in hand"`
+	ConsumerMaxBytes       int           `env:"CONSUMER_MAX_OUTSTANDING_BYTES" envDefault:"67108864" help:"bytes of messages in hand"`
+	ConsumerStreams        int           `env:"CONSUMER_STREAMS" envDefault:"1" help:"StreamingPull streams"`
+	ConsumerStopTimeout    time.Duration `env:"CONSUMER_STOP_TIMEOUT" envDefault:"2500ms" help:"how long messages in hand may take once the process stops"`
+	InboxRetention         time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered; more than the topic or the subscription retains messages"`
+}
+
+// stopBudget is what Cloud Run gives between SIGTERM and SIGKILL
+// (https://cloud.google.com/run/docs/container-contract#instance-shutdown).
+const stopBudget = 10 * time.Second
+
+// readConfig reads the environment and tells everything that is wrong with it
+// at once, by the names of the variables; never their values, which may be
+// secrets.
+func readConfig(environ []string) (config, error) {
+	variables := env.ToMap(environ)
+	for name, value := range variables {
+		if value == "" {
+			delete(variables, name)
+		}
+	}
+	var cfg config
+	var errs []error
+	if err := env.ParseWithOptions(&cfg, env.Options{Environment: variables}); err != nil {
+		errs = append(errs, parseErrors(err)...)
+	}
+	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
+	cfg.MigrateDatabaseURL = cmp.Or(cfg.MigrateDatabaseURL, cfg.DatabaseURL)
+	unread := errs
+	for _, err := range cfg.check() {
+		// What could not be read has the zero value, about which there is nothing to say.
+		if !slices.ContainsFunc(unread, func(u error) bool { return strings.Contains(err.Error(), firstWord(u)) }) {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return cfg, nil
+	}
+	lines := make([]string, len(errs))
+	for i, err := range errs {
+		lines[i] = "\n  - " + err.Error()
+	}
+	slices.Sort(lines)
+	return config{}, fmt.Errorf("mistakes in the configuration: %d%s", len(lines), strings.Join(lines, ""))
+}
+
+// firstWord of one of our errors is the name of its variable.
+func firstWord(err error) string {
+	name, _, _ := strings.Cut(err.Error(), " ")
+	return name
+}
+
+// parseErrors turns the library's errors, which name Go fields and may show
+// values, into ours.
+func parseErrors(err error) []error {
+	var aggregate env.AggregateError
+	if !errors.As(err, &aggregate) {
+		return []error{err}
+	}
+	var errs []error
+	for _, err := range aggregate.Errors {
+		var parse env.ParseError
+		if !errors.As(err, &parse) {
+			errs = append(errs, err)
+			continue
+		}
+		name := parse.Name
+		if field, ok := reflect.TypeFor[config]().FieldByName(parse.Name); ok {
+			name = field.Tag.Get("env")
+		}
+		errs = append(errs, fmt.Errorf("%s must be a %s", name, kindName(parse.Type)))
+	}
+	return errs
+}
+
+func kindName(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "duration such as 10s or 5m"
+	case reflect.TypeFor[slog.Level]():
+		return "level: DEBUG, INFO, WARN or ERROR"
+	default:
+		return "whole number"
+	}
+}
+
+func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
+
+// check answers what is wrong with the values and between them.
+func (c config) check() []error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if len(c.Roles) == 0 {
+		wrong("ROLES must name at least one of api, publisher, projector")
+	}
+	for _, role := range c.Roles {
+		if !slices.Contains([]string{roleAPI, rolePublisher, roleProjector}, role) {
+			wrong("ROLES has %q: it may have api, publisher, projector", role)
+		}
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		wrong("PORT must be between 0 (any free one) and 65535")
+	}
+	if c.DatabaseURL == "" {
+		wrong("DATABASE_URL is required")
+	}
+	if c.PubSubProject == "" && (c.has(rolePublisher) || c.has(roleProjector)) {
+		wrong("PUBSUB_PROJECT is required by the roles publisher and projector")
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"DATABASE_MAX_CONNS", int64(c.DatabaseMaxConns)}, {"DATABASE_WAIT", int64(c.DatabaseWait)},
+		{"SERVER_DRAIN_TIMEOUT", int64(c.Drain)}, {"SERVER_MAX_WAIT", int64(c.MaxWait)}, {"SERVER_MAX_STREAMS", int64(c.MaxStreams)},
+		{"OUTBOX_REQUEST_TIMEOUT", int64(c.RequestTimeout)}, {"OUTBOX_WORKERS", int64(c.OutboxWorkers)}, {"OUTBOX_BATCH", int64(c.OutboxBatch)},
+		{"OUTBOX_LEASE", int64(c.OutboxLease)}, {"OUTBOX_PUBLISH_TIMEOUT", int64(c.OutboxPublishTimeout)},
+		{"OUTBOX_POLL_INTERVAL", int64(c.OutboxPollInterval)}, {"OUTBOX_MAX_ATTEMPTS", int64(c.OutboxMaxAttempts)},
+		{"OUTBOX_RETRY_MIN", int64(c.OutboxRetryMin)}, {"OUTBOX_RETRY_MAX", int64(c.OutboxRetryMax)},
+		{"OUTBOX_STOP_TIMEOUT", int64(c.OutboxStopTimeout)}, {"OUTBOX_SETTLE_TIMEOUT", int64(c.OutboxSettleTimeout)},
+		{"CONSUMER_BATCH_SIZE", int64(c.ConsumerBatchSize)}, {"CONSUMER_BATCH_DELAY", int64(c.ConsumerBatchDelay)},
+		{"CONSUMER_WORKERS", int64(c.ConsumerWorkers)}, {"CONSUMER_MAX_OUTSTANDING", int64(c.ConsumerMaxOutstanding)},
+		{"CONSUMER_MAX_OUTSTANDING_BYTES", int64(c.ConsumerMaxBytes)}, {"CONSUMER_STREAMS", int64(c.ConsumerStreams)},
+		{"CONSUMER_STOP_TIMEOUT", int64(c.ConsumerStopTimeout)},
+	} {
+		if f.value <= 0 {
+			wrong("%s must be more than 0", f.name)
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{"OUTBOX_RETENTION", c.OutboxRetention}, {"CONSUMER_INBOX_RETENTION", c.InboxRetention}} {
+		if f.value < 24*time.Hour {
+			wrong("%s must be at least 24h", f.name)
+		}
+	}
+
+	if c.OutboxPublishTimeout >= c.OutboxLease/2 {
+		wrong("OUTBOX_PUBLISH_TIMEOUT (%s) must be less than half of OUTBOX_LEASE (%s)", c.OutboxPublishTimeout, c.OutboxLease)
+	}
+	if c.RequestTimeout > c.OutboxPublishTimeout/2 {
+		wrong("OUTBOX_REQUEST_TIMEOUT (%s) must be at most half of OUTBOX_PUBLISH_TIMEOUT (%s)", c.RequestTimeout, c.OutboxPublishTimeout)
+	}
+	if c.OutboxRetryMin > c.OutboxRetryMax {
+		wrong("OUTBOX_RETRY_MIN (%s) must not exceed OUTBOX_RETRY_MAX (%s)", c.OutboxRetryMin, c.OutboxRetryMax)
+	}
+	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout); stop >= stopBudget {
+		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT is %s, it must be less than %s", stop, stopBudget)
+	}
+	if need := c.connections(); c.DatabaseMaxConns < need {
+		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, and 2 for everything else", c.DatabaseMaxConns, need)
+	}
+	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a tenth of
+	// it, at 10 ms a transaction.
+	if most := c.ConsumerWorkers * c.ConsumerBatchSize * 600; c.ConsumerMaxOutstanding > most {
+		wrong("CONSUMER_MAX_OUTSTANDING (%d) must be at most 600 × CONSUMER_WORKERS × CONSUMER_BATCH_SIZE (%d): more cannot be served in time", c.ConsumerMaxOutstanding, most)
+	}
+	return errs
+}
+
+// connections is how many the loops of this process may hold at a time, and
+// two for all else.
+func (c config) connections() int32 {
+	n := 2
+	if c.has(rolePublisher) {
+		n += c.OutboxWorkers
+	}
+	if c.has(roleProjector) && c.CatalogDatabaseURL == c.DatabaseURL {
+		n += c.ConsumerWorkers
+	}
+	return int32(n)
+}
+
+func (c config) outbox() outbox.Config {
+	return outbox.Config{
+		Workers: c.OutboxWorkers, Batch: c.OutboxBatch, Lease: c.OutboxLease, PublishTimeout: c.OutboxPublishTimeout,
+		PollInterval: c.OutboxPollInterval, MaxAttempts: c.OutboxMaxAttempts, RetryMin: c.OutboxRetryMin, RetryMax: c.OutboxRetryMax,
+		StopTimeout: c.OutboxStopTimeout, SettleTimeout: c.OutboxSettleTimeout,
+	}
+}
+
+func (c config) consumer() consumer.Config {
+	return consumer.Config{
+		Consumer: c.ConsumerName, BatchSize: c.ConsumerBatchSize, BatchDelay: c.ConsumerBatchDelay, Workers: c.ConsumerWorkers,
+		MaxOutstandingMessages: c.ConsumerMaxOutstanding, MaxOutstandingBytes: c.ConsumerMaxBytes, Streams: c.ConsumerStreams,
+		StopTimeout: c.ConsumerStopTimeout,
+	}
+}
+
+func (c config) server() server.Config {
+	return server.Config{
+		DrainTimeout: c.Drain, MaxWait: c.MaxWait, MaxConcurrentStreams: c.MaxStreams,
+	}
+}
+
+// settings lists every setting with its default, in the order of config.
+func settings() [][3]string {
+	var rows [][3]string
+	for field := range reflect.TypeFor[config]().Fields() {
+		rows = append(rows, [3]string{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
+	}
+	return rows
+}
+
+func printHelp(w io.Writer) error {
+	var out bytes.Buffer
+	out.WriteString(`server is the video catalog service.
+
+  server [serve]                       run until SIGTERM or SIGINT
+  server migrate                       bring the database schema up to date
+  server drain                         publish everything pending, then exit
+  server rebuild HOST:PORT             build the catalog anew from the VideoService there
+  server outbox list                   show aggregates whose next event the broker refused
+  server outbox requeue TYPE ID        try that event again
+  server outbox skip TYPE ID EVENT_ID  give that event up
+  server quarantine list               show messages that could not be decoded
+  server quarantine replay             apply those that this build can decode
+  server quarantine delete ID          give one up
+  server version                       print the version
+  server help                          print this
+
+Settings, from the environment:
+
+`)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, row := range settings() {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", row[0], cmp.Or(row[1], "-"), row[2])
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print help: %w", err)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// binary is the program under test, the real one, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "server")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "server")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build: %v\n%s", err, out))
+	}
+	storetest.Main(m)
+}
+
+const project = "test-project"
+
+// stack is what a server needs: a database with the schema, and Pub/Sub.
+type stack struct {
+	url    string
+	pool   *pgxpool.Pool // for the test itself
+	pubsub *localpubsub.Server
+}
+
+func newStack(t testing.TB) *stack {
+	t.Helper()
+	broker, err := localpubsub.Start(localpubsub.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	client, err := broker.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := (localpubsub.Resources{}).Create(t.Context(), client); err != nil {
+		t.Fatal(err)
+	}
+	pool := storetest.Pool(t, 4)
+	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: broker}
+}
+
+func (s *stack) environ(extra ...string) []string {
+	return append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "DATABASE_URL=" + s.url,
+		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
+	}, extra...)
+}
+
+// command runs a command of the binary to its end.
+func (s *stack) command(t testing.TB, args ...string) (stdout string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = s.environ()
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, errOut.String())
+	}
+	return out.String(), nil
+}
+
+func (s *stack) count(t testing.TB, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// process is a running server.
+type process struct {
+	cmd     *exec.Cmd
+	addr    string
+	conn    *grpc.ClientConn
+	videos  videov1.VideoServiceClient
+	catalog catalogv1.CatalogServiceClient
+
+	mu  sync.Mutex
+	log []string // guarded by mu
+	eof chan struct{}
+}
+
+// start starts a server and waits until it is ready.
+func (s *stack) start(t testing.TB, extra ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(binary), eof: make(chan struct{})}
+	p.cmd.Env = s.environ(extra...)
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan string, 1)
+	go p.read(stderr, started)
+	t.Cleanup(func() {
+		if p.conn != nil {
+			_ = p.conn.Close() // whatever the test did to the server
+		}
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill() // it may have ended by itself
+			_ = p.wait()
+		}
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Logf("log of the server:\n%s", strings.Join(p.log, "\n"))
+		}
+	})
+	select {
+	case addr := <-started:
+		_, port, _ := strings.Cut(strings.TrimPrefix(addr, "[::]"), ":")
+		p.addr = "127.0.0.1:" + port
+	case <-p.eof:
+		t.Fatalf("the server ended: %v", p.wait())
+	case <-time.After(30 * time.Second):
+		t.Fatal("the server did not start")
+	}
+	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
+	eventually(t, 10*time.Second, "the server is ready", func() bool {
+		response, err := http.Get("http://" + p.addr + "/health/ready")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// read keeps the log, and answers the address once it is told.
+func (p *process) read(stderr io.Reader, started chan<- string) {
+	defer close(p.eof)
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		p.mu.Lock()
+		p.log = append(p.log, lines.Text())
+		p.mu.Unlock()
+		var line struct{ Message, Addr string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "server: started" {
+			started <- line.Addr
+		}
+	}
+}
+
+// wait waits for the end and answers how it was.
+func (p *process) wait() error {
+	<-p.eof
+	return p.cmd.Wait()
+}
+
+// stop sends SIGTERM and answers how long the server took to end, and how it did.
+func (p *process) stop(t testing.TB) (time.Duration, error) {
+	t.Helper()
+	start := time.Now()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err := p.wait()
+	return time.Since(start), err
+}
+
+// eventually polls until something holds.
+func eventually(t testing.TB, within time.Duration, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", within, what)
+}

@@ -1,0 +1,62 @@
+// Command server is the video catalog service: the API, the outbox publisher
+// and the projector in one process, or any of them, as ROLES says.
+// `server help` lists its commands, of which serve is the default, and its
+// settings, which come from the environment.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	command := "serve"
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "version":
+		_, err := fmt.Fprintln(stdout, version)
+		return err
+	case "help", "-h", "--help":
+		return printHelp(stdout)
+	}
+	cfg, err := readConfig(environ)
+	if err != nil {
+		return err
+	}
+	log := newLogger(stderr, cfg.LogLevel)
+	switch words := strings.Join(append([]string{command}, args...), " "); {
+	case words == "serve":
+		return serve(ctx, cfg, log)
+	case words == "migrate":
+		return migrate(ctx, cfg, stdout, log)
+	case words == "drain":
+		return drain(ctx, cfg, stdout, log)
+	case command == "rebuild" && len(args) == 1:
+		return rebuild(ctx, cfg, args[0], stdout)
+	case command == "outbox":
+		return outboxCommand(ctx, cfg, args, stdout)
+	case command == "quarantine":
+		return quarantineCommand(ctx, cfg, args, stdout)
+	default:
+		return fmt.Errorf("unknown command %q: try `server help`", words)
+	}
+}

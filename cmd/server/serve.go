@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
+)
+
+// serve runs the roles of this process until ctx ends.
+//
+// The order of the stop matters. First the server drains: requests it has
+// accepted are answered, and while they are, the loops still run, so that a
+// caller who waits for its own write sees it, and the last writes are
+// published. Then the loops finish what they have in hand. check keeps the sum
+// of their budgets below what Cloud Run allows. A crash at any point loses
+// nothing: what is not settled is in PostgreSQL or with the broker.
+func serve(ctx context.Context, cfg config, log *slog.Logger) error {
+	meter := otel.Meter("example.com/videocatalog")
+	database, err := openDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+
+	var publisher *outbox.Publisher
+	// The publisher needs the store, and the store tells the publisher of commits.
+	videos := store.NewVideos(database.video, func() {
+		if publisher != nil {
+			publisher.Nudge()
+		}
+	})
+	catalog := store.NewCatalog(database.catalog)
+	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+		// Before the first write: after a long stop today's partition may be missing.
+		if _, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention); err != nil {
+			return err
+		}
+	}
+
+	var client *pubsub.Client
+	if cfg.has(rolePublisher) || cfg.has(roleProjector) {
+		if client, err = openPubSub(ctx, cfg); err != nil {
+			return err
+		}
+		defer client.Close()
+	}
+	var projector *consumer.Projector
+	deps := server.Deps{Ready: database.ping, Log: log}
+	if cfg.has(rolePublisher) {
+		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
+		defer topic.Stop()
+		if publisher, err = outbox.New(videos, topic, cfg.outbox(), log, meter); err != nil {
+			return err
+		}
+	}
+	if cfg.has(roleProjector) {
+		if projector, err = consumer.New(cfg.consumer(), client.Subscriber(cfg.PubSubSubscription), catalog, log, meter); err != nil {
+			return err
+		}
+	}
+	if cfg.has(roleAPI) {
+		deps.Videos, deps.Catalog, deps.Changes = videos, catalog, catalog
+	}
+	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", cfg.Port))
+	if err != nil {
+		return fmt.Errorf("PORT: %w", err)
+	}
+	srv, err := server.New(cfg.server(), deps)
+	if err != nil {
+		return errors.Join(err, deps.Listener.Close())
+	}
+
+	log.InfoContext(ctx, "server: started", "version", version, "roles", cfg.Roles, "addr", deps.Listener.Addr().String())
+	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer stopLoops() // not before the last request is answered
+		return srv.Run(ctx)
+	})
+	if publisher != nil {
+		g.Go(func() error { return publisher.Run(loops) })
+		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log) })
+	}
+	if projector != nil {
+		g.Go(func() error { return projector.Run(loops) })
+		g.Go(func() error { return maintainInbox(ctx, catalog, cfg.ConsumerName, cfg.InboxRetention, log) })
+	}
+	return g.Wait()
+}
+
+// database is the two sides' pools, which may be one.
+type database struct{ video, catalog *pgxpool.Pool }
+
+// openDatabase connects to both sides, waits for them a while, and refuses a
+// schema that is older than this build needs.
+func openDatabase(ctx context.Context, cfg config) (d database, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	defer cancel()
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if d.video, err = openPool(ctx, "DATABASE_URL", cfg.DatabaseURL, cfg.DatabaseMaxConns); err != nil {
+		return d, err
+	}
+	d.catalog = d.video
+	if cfg.CatalogDatabaseURL != cfg.DatabaseURL {
+		d.catalog, err = openPool(ctx, "CATALOG_DATABASE_URL", cfg.CatalogDatabaseURL, cfg.DatabaseMaxConns)
+	}
+	return d, err
+}
+
+func openPool(ctx context.Context, setting, url string, maxConns int32) (*pgxpool.Pool, error) {
+	pool, err := store.Open(ctx, url, maxConns)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	for {
+		err := db.Check(ctx, pool)
+		if err == nil {
+			return pool, nil
+		}
+		if errors.Is(err, db.ErrSchemaTooOld) || !sleep(ctx, 200*time.Millisecond) {
+			pool.Close()
+			return nil, fmt.Errorf("%s: %w", setting, err)
+		}
+	}
+}
+
+func (d database) close() {
+	if d.video != nil {
+		d.video.Close()
+	}
+	if d.catalog != nil && d.catalog != d.video {
+		d.catalog.Close()
+	}
+}
+
+// ping tells whether requests can be served.
+func (d database) ping(ctx context.Context) error {
+	if err := d.video.Ping(ctx); err != nil {
+		return fmt.Errorf("ping database: %w", err)
+	}
+	if d.catalog == d.video {
+		return nil
+	}
+	if err := d.catalog.Ping(ctx); err != nil {
+		return fmt.Errorf("ping catalog database: %w", err)
+	}
+	return nil
+}
+
+// openPubSub makes a client of Pub/Sub, or of an emulator when
+// PUBSUB_EMULATOR_HOST is set, which the library reads itself.
+func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
+	// gRPC's own pauses between attempts to connect grow to two minutes: so long
+	// after an outage nothing would be published.
+	reconnect := backoff.DefaultConfig
+	reconnect.MaxDelay = time.Second
+	options := []option.ClientOption{
+		option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second})),
+	}
+	if cfg.PubSubEndpoint != "" {
+		options = append(options, option.WithEndpoint(cfg.PubSubEndpoint))
+	}
+	client, err := pubsub.NewClient(context.WithoutCancel(ctx), cfg.PubSubProject, options...)
+	if err != nil {
+		return nil, fmt.Errorf("open Pub/Sub: %w", err)
+	}
+	return client, nil
+}
+
+// sleep waits and answers true, or false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

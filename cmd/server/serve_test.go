@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// A video goes down one side of the U, along the bottom, and up the other.
+func TestVideoTravelsAcrossTheU(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	p := newStack(t).start(t)
+
+	response, err := http.Post("http://"+p.addr+"/v1/videos", "application/json", strings.NewReader(`{"title":"Seven Samurai","tags":["drama"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("POST /v1/videos = %d %s, %v", response.StatusCode, body, err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := p.videos.ListVideos(ctx, &videov1.ListVideosRequest{})
+	if err != nil || len(list.GetVideos()) != 1 {
+		t.Fatalf("ListVideos() = %v, %v, want one video", list, err)
+	}
+	name := list.GetVideos()[0].GetName()
+	entryName := strings.Replace(name, "videos/", "catalogEntries/", 1)
+	watch, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	video, err := p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: name})
+	if err != nil {
+		t.Fatalf("PublishVideo() = %v", err)
+	}
+	entry, err := p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName, MinVersion: video.GetVersion()})
+	if err != nil {
+		t.Fatalf("GetCatalogEntry() = %v", err)
+	}
+	if entry.GetTitle() != "Seven Samurai" || entry.GetVersion() != 2 {
+		t.Errorf("entry = %v, want Seven Samurai in version 2", entry)
+	}
+	found, err := p.catalog.SearchCatalogEntries(ctx, &catalogv1.SearchCatalogEntriesRequest{Query: "samurai"})
+	if err != nil || len(found.GetCatalogEntries()) != 1 {
+		t.Errorf("SearchCatalogEntries() = %v, %v, want one entry", found, err)
+	}
+	if got := nextChange(t, watch).GetUpdated().GetName(); got != entryName {
+		t.Errorf("watch saw %q updated, want %q", got, entryName)
+	}
+
+	video, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: name})
+	if err != nil {
+		t.Fatalf("DeleteVideo() = %v", err)
+	}
+	_, err = p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName, MinVersion: video.GetVersion()})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("GetCatalogEntry() of a deleted video = %v, want NotFound", err)
+	}
+	if got := nextChange(t, watch).GetRemoved(); got != entryName {
+		t.Errorf("watch saw %q removed, want %q", got, entryName)
+	}
+}
+
+// nextChange skips the signs of life of a watch.
+func nextChange(t *testing.T, watch grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]) *catalogv1.WatchCatalogEntriesResponse {
+	t.Helper()
+	for {
+		response, err := watch.Recv()
+		if err != nil {
+			t.Fatalf("watch: %v", err)
+		}
+		if response.GetChange() != nil {
+			return response
+		}
+	}
+}
+
+// SIGTERM under gRPC, REST and stream load: every request that was accepted is
+// answered, what was written is published once, and the process ends in time.
+func TestStopUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t)
+	var created atomic.Int64
+	load, stopLoad := context.WithCancel(t.Context())
+	defer stopLoad()
+	var clients sync.WaitGroup
+	for w := range 4 {
+		clients.Go(func() { grpcLoad(load, t, p.addr, &created) })
+		clients.Go(func() { restLoad(load, t, p.addr, &created) })
+		if w == 0 {
+			clients.Go(func() { streamLoad(load, t, p.addr) })
+		}
+	}
+	eventually(t, 20*time.Second, "there is load", func() bool { return created.Load() > 200 })
+
+	took, err := p.stop(t)
+	if err != nil {
+		t.Errorf("the server ended with %v, want no error", err)
+	}
+	if took > 8*time.Second {
+		t.Errorf("the stop took %s, want at most 8s", took)
+	}
+	stopLoad()
+	clients.Wait()
+	if got, want := s.count(t, "SELECT count(*) FROM video.videos"), int(created.Load()); got != want {
+		t.Errorf("videos = %d, want %d, as many as were answered", got, want)
+	}
+	if got := s.count(t, "SELECT count(*) FROM video.outbox_pending"); got != 0 {
+		t.Errorf("pending events = %d, want 0: the publisher stops last", got)
+	}
+	s.checkPublishedOnce(t)
+}
+
+// checkPublishedOnce fails unless every event of the outbox was published, once.
+func (s *stack) checkPublishedOnce(t *testing.T) {
+	t.Helper()
+	times := map[string]int{}
+	for _, m := range s.pubsub.Published() {
+		times[m.Attributes["event_id"]]++
+	}
+	for id, n := range times {
+		if n != 1 {
+			t.Errorf("event %s was published %d times, want once", id, n)
+		}
+	}
+	if got, want := len(times), s.count(t, "SELECT count(*) FROM video.outbox"); got != want {
+		t.Errorf("published events = %d, want %d", got, want)
+	}
+}
+
+// notAccepted tells whether a client was told that nobody took its request.
+func notAccepted(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, &dial) && dial.Op == "dial" ||
+		status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection refused")
+}
+
+func grpcLoad(ctx context.Context, t *testing.T, addr string, created *atomic.Int64) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	videos, catalog := videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)
+	for ctx.Err() == nil {
+		v, err := videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		if err == nil {
+			created.Add(1)
+			_, err = videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: v.GetName()})
+		}
+		if err == nil {
+			_, err = catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 5})
+		}
+		if notAccepted(err) {
+			return
+		}
+		if err != nil {
+			t.Errorf("gRPC: %v", err)
+			return
+		}
+	}
+}
+
+func restLoad(ctx context.Context, t *testing.T, addr string, created *atomic.Int64) {
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for ctx.Err() == nil {
+		response, err := client.Post("http://"+addr+"/v1/videos", "application/json", strings.NewReader(`{"title":"Ran"}`))
+		if notAccepted(err) {
+			return
+		}
+		if err != nil {
+			t.Errorf("REST: %v", err)
+			return
+		}
+		body, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Errorf("REST: %d %s, %v", response.StatusCode, body, err)
+			return
+		}
+		created.Add(1)
+		if err := response.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// streamLoad watches; a watch that ends tells its caller to come again.
+func streamLoad(ctx context.Context, t *testing.T, addr string) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	stream, err := catalogv1.NewCatalogServiceClient(conn).WatchCatalogEntries(t.Context(), &catalogv1.WatchCatalogEntriesRequest{})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("watch: %v, want Unavailable", err)
+	}
+
+}
+
+// A killed server loses nothing: the next one publishes what was committed.
+func TestKilledServerLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "OUTBOX_LEASE=3s", "OUTBOX_PUBLISH_TIMEOUT=1s", "OUTBOX_REQUEST_TIMEOUT=500ms")
+	var answered atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	eventually(t, 20*time.Second, "there is load", func() bool { return answered.Load() > 100 })
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.wait() // killed
+	clients.Wait()
+	if got, want := s.count(t, "SELECT count(*) FROM video.videos"), int(answered.Load()); got < want {
+		t.Errorf("videos = %d, want at least the %d that were answered", got, want)
+	}
+
+	s.start(t)
+	eventually(t, 30*time.Second, "everything is published", func() bool {
+		return s.count(t, "SELECT count(*) FROM video.outbox_pending") == 0
+	})
+	published := map[string]bool{}
+	for _, m := range s.pubsub.Published() {
+		published[m.Attributes["event_id"]] = true
+	}
+	if got, want := len(published), s.count(t, "SELECT count(*) FROM video.outbox"); got != want {
+		t.Errorf("published events = %d, want %d", got, want)
+	}
+}
+
+// Each role runs in a process of its own.
+func TestRolesRunApart(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s := newStack(t)
+	api := s.start(t, "ROLES=api")
+	v, err := api.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err = api.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.count(t, "SELECT count(*) FROM video.outbox_pending"); got != 2 {
+		t.Errorf("pending events = %d, want 2: nobody publishes", got)
+	}
+	publisher := s.start(t, "ROLES=publisher")
+	s.start(t, "ROLES=projector")
+	if _, err := publisher.videos.GetVideo(ctx, &videov1.GetVideoRequest{Name: v.GetName()}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("GetVideo() of a publisher = %v, want Unimplemented", err)
+	}
+	name := strings.Replace(v.GetName(), "videos/", "catalogEntries/", 1)
+	if _, err := api.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: name, MinVersion: v.GetVersion()}); err != nil {
+		t.Errorf("GetCatalogEntry() = %v", err)
+	}
+}
+
+// A database without the schema is refused, in one sentence.
+func TestSchemaThatIsTooOldIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	if _, err := s.pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.command(t, "serve")
+	if err == nil || !strings.Contains(err.Error(), "schema is too old") {
+		t.Errorf("serve = %v, want a word about the schema", err)
+	}
+}
+
+// Every mistake in the configuration is told at once, by the variable's name.
+func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		environ []string
+		want    []string
+	}{
+		{"nothing set", nil, []string{"DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
+		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_LEASE=long", "LOG_LEVEL=LOUD"}, []string{
+			"PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		}},
+		{"ranges", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+		}},
+		{"relations", []string{
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=9s", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
+		}, []string{
+			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "it must be less than 10s",
+			"DATABASE_MAX_CONNS (3) must be at least 10", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := readConfig(test.environ)
+			if err == nil {
+				t.Fatal("readConfig() = nil, want an error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("readConfig() = %v, want in it %q", err, want)
+				}
+			}
+			if got := strings.Count(err.Error(), "\n"); got != len(test.want) {
+				t.Errorf("readConfig() tells %d mistakes, want %d:\n%v", got, len(test.want), err)
+			}
+		})
+	}
+}
+
+// A secret in the environment does not show in an error.
+func TestConfigurationErrorsShowNoValues(t *testing.T) {
+	t.Parallel()
+	_, err := readConfig([]string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=secret", "PORT=secret"})
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("readConfig() = %v, want an error without the values", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = openPool(ctx, "DATABASE_URL", "postgres://u:secret@h:port/d", 1)
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("openPool() = %v, want an error without the password", err)
+	}
+}

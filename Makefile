@@ -1,0 +1,83 @@
+# One command each for what people do here every day. Everything runs from this folder; the tools are pinned in
+# tools/go.mod and tools/lint/go.mod, and the Go command builds them on first use.
+
+BUF  := go tool -modfile=tools/go.mod buf
+SQLC := go tool -modfile=tools/go.mod sqlc
+LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMAGE   ?= videocatalog
+
+.PHONY: help
+help: ## Print this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: run
+run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, server.
+	go run ./cmd/dev
+
+.PHONY: test
+test: ## Run the tests. They start what they need.
+	go test ./...
+
+.PHONY: check
+check: drift lint breaking verify build ## Run exactly what CI runs. Changes no file.
+	go test -race -shuffle=on ./...
+	@echo 'make check: OK'
+
+.PHONY: generate
+generate: ## Generate Go and OpenAPI from api/proto, and Go from db.
+	$(BUF) build -o /dev/null
+	$(SQLC) compile
+	@# Both compile, so what is removed here comes back, except what has lost its source.
+	find api/proto internal/store/internal/sqlcgen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.sql.go' | xargs rm -f
+	$(BUF) generate
+	$(SQLC) generate
+	gofmt -l -w api/proto internal/store/internal/sqlcgen
+
+.PHONY: drift
+drift: ## Check that the generated files are what make generate makes.
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	mkdir -p "$$tmp/internal/store/internal" && \
+	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
+	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party tools "$$tmp" && \
+	$(MAKE) --silent -C "$$tmp" generate && \
+	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
+	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
+
+.PHONY: lint
+lint: ## Lint Go and proto files. The rules are in .golangci.yml and buf.yaml.
+	$(LINT) run
+	$(BUF) lint
+	$(BUF) format api/proto --diff --exit-code
+
+.PHONY: fmt
+fmt: ## Format Go and proto files.
+	$(LINT) fmt
+	$(BUF) format api/proto --write
+
+.PHONY: breaking
+breaking: ## Check that clients of the released contract still work.
+	$(BUF) breaking api/proto --against api/baseline.binpb
+
+.PHONY: release-contract
+release-contract: breaking ## Make api/proto the released contract. Part of a release, and only of that.
+	$(BUF) build api/proto --exclude-source-info -o api/baseline.binpb
+
+.PHONY: verify
+verify: ## Check the downloaded modules against go.sum.
+	go mod verify
+
+.PHONY: build
+build: ## Build everything, and vet what only macOS builds.
+	go build ./...
+	GOOS=darwin go vet ./...
+
+.PHONY: bench
+bench: ## Measure. The results go to bench.txt too, for benchstat.
+	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
+	@! grep -q '^FAIL' bench.txt
+
+.PHONY: image
+image: ## Build the container image.
+	docker build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .

@@ -1,0 +1,464 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// root is the folder of the module.
+const root = "../.."
+
+// imports is who may import whom, of ours: the packages below each of the
+// named paths. A package that is not here may import none of ours.
+var imports = map[string][]string{
+	"api":                      {"api"},
+	"internal/domain":          {},
+	"internal/event":           {"internal/domain", "api"},
+	"internal/store":           {"internal/domain", "internal/event", "internal/store/internal/sqlcgen"},
+	"internal/server":          {"internal/domain", "api"},
+	"internal/outbox":          {"internal/event"},
+	"internal/consumer":        {"internal/domain", "internal/event"},
+	"cmd/server":               {"."},
+	"cmd/dev":                  {"."},
+	"internal/store/storetest": {"db", "internal/localpg"},
+}
+
+// localStack is what stands in for the platform, and who may import it outside
+// of tests.
+var (
+	localStack      = []string{"internal/localpg", "internal/localpubsub", "internal/store/storetest"}
+	localStackUsers = []string{"cmd/dev", "internal/store/storetest"}
+)
+
+// double is the Pub/Sub of the client library for tests. It is not like the
+// real one in ways that matter, so it has one user, which may replace it.
+const (
+	double     = "cloud.google.com/go/pubsub/v2/pstest"
+	doubleUser = "internal/localpubsub"
+)
+
+// Nobody imports what the table does not give them.
+func TestImportsFollowTheTable(t *testing.T) {
+	exists := make(map[string]bool)
+	for _, f := range source(t) {
+		user := tableKey(f.dir)
+		exists[user] = true
+		if f.test {
+			continue
+		}
+		for _, used := range f.ours {
+			if !slices.ContainsFunc(imports[user], func(allowed string) bool { return within(used, allowed) }) {
+				t.Errorf("%s imports %s, which %s may not: see the table in docs/architecture.md", f.path, used, f.dir)
+			}
+		}
+	}
+	for user := range imports {
+		if !exists[user] {
+			t.Errorf("the table has a line for %s, which does not exist", user)
+		}
+	}
+}
+
+// tableKey is the line of the table that speaks of a package.
+func tableKey(dir string) string {
+	if within(dir, "api") {
+		return "api"
+	}
+	return dir
+}
+
+// Only tests and cmd/dev use the local stack, and nobody looks behind it.
+func TestLocalStackStaysLocal(t *testing.T) {
+	for _, f := range source(t) {
+		for _, spec := range f.tree.Imports {
+			if importPath(spec) == double && f.dir != doubleUser {
+				t.Errorf("%s imports %s: use %s", f.position(spec), double, doubleUser)
+			}
+		}
+		if f.test || slices.Contains(localStackUsers, f.dir) {
+			continue
+		}
+		for _, used := range f.ours {
+			if slices.Contains(localStack, used) {
+				t.Errorf("%s imports %s, which is for tests and cmd/dev", f.path, used)
+			}
+		}
+	}
+}
+
+// Nothing that is made for tests is linked into the server, not even by a
+// library.
+func TestServerLinksNothingForTests(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/server")
+	cmd.Dir = root
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("list what cmd/server needs: %v", err)
+	}
+	deps := strings.Fields(string(out))
+	if main := module(t) + "/cmd/server"; !slices.Contains(deps, main) {
+		t.Fatalf("%s is not among its own %d dependencies", main, len(deps))
+	}
+	unwanted := []string{"testing", "net/http/httptest", double}
+	for _, dir := range localStack {
+		unwanted = append(unwanted, module(t)+"/"+dir)
+	}
+	for _, dep := range deps {
+		if slices.Contains(unwanted, dep) {
+			t.Errorf("cmd/server links %s: find the way with go mod why, or go list -deps -json ./cmd/server", dep)
+		}
+	}
+}
+
+// pure is what the domain may import: packages whose functions give the same
+// result for the same arguments, but for those in impure.
+var pure = []string{
+	"bytes", "cmp", "errors", "fmt", "iter", "maps", "math", "regexp", "slices", "strconv", "strings", "time", "unicode", "unicode/utf8",
+	"github.com/google/uuid",
+}
+
+// impure are the functions of pure packages that read the clock or draw lots.
+var impure = regexp.MustCompile(`^(time\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTicker|NewTimer|Local|LoadLocation)|` +
+	`uuid\.(New|NewString|NewRandom|NewRandomFromReader|NewUUID|NewV6|NewV7|NewV7FromReader|NewDCE\w+))$`)
+
+// A decision depends on its arguments only: the domain has no context, clock,
+// randomness, network, database or file.
+func TestDomainIsPure(t *testing.T) {
+	seen := 0
+	for _, f := range source(t) {
+		if f.test || f.dir != "internal/domain" {
+			continue
+		}
+		seen++
+		for _, spec := range f.tree.Imports {
+			if used := importPath(spec); !slices.Contains(pure, used) {
+				t.Errorf("%s imports %s", f.position(spec), used)
+			}
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if name := qualified(n); impure.MatchString(name) {
+				t.Errorf("%s uses %s: let the caller hand in what it answers", f.position(n), name)
+			}
+			return true
+		})
+	}
+	if seen == 0 {
+		t.Error("there is no internal/domain")
+	}
+}
+
+// writesVideos matches SQL that changes the table of videos.
+var writesVideos = regexp.MustCompile(`(?i)\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO|TRUNCATE|COPY)\s+(TABLE\s+)?(ONLY\s+)?"?video"?\."?videos"?(\W|$)`)
+
+// A video cannot change without its event: two queries write the table, and
+// one function, which also appends the event, runs them.
+func TestVideosAreWrittenInOnePlace(t *testing.T) {
+	var writers []string
+	for name, sql := range queries(t) {
+		if writesVideos.MatchString(sql) {
+			writers = append(writers, name)
+		}
+	}
+	slices.Sort(writers)
+	if want := []string{"InsertVideo", "UpdateVideo"}; !slices.Equal(writers, want) {
+		t.Errorf("queries that write video.videos: got %q, want %q", writers, want)
+	}
+
+	callers := make(map[string]bool)
+	for _, f := range source(t) {
+		if f.test || f.generated {
+			continue
+		}
+		for _, text := range f.strings() {
+			if sql, _ := strconv.Unquote(text.Value); writesVideos.MatchString(sql) {
+				t.Errorf("%s writes video.videos: SQL belongs in db/queries", f.position(text))
+			}
+		}
+		if f.dir != "internal/store" {
+			continue
+		}
+		for _, decl := range f.tree.Decls {
+			ast.Inspect(decl, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(writers, sel.Sel.Name) {
+					callers[funcName(decl)+" calls "+sel.Sel.Name] = true
+				}
+				return true
+			})
+		}
+	}
+	got := slices.Sorted(maps.Keys(callers))
+	if want := []string{"record calls InsertVideo", "record calls UpdateVideo"}; !slices.Equal(got, want) {
+		t.Errorf("in internal/store: got %q, want %q", got, want)
+	}
+}
+
+// notifies matches SQL that sends or awaits notifications.
+var notifies = regexp.MustCompile(`(?i:\bpg_notify\b)|\b(LISTEN|UNLISTEN|NOTIFY)\s+["\w*]`)
+
+// Nothing notifies through the database: inside a business transaction it
+// costs most of the commit rate, and behind a transaction pooler nobody hears
+// it.
+func TestNothingNotifiesThroughTheDatabase(t *testing.T) {
+	for name, sql := range sqlFiles(t, "db") {
+		if found := notifies.FindString(sql); found != "" {
+			t.Errorf("%s says %s", name, found)
+		}
+	}
+	for _, f := range source(t) {
+		if f.test || !within(f.dir, "db") && !within(f.dir, "internal") {
+			continue
+		}
+		for _, text := range f.strings() {
+			if found := notifies.FindString(text.Value); found != "" {
+				t.Errorf("%s says %s", f.position(text), found)
+			}
+		}
+	}
+}
+
+// No server limits the time of a whole request: that would end every stream.
+// ReadHeaderTimeout and IdleTimeout are the ones to set.
+func TestServersDoNotCutStreams(t *testing.T) {
+	cuts := func(e ast.Expr) bool {
+		switch e := e.(type) {
+		case *ast.Ident:
+			return e.Name == "ReadTimeout" || e.Name == "WriteTimeout"
+		case *ast.SelectorExpr:
+			return e.Sel.Name == "ReadTimeout" || e.Sel.Name == "WriteTimeout"
+		}
+		return false
+	}
+	for _, f := range source(t) {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			var set []ast.Expr
+			switch n := n.(type) {
+			case *ast.CompositeLit:
+				if qualified(n.Type) != "http.Server" {
+					break
+				}
+				for _, element := range n.Elts {
+					if pair, ok := element.(*ast.KeyValueExpr); ok {
+						set = append(set, pair.Key)
+					}
+				}
+			case *ast.AssignStmt:
+				set = n.Lhs
+			}
+			for _, e := range set {
+				if cuts(e) {
+					t.Errorf("%s sets a timeout that ends streams", f.position(e))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// file is a Go file of ours, for whatever system it is.
+type file struct {
+	path, dir       string // from the root
+	test, generated bool
+	ours            []string // the packages of ours that it imports, from the root
+	tree            *ast.File
+	set             *token.FileSet
+}
+
+func (f file) position(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.path, f.set.Position(n.Pos()).Line)
+}
+
+// strings are the string literals of a file.
+func (f file) strings() []*ast.BasicLit {
+	var found []*ast.BasicLit
+	ast.Inspect(f.tree, func(n ast.Node) bool {
+		if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
+			found = append(found, text)
+		}
+		return true
+	})
+	return found
+}
+
+// source is every Go file of the module but this package's. It is read, and
+// not listed by the Go command, so that the test cache sees it change.
+func source(t *testing.T) []file {
+	t.Helper()
+	files, err := readSource()
+	if err != nil {
+		t.Fatalf("read source: %v", err)
+	}
+	return files
+}
+
+var readSource = sync.OnceValues(func() ([]file, error) {
+	ours, err := modulePath()
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	set := token.NewFileSet()
+	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return skipFolder(name, entry.Name())
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		tree, err := parser.ParseFile(set, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		f := file{path: filepath.ToSlash(rel), test: strings.HasSuffix(name, "_test.go"), generated: ast.IsGenerated(tree), tree: tree, set: set}
+		f.dir = path.Dir(f.path)
+		for _, spec := range tree.Imports {
+			if used, ok := strings.CutPrefix(importPath(spec), ours+"/"); ok {
+				f.ours = append(f.ours, used)
+			}
+		}
+		files = append(files, f)
+		return nil
+	})
+	return files, err
+})
+
+// skipFolder skips what the Go command skips, other modules, and this package.
+func skipFolder(name, base string) error {
+	if name == root {
+		return nil
+	}
+	if strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "archtest" {
+		return filepath.SkipDir
+	}
+	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+		return filepath.SkipDir
+	}
+	return nil
+}
+
+// module is the path of the module, which a copy of this repository changes.
+func module(t *testing.T) string {
+	t.Helper()
+	name, err := modulePath()
+	if err != nil {
+		t.Fatalf("read module path: %v", err)
+	}
+	return name
+}
+
+func modulePath() (string, error) {
+	b, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(line, "module "); ok {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "", fmt.Errorf("no module line in go.mod")
+}
+
+// queries is the text of every query, by its name.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	for name, sql := range readSQL(t, "db/queries") {
+		for i, query := range strings.Split("\n"+sql, "\n-- name: ") {
+			if i == 0 {
+				continue // what is above the first query
+			}
+			queryName, _, _ := strings.Cut(query, " ")
+			if _, ok := found[queryName]; ok {
+				t.Errorf("%s: there are two queries %s", name, queryName)
+			}
+			found[queryName] = withoutComments(query)
+		}
+	}
+	return found
+}
+
+// sqlFiles is the text, without comments, of every SQL file below a folder.
+func sqlFiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := readSQL(t, dir)
+	for name, sql := range found {
+		found[name] = withoutComments(sql)
+	}
+	return found
+}
+
+func readSQL(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	err := fs.WalkDir(os.DirFS(root), dir, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".sql" {
+			return err
+		}
+		b, err := os.ReadFile(filepath.Join(root, name))
+		found[name] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("read SQL: %v", err)
+	}
+	if len(found) == 0 {
+		t.Fatalf("there is no SQL in %s", dir)
+	}
+	return found
+}
+
+var sqlComment = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/`)
+
+func withoutComments(sql string) string { return sqlComment.ReplaceAllString(sql, "") }
+
+// within says that a package is a path or below it; "." is the root.
+func within(pkg, dir string) bool {
+	return dir == "." || pkg == dir || strings.HasPrefix(pkg, dir+"/")
+}
+
+func importPath(spec *ast.ImportSpec) string {
+	name, _ := strconv.Unquote(spec.Path.Value) // the parser has checked it
+	return name
+}
+
+// qualified is the text of an expression like time.Now, else nothing.
+func qualified(n ast.Node) string {
+	sel, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	pkg, ok := sel.X.(*ast.Ident)
+	if !ok {
+		return ""
+	}
+	return pkg.Name + "." + sel.Sel.Name
+}
+
+func funcName(decl ast.Decl) string {
+	if f, ok := decl.(*ast.FuncDecl); ok {
+		return f.Name.Name
+	}
+	return "a declaration"
+}

@@ -1,0 +1,222 @@
+// Command dev runs the whole system on this machine: PostgreSQL, Pub/Sub, the
+// schema, and the server, built from this working tree and started as it is
+// started in production, with an environment.
+//
+// Usage, from any folder of the module:
+//
+//	go run ./cmd/dev                                start, and run until Ctrl-C
+//	go run ./cmd/dev --fresh                        the same, with nothing in it
+//	go run ./cmd/dev --load examples/films.jsonl    start, and load videos
+//
+// go run ./cmd/dev --help tells the rest.
+//
+// It promises: what it starts is stopped when it ends, the server first, then
+// Pub/Sub, then PostgreSQL, each after it has finished; on Linux also when it is
+// killed itself. Data outlives it, in one folder that nothing else uses. What
+// goes wrong is one sentence that names the remedy, and exit code 1.
+//
+// It does not watch the source: start it again after a change. The Pub/Sub
+// inside keeps nothing; what it loses when it ends, the next start repairs.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQL, Pub/Sub, the schema, and the server.
+
+  --fresh      delete the data that it keeps, and begin anew
+  --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
+               release_year, duration, language_code, tags. The whole file is checked before anything starts.
+               A line that is there twice, or was loaded within the last day, creates nothing again.
+  --exit       end when everything runs and is loaded, with exit code 1 if a video is missing, instead of
+               waiting for Ctrl-C
+  --state DIR  where it keeps the data, the server's log and binary; default: .local in the module. One folder
+               serves one cmd/dev at a time, so to load more, stop it and start it with --load.
+
+Settings, from the environment. All others go to the server; go run ./cmd/server help lists them.
+
+  PORT                  of gRPC and REST; default 8080, 0: any free one
+  DATABASE_URL          a PostgreSQL of your own, for both sides; default: one in DIR/postgres
+  POSTGRES_BIN_DIR      the programs for the one in DIR/postgres; default: those that are installed, else npm's
+  PUBSUB_EMULATOR_HOST  a Pub/Sub of your own; default: one in this process, in memory
+  PUBSUB_PROJECT        the project of topic and subscription; default: local
+  NO_COLOR              print without colors
+
+Ctrl-C stops everything, a second one without waiting for requests in flight.
+`
+
+func main() {
+	orders, release := listen()
+	err := run(orders, os.Args[1:], os.Environ(), os.Stdout)
+	release()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "dev:", err)
+		os.Exit(1)
+	}
+}
+
+// errInterrupted says that what was asked for did not come to its end.
+var errInterrupted = errors.New("interrupted")
+
+// run starts the stack, loads what is to be loaded, and stops the stack when it
+// is told to, or the server ends.
+func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
+	opts, err := parseOptions(args, environ)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	videos, err := readVideos(opts.file)
+	if err != nil {
+		return err
+	}
+	screen := newScreen(stdout, opts.getenv, orders.cancel)
+	s := &stack{options: opts, screen: screen, killed: orders.kill}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	ctx, err := s.start(orders.stop)
+	if err == nil {
+		s.present()
+		err = s.load(ctx, videos)
+		if err != nil && !opts.exit && ctx.Err() == nil {
+			screen.warn(red, err.Error())
+			err = nil
+		}
+	}
+	switch {
+	case orders.stop.Err() != nil:
+		return errInterrupted
+	case err != nil || opts.exit:
+		return cmp.Or(err, context.Cause(ctx))
+	}
+	<-ctx.Done()
+	if orders.stop.Err() != nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// options is what the command line and the environment say.
+type options struct {
+	fresh, exit bool
+	file, state string // of --load and --state
+	port        int
+	environ     []string
+}
+
+func parseOptions(args, environ []string) (options, error) {
+	opts := options{environ: environ}
+	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.BoolVar(&opts.fresh, "fresh", false, "")
+	flags.BoolVar(&opts.exit, "exit", false, "")
+	flags.StringVar(&opts.file, "load", "", "")
+	flags.StringVar(&opts.state, "state", "", "")
+	err := flags.Parse(args)
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		return opts, fmt.Errorf("%w: try go run ./cmd/dev --help", err)
+	}
+	if opts.fresh && opts.getenv("DATABASE_URL") != "" {
+		return opts, errors.New("--fresh deletes only a database that cmd/dev keeps itself: unset DATABASE_URL, or empty that database yourself")
+	}
+	const highest = 65535
+	opts.port = 8080
+	if port := opts.getenv("PORT"); port != "" {
+		opts.port, err = strconv.Atoi(port)
+		if err != nil || opts.port < 0 || opts.port > highest {
+			return opts, fmt.Errorf("PORT is %q: it must be a number from 0 (any free port) to %d", port, highest)
+		}
+	}
+	return opts, nil
+}
+
+// getenv answers a variable of the environment, of several with a name the last.
+func (o options) getenv(name string) (value string) {
+	for _, variable := range o.environ {
+		if v, ok := strings.CutPrefix(variable, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// orders are what the user wants of a process that runs.
+type orders struct {
+	stop   context.Context // ended by the first signal
+	kill   context.Context // ended by the second: do not wait
+	cancel func()          // ends stop
+}
+
+// listen waits for signals until release is called. The third one has its usual
+// effect.
+func listen() (orders orders, release func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	// Who reads our output may end before us, as tee does at a Ctrl-C. The screen notices.
+	signal.Ignore(syscall.SIGPIPE)
+
+	var kill context.CancelFunc
+	orders.stop, orders.cancel = context.WithCancel(context.Background())
+	orders.kill, kill = context.WithCancel(context.Background())
+	parent := time.NewTicker(200 * time.Millisecond)
+	if !startedByGo() {
+		parent.Stop()
+	}
+	first, done, ended := os.Getppid(), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-signals:
+				if orders.stop.Err() != nil {
+					kill()
+					signal.Stop(signals)
+				}
+				orders.cancel()
+			case <-parent.C:
+				if os.Getppid() != first {
+					orders.cancel()
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return orders, func() {
+		parent.Stop()
+		close(done)
+		<-ended
+	}
+}
+
+// builtByGoRun matches where go run has its programs: in a temporary folder, or
+// in the build cache.
+var builtByGoRun = regexp.MustCompile(`/go-build\d+/b001/exe/|/[0-9a-f]{64}-d/`)
+
+// startedByGo says that our parent is go run. It stays while we run, but it dies
+// alone of a SIGTERM, which is then meant for us.
+func startedByGo() bool {
+	program, err := os.Executable()
+	return err == nil && builtByGoRun.MatchString(program)
+}

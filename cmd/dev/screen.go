@@ -1,0 +1,181 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// style is how text looks, as a parameter of the escape sequence SGR (ECMA-48, 8.3.117).
+type style string
+
+const (
+	bold   style = "1"
+	dim    style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+	cyan   style = "36"
+)
+
+// screen is what the user sees: lines that stay, and on a terminal below them
+// one that changes. Where it is not a terminal, it is text without control
+// characters.
+type screen struct {
+	terminal *os.File // nil: none
+	color    bool
+	lost     func() // called when nobody reads any more
+
+	mu     sync.Mutex
+	out    io.Writer
+	status string // the line that changes
+	began  time.Time
+}
+
+func newScreen(out io.Writer, getenv func(string) string, lost func()) *screen {
+	s := &screen{out: out, lost: lost}
+	file, ok := out.(*os.File)
+	if ok && getenv("TERM") != "dumb" && width(file) > 0 {
+		s.terminal = file
+		s.color = getenv("NO_COLOR") == "" // https://no-color.org
+	}
+	return s
+}
+
+// width is how many columns a terminal has; 0 if it is none.
+func width(file *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	switch {
+	case err != nil:
+		return 0
+	case size.Col == 0: // it does not know
+		return 80
+	}
+	return int(size.Col)
+}
+
+// columns is how long a line may be.
+func (s *screen) columns() int {
+	if s.terminal == nil {
+		return 160
+	}
+	return max(40, width(s.terminal))
+}
+
+func (s *screen) paint(style style, text string) string {
+	if !s.color || text == "" {
+		return text
+	}
+	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
+}
+
+// print prints lines that stay.
+func (s *screen) print(lines ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := strings.Join(lines, "\n") + "\n"
+	if s.status != "" {
+		text = "\r\x1b[K" + text + s.paint(dim, s.status)
+	}
+	s.write(text)
+}
+
+// update changes the line that changes; empty, it is not there.
+func (s *screen) update(status string) {
+	if s.terminal == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status = shorten(status, s.columns()-1)
+	if status != s.status {
+		s.status = status
+		s.write("\r\x1b[K" + s.paint(dim, status))
+	}
+}
+
+// write is called with mu held.
+func (s *screen) write(text string) {
+	if _, err := io.WriteString(s.out, text); err != nil {
+		s.lost()
+	}
+}
+
+// begin says what is being done; done, or the next begin, says that it is over.
+func (s *screen) begin(doing string) {
+	s.began = time.Now()
+	s.update("  … " + doing)
+}
+
+// done says what has been done since begin.
+func (s *screen) done(what, result string) {
+	took := fmt.Sprintf("%.1f s", time.Since(s.began).Seconds())
+	s.update("")
+	s.row("✓", what, result+"  "+s.paint(dim, took))
+}
+
+// row prints a line of a table.
+func (s *screen) row(mark, name, value string) {
+	s.print(fmt.Sprintf("  %s %s %s", s.paint(green, mark), s.paint(bold, fmt.Sprintf("%-10s", name)), value))
+}
+
+// warn prints one line that should be seen.
+func (s *screen) warn(style style, text string) {
+	const mark = "  ! "
+	clock := time.Now().Format(time.TimeOnly)
+	s.print(s.paint(style, mark+clock+" "+shorten(text, s.columns()-len(mark)-len(clock)-2)))
+}
+
+// shorten makes one line of text, of at most length characters.
+func shorten(text string, length int) string {
+	clean := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if runes := []rune(clean); len(runes) > length {
+		return string(runes[:max(0, length-1)]) + "…"
+	}
+	return clean
+}
+
+// present says where everything is, and what to try.
+func (s *stack) present() {
+	_, port, _ := strings.Cut(s.addr, ":")
+	host := "localhost:" + port
+	psql := "psql \"$DATABASE_URL\"" // it may have a password
+	if s.getenv("DATABASE_URL") == "" {
+		psql = "psql '" + s.database + "'"
+	}
+	s.screen.print("")
+	for _, row := range [][2]string{
+		{"REST", "http://" + host + "/v1/videos, described by http://" + host + "/openapi.json"},
+		{"gRPC", host + ", with reflection"},
+		{"health", "http://" + host + "/health/ready"},
+		{"PostgreSQL", psql},
+		{"Pub/Sub", "PUBSUB_EMULATOR_HOST=" + s.pubsub + ", project " + s.project},
+		{"log", s.short(s.log())},
+	} {
+		s.screen.row(" ", row[0], row[1])
+	}
+	grpcurl := "go tool -modfile=" + s.short(filepath.Join(s.root, "tools", "go.mod")) + " grpcurl"
+	s.screen.print("", "Try, in another terminal:")
+	for _, example := range []string{
+		`V=$(curl -s ` + host + `/v1/videos -d '{"title":"The Gopher","releaseYear":2009}' | grep -o 'videos/[0-9a-f-]*'); echo $V`,
+		`curl -s -X POST "` + host + `/v1/${V}:publish"`,
+		`curl -s '` + host + `/v1/catalogEntries:search?query=gopher'`,
+		grpcurl + ` -plaintext -d '{"name":"catalogEntries/'${V#*/}'","min_version":2}' ` + host + ` catalog.v1.CatalogService/GetCatalogEntry`,
+		`curl -sN ` + host + `/v1/catalogEntries:watch`,
+	} {
+		s.screen.print("  " + s.screen.paint(cyan, example))
+	}
+	s.screen.print("  "+s.screen.paint(dim, "(go tool builds grpcurl when it is first used, which takes minutes)"), "", "Ctrl-C stops everything.")
+}

@@ -1,0 +1,443 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/localpubsub"
+)
+
+// How long things may take, on a machine that is busy with something else.
+const (
+	connectTimeout = 10 * time.Second // to answer
+	readyTimeout   = time.Minute      // from the start of the server
+	stopTimeout    = 15 * time.Second // the server promises 10 s
+)
+
+// databaseName is that of the database in our own PostgreSQL.
+const databaseName = "videocatalog"
+
+// stack is the system: what runs, and what has to be known of it.
+type stack struct {
+	options
+	screen *screen
+	killed context.Context //nolint:containedctx // it ends the patience of stop
+
+	root     string       // folder of the module
+	held     net.Listener // holds the port until the server takes it
+	addr     string       // where the server listens, on the loopback interface
+	database string       // URL
+	conn     *pgx.Conn    // to database, for what is asked here
+	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
+	project  string
+	lost     int // videos the catalog will never hear about
+	server   *child
+
+	closers []func() error // of what has been started, in that order
+}
+
+// start starts everything. The context it answers ends with ctx, and, with the
+// cause, when the server does. Whatever start answers, stop must be called.
+func (s *stack) start(ctx context.Context) (context.Context, error) {
+	s.screen.print(s.screen.paint(bold, "Video catalog") + " starts on this machine.")
+	running := ctx
+	for _, step := range []func(context.Context) error{
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build,
+		func(ctx context.Context) (err error) {
+			running, err = s.serve(ctx)
+			return err
+		},
+		s.awaitServer, s.rebuild,
+	} {
+		if err := step(running); err != nil {
+			return running, err
+		}
+	}
+	return running, nil
+}
+
+// stop stops what has been started, the last first.
+func (s *stack) stop() (err error) {
+	s.screen.begin("stopping")
+	for _, closer := range slices.Backward(s.closers) {
+		err = errors.Join(err, closer())
+	}
+	s.screen.update("")
+	if s.server != nil {
+		s.screen.print("Stopped.")
+	}
+	return err
+}
+
+func (s *stack) atStop(closer func() error) { s.closers = append(s.closers, closer) }
+
+// findModule finds the folder of the module, from wherever in it we were started.
+func (s *stack) findModule(ctx context.Context) error {
+	out, err := output(command(ctx, syscall.SIGKILL, time.Second, "go", "env", "GOMOD"))
+	if err != nil {
+		return fmt.Errorf("go env: %w%s: put a working go on PATH", err, out)
+	}
+	s.root = filepath.Dir(out)
+	if _, err := os.Stat(filepath.Join(s.root, "cmd", "server")); err != nil {
+		return errors.New("there is no cmd/server in the module of this folder: change into a clone of the video catalog")
+	}
+	if s.state == "" {
+		s.state = filepath.Join(s.root, ".local")
+	}
+	s.state, err = filepath.Abs(s.state)
+	return err
+}
+
+// openState makes the folder for what we keep, and takes its lock, which the
+// kernel gives back when we die.
+func (s *stack) openState(context.Context) error {
+	const readableByAll = 0o755 // as root, PostgreSQL runs as another user
+	err := os.MkdirAll(filepath.Join(s.state, "bin"), readableByAll)
+	var lock *os.File
+	if err == nil {
+		lock, err = os.OpenFile(filepath.Join(s.state, "lock"), os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // in the folder the user has chosen
+	}
+	if err != nil {
+		return fmt.Errorf("%w: choose a folder of your own with --state DIR", err)
+	}
+	s.atStop(lock.Close)
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return fmt.Errorf("lock %s: %w: choose another folder with --state DIR", s.state, err)
+		}
+		pid, _ := io.ReadAll(lock) // a detail
+		return fmt.Errorf("cmd/dev runs already with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", s.state, pid)
+	}
+	_ = lock.Truncate(0) // the same detail
+	_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
+	return nil
+}
+
+// holdPort keeps others from taking the port before the server does.
+func (s *stack) holdPort(ctx context.Context) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(s.port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("port %d is in use: stop what listens there, or choose another one: PORT=%d go run ./cmd/dev", s.port, s.port+1)
+	case err != nil:
+		return fmt.Errorf("port %d: %w: choose another one: PORT=8080 go run ./cmd/dev", s.port, err)
+	}
+	s.atStop(func() error {
+		_ = listener.Close() // it may have been closed for the server
+		return nil
+	})
+	s.held = listener
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	s.addr = net.JoinHostPort("127.0.0.1", port)
+	return err
+}
+
+// openDatabase finds or starts PostgreSQL, and connects.
+func (s *stack) openDatabase(ctx context.Context) error {
+	s.screen.begin("starting PostgreSQL")
+	where := "at DATABASE_URL"
+	s.database = s.getenv("DATABASE_URL")
+	if s.database == "" {
+		dir := filepath.Join(s.state, "postgres")
+		server, err := localpg.Start(ctx, localpg.Config{Dir: dir, Fresh: s.fresh, Progress: func(message string) {
+			s.screen.warn(yellow, message)
+		}})
+		if err != nil {
+			return s.explainPostgres(err)
+		}
+		s.atStop(server.Stop)
+		where = "in " + s.short(filepath.Dir(server.Log())) // as root perhaps not in dir
+		s.database = server.DSN(databaseName)
+		if err := createDatabase(ctx, server.DSN("postgres")); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var err error
+	if s.conn, err = pgx.Connect(ctx, s.database); err != nil {
+		if refused, ok := errors.AsType[*net.OpError](err); ok {
+			err = refused // without the attempts with and without TLS
+		}
+		return fmt.Errorf("DATABASE_URL: %s: start that server, or unset DATABASE_URL to have one started here", oneLine(err))
+	}
+	s.atStop(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = s.conn.Close(ctx) // it has answered all it was asked
+		return nil
+	})
+	version, _, _ := strings.Cut(s.conn.PgConn().ParameterStatus("server_version"), " ")
+	s.screen.done("PostgreSQL", version+" "+where)
+	return nil
+}
+
+// createDatabase makes our database if there is none.
+func createDatabase(ctx context.Context, dsn string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer conn.Close(ctx)
+	var exists bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1)", databaseName).Scan(&exists); err != nil {
+		return fmt.Errorf("look for database %s: %w", databaseName, err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+databaseName); err != nil {
+		return fmt.Errorf("create database %s: %w", databaseName, err)
+	}
+	return nil
+}
+
+// explainPostgres makes one sentence with its remedy of an error of localpg,
+// and puts what PostgreSQL itself said below it.
+func (s *stack) explainPostgres(err error) error {
+	sentence, details, _ := strings.Cut(err.Error(), "\n")
+	if errors.Is(err, localpg.ErrNotFound) {
+		return errors.New(sentence) // it has a remedy
+	}
+	sentence = strings.TrimSuffix(sentence, "; its log ends:")
+	details, _, unusable := strings.Cut(details, "to delete the data in ")
+	remedy := "choose another folder with --state DIR, or set DATABASE_URL to a server of your own"
+	switch {
+	case unusable:
+		remedy = "begin anew with --fresh, which deletes the data, or choose another folder with --state DIR"
+	case s.getenv("POSTGRES_BIN_DIR") != "":
+		remedy = "set POSTGRES_BIN_DIR to the folder of PostgreSQL's programs, or unset it, or set DATABASE_URL to a server of your own"
+	}
+	return errors.New(strings.TrimRight(sentence+": "+remedy+"\n"+details, "\n"))
+}
+
+// openPubSub finds or starts Pub/Sub, and creates topics and subscriptions.
+func (s *stack) openPubSub(ctx context.Context) error {
+	s.screen.begin("starting Pub/Sub")
+	if s.project = s.getenv("PUBSUB_PROJECT"); s.project == "" {
+		s.project = "local"
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	var client *pubsub.Client
+	var err error
+	where := "at PUBSUB_EMULATOR_HOST"
+	if s.pubsub = s.getenv("PUBSUB_EMULATOR_HOST"); s.pubsub != "" {
+		client, err = pubsub.NewClient(ctx, s.project) // it reads the variable
+	} else {
+		where = "in this process, in memory"
+		var server *localpubsub.Server
+		if server, err = localpubsub.Start(localpubsub.Config{}); err != nil {
+			return fmt.Errorf("start Pub/Sub: %w", err)
+		}
+		s.atStop(server.Close)
+		s.pubsub = server.Addr()
+		client, err = server.Client(ctx, s.project)
+	}
+	if err != nil {
+		return fmt.Errorf("open Pub/Sub: %w", err)
+	}
+	defer client.Close()
+	if err := (localpubsub.Resources{}).Create(ctx, client); err != nil {
+		return fmt.Errorf("%s: start the Pub/Sub at %s, or unset PUBSUB_EMULATOR_HOST to have one started here", oneLine(err), s.pubsub)
+	}
+	s.screen.done("Pub/Sub", where)
+	return nil
+}
+
+// migrate brings the schema up to date, and counts the videos of which the
+// catalog shows an old version, or nothing, though no event of them waits in
+// the outbox. That event was in a Pub/Sub that has ended: the one in this
+// process has nothing at all yet.
+func (s *stack) migrate(ctx context.Context) error {
+	s.screen.begin("migrating the schema")
+	n, err := db.Migrate(ctx, s.database, slog.New(slog.DiscardHandler))
+	if err != nil {
+		remedy := "begin anew with --fresh, or choose another folder with --state DIR"
+		if s.getenv("DATABASE_URL") != "" {
+			remedy = "let DATABASE_URL name a database that is empty or ours"
+		}
+		return fmt.Errorf("%s: %s", oneLine(err), remedy)
+	}
+	if err := s.conn.QueryRow(ctx, `
+		SELECT count(*)
+		FROM video.videos v
+		LEFT JOIN catalog_read.video_projection p ON p.video_id = v.id
+		WHERE coalesce(p.version, 0) < v.version
+			AND NOT EXISTS (SELECT 1 FROM video.outbox_pending o WHERE o.aggregate_id = v.id::text)`).Scan(&s.lost); err != nil {
+		return fmt.Errorf("compare videos and catalog: %w", err)
+	}
+	s.screen.done("schema", fmt.Sprintf("version %d, %d migrations run", db.Version(), n))
+	return nil
+}
+
+// build builds the server. Without the state of the repository in it: git
+// refuses to tell that of a clone which belongs to somebody else.
+func (s *stack) build(ctx context.Context) error {
+	s.screen.begin("building cmd/server")
+	cmd := command(ctx, syscall.SIGINT, connectTimeout, "go", "build", "-buildvcs=false", "-o", s.binary(), "./cmd/server")
+	cmd.Dir = s.root
+	if out, err := output(cmd); err != nil {
+		return fmt.Errorf("build cmd/server: %w\n%s", err, out)
+	}
+	s.screen.done("build", s.short(s.binary()))
+	return nil
+}
+
+func (s *stack) binary() string { return filepath.Join(s.state, "bin", "server") }
+func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
+
+// environment is the server's: ours, but for what we decide.
+func (s *stack) environment() []string {
+	_, port, _ := net.SplitHostPort(s.addr)
+	return append(slices.Clone(s.environ),
+		"PORT="+port,
+		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=", "MIGRATE_DATABASE_URL=",
+		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project,
+		"PUBSUB_TOPIC="+localpubsub.Topic, "PUBSUB_SUBSCRIPTION="+localpubsub.Subscription)
+}
+
+// serve starts the server, and answers a context that ends when it ends.
+func (s *stack) serve(ctx context.Context) (context.Context, error) {
+	s.screen.begin("starting the server")
+	log, err := newServerLog(s.log(), s.screen)
+	if err != nil {
+		return ctx, fmt.Errorf("%w: choose another folder with --state DIR", err)
+	}
+	s.atStop(log.file.Close)
+	// The server ends when we say so, in stop; not with ctx, when Ctrl-C is pressed.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	cmd := command(life, syscall.SIGTERM, stopTimeout, s.binary())
+	cmd.Dir, cmd.Env = s.root, s.environment()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := s.held.Close(); err != nil {
+		end()
+		return ctx, fmt.Errorf("free port for the server: %w", err)
+	}
+	if s.server, err = startChild(cmd, end); err != nil {
+		return ctx, fmt.Errorf("start server: %w", err)
+	}
+	running, ended := context.WithCancelCause(ctx)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		<-s.server.done
+		ended(fmt.Errorf("the server ended by itself (%s); its log, %s, ends:%s", s.server.cmd.ProcessState, s.short(s.log()), tail(s.log())))
+	}()
+	s.atStop(func() error {
+		err := s.server.stop(s.killed)
+		<-watching
+		switch {
+		case err == nil:
+			return nil
+		case s.killed.Err() != nil:
+			return errors.New("the server was killed before it had finished")
+		}
+		return fmt.Errorf("the server did not end well (%w): find the reason in %s", err, s.short(s.log()))
+	})
+	return running, nil
+}
+
+// awaitServer waits until the server takes requests.
+func (s *stack) awaitServer(ctx context.Context) error {
+	if err := awaitReady(ctx, "http://"+s.addr+"/health/ready", readyTimeout); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("%w: find the reason in %s", err, s.short(s.log()))
+	}
+	s.screen.done("server", "ready, pid "+strconv.Itoa(s.server.cmd.Process.Pid))
+	return nil
+}
+
+func awaitReady(ctx context.Context, address string, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	last := "no answer"
+	for {
+		problem := probe(ctx, address)
+		if problem == "" {
+			return nil
+		}
+		if ctx.Err() == nil { // else that is the problem
+			last = problem
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the server is not ready after %s (%s)", patience, last)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// probe answers why a health check fails; nothing if it does not.
+func probe(ctx context.Context, address string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return err.Error()
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // without the address, which is known
+		}
+		return err.Error()
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return response.Status
+	}
+	return ""
+}
+
+// rebuild repairs the catalog if events were lost with a Pub/Sub that has ended.
+func (s *stack) rebuild(ctx context.Context) error {
+	if s.lost == 0 {
+		return nil
+	}
+	s.screen.begin("rebuilding the catalog")
+	cmd := command(ctx, syscall.SIGTERM, connectTimeout, s.binary(), "rebuild", s.addr)
+	cmd.Dir, cmd.Env = s.root, s.environment()
+	if out, err := output(cmd); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("server rebuild: %w\n%s", err, out)
+	}
+	s.screen.done("catalog", fmt.Sprintf("rebuilt: events of %d videos had been published and were lost with the last Pub/Sub", s.lost))
+	return nil
+}
+
+// short is how a path looks from where the user is.
+func (s *stack) short(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(here, path); err == nil && !strings.HasPrefix(rel, "../..") {
+		return rel
+	}
+	return path
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

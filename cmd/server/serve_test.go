@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,10 +151,14 @@ func (s *stack) checkPublishedOnce(t *testing.T) {
 	}
 }
 
-// notAccepted tells whether a client was told that nobody took its request.
+// notAccepted tells whether a client was told, or may have to conclude, that
+// nobody took its request: over HTTP/1.1 an idle connection may be closed at
+// the very moment a request is sent on it. Whether it was taken all the same
+// show the rows that the test counts.
 func notAccepted(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" ||
+		errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection refused")
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync"

@@ -106,9 +106,9 @@ type Deps struct {
 	// should. It gets a second. It must not depend on the backlog of events:
 	// that would take away the instances which work it off.
 	Ready func(context.Context) error
-	// Log gets what clients must not see. Default: slog.Default().
+	// Log gets what clients must not see; nil: slog.Default().
 	Log *slog.Logger
-	// Listener is where to serve; Run closes it. Default: a new one on
+	// Listener is where to serve, and Run closes it; nil: a new one on
 	// Config.Addr.
 	Listener net.Listener
 }
@@ -170,6 +170,8 @@ func (s *Server) makeGRPC(deps Deps) error {
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
 		grpc.WaitForHandlers(true), // so that nothing uses the stores once Run has returned
 	)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if deps.Videos != nil {
 		videov1.RegisterVideoServiceServer(s.grpc, &videoService{store: deps.Videos, now: time.Now, newID: uuid.NewV7})
 		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
@@ -181,7 +183,6 @@ func (s *Server) makeGRPC(deps Deps) error {
 		})
 		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	}
-	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	return nil
 }

@@ -41,7 +41,8 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
 	}
-	locker, err := lock.NewPostgresSessionLocker()
+	// Who has to wait looks every second, for five minutes; the default looks every five seconds.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return 0, fmt.Errorf("make migration lock: %w", err)
 	}

@@ -171,8 +171,8 @@ func (s *stack) present() {
 	for _, example := range []string{
 		`V=$(curl -s ` + host + `/v1/videos -d '{"title":"The Gopher","releaseYear":2009}' | grep -o 'videos/[0-9a-f-]*'); echo $V`,
 		`curl -s -X POST "` + host + `/v1/${V}:publish"`,
-		`curl -s '` + host + `/v1/catalogEntries:search?query=gopher'`,
 		grpcurl + ` -plaintext -d '{"name":"catalogEntries/'${V#*/}'","min_version":2}' ` + host + ` catalog.v1.CatalogService/GetCatalogEntry`,
+		`curl -s '` + host + `/v1/catalogEntries:search?query=gopher'`,
 		`curl -sN ` + host + `/v1/catalogEntries:watch`,
 	} {
 		s.screen.print("  " + s.screen.paint(cyan, example))

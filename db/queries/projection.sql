@@ -1,7 +1,7 @@
 -- name: InsertMissingProjections :exec
--- Makes an empty row, of version 0, for each of some videos that has none: what is not there cannot be
--- locked. Without, of two projectors of a new video one would wait for the other's row while it holds locks
--- that the other needs.
+-- Makes an empty row, of version 0, for each of some videos that has none, because what is not there cannot
+-- be locked: without it a projector could wait for a row that another one is inserting, while it holds locks
+-- that the other one needs. LockProjections and UpsertProjections follow in the same transaction.
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
 FROM (SELECT unnest(@video_ids::uuid[]) AS video_id) new

@@ -30,14 +30,13 @@ func parseName(field, collection, name string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// detailsOf reads what a client may write of a video. Times are kept in whole
-// milliseconds, which is what events carry.
+// detailsOf reads what a client may write of a video.
 func detailsOf(v *videov1.Video) domain.Details {
 	return domain.Details{
 		Title:        v.GetTitle(),
 		Description:  v.GetDescription(),
 		ReleaseYear:  v.GetReleaseYear(),
-		Duration:     v.GetDuration().AsDuration().Truncate(time.Millisecond),
+		Duration:     v.GetDuration().AsDuration(),
 		LanguageCode: v.GetLanguageCode(),
 		Tags:         v.GetTags(),
 	}

@@ -25,7 +25,7 @@ import (
 type guard struct {
 	validator protovalidate.Validator
 	log       *slog.Logger
-	draining  context.Context //nolint:containedctx // it is the server's, not a call's
+	draining  context.Context // the server's, not a call's
 }
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
@@ -56,7 +56,7 @@ func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 
 type guardedStream struct {
 	grpc.ServerStream
-	ctx   context.Context //nolint:containedctx // this is how gRPC hands it to a stream's handler
+	ctx   context.Context
 	guard *guard
 }
 

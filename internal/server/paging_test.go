@@ -123,7 +123,8 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 		"filter":       func(r *videov1.ListVideosRequest) { r.Filter = `language_code = "en"` },
 		"order_by":     func(r *videov1.ListVideosRequest) { r.OrderBy = "create_time" },
 		"show_deleted": func(r *videov1.ListVideosRequest) { r.ShowDeleted = true },
-		"the token":    func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken) },
+		"checksum":     func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken, 0) },
+		"cursor":       func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken, len(r.PageToken)-12) },
 		"its end":      func(r *videov1.ListVideosRequest) { r.PageToken = r.PageToken[:len(r.PageToken)-4] },
 	} {
 		changed := proto.CloneOf(request)
@@ -144,11 +145,13 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	checkToken(t, "with another query", err)
 }
 
-func flip(token string) string {
-	if token[10] == 'A' {
-		return token[:10] + "B" + token[11:]
+// flip changes one character of a token, so that it is still base64.
+func flip(token string, at int) string {
+	other := "A"
+	if token[at] == 'A' {
+		other = "B"
 	}
-	return token[:10] + "A" + token[11:]
+	return token[:at] + other + token[at+1:]
 }
 
 func checkToken(t *testing.T, name string, err error) {

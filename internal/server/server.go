@@ -128,7 +128,7 @@ type Server struct {
 	http      *http.Server // the port
 
 	// draining ends when Run begins to stop, by drain.
-	draining context.Context //nolint:containedctx // it is the server's, not a call's
+	draining context.Context
 	drain    context.CancelFunc
 }
 

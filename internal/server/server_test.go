@@ -248,7 +248,7 @@ func TestRunFailsWithoutListener(t *testing.T) {
 
 // A server that is done leaves nothing running. This test is not parallel, so
 // that there is nothing else to count.
-func TestRunLeavesNoGoroutine(t *testing.T) { //nolint:paralleltest // see above
+func TestRunLeavesNoGoroutine(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 3 {
 		useAndStop(t)
@@ -265,7 +265,7 @@ func TestRunLeavesNoGoroutine(t *testing.T) { //nolint:paralleltest // see above
 
 func useAndStop(t *testing.T) {
 	t.Helper()
-	t.Run("use", func(t *testing.T) { //nolint:paralleltest // see above
+	t.Run("use", func(t *testing.T) {
 		r := start(t, Config{})
 		for _, c := range []client{r.grpcClient(t), r.restClient(t, false), r.restClient(t, true)} {
 			mustCreate(t, c, film())

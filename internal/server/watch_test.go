@@ -112,10 +112,13 @@ func TestWatchRefusesForeignTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, token := range []string{"x", "AAAA", list.GetNextPageToken()} {
+		for _, token := range []string{"x", "AAAA", list.GetNextPageToken(), strings.Repeat("A", 2001)} {
 			_, err := watchFrom(t, c, token).Recv()
 			if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"resume_token"}) {
 				t.Errorf("token %q: %v, want InvalidArgument about resume_token", token, err)
+			}
+			if tooLong := strings.Contains(status.Convert(err).Message(), "2000"); tooLong != (len(token) > 2000) {
+				t.Errorf("token of length %d: %v, want the rules of the contract to refuse long ones", len(token), err)
 			}
 		}
 	})

@@ -280,6 +280,17 @@ func TestSearchAnswersOddInput(t *testing.T) {
 			t.Errorf("SearchEntries(%.40q) of %d bytes = %v", words, len(words), err)
 		}
 	}
+	random := rand.New(rand.NewPCG(5, 6))
+	pieces := []string{"-", "-", " ", `"`, "or", " or ", "a", "b ", "(", ")", "!", "|", "&", ":", "*", "<", ">", ",", "'", `\`, "\t", "\v", "\u00a0", "🎬"}
+	for range 1000 {
+		var words strings.Builder
+		for range random.IntN(200) {
+			words.WriteString(pieces[random.IntN(min(len(pieces), 2+random.IntN(30)))])
+		}
+		if _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words.String(), Limit: 10}); err != nil {
+			t.Errorf("SearchEntries(%q) = %v", words.String(), err)
+		}
+	}
 	// What is no text at all is the caller's mistake.
 	for _, words := range []string{"\x00", "ran\x00", "\xff"} {
 		if _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); kindOf(err) != domain.Invalid {

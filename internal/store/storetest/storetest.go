@@ -51,6 +51,10 @@ func start() (err error) {
 			return err
 		}
 		folder = cfg.Dir
+		// As root the server is another user, who must be able to enter.
+		if err = os.Chmod(folder, 0o755); err != nil { //nolint:gosec // see above
+			return err
+		}
 		cfg.Settings = map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"}
 	}
 	if server, err = localpg.Start(ctx, cfg); err != nil {

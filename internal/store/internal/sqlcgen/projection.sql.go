@@ -61,9 +61,9 @@ ORDER BY video_id
 ON CONFLICT DO NOTHING
 `
 
-// Makes an empty row, of version 0, for each of some videos that has none: what is not there cannot be
-// locked. Without, of two projectors of a new video one would wait for the other's row while it holds locks
-// that the other needs.
+// Makes an empty row, of version 0, for each of some videos that has none, because what is not there cannot
+// be locked: without it a projector could wait for a row that another one is inserting, while it holds locks
+// that the other one needs. LockProjections and UpsertProjections follow in the same transaction.
 func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.UUID) error {
 	_, err := q.db.Exec(ctx, insertMissingProjections, videoIds)
 	return err

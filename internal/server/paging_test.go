@@ -123,8 +123,8 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 		"filter":       func(r *videov1.ListVideosRequest) { r.Filter = `language_code = "en"` },
 		"order_by":     func(r *videov1.ListVideosRequest) { r.OrderBy = "create_time" },
 		"show_deleted": func(r *videov1.ListVideosRequest) { r.ShowDeleted = true },
-		"checksum":     func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken, 0) },
-		"cursor":       func(r *videov1.ListVideosRequest) { r.PageToken = flip(r.PageToken, len(r.PageToken)-12) },
+		"id in it":     func(r *videov1.ListVideosRequest) { r.PageToken = flip(t, r.PageToken, 3) }, // ends in "}
+		"checksum":     func(r *videov1.ListVideosRequest) { r.PageToken = flip(t, r.PageToken, 80) },
 		"its end":      func(r *videov1.ListVideosRequest) { r.PageToken = r.PageToken[:len(r.PageToken)-4] },
 	} {
 		changed := proto.CloneOf(request)
@@ -145,13 +145,20 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	checkToken(t, "with another query", err)
 }
 
-// flip changes one character of a token, so that it is still base64.
-func flip(token string, at int) string {
-	other := "A"
-	if token[at] == 'A' {
-		other = "B"
+// flip changes one byte of what a token says, counted from the end.
+func flip(t *testing.T, token string, fromEnd int) string {
+	t.Helper()
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return token[:at] + other + token[at+1:]
+	at := len(raw) - fromEnd
+	if raw[at] == '0' {
+		raw[at] = '1'
+	} else {
+		raw[at] = '0'
+	}
+	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
 func checkToken(t *testing.T, name string, err error) {

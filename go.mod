@@ -2,6 +2,7 @@ module example.com/videocatalog
 
 go 1.26.0
 
+// Required by others, and not to be had from every proxy; the versions before them do.
 exclude (
 	golang.org/x/exp v0.0.0-20261011100332-faecfb24eb49
 	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e

@@ -37,9 +37,6 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 // drain publishes everything that is pending and not blocked. Lanes that a
 // publisher which died has leased are waited for.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	if cfg.PubSubProject == "" {
-		return errors.New("PUBSUB_PROJECT is required")
-	}
 	database, err := openDatabase(ctx, cfg)
 	if err != nil {
 		return err
@@ -52,12 +49,13 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 	defer client.Close()
 	videos := store.NewVideos(database.video, nil)
 	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
-	defer topic.Stop()
+	defer closeTopic(topic)
 	publisher, err := outbox.New(videos, topic, cfg.outbox(), log, nil)
 	if err != nil {
 		return err
 	}
 	published := 0
+	start := time.Now()
 	for {
 		n, err := publisher.Drain(ctx)
 		published += n
@@ -68,7 +66,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		if err != nil {
 			return err
 		}
-		if backlog.Oldest.IsZero() {
+		if backlog.Oldest.IsZero() || backlog.Oldest.After(start) { // what came later is not ours
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
 		}

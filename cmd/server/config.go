@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ type config struct {
 	MaxWait         time.Duration `env:"SERVER_MAX_WAIT" envDefault:"10s" help:"how long GetCatalogEntry waits for min_version at most"`
 	MaxStreams      int           `env:"SERVER_MAX_STREAMS" envDefault:"250" help:"concurrent requests per HTTP/2 connection; at least the concurrency of Cloud Run"`
 	RequestTimeout  time.Duration `env:"OUTBOX_REQUEST_TIMEOUT" envDefault:"4s" help:"how long one publish request is tried"`
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after they were published"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, and while they are pending"`
 
 	OutboxWorkers        int           `env:"OUTBOX_WORKERS" envDefault:"4" help:"lanes published at a time, each with a connection"`
 	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass"`
@@ -77,10 +78,14 @@ type config struct {
 // (https://cloud.google.com/run/docs/container-contract#instance-shutdown).
 const stopBudget = 10 * time.Second
 
-// readConfig reads the environment and tells everything that is wrong with it
+// closeTimeout is how long a process that is done waits for requests to the
+// broker that nobody waits for any longer.
+const closeTimeout = 500 * time.Millisecond
+
+// readConfig reads the environment for a command and tells everything that is wrong with it
 // at once, by the names of the variables; never their values, which may be
 // secrets.
-func readConfig(environ []string) (config, error) {
+func readConfig(command string, environ []string) (config, error) {
 	variables := env.ToMap(environ)
 	for name, value := range variables {
 		if value == "" {
@@ -95,7 +100,7 @@ func readConfig(environ []string) (config, error) {
 	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
 	cfg.MigrateDatabaseURL = cmp.Or(cfg.MigrateDatabaseURL, cfg.DatabaseURL)
 	unread := errs
-	for _, err := range cfg.check() {
+	for _, err := range cfg.check(command) {
 		// What could not be read has the zero value, about which there is nothing to say.
 		if !slices.ContainsFunc(unread, func(u error) bool { return strings.Contains(err.Error(), firstWord(u)) }) {
 			errs = append(errs, err)
@@ -154,8 +159,9 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// check answers what is wrong with the values and between them.
-func (c config) check() []error {
+// check answers what is wrong with the values and between them. Only serve and
+// drain need Pub/Sub, and only serve what its roles do.
+func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
@@ -173,8 +179,11 @@ func (c config) check() []error {
 	if c.DatabaseURL == "" {
 		wrong("DATABASE_URL is required")
 	}
-	if c.PubSubProject == "" && (c.has(rolePublisher) || c.has(roleProjector)) {
+	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector)) {
 		wrong("PUBSUB_PROJECT is required by the roles publisher and projector")
+	}
+	if c.PubSubProject == "" && command == "drain" {
+		wrong("PUBSUB_PROJECT is required by drain")
 	}
 	for _, f := range []struct {
 		name  string
@@ -214,10 +223,10 @@ func (c config) check() []error {
 	if c.OutboxRetryMin > c.OutboxRetryMax {
 		wrong("OUTBOX_RETRY_MIN (%s) must not exceed OUTBOX_RETRY_MAX (%s)", c.OutboxRetryMin, c.OutboxRetryMax)
 	}
-	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout); stop >= stopBudget {
-		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT is %s, it must be less than %s", stop, stopBudget)
+	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout) + closeTimeout; stop >= stopBudget {
+		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT plus %s is %s, it must be less than %s", closeTimeout, stop, stopBudget)
 	}
-	if need := c.connections(); c.DatabaseMaxConns < need {
+	if need := c.connections(); command == "serve" && c.DatabaseMaxConns < need {
 		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, and 2 for everything else", c.DatabaseMaxConns, need)
 	}
 	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a tenth of
@@ -228,17 +237,21 @@ func (c config) check() []error {
 	return errs
 }
 
-// connections is how many the loops of this process may hold at a time, and
-// two for all else.
+// connections is how many of one pool the loops of this process may hold at a
+// time, and two for all else.
 func (c config) connections() int32 {
-	n := 2
+	video, catalog := 0, 0
 	if c.has(rolePublisher) {
-		n += c.OutboxWorkers
+		video = c.OutboxWorkers
 	}
-	if c.has(roleProjector) && c.CatalogDatabaseURL == c.DatabaseURL {
-		n += c.ConsumerWorkers
+	if c.has(roleProjector) {
+		catalog = c.ConsumerWorkers
 	}
-	return int32(n)
+	n := max(video, catalog)
+	if c.CatalogDatabaseURL == c.DatabaseURL {
+		n = video + catalog
+	}
+	return int32(min(n, math.MaxInt16)) + 2
 }
 
 func (c config) outbox() outbox.Config {

@@ -38,7 +38,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case "help", "-h", "--help":
 		return printHelp(stdout)
 	}
-	cfg, err := readConfig(environ)
+	cfg, err := readConfig(command, environ)
 	if err != nil {
 		return err
 	}

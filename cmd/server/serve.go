@@ -65,7 +65,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 	deps := server.Deps{Ready: database.ping, Log: log}
 	if cfg.has(rolePublisher) {
 		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
-		defer topic.Stop()
+		defer closeTopic(topic)
 		if publisher, err = outbox.New(videos, topic, cfg.outbox(), log, meter); err != nil {
 			return err
 		}
@@ -96,6 +96,8 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 	})
 	if publisher != nil {
 		g.Go(func() error { return publisher.Run(loops) })
+	}
+	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
 		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log) })
 	}
 	if projector != nil {
@@ -185,7 +187,22 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
+	outbox.RetrySoon(client)
 	return client, nil
+}
+
+// closeTopic ends a topic whose passes are all settled. What the broker has not
+// answered by now is pending still, and published again: nobody needs to wait.
+func closeTopic(topic *outbox.Topic) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		topic.Stop()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout): // the process ends, and what is left with it
+	}
 }
 
 // sleep waits and answers true, or false when ctx ended first.

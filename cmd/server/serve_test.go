@@ -336,7 +336,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := readConfig(test.environ)
+			_, err := readConfig("serve", test.environ)
 			if err == nil {
 				t.Fatal("readConfig() = nil, want an error")
 			}
@@ -352,10 +352,27 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
+// A command asks for no more than it needs.
+func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
+	t.Parallel()
+	for command, environ := range map[string][]string{
+		"migrate":    {"DATABASE_URL=x"},
+		"outbox":     {"DATABASE_URL=x", "DATABASE_MAX_CONNS=1"},
+		"quarantine": {"DATABASE_URL=x"},
+		"rebuild":    {"DATABASE_URL=x"},
+		"drain":      {"DATABASE_URL=x", "PUBSUB_PROJECT=p"},
+		"serve":      {"DATABASE_URL=x", "ROLES=api"},
+	} {
+		if _, err := readConfig(command, environ); err != nil {
+			t.Errorf("readConfig(%s) = %v, want nil", command, err)
+		}
+	}
+}
+
 // A secret in the environment does not show in an error.
 func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	t.Parallel()
-	_, err := readConfig([]string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=secret", "PORT=secret"})
+	_, err := readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=secret", "PORT=secret"})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("readConfig() = %v, want an error without the values", err)
 	}

@@ -40,16 +40,22 @@ LIMIT @max_rows;
 -- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
 -- or a claim with an older snapshot could set an event aside that nobody fetches again.
 UPDATE video.outbox_blocked
-SET parked_at = NULL, attempts = 1, next_retry_at = now()
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
 -- name: SkipOutbox :execrows
--- Gives up the first event of a blocked aggregate, which must be the one named.
-DELETE FROM video.outbox_pending head
-WHERE head.lane = -1 AND head.outbox_id = @event_id AND head.seq = (
-	SELECT min(p.seq) FROM video.outbox_pending p
-	WHERE p.lane = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
-);
+-- Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
+WITH gone AS (
+	DELETE FROM video.outbox_pending head
+	WHERE head.lane = -1 AND head.outbox_id = @event_id AND head.seq = (
+		SELECT min(p.seq) FROM video.outbox_pending p
+		WHERE p.lane = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+	)
+	RETURNING 1
+)
+UPDATE video.outbox_blocked b
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
+WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND EXISTS (SELECT 1 FROM gone);
 
 -- name: MeasureOutbox :one
 -- The backlog without a scan of it: the oldest pending event, how many are pending counted up to

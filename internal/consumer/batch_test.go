@@ -227,8 +227,8 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 		refusals := 0
 		store.onQuarantine = func(_ context.Context, m event.Quarantined) error {
 			want := event.Quarantined{
-				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: map[string]string{event.AttrSchemaVersion: "1", "a\uFFFD": "b\uFFFD"},
-				Payload: []byte{}, Reason: m.Reason, PublishTime: broken.PublishTime,
+				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: broken.Attributes,
+				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
 			}
 			if diff := cmp.Diff(want, m); diff != "" {
 				t.Errorf("Quarantine got (-want +got):\n%s", diff)

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -131,25 +130,10 @@ func (d *delivery) with(attrs ...any) []any {
 	return append([]any{"event_id", id, "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
 }
 
-// quarantined answers the message as the quarantine keeps it. Text must be
-// storable whatever was sent: a text column takes neither a NUL nor broken
-// UTF-8, and a message that cannot even be quarantined would block its key.
+// quarantined answers the message as the quarantine keeps it: whole.
 func (d *delivery) quarantined() event.Quarantined {
-	attributes := make(map[string]string, len(d.msg.Attributes))
-	for name, value := range d.msg.Attributes {
-		attributes[storable(name)] = storable(value)
-	}
-	payload := d.msg.Data
-	if payload == nil {
-		payload = []byte{}
-	}
 	return event.Quarantined{
-		MessageID: d.msg.ID, OrderingKey: storable(d.msg.OrderingKey), Attributes: attributes, Payload: payload,
-		Reason: storable(d.reason), PublishTime: d.msg.PublishTime,
+		MessageID: d.msg.ID, OrderingKey: d.msg.OrderingKey, Attributes: d.msg.Attributes, Payload: d.msg.Data,
+		Reason: d.reason, PublishTime: d.msg.PublishTime,
 	}
-}
-
-func storable(text string) string {
-	const replacement = "\uFFFD"
-	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }

@@ -107,9 +107,6 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 				MessageID: id, OrderingKey: video.String(), Attributes: bad.Attributes, Payload: bad.Data,
 				Reason: got.Reason, PublishTime: b.find(id).PublishTime,
 			}
-			if want.Attributes == nil {
-				want.Attributes = map[string]string{}
-			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("quarantined (-want +got):\n%s", diff)
 			}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
@@ -33,8 +34,18 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if err := g.validate(request); err != nil {
 		return nil, err
 	}
+	if _, ok := ctx.Deadline(); !ok {
+		// Over REST there never is one. A call that waits for a lock for ever
+		// would keep a connection of the pool from all others.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+	}
 	return handler(ctx, request)
 }
+
+// callTimeout bounds a call whose caller set no deadline.
+const callTimeout = 30 * time.Second
 
 // stream also ends the context of the call when the server drains: a stream
 // has no end of its own, so shutdown would wait for it in vain.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
@@ -49,6 +50,17 @@ func (c *Catalog) announce() {
 	defer c.mu.Unlock()
 	close(c.changed)
 	c.changed = make(chan struct{})
+}
+
+// notTheEvents makes an error of the database that no event can be blamed for,
+// such as a missing privilege, table or extension, or a statement timeout, one
+// of kind Unavailable: events wait until somebody has mended it. What is left
+// is about the data: classes 22, 23 and 54, and errors raised by a function.
+func notTheEvents(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: err}
+	}
+	return err
 }
 
 // Project applies events for a consumer in one transaction, and answers what
@@ -94,7 +106,7 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 		return upsert(ctx, q, news, false)
 	})
 	if err != nil {
-		return nil, wrap(err, "project %d events", len(events))
+		return nil, wrap(notTheEvents(err), "project %d events", len(events))
 	}
 	if changed {
 		c.announce()

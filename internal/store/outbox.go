@@ -145,14 +145,12 @@ func (s *Videos) RequeueEvent(ctx context.Context, aggregate event.Aggregate) er
 // be published, and the events behind it go on. domain.NotFound when that
 // event is not the one that blocks the aggregate.
 func (s *Videos) SkipEvent(ctx context.Context, aggregate event.Aggregate, eventID uuid.UUID) error {
-	n, err := s.queries.SkipOutbox(ctx, eventID, aggregate.Type, aggregate.ID)
+	n, err := s.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
 	if err != nil {
 		return wrap(err, "skip event %s", eventID)
 	}
 	if n == 0 {
 		return domain.Errorf(domain.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
 	}
-	// A crash here leaves the aggregate blocked with the next event as its
-	// first; its retry or a requeue goes on with that.
-	return s.RequeueEvent(ctx, aggregate)
+	return nil
 }

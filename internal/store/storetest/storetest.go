@@ -52,7 +52,7 @@ func start() (err error) {
 		}
 		folder = cfg.Dir
 		// As root the server is another user, who must be able to enter.
-		if err = os.Chmod(folder, 0o755); err != nil { //nolint:gosec // see above
+		if err = os.Chmod(folder, 0o755); err != nil {
 			return err
 		}
 		cfg.Settings = map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"}

@@ -219,7 +219,7 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 
 const requeueOutbox = `-- name: RequeueOutbox :execrows
 UPDATE video.outbox_blocked
-SET parked_at = NULL, attempts = 1, next_retry_at = now()
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = $1 AND aggregate_id = $2
 `
 
@@ -287,16 +287,22 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (Set
 }
 
 const skipOutbox = `-- name: SkipOutbox :execrows
-DELETE FROM video.outbox_pending head
-WHERE head.lane = -1 AND head.outbox_id = $1 AND head.seq = (
-	SELECT min(p.seq) FROM video.outbox_pending p
-	WHERE p.lane = -1 AND p.aggregate_type = $2 AND p.aggregate_id = $3
+WITH gone AS (
+	DELETE FROM video.outbox_pending head
+	WHERE head.lane = -1 AND head.outbox_id = $3 AND head.seq = (
+		SELECT min(p.seq) FROM video.outbox_pending p
+		WHERE p.lane = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
+	)
+	RETURNING 1
 )
+UPDATE video.outbox_blocked b
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
+WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND EXISTS (SELECT 1 FROM gone)
 `
 
-// Gives up the first event of a blocked aggregate, which must be the one named.
-func (q *Queries) SkipOutbox(ctx context.Context, eventID uuid.UUID, aggregateType string, aggregateID string) (int64, error) {
-	result, err := q.db.Exec(ctx, skipOutbox, eventID, aggregateType, aggregateID)
+// Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
+func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregateID string, eventID uuid.UUID) (int64, error) {
+	result, err := q.db.Exec(ctx, skipOutbox, aggregateType, aggregateID, eventID)
 	if err != nil {
 		return 0, err
 	}

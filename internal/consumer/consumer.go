@@ -51,7 +51,8 @@ type Store interface {
 	// Project applies events in one transaction and answers what each of them
 	// meant, in their order. On an error none of them took effect.
 	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
-	// Quarantine stores a message, once per consumer and message id.
+	// Quarantine stores a message, whatever it contains, once per consumer and
+	// message id.
 	Quarantine(ctx context.Context, consumer string, m event.Quarantined) error
 }
 

@@ -7,8 +7,8 @@ import "time"
 type Quarantined struct {
 	MessageID   string
 	OrderingKey string
-	Attributes  map[string]string // never nil
-	Payload     []byte            // never nil
+	Attributes  map[string]string
+	Payload     []byte
 	Reason      string
 	PublishTime time.Time
 }

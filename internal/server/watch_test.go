@@ -59,12 +59,16 @@ func TestWatchTellsStateAndChanges(t *testing.T) {
 	t.Parallel()
 	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
 		mustCreate(t, c, &videov1.Video{Title: "a draft"})
-		hidden := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"}))
-		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: hidden.GetName()}); err != nil {
-			t.Fatal(err)
+		hide := func(v *videov1.Video) {
+			t.Helper()
+			if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: v.GetName()}); err != nil {
+				t.Fatal(err)
+			}
 		}
+		hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden"})))
 		a := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "a"}))
 		b := mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "b"}))
+		hide(mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "hidden too"})))
 
 		stream := watchFrom(t, c, "")
 		var token string
@@ -92,9 +96,7 @@ func TestWatchTellsStateAndChanges(t *testing.T) {
 		}
 		expect("-" + entryName(b))
 
-		if _, err := c.videos.UnpublishVideo(t.Context(), &videov1.UnpublishVideoRequest{Name: a.GetName()}); err != nil {
-			t.Fatal(err)
-		}
+		hide(a)
 		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "c"}))
 		stream = watchFrom(t, c, token)
 		expect("-"+entryName(a), "+c", "beat")
@@ -342,8 +344,9 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 		if diff := cmp.Diff([]string{"-" + catalogEntries + first.ID.String()}, removed); diff != "" {
 			t.Errorf("removed (-want +got):\n%s", diff)
 		}
-		if got, want := len(stream.sent), watchPage+10+1+1; got != want {
-			t.Errorf("%d messages, want %d: the entries, the removal and one sign of life", got, want)
+		if got, want := len(stream.sent), watchPage+10+1+1; got != want || stream.sent[got-1] != "beat" || stream.times[got-1] > 0 {
+			t.Errorf("%d messages up to %s at %v, want %d at once: the entries, the removal and, last, a sign of life",
+				got, stream.sent[got-1], stream.times[got-1], want)
 		}
 	})
 }

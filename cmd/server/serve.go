@@ -131,7 +131,7 @@ func openDatabase(ctx context.Context, cfg config) (d database, err error) {
 }
 
 func openPool(ctx context.Context, setting, url string, maxConns int32) (*pgxpool.Pool, error) {
-	pool, err := store.Open(ctx, url, maxConns)
+	pool, err := db.Open(ctx, url, maxConns)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}

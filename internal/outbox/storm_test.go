@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
@@ -85,7 +86,7 @@ func newStorm(t testing.TB) *storm {
 // connect makes a pool like one of another process.
 func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	s.t.Helper()
-	pool, err := store.Open(s.t.Context(), s.url, maxConns)
+	pool, err := db.Open(s.t.Context(), s.url, maxConns)
 	if err != nil {
 		s.t.Fatal(err)
 	}

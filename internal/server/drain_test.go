@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,7 +143,9 @@ func TestDrainEndsInTime(t *testing.T) {
 		r.store.before = func(ctx context.Context, method string) error {
 			inside.Add(1)
 			defer inside.Add(-1)
-			return hanging(ctx, method)
+			err := hanging(ctx, method)
+			time.Sleep(100 * time.Millisecond) // such as to roll back
+			return err
 		}
 		result := make(chan error, 1)
 		go func() {
@@ -166,6 +171,32 @@ func TestDrainEndsInTime(t *testing.T) {
 			t.Errorf("log = %q, want it to tell", log)
 		}
 	})
+}
+
+// A client that only holds a connection open cannot hold up the server, nor keep
+// the connection.
+func TestDrainClosesConnections(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{DrainTimeout: 300 * time.Millisecond})
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, r, "GET", "/health/live", "") // so that the connection was accepted before
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Error(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is still open after Run")
+	}
 }
 
 // While it waits for load balancers to notice, a server says that it stops and

@@ -48,7 +48,7 @@ func userPool(t testing.TB, admin *pgxpool.Pool, role string) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	address.User = url.User(user[0])
-	pool, err := store.Open(t.Context(), address.String(), 2)
+	pool, err := db.Open(t.Context(), address.String(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

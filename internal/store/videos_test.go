@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -358,7 +359,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 // A database that cannot be reached is Unavailable; a caller out of time is not.
 func TestDatabaseAwayIsUnavailable(t *testing.T) {
 	t.Parallel()
-	pool, err := store.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1)
+	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +383,7 @@ func TestDatabaseAwayIsUnavailable(t *testing.T) {
 func TestCutConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	pool, err := store.Open(t.Context(), url, 2)
+	pool, err := db.Open(t.Context(), url, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

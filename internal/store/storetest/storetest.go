@@ -118,12 +118,7 @@ func URL(t testing.TB) string {
 // which is closed when the test ends.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(URL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.MaxConns = maxConns
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	pool, err := db.Open(t.Context(), URL(t), maxConns)
 	if err != nil {
 		t.Fatal(err)
 	}

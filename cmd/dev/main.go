@@ -51,7 +51,7 @@ Settings, from the environment. All others go to the server; go run ./cmd/server
   PORT                  of gRPC and REST; default 8080, 0: any free one
   DATABASE_URL          a PostgreSQL of your own, for both sides; default: one in DIR/postgres
   POSTGRES_BIN_DIR      the programs for the one in DIR/postgres; default: those that are installed, else npm's
-  PUBSUB_EMULATOR_HOST  a Pub/Sub of your own; default: one in this process, in memory
+  PUBSUB_EMULATOR_HOST  a Pub/Sub of your own; default: one in this process, kept in the state folder
   PUBSUB_PROJECT        the project of topic and subscription; default: local
   NO_COLOR              print without colors
 

@@ -21,8 +21,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/localpg"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // How long things may take, on a machine that is busy with something else.
@@ -48,7 +49,6 @@ type stack struct {
 	conn     *pgx.Conn    // to database, for what is asked here
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
-	lost     int // videos the catalog will never hear about
 	server   *child
 
 	closers []func() error // of what has been started, in that order
@@ -65,7 +65,7 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 			running, err = s.serve(ctx)
 			return err
 		},
-		s.awaitServer, s.rebuild,
+		s.awaitServer,
 	} {
 		if err := step(running); err != nil {
 			return running, err
@@ -243,9 +243,10 @@ func (s *stack) openPubSub(ctx context.Context) error {
 	if s.pubsub = s.getenv("PUBSUB_EMULATOR_HOST"); s.pubsub != "" {
 		client, err = pubsub.NewClient(ctx, s.project) // it reads the variable
 	} else {
-		where = "in this process, in memory"
-		var server *localpubsub.Server
-		if server, err = localpubsub.Start(localpubsub.Config{}); err != nil {
+		where = "in this process"
+		var server *pubsublocal.Server
+		// What a crash of this machine would lose, the outbox no longer has: still not worth an fsync per event here.
+		if server, err = pubsublocal.Start(pubsublocal.Config{DataDir: filepath.Join(s.state, "pubsub"), Sync: pubsublocal.SyncInterval}); err != nil {
 			return fmt.Errorf("start Pub/Sub: %w", err)
 		}
 		s.atStop(server.Close)
@@ -256,17 +257,14 @@ func (s *stack) openPubSub(ctx context.Context) error {
 		return fmt.Errorf("open Pub/Sub: %w", err)
 	}
 	defer client.Close()
-	if err := (localpubsub.Resources{}).Create(ctx, client); err != nil {
+	if err := (localbroker.Resources{}).Create(ctx, client); err != nil {
 		return fmt.Errorf("%s: start the Pub/Sub at %s, or unset PUBSUB_EMULATOR_HOST to have one started here", oneLine(err), s.pubsub)
 	}
 	s.screen.done("Pub/Sub", where)
 	return nil
 }
 
-// migrate brings the schema up to date, and counts the videos of which the
-// catalog shows an old version, or nothing, though no event of them waits in
-// the outbox. That event was in a Pub/Sub that has ended: the one in this
-// process has nothing at all yet.
+// migrate brings the schema up to date.
 func (s *stack) migrate(ctx context.Context) error {
 	s.screen.begin("migrating the schema")
 	n, err := db.Migrate(ctx, s.database, slog.New(slog.DiscardHandler))
@@ -276,14 +274,6 @@ func (s *stack) migrate(ctx context.Context) error {
 			remedy = "let DATABASE_URL name a database that is empty or ours"
 		}
 		return fmt.Errorf("%s: %s", oneLine(err), remedy)
-	}
-	if err := s.conn.QueryRow(ctx, `
-		SELECT count(*)
-		FROM video.videos v
-		LEFT JOIN catalog_read.video_projection p ON p.video_id = v.id
-		WHERE coalesce(p.version, 0) < v.version
-			AND NOT EXISTS (SELECT 1 FROM video.outbox_pending o WHERE o.aggregate_id = v.id::text)`).Scan(&s.lost); err != nil {
-		return fmt.Errorf("compare videos and catalog: %w", err)
 	}
 	s.screen.done("schema", fmt.Sprintf("version %d, %d migrations run", db.Version(), n))
 	return nil
@@ -312,7 +302,7 @@ func (s *stack) environment() []string {
 		"PORT="+port,
 		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=", "MIGRATE_DATABASE_URL=",
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project,
-		"PUBSUB_TOPIC="+localpubsub.Topic, "PUBSUB_SUBSCRIPTION="+localpubsub.Subscription)
+		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)
 }
 
 // serve starts the server, and answers a context that ends when it ends.
@@ -408,24 +398,6 @@ func probe(ctx context.Context, address string) string {
 		return response.Status
 	}
 	return ""
-}
-
-// rebuild repairs the catalog if events were lost with a Pub/Sub that has ended.
-func (s *stack) rebuild(ctx context.Context) error {
-	if s.lost == 0 {
-		return nil
-	}
-	s.screen.begin("rebuilding the catalog")
-	cmd := command(ctx, syscall.SIGTERM, connectTimeout, s.binary(), "rebuild", s.addr)
-	cmd.Dir, cmd.Env = s.root, s.environment()
-	if out, err := output(cmd); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return fmt.Errorf("server rebuild: %w\n%s", err, out)
-	}
-	s.screen.done("catalog", fmt.Sprintf("rebuilt: events of %d videos had been published and were lost with the last Pub/Sub", s.lost))
-	return nil
 }
 
 // short is how a path looks from where the user is.

@@ -15,7 +15,8 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // publish publishes a message to the topic of the service, as some other
@@ -27,7 +28,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	publisher := client.Publisher(localpubsub.Topic)
+	publisher := client.Publisher(localbroker.Topic)
 	defer publisher.Stop()
 	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
 		t.Fatal(err)
@@ -62,7 +63,7 @@ func TestDrainFailsWithoutBroker(t *testing.T) {
 	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 		t.Fatal(err)
 	}
-	defer s.pubsub.Inject(localpubsub.Fault{Method: "Publish", Code: codes.PermissionDenied})()
+	defer s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})()
 	if _, err := s.command(t, "drain"); err == nil {
 		t.Error("drain = nil, want an error")
 	}
@@ -78,7 +79,7 @@ func TestDrainFailsWithoutBroker(t *testing.T) {
 func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	refuse := s.pubsub.Inject(localpubsub.Fault{Method: "Publish", Code: codes.InvalidArgument})
+	refuse := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
 	p := s.start(t, "OUTBOX_MAX_ATTEMPTS=1")
 	var ids []string
 	for range 2 {

@@ -23,7 +23,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -49,12 +49,12 @@ const project = "test-project"
 type stack struct {
 	url    string
 	pool   *pgxpool.Pool // for the test itself
-	pubsub *localpubsub.Server
+	pubsub *localbroker.Server
 }
 
 func newStack(t testing.TB) *stack {
 	t.Helper()
-	broker, err := localpubsub.Start(localpubsub.Config{})
+	broker, err := localbroker.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func newStack(t testing.TB) *stack {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if err := (localpubsub.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	pool := storetest.Pool(t, 4)

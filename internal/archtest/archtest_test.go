@@ -35,21 +35,22 @@ var imports = map[string][]string{
 	"cmd/server":               {"."},
 	"cmd/dev":                  {"."},
 	"internal/store/storetest": {"db", "internal/localpg"},
+	"internal/localbroker":     {"pubsublocal"},
+	"pubsublocal":              {},
+	"pubsublocal/conformance":  {},
+	"cmd/pubsublocal":          {"pubsublocal"},
 }
 
 // localStack is what stands in for the platform, and who may import it outside
 // of tests.
 var (
-	localStack      = []string{"internal/localpg", "internal/localpubsub", "internal/store/storetest"}
-	localStackUsers = []string{"cmd/dev", "internal/store/storetest"}
+	localStack      = []string{"internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
+	localStackUsers = []string{"cmd/dev", "cmd/pubsublocal", "internal/localbroker", "internal/store/storetest"}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the
-// real one in ways that matter, so it has one user, which may replace it.
-const (
-	double     = "cloud.google.com/go/pubsub/v2/pstest"
-	doubleUser = "internal/localpubsub"
-)
+// real one in ways that matter, so nobody may use it: pubsublocal is.
+const double = "cloud.google.com/go/pubsub/v2/pstest"
 
 // Nobody imports what the table does not give them.
 func TestImportsFollowTheTable(t *testing.T) {
@@ -85,8 +86,8 @@ func tableKey(dir string) string {
 func TestLocalStackStaysLocal(t *testing.T) {
 	for _, f := range source(t) {
 		for _, spec := range f.tree.Imports {
-			if importPath(spec) == double && f.dir != doubleUser {
-				t.Errorf("%s imports %s: use %s", f.position(spec), double, doubleUser)
+			if importPath(spec) == double {
+				t.Errorf("%s imports %s: use pubsublocal", f.position(spec), double)
 			}
 		}
 		if f.test || slices.Contains(localStackUsers, f.dir) {

@@ -15,13 +15,14 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // A message is acknowledged after the transaction, however long it takes.
 func TestProjectorAcksAfterCommit(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
 	began, commit := make(chan struct{}), make(chan struct{})
 	store.onProject = func(context.Context, []domain.Event) error {
 		close(began)
@@ -46,7 +47,7 @@ func TestProjectorStopsInTime(t *testing.T) {
 	// Not parallel: it looks at the goroutines of the whole process, which has
 	// some already when the tests run again after the one with an outage.
 	before := goroutines()
-	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{RetryMin: time.Millisecond}), &memStore{}
 	slow, stuck := messages(t, 1)[0], messages(t, 1)[0]
 	var stopped atomic.Bool
 	var began sync.WaitGroup
@@ -96,7 +97,7 @@ func TestProjectorStopsInTime(t *testing.T) {
 // away when the projector is stopped does not keep it.
 func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
 	_, stop := b.start(consumer.Config{StopTimeout: time.Second}, store)
 	b.publish(messages(t, 1)...)
 	b.waitForAcks()
@@ -121,9 +122,9 @@ func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 // A subscription that does not exist is waited for, and so is permission.
 func TestProjectorWaitsForSubscription(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
-	allow := b.server.Inject(localpubsub.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
-	name := "projects/test-project/subscriptions/" + localpubsub.Subscription
+	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
+	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
+	name := "projects/test-project/subscriptions/" + localbroker.Subscription
 	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
 	allow()
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
-	if err := (localpubsub.Resources{}).Create(t.Context(), b.client); err != nil {
+	if err := (localbroker.Resources{}).Create(t.Context(), b.client); err != nil {
 		t.Fatal(err)
 	}
 	b.publish(messages(t, 1)...)
@@ -149,7 +150,7 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 // when the projector is stopped before the answer.
 func TestProjectorChecksAcks(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{ExactlyOnce: true}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{ExactlyOnce: true}), &memStore{}
 	read, stop := b.start(consumer.Config{}, store)
 	b.publish(messages(t, 1)...)
 	b.waitForAcks()
@@ -157,7 +158,7 @@ func TestProjectorChecksAcks(t *testing.T) {
 	if got := failures(); got != 0 {
 		t.Errorf("consumer.ack_failures = %d, want 0", got)
 	}
-	b.server.Inject(localpubsub.Fault{Method: "Acknowledge", Code: codes.PermissionDenied, Delay: 100 * time.Millisecond})
+	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.PermissionDenied, Delay: 100 * time.Millisecond})
 	b.publish(messages(t, 1)...)
 	waitFor(t, "an ack failure", func() bool { return failures() == 1 })
 	b.publish(messages(t, 1)...)
@@ -172,9 +173,9 @@ func TestProjectorChecksAcks(t *testing.T) {
 // stopped is waited for.
 func TestProjectorWaitsForAcks(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{ExactlyOnce: true}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{ExactlyOnce: true}), &memStore{}
 	read, stop := b.start(consumer.Config{}, store)
-	b.server.Inject(localpubsub.Fault{Method: "Acknowledge", Code: codes.Aborted, Times: 2})
+	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.Aborted, Times: 2})
 	id := b.publish(messages(t, 1)...)[0]
 	waitFor(t, "an event", func() bool { return len(store.versions()) == 1 })
 	stop()

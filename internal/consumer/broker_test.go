@@ -15,19 +15,19 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
 )
 
 // broker is a Pub/Sub server with the topic and the subscription.
 type broker struct {
 	t      *testing.T
-	server *localpubsub.Server
+	server *localbroker.Server
 	client *pubsub.Client
 }
 
-func newBroker(t *testing.T, resources localpubsub.Resources) *broker {
+func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 	t.Helper()
-	server, err := localpubsub.Start(localpubsub.Config{})
+	server, err := localbroker.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func (b *broker) publish(messages ...*pubsub.Message) []string {
 	var ids []string
 	for _, m := range messages {
 		response, err := b.client.TopicAdminClient.Publish(b.t.Context(), &pubsubpb.PublishRequest{
-			Topic:    "projects/test-project/topics/" + localpubsub.Topic,
+			Topic:    "projects/test-project/topics/" + localbroker.Topic,
 			Messages: []*pubsubpb.PubsubMessage{{Data: m.Data, Attributes: m.Attributes, OrderingKey: m.OrderingKey}},
 		})
 		if err != nil {
@@ -64,14 +64,14 @@ func (b *broker) publish(messages ...*pubsub.Message) []string {
 }
 
 // find answers a message as the server has it.
-func (b *broker) find(id string) localpubsub.Message {
+func (b *broker) find(id string) localbroker.Message {
 	for _, m := range b.server.Published() {
 		if m.ID == id {
 			return m
 		}
 	}
 	b.t.Fatalf("no message %s", id)
-	return localpubsub.Message{}
+	return localbroker.Message{}
 }
 
 // waitForAcks waits until every message that was published is acknowledged.
@@ -96,7 +96,7 @@ func (b *broker) start(cfg consumer.Config, store consumer.Store) (read readings
 func (b *broker) startLogging(cfg consumer.Config, store consumer.Store, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	projector, err := consumer.New(cfg, b.client.Subscriber(localpubsub.Subscription), store, log, meter)
+	projector, err := consumer.New(cfg, b.client.Subscriber(localbroker.Subscription), store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
 )
 
 // Events of one video, each published when the one before is acknowledged, are
@@ -40,7 +40,7 @@ func TestProjectorOutcomes(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b, store, video := newBroker(t, localpubsub.Resources{}), &memStore{}, uuid.New()
+			b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
 			read, _ := b.start(consumer.Config{}, store)
 			events := map[int64]*pubsub.Message{}
 			for _, version := range test.versions {
@@ -87,7 +87,7 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b, store, video := newBroker(t, localpubsub.Resources{}), &memStore{}, uuid.New()
+			b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
 			var logged lockedBuffer
 			read, stop := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
 			bad := message(t, videoEvent(video, 1, domain.VideoCreated))
@@ -131,7 +131,7 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 // carries, and counted.
 func TestProjectorAppliesUnknownType(t *testing.T) {
 	t.Parallel()
-	b, store, video := newBroker(t, localpubsub.Resources{}), &memStore{}, uuid.New()
+	b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
 	read, _ := b.start(consumer.Config{}, store)
 	m := message(t, videoEvent(video, 1, domain.VideoCreated))
 	var pb videov1.VideoEvent
@@ -158,7 +158,7 @@ func TestProjectorAppliesUnknownType(t *testing.T) {
 // delivery, and everything is applied afterwards.
 func TestProjectorHoldsMessagesDuringOutage(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localpubsub.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
 	var away atomic.Bool
 	away.Store(true)
 	store.onProject = func(context.Context, []domain.Event) error {

@@ -14,16 +14,17 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // pipe is a whole publisher: PostgreSQL, the client, and a Pub/Sub server.
 type pipe struct {
 	*storm
 	videos *store.Videos
-	server *localpubsub.Server
+	server *localbroker.Server
 	ids    []uuid.UUID
 	claims atomic.Int64
 }
@@ -102,7 +103,7 @@ type outage struct {
 }
 
 // startOutage begins an outage that goes on beside other tests.
-func startOutage(t testing.TB, lasts time.Duration, begin func(*localpubsub.Server) (end func())) *outage {
+func startOutage(t testing.TB, lasts time.Duration, begin func(*localbroker.Server) (end func())) *outage {
 	t.Helper()
 	p, stop := newPipe(t, 10, outbox.Config{Workers: 4})
 	o := &outage{pipe: p, stop: stop, want: []string{"1"}, done: make(chan struct{})}
@@ -163,10 +164,10 @@ func (o *outage) check(t *testing.T) {
 // nothing, whether it answers Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
-	short := startOutage(t, 5*time.Second, func(server *localpubsub.Server) (end func()) {
-		return server.Inject(localpubsub.Fault{Method: "Publish", Code: codes.Unavailable})
+	short := startOutage(t, 5*time.Second, func(server *localbroker.Server) (end func()) {
+		return server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable})
 	})
-	long := startOutage(t, time.Minute, func(server *localpubsub.Server) (end func()) {
+	long := startOutage(t, time.Minute, func(server *localbroker.Server) (end func()) {
 		server.SetDown(true)
 		return func() { server.SetDown(false) }
 	})
@@ -208,7 +209,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 	t.Run("PermissionDenied", func(t *testing.T) {
 		t.Parallel()
 		p, stop := newPipe(t, 5, outbox.Config{Workers: 4, MaxAttempts: 1, ProbeInterval: 500 * time.Millisecond})
-		remove := p.server.Inject(localpubsub.Fault{Method: "Publish", Code: codes.PermissionDenied})
+		remove := p.server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})
 		p.changeAll()
 		p.changeAll()
 		claims := p.claims.Load()
@@ -238,7 +239,7 @@ func TestRefusedKeyBlocksItselfOnly(t *testing.T) {
 	t.Parallel()
 	p, stop := newPipe(t, 20, outbox.Config{Workers: 4, MaxAttempts: 3, RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 	poisoned := p.ids[7]
-	remove := p.server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: poisoned.String(), Code: codes.InvalidArgument})
+	remove := p.server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: poisoned.String(), Code: codes.InvalidArgument})
 	for range 3 {
 		p.changeAll()
 	}

@@ -18,24 +18,25 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localpubsub"
+	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // newTopic makes a topic on a server of its own. The client tries a request
 // for at most timeout.
-func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic, *localpubsub.Server) {
+func newTopic(t testing.TB, timeout time.Duration, inFlight int) (*outbox.Topic, *localbroker.Server) {
 	t.Helper()
 	client, server := newClient(t)
-	topic := outbox.NewTopic(client.Publisher(localpubsub.Topic), timeout, inFlight)
+	topic := outbox.NewTopic(client.Publisher(localbroker.Topic), timeout, inFlight)
 	t.Cleanup(topic.Stop)
 	return topic, server
 }
 
 // newClient makes a client of a server of its own.
-func newClient(t testing.TB) (*pubsub.Client, *localpubsub.Server) {
+func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	t.Helper()
-	server, err := localpubsub.Start(localpubsub.Config{})
+	server, err := localbroker.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localpubsub.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (localpubsub.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	outbox.RetrySoon(client)
@@ -89,7 +90,7 @@ func pass(t testing.TB, topic *outbox.Topic, names string) (acknowledged int, er
 }
 
 // stored is what the server has, in its order.
-func stored(server *localpubsub.Server, keys ...string) (names []string) {
+func stored(server *localbroker.Server, keys ...string) (names []string) {
 	for _, m := range server.Published() {
 		if len(keys) == 0 || slices.Contains(keys, m.OrderingKey) {
 			names = append(names, string(m.Data))
@@ -152,7 +153,7 @@ func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 		t.Fatalf("the first pass = %v, want no errors", errs)
 	}
 	for range 3 { // it pauses and resumes as often as it takes
-		server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
+		server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Code: codes.PermissionDenied, Times: 1})
 		n, errs := pass(t, topic, "a3 b1 a4 a5")
 		if n != 1 || errs[1] != nil {
 			t.Errorf("the pass that fails = %v, want errors for all but b1", errs)
@@ -171,8 +172,8 @@ func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 5*time.Second, 1) // one request at a time
-	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 100 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
-	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "b", Delay: 500 * time.Millisecond, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 100 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 500 * time.Millisecond, Times: 1})
 	first := hand(topic, "a1")
 	time.Sleep(50 * time.Millisecond) // a1 is under way
 	held := hand(topic, "b1")
@@ -205,7 +206,7 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
 			topic, server := newTopic(t, 5*time.Second, 10)
-			server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 700 * time.Millisecond, Code: code, Times: 1})
+			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 700 * time.Millisecond, Code: code, Times: 1})
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
@@ -240,7 +241,7 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 5*time.Second, 10)
-	server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: "a", Delay: 300 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 300 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if n, errs := collect(ctx, hand(topic, "a1 a2")); n != 0 {
@@ -303,7 +304,7 @@ func TestTopicTellsRefusalsFromOutages(t *testing.T) {
 		t.Run(test.code.String(), func(t *testing.T) {
 			t.Parallel()
 			key := test.code.String()
-			defer server.Inject(localpubsub.Fault{Method: "Publish", OrderingKey: key, Code: test.code})()
+			defer server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: key, Code: test.code})()
 			m := message("x1")
 			m.AggregateID = key
 			err := topic.Publish(m).Wait(t.Context())
@@ -363,9 +364,9 @@ func size(m event.Message) int {
 func TestTopicStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	client, server := newClient(t)
-	publisher := client.Publisher(localpubsub.Topic)
+	publisher := client.Publisher(localbroker.Topic)
 	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
-	server.Inject(localpubsub.Fault{Method: "Publish", Delay: 300 * time.Millisecond})
+	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 300 * time.Millisecond})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if n, _ := collect(ctx, hand(topic, "a1 b1")); n != 0 {
@@ -413,7 +414,7 @@ func TestTopicUnderFaults(t *testing.T) {
 			case <-time.After(rand.N(40 * time.Millisecond)):
 			}
 			remove()
-			fault := localpubsub.Fault{Method: "Publish", Times: 1 + rand.N(4), Delay: rand.N(400 * time.Millisecond), Code: failures[rand.N(len(failures))], AnswerLost: rand.N(2) == 0}
+			fault := pubsublocal.Fault{Method: "Publish", Times: 1 + rand.N(4), Delay: rand.N(400 * time.Millisecond), Code: failures[rand.N(len(failures))], AnswerLost: rand.N(2) == 0}
 			if rand.N(2) == 0 {
 				fault.Delay = 0
 			}

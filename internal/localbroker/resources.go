@@ -1,4 +1,4 @@
-package localpubsub
+package localbroker
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	for _, s := range []*pubsubpb.Subscription{{
 		Name:                      subscription + Subscription,
 		Topic:                     topic + Topic,
-		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second),
+		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second), //nolint:gosec // at most 600
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
 		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: never

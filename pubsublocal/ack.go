@@ -1,0 +1,193 @@
+package pubsublocal
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
+	"slices"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// An ack id names a subscription and one of its leases, and has a checksum: so
+// one that was never made is told from one that is out of date. [H5, H6]
+const ackIDSize = 16
+
+func (s *subscription) ackID(lease uint64) string {
+	var b [ackIDSize]byte
+	binary.BigEndian.PutUint32(b[:], s.mark)
+	binary.BigEndian.PutUint64(b[4:], lease)
+	binary.BigEndian.PutUint32(b[12:], crc32.ChecksumIEEE(b[:12]))
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// leaseOf answers the lease of an ack id; ok is false when this subscription never made it.
+func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
+	var b [ackIDSize]byte
+	if len(id) != base64.RawURLEncoding.EncodedLen(ackIDSize) {
+		return 0, false
+	}
+	if _, err := base64.RawURLEncoding.Decode(b[:], []byte(id)); err != nil {
+		return 0, false
+	}
+	lease = binary.BigEndian.Uint64(b[4:])
+	return lease, binary.BigEndian.Uint32(b[:]) == s.mark && binary.BigEndian.Uint32(b[12:]) == crc32.ChecksumIEEE(b[:12])
+}
+
+// ackResult is what became of the ids of a request; without exactly-once
+// delivery all of them succeed.
+type ackResult struct {
+	exactlyOnce          bool
+	ok, invalid, unorder []string
+}
+
+// err answers what a unary call with this result answers.
+func (r *ackResult) err() error {
+	if len(r.invalid)+len(r.unorder) == 0 {
+		return nil
+	}
+	failures := map[string]string{}
+	for _, id := range r.invalid {
+		failures[id] = "PERMANENT_FAILURE_INVALID_ACK_ID"
+	}
+	for _, id := range r.unorder {
+		failures[id] = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
+	}
+	failed := status.New(codes.InvalidArgument, "Some acknowledgement ids in the request were invalid. This could be because the acknowledgement ids have expired or the acknowledgement ids were malformed.")
+	if detailed, err := failed.WithDetails(&errdetails.ErrorInfo{
+		Reason: "EXACTLY_ONCE_ACKID_FAILURE", Domain: "pubsub.googleapis.com", Metadata: failures,
+	}); err == nil {
+		failed = detailed
+	}
+	return failed.Err()
+}
+
+// answer is an ack or a deadline on its way to a delivery.
+type answer struct {
+	id       string
+	lease    uint64
+	delivery *delivery // nil: the id is out of date
+	seconds  int32     // of the new deadline
+}
+
+// answers looks up ids, in the order of publishing: those of a request are a
+// set, because clients send them in any order. [J8] Malformed ones fail the
+// request, or, with exactly-once delivery, are invalid. [H5, J12]
+func (s *subscription) answers(ids []string, seconds func(i int) int32, result *ackResult) ([]answer, error) {
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	result.exactlyOnce = s.cfg.GetEnableExactlyOnceDelivery()
+	all := make([]answer, 0, len(ids))
+	for i, id := range ids {
+		lease, ok := s.leaseOf(id)
+		switch {
+		case ok:
+			all = append(all, answer{id: id, lease: lease, delivery: s.lent.m[lease], seconds: seconds(i)})
+		case result.exactlyOnce:
+			result.invalid = append(result.invalid, id)
+		default:
+			return nil, status.Error(codes.InvalidArgument, "You have passed an invalid ack ID to the service (ack_id="+id+").")
+		}
+	}
+	slices.SortStableFunc(all, func(a, b answer) int {
+		if a.delivery == nil || b.delivery == nil {
+			return 0
+		}
+		return cmp.Compare(a.delivery.message.id, b.delivery.message.id)
+	})
+	return all, nil
+}
+
+// acknowledgeAll is Acknowledge.
+func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	answers, err := s.answers(ids, func(int) int32 { return 0 }, &result)
+	if err != nil {
+		return result, err
+	}
+	now := s.server.clock.Now()
+	for _, a := range answers {
+		d := a.delivery
+		if !result.exactlyOnce {
+			// An ack that comes late counts, unless the message was delivered again since. [G20, H7]
+			if d != nil && d.state != forwarding {
+				s.server.observe(s, Acked, d.message)
+				s.acknowledge(d)
+			}
+			continue
+		}
+		switch {
+		case d == nil && s.confirmed.has(a.lease, now):
+			result.ok = append(result.ok, a.id) // [J11]
+		case d == nil || d.state != leased || !d.deadline.After(now):
+			result.invalid = append(result.invalid, a.id)
+		case d.key != nil && d.key.entries.at(0) != d:
+			result.unorder = append(result.unorder, a.id) // [J7]
+		default:
+			s.confirmed.add(a.lease, d.deadline, now)
+			s.server.observe(s, Acked, d.message)
+			s.acknowledge(d)
+			result.ok = append(result.ok, a.id)
+		}
+	}
+	return result, nil
+}
+
+// modifyAll is ModifyAckDeadline; 0 seconds is a nack.
+func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) (result ackResult, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	answers, err := s.answers(ids, seconds, &result)
+	if err != nil {
+		return result, err
+	}
+	now := s.server.clock.Now()
+	valid := answers[:0]
+	for _, a := range answers {
+		if d := a.delivery; d != nil && d.state == leased && d.deadline.After(now) {
+			valid = append(valid, a)
+			result.ok = append(result.ok, a.id)
+		} else if result.exactlyOnce {
+			result.invalid = append(result.invalid, a.id)
+		}
+	}
+	for _, a := range valid {
+		switch d := a.delivery; {
+		case d.state != leased: // an earlier one of its key was nacked, and ended this lease
+		case a.seconds == 0:
+			s.server.observe(s, Nacked, d.message)
+			s.fail(d, now)
+		default:
+			s.wait(d, now.Add(time.Duration(a.seconds)*time.Second))
+		}
+	}
+	return result, nil
+}
+
+// confirmed holds the leases that were acknowledged under exactly-once
+// delivery, until their deadlines. The zero value is empty.
+type confirmed struct {
+	deadlines table[uint64, time.Time]
+	order     deque[uint64]
+}
+
+func (c *confirmed) add(lease uint64, deadline, now time.Time) {
+	for c.order.len() > 0 {
+		first := c.order.at(0)
+		if c.deadlines.m[first].After(now) {
+			break
+		}
+		c.order.popFront()
+		c.deadlines.remove(first)
+	}
+	c.order.pushBack(lease)
+	c.deadlines.set(lease, deadline)
+}
+
+func (c *confirmed) has(lease uint64, now time.Time) bool { return c.deadlines.m[lease].After(now) }

@@ -1,0 +1,144 @@
+package pubsublocal
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+)
+
+// Clock is the time of a server. It runs as the real one does, and a test can
+// move it forward. The zero Clock is ready to use, by one server. Its methods
+// may be called from several goroutines.
+type Clock struct {
+	mu     sync.Mutex
+	offset time.Duration // guarded by mu
+	timers timerHeap     // guarded by mu
+	real   *time.Timer   // guarded by mu: for the first of timers; nil before the first one
+}
+
+// Now answers the time of the server.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now()
+}
+
+func (c *Clock) now() time.Time { return time.Now().Add(c.offset) }
+
+// Advance moves the clock forward. What becomes due on the way has happened, in
+// the order of time, when it returns: leases ended, messages dropped, streams
+// closed.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	target := c.now().Add(d)
+	for len(c.timers) > 0 && !c.timers[0].at.After(target) {
+		if first := c.timers[0].at; first.After(c.now()) {
+			c.offset += first.Sub(c.now())
+		}
+		c.runFirst()
+	}
+	if rest := target.Sub(c.now()); rest > 0 {
+		c.offset += rest
+	}
+	c.arm()
+	c.mu.Unlock()
+}
+
+// runFirst is called with mu held, and gives it back for the time of the call.
+func (c *Clock) runFirst() {
+	t, _ := heap.Pop(&c.timers).(*timer)
+	c.mu.Unlock()
+	t.run()
+	c.mu.Lock()
+}
+
+// due runs what is due; it is what the real timer calls.
+func (c *Clock) due() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.timers) > 0 && !c.timers[0].at.After(c.now()) {
+		c.runFirst()
+	}
+	c.arm()
+}
+
+// arm is called with mu held.
+func (c *Clock) arm() {
+	switch {
+	case len(c.timers) == 0:
+		if c.real != nil {
+			c.real.Stop()
+		}
+	case c.real == nil:
+		c.real = time.AfterFunc(c.timers[0].at.Sub(c.now()), c.due)
+	default:
+		c.real.Reset(c.timers[0].at.Sub(c.now()))
+	}
+}
+
+// timer runs a function at a time, or not at all. Its function is called
+// without any lock of the clock.
+type timer struct {
+	clock *Clock
+	run   func()
+	at    time.Time // guarded by clock.mu
+	index int       // guarded by clock.mu: in timers; -1: it waits for nothing
+}
+
+func (c *Clock) newTimer(run func()) *timer { return &timer{clock: c, run: run, index: -1} }
+
+// set lets the timer run at a time, instead of any earlier wish. The zero time: never.
+func (t *timer) set(at time.Time) {
+	c := t.clock
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at.IsZero() {
+		if t.index >= 0 {
+			heap.Remove(&c.timers, t.index)
+		}
+		return
+	}
+	t.at = at
+	if t.index >= 0 {
+		heap.Fix(&c.timers, t.index)
+	} else {
+		heap.Push(&c.timers, t)
+	}
+	if c.timers[0] == t {
+		c.arm()
+	}
+}
+
+type timerHeap []*timer
+
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index, h[j].index = i, j }
+
+// Push implements heap.Interface.
+func (h *timerHeap) Push(x any) {
+	t, _ := x.(*timer)
+	t.index = len(*h)
+	*h = append(*h, t)
+}
+
+// Pop implements heap.Interface.
+func (h *timerHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	t.index = -1
+	return t
+}
+
+// stop forgets all timers. A call that is under way goes on.
+func (c *Clock) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.timers {
+		t.index = -1
+	}
+	c.timers = nil
+	c.arm()
+}

@@ -1,0 +1,234 @@
+// Package conformance says what a Pub/Sub server does, as cases that run
+// against any endpoint: a local double, Google's emulator, the service itself.
+//
+// Each case bears the number of the sentence it proves; docs/pubsublocal.md
+// explains the numbers. A case uses the official Go client, has topics and
+// subscriptions of its own, and tells nothing but what the client was told.
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	vkit "cloud.google.com/go/pubsub/v2/apiv1"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Target is a server to run the cases against.
+type Target struct {
+	// Project is the id of the project that the cases work in.
+	Project string
+	// Options are those of a client of the server.
+	Options []option.ClientOption
+	// HTTP is the base URL of the JSON API, such as http://127.0.0.1:8085. Empty: cases of that API are left out.
+	HTTP string
+	// Prompt says that a call answers when all that follows from it has happened, so that cases need not wait for it.
+	Prompt bool
+	// Advance moves the clock of the server. Nil: cases that would wait for more than a minute are left out.
+	Advance func(time.Duration)
+}
+
+// Case is one sentence about a server, and its proof.
+type Case struct {
+	// ID is the number of the sentence, such as B11.
+	ID string
+	// Sentence is what the server does.
+	Sentence string
+	// Clock says that the case needs Target.Advance.
+	Clock bool
+	// HTTP says that the case needs Target.HTTP.
+	HTTP bool
+	Run  func(t *testing.T, e *Env)
+}
+
+// Cases are all cases, in the order of their numbers.
+func Cases() []Case {
+	return slices.Concat(names, publish, topicRetention, subscriptions, filters,
+		pull, streamingPull, leases, ordering, exactlyOnce, deadLetters, seek, schemas, rest)
+}
+
+// Run runs the cases, each against a target of its own from open. different
+// holds the cases in which the server is known to do otherwise, with the
+// reason; they are left out.
+func Run(t *testing.T, open func(t *testing.T) Target, different map[string]string) {
+	for _, c := range Cases() {
+		t.Run(c.ID, func(t *testing.T) {
+			if reason, ok := different[c.ID]; ok {
+				t.Skip("known difference: " + reason)
+			}
+			t.Parallel()
+			target := open(t)
+			if c.Clock && target.Advance == nil {
+				t.Skip("needs a clock that can be moved")
+			}
+			if c.HTTP && target.HTTP == "" {
+				t.Skip("needs the JSON API")
+			}
+			t.Log(c.Sentence)
+			c.Run(t, newEnv(t, target))
+		})
+	}
+}
+
+// Env is what a case works with.
+type Env struct {
+	Target
+
+	// Client is the official client; its TopicAdminClient and SubscriptionAdminClient send single requests.
+	Client *pubsub.Client
+	Topics *vkit.TopicAdminClient
+	Subs   *vkit.SubscriptionAdminClient
+	Schema *vkit.SchemaClient
+}
+
+func newEnv(t *testing.T, target Target) *Env {
+	t.Helper()
+	// Not t.Context: the clients are closed after it is done.
+	client, err := pubsub.NewClient(context.WithoutCancel(t.Context()), target.Project, target.Options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := vkit.NewSchemaClient(context.WithoutCancel(t.Context()), target.Options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = client.Close() // they share connections, so one of them complains
+		_ = schema.Close()
+	})
+	return &Env{Target: target, Client: client, Topics: client.TopicAdminClient, Subs: client.SubscriptionAdminClient, Schema: schema}
+}
+
+var counter atomic.Int64
+
+// Name answers a name that nothing has yet, for a collection such as topics.
+func (e *Env) Name(collection string) string {
+	return fmt.Sprintf("projects/%s/%s/case-%d-%d", e.Project, collection, time.Now().UnixNano(), counter.Add(1))
+}
+
+// Topic creates a topic and answers its name.
+func (e *Env) Topic(t *testing.T, change ...func(*pubsubpb.Topic)) string {
+	t.Helper()
+	topic := &pubsubpb.Topic{Name: e.Name("topics")}
+	for _, f := range change {
+		f(topic)
+	}
+	if _, err := e.Topics.CreateTopic(t.Context(), topic); err != nil {
+		t.Fatalf("CreateTopic: %v", err)
+	}
+	return topic.GetName()
+}
+
+// Subscription creates a subscription and answers its name.
+func (e *Env) Subscription(t *testing.T, topic string, change ...func(*pubsubpb.Subscription)) string {
+	t.Helper()
+	sub := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic}
+	for _, f := range change {
+		f(sub)
+	}
+	if _, err := e.Subs.CreateSubscription(t.Context(), sub); err != nil {
+		t.Fatalf("CreateSubscription: %v", err)
+	}
+	return sub.GetName()
+}
+
+// Ordered turns on message ordering.
+func Ordered(s *pubsubpb.Subscription) { s.EnableMessageOrdering = true }
+
+// ExactlyOnce turns on exactly-once delivery.
+func ExactlyOnce(s *pubsubpb.Subscription) { s.EnableExactlyOnceDelivery = true }
+
+// Publish publishes a message for each text, in one request, and answers their ids.
+func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string {
+	t.Helper()
+	request := &pubsubpb.PublishRequest{Topic: topic}
+	for _, text := range texts {
+		request.Messages = append(request.Messages, &pubsubpb.PubsubMessage{Data: []byte(text), OrderingKey: key})
+	}
+	response, err := e.Topics.Publish(t.Context(), request)
+	if err != nil {
+		t.Fatalf("Publish: %v", err)
+	}
+	return response.GetMessageIds()
+}
+
+// Pull asks once for up to limit messages and leases what comes. It waits for a second, unless the target is prompt.
+func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMessage {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
+		Subscription: sub, MaxMessages: int32(limit), //nolint:gosec // few
+		ReturnImmediately: e.Prompt, //nolint:staticcheck // deprecated, because the service is not prompt
+	})
+	if status.Code(err) == codes.DeadlineExceeded {
+		return nil
+	}
+	if err != nil {
+		t.Fatalf("Pull: %v", err)
+	}
+	return response.GetReceivedMessages()
+}
+
+// Texts answers the data of messages.
+func Texts(messages []*pubsubpb.ReceivedMessage) (texts []string) {
+	for _, m := range messages {
+		texts = append(texts, string(m.GetMessage().GetData()))
+	}
+	return texts
+}
+
+// AckIDs answers the ack ids of messages.
+func AckIDs(messages []*pubsubpb.ReceivedMessage) (ids []string) {
+	for _, m := range messages {
+		ids = append(ids, m.GetAckId())
+	}
+	return ids
+}
+
+// Ack acknowledges messages.
+func (e *Env) Ack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	if err := e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: AckIDs(messages)}); err != nil {
+		t.Fatalf("Acknowledge: %v", err)
+	}
+}
+
+// Nack gives messages back.
+func (e *Env) Nack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	e.Extend(t, sub, 0, messages...)
+}
+
+// Extend sets the ack deadline of messages to so many seconds from now.
+func (e *Env) Extend(t *testing.T, sub string, seconds int32, messages ...*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	if err := e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
+		Subscription: sub, AckIds: AckIDs(messages), AckDeadlineSeconds: seconds,
+	}); err != nil {
+		t.Fatalf("ModifyAckDeadline: %v", err)
+	}
+}
+
+// WantCode fails the test when err is not a status of this code, or its text lacks one of parts.
+func WantCode(t *testing.T, err error, want codes.Code, parts ...string) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+		return
+	}
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got %v, want it to contain %q", err, part)
+		}
+	}
+}

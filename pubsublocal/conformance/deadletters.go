@@ -1,0 +1,492 @@
+package conformance
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/iam/apiv1/iampb"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+// The attributes that a copy on a dead-letter topic has more than its source.
+const (
+	deadLetterCount       = "CloudPubSubDeadLetterSourceDeliveryCount"
+	deadLetterSource      = "CloudPubSubDeadLetterSourceSubscription"
+	deadLetterProject     = "CloudPubSubDeadLetterSourceSubscriptionProject"
+	deadLetterPublishTime = "CloudPubSubDeadLetterSourceTopicPublishTime"
+)
+
+// deadLetters are the cases of section K. The fault switch of K11, a server
+// without rights on the topic, is no part of the API and is tested elsewhere.
+var deadLetters = []Case{
+	{
+		ID:       "K1",
+		Sentence: "A dead-letter topic that does not exist at create or update is NOT_FOUND.",
+		Run: func(t *testing.T, e *Env) {
+			topic, missing := e.Topic(t), e.Name("topics")
+			refused := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic, DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: missing}}
+			_, err := e.Subs.CreateSubscription(t.Context(), refused)
+			WantCode(t, err, codes.NotFound)
+			_, err = e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: refused.GetName()})
+			WantCode(t, err, codes.NotFound)
+
+			dead := e.Topic(t)
+			sub := e.Subscription(t, topic, deadLettersTo(dead, 7))
+			WantCode(t, setDeadLetterPolicy(t, e, sub, &pubsubpb.DeadLetterPolicy{DeadLetterTopic: missing, MaxDeliveryAttempts: 9}), codes.NotFound)
+			want := []any{dead, int32(7)}
+			if diff := cmp.Diff(want, deadLetterPolicyOf(t, e, sub)); diff != "" {
+				t.Errorf("policy after the refused update (-want +got):\n%s", diff)
+			}
+		},
+	},
+	{
+		ID:       "K2",
+		Sentence: "max_delivery_attempts is 5 to 100; 0 becomes 5; anything else is INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			for _, test := range []struct {
+				attempts, want int32 // want 0: refused
+			}{
+				{-1, 0}, {0, 5}, {1, 0}, {4, 0}, {5, 5}, {6, 6}, {100, 100}, {101, 0},
+			} {
+				t.Run(strconv.Itoa(int(test.attempts)), func(t *testing.T) {
+					policy := &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: test.attempts}
+					created := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic, DeadLetterPolicy: policy}
+					_, createErr := e.Subs.CreateSubscription(t.Context(), created)
+					updated := e.Subscription(t, topic, deadLettersTo(dead, 77))
+					updateErr := setDeadLetterPolicy(t, e, updated, policy)
+					if test.want == 0 {
+						WantCode(t, createErr, codes.InvalidArgument)
+						WantCode(t, updateErr, codes.InvalidArgument)
+						if diff := cmp.Diff([]any{dead, int32(77)}, deadLetterPolicyOf(t, e, updated)); diff != "" {
+							t.Errorf("policy after the refused update (-want +got):\n%s", diff)
+						}
+						return
+					}
+					if createErr != nil || updateErr != nil {
+						t.Fatalf("create: %v, update: %v", createErr, updateErr)
+					}
+					for _, sub := range []string{created.GetName(), updated} {
+						if diff := cmp.Diff([]any{dead, test.want}, deadLetterPolicyOf(t, e, sub)); diff != "" {
+							t.Errorf("policy (-want +got):\n%s", diff)
+						}
+					}
+				})
+			}
+		},
+	},
+	{
+		ID:       "K3",
+		Sentence: "The attempts of a message are 1 + its nacks + its expiries; the first delivery shows 1.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, deadLettersTo(e.Topic(t), 20))
+			e.Publish(t, topic, "", "m")
+			fail := map[string]func(*pubsubpb.ReceivedMessage){
+				"nack":   func(m *pubsubpb.ReceivedMessage) { e.Nack(t, sub, m) },
+				"expiry": func(*pubsubpb.ReceivedMessage) { e.Advance(11 * time.Second) },
+				"expiry of an extended lease": func(m *pubsubpb.ReceivedMessage) { // one failure, however often it was extended
+					e.Extend(t, sub, 60, m)
+					e.Extend(t, sub, 100, m)
+					e.Advance(101 * time.Second)
+				},
+			}
+			for i, how := range []string{"nack", "expiry", "nack", "nack", "expiry of an extended lease", "expiry", ""} {
+				m := oneDelivery(t, e, sub)
+				if got, want := m.GetDeliveryAttempt(), int32(i+1); got != want {
+					t.Fatalf("before the %d. failure: got delivery_attempt %d, want %d", i+1, got, want)
+				}
+				if how != "" {
+					fail[how](m)
+				}
+			}
+			// The count is the message's, not the subscription's.
+			e.Publish(t, topic, "", "other")
+			if got := oneDelivery(t, e, sub).GetDeliveryAttempt(); got != 1 {
+				t.Errorf("first delivery of another message: got delivery_attempt %d, want 1", got)
+			}
+		},
+	},
+	{
+		ID:       "K4",
+		Sentence: "When delivery number max_delivery_attempts fails, the message is published to the dead-letter topic once, and not delivered again.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			for _, test := range []struct {
+				name string
+				last func(t *testing.T, sub string, m *pubsubpb.ReceivedMessage)
+			}{
+				{"nack", func(t *testing.T, sub string, m *pubsubpb.ReceivedMessage) { e.Nack(t, sub, m) }},
+				{"expiry", func(*testing.T, string, *pubsubpb.ReceivedMessage) { e.Advance(11 * time.Second) }},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					topic, dead := e.Topic(t), e.Topic(t)
+					sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 6)), e.Subscription(t, dead)
+					e.Publish(t, topic, "", "m")
+					failDeliveries(t, e, sub, 5)
+					last := oneDelivery(t, e, sub)
+					if got := last.GetDeliveryAttempt(); got != 6 {
+						t.Fatalf("got delivery_attempt %d, want 6", got)
+					}
+					expectSilence(t, e, deadSub) // the last attempt may still succeed
+					test.last(t, sub, last)
+					copies := expectDelivery(t, e, deadSub, "m")
+					e.Ack(t, deadSub, copies...)
+					expectSilence(t, e, sub)
+					e.Advance(11 * time.Second)
+					expectSilence(t, e, sub)
+					expectSilence(t, e, deadSub)
+				})
+			}
+			t.Run("acknowledged at the last attempt", func(t *testing.T) {
+				topic, dead := e.Topic(t), e.Topic(t)
+				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				e.Publish(t, topic, "", "m")
+				failDeliveries(t, e, sub, 4)
+				e.Ack(t, sub, oneDelivery(t, e, sub))
+				e.Advance(11 * time.Second)
+				expectSilence(t, e, deadSub)
+			})
+		},
+	},
+	{
+		ID:       "K5",
+		Sentence: "A message that was dead-lettered counts as acknowledged on the source.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			e.Subscription(t, dead)
+			sub := e.Subscription(t, topic, deadLettersTo(dead, 5), retainingAcked)
+			e.Publish(t, topic, "", "m")
+			last := failDeliveries(t, e, sub, 5)
+			expectSilence(t, e, sub)
+			e.Ack(t, sub, last) // late, without effect and without error
+
+			// A snapshot of now does not have it, and it is retained as acknowledged messages are.
+			seekToSnapshot(t, e, sub, snapshotOf(t, e, sub))
+			expectSilence(t, e, sub)
+			seekToTime(t, e, sub, last.GetMessage().GetPublishTime().AsTime())
+			expectDelivery(t, e, sub, "m")
+		},
+	},
+	{
+		ID:       "K6",
+		Sentence: "The copy is a new message with its own id and publish time and the same data, attributes and ordering key.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			for _, test := range []struct {
+				name   string
+				change []func(*pubsubpb.Subscription)
+			}{
+				{"unordered", nil},
+				{"ordered", []func(*pubsubpb.Subscription){Ordered}},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					topic, dead := e.Topic(t), e.Topic(t)
+					sub, deadSub := e.Subscription(t, topic, append(test.change, deadLettersTo(dead, 5))...), e.Subscription(t, dead)
+					// Ids need only differ within a topic: with another message there, the copy may not bring its old one.
+					other := e.Publish(t, dead, "", "other")
+					e.Ack(t, deadSub, expectDelivery(t, e, deadSub, "other")...)
+
+					source := &pubsubpb.PubsubMessage{Data: []byte{0, 0xff, 'x'}, OrderingKey: "key", Attributes: map[string]string{"a": "1", "ü": ""}}
+					response, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{source}})
+					if err != nil {
+						t.Fatalf("Publish: %v", err)
+					}
+					failDeliveries(t, e, sub, 4)
+					e.Advance(5 * time.Second)
+					last := oneDelivery(t, e, sub)
+					e.Nack(t, sub, last)
+
+					got := oneDelivery(t, e, deadSub).GetMessage()
+					if id := got.GetMessageId(); id == "" || id == other[0] || id == response.GetMessageIds()[0] {
+						t.Errorf("got id %q, want one that differs from the source's %q and from %q, which its topic has", id, response.GetMessageIds()[0], other[0])
+					}
+					if age := got.GetPublishTime().AsTime().Sub(last.GetMessage().GetPublishTime().AsTime()); age < 5*time.Second {
+						t.Errorf("got a publish time %v after the source's, want that of the copy, at least 5 s", age)
+					}
+					attributes := maps.Clone(got.GetAttributes())
+					maps.DeleteFunc(attributes, func(name, _ string) bool { return strings.HasPrefix(name, "CloudPubSubDeadLetter") })
+					want := []any{source.GetData(), source.GetAttributes(), source.GetOrderingKey()}
+					if diff := cmp.Diff(want, []any{got.GetData(), attributes, got.GetOrderingKey()}); diff != "" {
+						t.Errorf("data, attributes, key (-want +got):\n%s", diff)
+					}
+				})
+			}
+		},
+	},
+	{
+		ID:       "K7",
+		Sentence: "The copy has four attributes more: the delivery count, the source subscription, its project, and the publish time there.",
+		Run: func(t *testing.T, e *Env) {
+			for _, attempts := range []int{5, 7} {
+				t.Run(strconv.Itoa(attempts), func(t *testing.T) {
+					topic, dead := e.Topic(t), e.Topic(t)
+					sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, attempts)), e.Subscription(t, dead)
+					e.Publish(t, topic, "", "m")
+					last := failDeliveries(t, e, sub, attempts)
+					got := oneDelivery(t, e, deadSub).GetMessage().GetAttributes()
+					want := map[string]string{
+						deadLetterCount:       strconv.Itoa(attempts),
+						deadLetterSource:      sub[strings.LastIndex(sub, "/")+1:],
+						deadLetterProject:     e.Project,
+						deadLetterPublishTime: last.GetMessage().GetPublishTime().AsTime().Format("2006-01-02T15:04:05.000+00:00"),
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("attributes (-want +got):\n%s", diff)
+					}
+					if form := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00$`); !form.MatchString(got[deadLetterPublishTime]) {
+						t.Errorf("got publish time %q, want it as in 2026-08-24T10:35:14.812+00:00", got[deadLetterPublishTime])
+					}
+				})
+			}
+		},
+	},
+	{
+		ID:       "K8",
+		Sentence: "Neither the limits of Publish nor schemas are applied to the copy.",
+		Run: func(t *testing.T, e *Env) {
+			t.Run("104 attributes", func(t *testing.T) {
+				topic, dead := e.Topic(t), e.Topic(t)
+				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				m := &pubsubpb.PubsubMessage{Attributes: map[string]string{}}
+				for i := range 100 {
+					m.Attributes[strconv.Itoa(i)] = "x"
+				}
+				if _, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{m}}); err != nil {
+					t.Fatalf("Publish: %v", err)
+				}
+				failDeliveries(t, e, sub, 5)
+				if got := len(oneDelivery(t, e, deadSub).GetMessage().GetAttributes()); got != 104 {
+					t.Errorf("got %d attributes, want 104", got)
+				}
+			})
+			t.Run("schema", func(t *testing.T) {
+				topic := e.Topic(t)
+				dead := topicWithSchema(t, e, pubsubpb.Encoding_JSON, newSchema(t, e, filmV1).GetName())
+				WantCode(t, publishData(t, e, dead, "no film"), codes.InvalidArgument)
+				sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+				e.Publish(t, topic, "", "no film")
+				failDeliveries(t, e, sub, 5)
+				expectDelivery(t, e, deadSub, "no film")
+				expectSilence(t, e, sub)
+			})
+		},
+	},
+	{
+		ID:       "K9",
+		Sentence: "While the dead-letter topic is deleted, the message is delivered on beyond the maximum.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			sub := e.Subscription(t, topic, deadLettersTo(dead, 5))
+			e.Publish(t, topic, "", "m")
+			failDeliveries(t, e, sub, 3)
+			if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: dead}); err != nil {
+				t.Fatalf("DeleteTopic: %v", err)
+			}
+			for attempt := int32(4); attempt <= 8; attempt++ {
+				m := oneDelivery(t, e, sub)
+				if got := m.GetDeliveryAttempt(); got != attempt {
+					t.Errorf("got delivery_attempt %d, want %d", got, attempt)
+				}
+				e.Nack(t, sub, m)
+			}
+			e.Ack(t, sub, oneDelivery(t, e, sub))
+			expectSilence(t, e, sub)
+		},
+	},
+	{
+		ID:       "K10",
+		Sentence: "Without a subscription on the dead-letter topic the copy is lost.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			sub := e.Subscription(t, topic, deadLettersTo(dead, 5))
+			e.Publish(t, topic, "", "m")
+			last := failDeliveries(t, e, sub, 5)
+			expectSilence(t, e, sub)
+			late := e.Subscription(t, dead)
+			seekToTime(t, e, late, last.GetMessage().GetPublishTime().AsTime())
+			expectSilence(t, e, late)
+		},
+	},
+	{
+		ID:       "K11",
+		Sentence: "The server counts attempts and forwards without a policy on either resource: it has the rights it needs.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			sub, deadSub := e.Subscription(t, topic, deadLettersTo(dead, 5)), e.Subscription(t, dead)
+			for _, resource := range []string{dead, sub} {
+				policy, err := e.Topics.GetIamPolicy(t.Context(), &iampb.GetIamPolicyRequest{Resource: resource})
+				if err != nil || len(policy.GetBindings()) > 0 {
+					t.Fatalf("GetIamPolicy: got %v, %v, want one without bindings", policy, err)
+				}
+			}
+			e.Publish(t, topic, "", "m")
+			if got := failDeliveries(t, e, sub, 5).GetDeliveryAttempt(); got != 5 {
+				t.Errorf("got delivery_attempt %d, want 5", got)
+			}
+			expectDelivery(t, e, deadSub, "m")
+		},
+	},
+	{
+		ID:       "K12",
+		Sentence: "Adding the policy later starts the count at the next delivery; removing it shows delivery_attempt 0 and stops the forwarding.",
+		Run: func(t *testing.T, e *Env) {
+			topic, dead := e.Topic(t), e.Topic(t)
+			sub, deadSub := e.Subscription(t, topic), e.Subscription(t, dead)
+			e.Publish(t, topic, "", "m")
+			attempts := func(n int) (got []int32) {
+				for range n {
+					m := oneDelivery(t, e, sub)
+					got = append(got, m.GetDeliveryAttempt())
+					e.Nack(t, sub, m)
+				}
+				return got
+			}
+			policy := &pubsubpb.DeadLetterPolicy{DeadLetterTopic: dead, MaxDeliveryAttempts: 5}
+			set := func(policy *pubsubpb.DeadLetterPolicy) {
+				if err := setDeadLetterPolicy(t, e, sub, policy); err != nil {
+					t.Fatalf("UpdateSubscription: %v", err)
+				}
+			}
+			want := func(when string, got []int32, want ...int32) {
+				t.Helper()
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Fatalf("delivery attempts %s (-want +got):\n%s", when, diff)
+				}
+			}
+			want("without policy", attempts(6), 0, 0, 0, 0, 0, 0)
+			before := oneDelivery(t, e, sub)
+			set(policy)
+			e.Nack(t, sub, before) // a delivery of before: it does not count
+			want("after adding it", attempts(3), 1, 2, 3)
+			set(nil)
+			want("after removing it", attempts(6), 0, 0, 0, 0, 0, 0)
+			expectSilence(t, e, deadSub)
+			set(policy)
+			want("after adding it again", attempts(5), 1, 2, 3, 4, 5)
+			expectDelivery(t, e, deadSub, "m")
+			expectSilence(t, e, sub)
+		},
+	},
+	{
+		ID:       "K13",
+		Sentence: "Seek resets the counts of the messages that it makes unacknowledged.",
+		Run: func(t *testing.T, e *Env) {
+			for _, test := range []struct {
+				name   string
+				settle func(t *testing.T, e *Env, sub string, m *pubsubpb.ReceivedMessage)
+			}{
+				{"waiting", func(t *testing.T, e *Env, sub string, m *pubsubpb.ReceivedMessage) { e.Nack(t, sub, m) }},
+				{"outstanding", func(*testing.T, *Env, string, *pubsubpb.ReceivedMessage) {}},
+				{"acknowledged", func(t *testing.T, e *Env, sub string, m *pubsubpb.ReceivedMessage) { e.Ack(t, sub, m) }},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					topic, dead := e.Topic(t), e.Topic(t)
+					sub := e.Subscription(t, topic, deadLettersTo(dead, 5), retainingAcked)
+					deadSub := e.Subscription(t, dead)
+					e.Publish(t, topic, "", "m")
+					failDeliveries(t, e, sub, 3)
+					m := oneDelivery(t, e, sub)
+					test.settle(t, e, sub, m)
+					seekToTime(t, e, sub, m.GetMessage().GetPublishTime().AsTime())
+					for attempt := int32(1); attempt <= 5; attempt++ {
+						m := oneDelivery(t, e, sub)
+						if got := m.GetDeliveryAttempt(); got != attempt {
+							t.Fatalf("got delivery_attempt %d, want %d", got, attempt)
+						}
+						e.Nack(t, sub, m)
+					}
+					expectDelivery(t, e, deadSub, "m")
+				})
+			}
+			t.Run("snapshot", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, deadLettersTo(e.Topic(t), 5))
+				e.Publish(t, topic, "", "m")
+				snapshot := snapshotOf(t, e, sub)
+				failDeliveries(t, e, sub, 3)
+				seekToSnapshot(t, e, sub, snapshot)
+				if got := oneDelivery(t, e, sub).GetDeliveryAttempt(); got != 1 {
+					t.Errorf("got delivery_attempt %d, want 1", got)
+				}
+			})
+		},
+	},
+	{
+		ID:       "K14",
+		Sentence: "The source topic itself may be the dead-letter topic.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub, other := e.Subscription(t, topic, deadLettersTo(topic, 5)), e.Subscription(t, topic)
+			e.Publish(t, topic, "", "m")
+			last := failDeliveries(t, e, sub, 5)
+			// The copy begins anew, for every subscription of the topic.
+			again := oneDelivery(t, e, sub)
+			if got := again.GetDeliveryAttempt(); got != 1 {
+				t.Errorf("got delivery_attempt %d of the copy, want 1", got)
+			}
+			if again.GetMessage().GetMessageId() == last.GetMessage().GetMessageId() {
+				t.Errorf("got the source's id %q on the copy, want another", last.GetMessage().GetMessageId())
+			}
+			if got := again.GetMessage().GetAttributes()[deadLetterCount]; got != "5" {
+				t.Errorf("got %s %q, want 5", deadLetterCount, got)
+			}
+			var ids []string
+			for _, m := range expectDelivery(t, e, other, "m", "m") {
+				ids = append(ids, m.GetMessage().GetMessageId())
+			}
+			want := []string{last.GetMessage().GetMessageId(), again.GetMessage().GetMessageId()}
+			slices.Sort(ids)
+			slices.Sort(want)
+			if diff := cmp.Diff(want, ids); diff != "" {
+				t.Errorf("ids on another subscription (-want +got):\n%s", diff)
+			}
+		},
+	},
+}
+
+// deadLettersTo sets a dead-letter policy.
+func deadLettersTo(topic string, attempts int) func(*pubsubpb.Subscription) {
+	return func(s *pubsubpb.Subscription) {
+		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: int32(attempts)} //nolint:gosec // few
+	}
+}
+
+// setDeadLetterPolicy changes the policy of a subscription; nil removes it.
+func setDeadLetterPolicy(t *testing.T, e *Env, sub string, policy *pubsubpb.DeadLetterPolicy) error {
+	t.Helper()
+	_, err := e.Subs.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
+		Subscription: &pubsubpb.Subscription{Name: sub, DeadLetterPolicy: policy},
+		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"dead_letter_policy"}},
+	})
+	return err
+}
+
+// deadLetterPolicyOf answers topic and attempts of a subscription's policy.
+func deadLetterPolicyOf(t *testing.T, e *Env, sub string) []any {
+	t.Helper()
+	got, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub})
+	if err != nil {
+		t.Fatalf("GetSubscription: %v", err)
+	}
+	return []any{got.GetDeadLetterPolicy().GetDeadLetterTopic(), got.GetDeadLetterPolicy().GetMaxDeliveryAttempts()}
+}
+
+// failDeliveries takes the one message of a subscription n times and gives it back each time. It answers the last delivery.
+func failDeliveries(t *testing.T, e *Env, sub string, n int) (last *pubsubpb.ReceivedMessage) {
+	t.Helper()
+	for range n {
+		last = oneDelivery(t, e, sub)
+		e.Nack(t, sub, last)
+	}
+	return last
+}

@@ -1,0 +1,410 @@
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+var pull = []Case{
+	{
+		ID: "F1", Sentence: "A pull for less than one message is refused, and leases nothing.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic)
+			e.Publish(t, topic, "", "a")
+			for _, limit := range []int32{0, -1} {
+				_, err := e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: limit})
+				WantCode(t, err, codes.InvalidArgument)
+			}
+			pullInOrder(t, e, sub, "a")
+		},
+	},
+	{
+		ID: "F2", Sentence: "A pull answers at most as many messages as asked for, and at most 1,000.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic)
+			want := serial(1, 1500)
+			e.Publish(t, topic, "", want[:1000]...)
+			e.Publish(t, topic, "", want[1000:]...)
+
+			var got []*pubsubpb.ReceivedMessage
+			for _, limit := range []int{1, 3, 2000} {
+				messages := e.Pull(t, sub, limit)
+				if n := len(messages); n < 1 || n > min(limit, 1000) {
+					t.Errorf("a pull for %d got %d messages, want 1 to %d", limit, n, min(limit, 1000))
+				}
+				got = append(got, messages...)
+			}
+			for len(got) < len(want) {
+				messages := e.Pull(t, sub, 1000)
+				if len(messages) == 0 {
+					break
+				}
+				got = append(got, messages...)
+			}
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(Texts(got)))); diff != "" {
+				t.Errorf("all pulls together (-want +got):\n%s", diff)
+			}
+		},
+	},
+	{
+		ID: "F3", Sentence: "return_immediately answers at once, with an empty list when there is nothing.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic)
+			for _, want := range [][]string{nil, {"a"}, nil} {
+				e.publishEach(t, topic, want...)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				start := time.Now()
+				response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
+					Subscription: sub, MaxMessages: 10,
+					ReturnImmediately: true, //nolint:staticcheck // deprecated, and still what the sentence is about
+				})
+				if err != nil {
+					t.Fatalf("Pull: %v", err)
+				}
+				if took := time.Since(start); took > 2*time.Second {
+					t.Errorf("the answer took %v, want it at once", took)
+				}
+				if diff := cmp.Diff(want, Texts(response.GetReceivedMessages())); diff != "" {
+					t.Errorf("messages (-want +got):\n%s", diff)
+				}
+			}
+		},
+	},
+	{
+		ID: "F4", Sentence: "A pull waits for a message, 20 s, X-Server-Timeout or its deadline, then answers an empty list.", Clock: true,
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic)
+			t.Run("message", func(t *testing.T) {
+				answer := pullInBackground(t.Context(), e, sub)
+				answer.wantNone(t)
+				e.Publish(t, topic, "", "a")
+				if diff := cmp.Diff([]string{"a"}, Texts(answer.want(t))); diff != "" {
+					t.Errorf("messages (-want +got):\n%s", diff)
+				}
+			})
+			t.Run("20 s", func(t *testing.T) {
+				sub := e.Subscription(t, topic)
+				answer := pullInBackground(t.Context(), e, sub)
+				answer.wantNone(t)
+				e.Advance(15 * time.Second)
+				answer.wantNone(t)
+				e.Advance(6 * time.Second)
+				if got := Texts(answer.want(t)); len(got) > 0 {
+					t.Errorf("got %q, want nothing", got)
+				}
+			})
+			t.Run("deadline", func(t *testing.T) {
+				sub := e.Subscription(t, topic)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 10})
+				if err != nil {
+					t.Fatalf("got %v, want an answer before the deadline", err)
+				}
+				if got := Texts(response.GetReceivedMessages()); len(got) > 0 {
+					t.Errorf("got %q, want nothing", got)
+				}
+				if took := time.Since(start); took < 300*time.Millisecond {
+					t.Errorf("the answer took %v, want it just before 1 s", took)
+				}
+			})
+			if e.HTTP == "" {
+				return
+			}
+			t.Run("X-Server-Timeout", func(t *testing.T) {
+				sub := e.Subscription(t, topic)
+				answer := pullOverHTTP(t.Context(), e, sub, "10")
+				answer.wantNone(t)
+				e.Advance(6 * time.Second)
+				answer.wantNone(t)
+				e.Advance(5 * time.Second)
+				if got := Texts(answer.want(t)); len(got) > 0 {
+					t.Errorf("got %q, want nothing", got)
+				}
+			})
+		},
+	},
+	{
+		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the answer on.", Clock: true,
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, leasedFor(20))
+			answer := pullInBackground(t.Context(), e, sub)
+			answer.wantNone(t)
+			e.Advance(15 * time.Second) // of the 20 that a pull waits
+			e.Publish(t, topic, "", "a")
+			answer.want(t)
+			e.Advance(15 * time.Second)
+			pullNothing(t, e, sub)
+			e.Advance(10 * time.Second)
+			pullInOrder(t, e, sub, "a")
+		},
+	},
+	{
+		ID: "F6", Sentence: "A pull on a push subscription is refused.",
+		Run: func(t *testing.T, e *Env) {
+			sub := e.Subscription(t, e.Topic(t), pushed)
+			_, err := e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1})
+			WantCode(t, err, codes.FailedPrecondition, "This method is not supported for push subscriptions.")
+		},
+	},
+	{
+		ID: "F7", Sentence: "A pull whose caller went away before the answer leases nothing.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, leasedFor(600))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			answers := []background{pullInBackground(ctx, e, sub), pullInBackground(ctx, e, sub)}
+			for _, answer := range answers {
+				answer.wantNone(t)
+			}
+			cancel()
+			time.Sleep(silence) // the server hears of it
+			e.Publish(t, topic, "", "a")
+			pullInOrder(t, e, sub, "a")
+		},
+	},
+	{
+		ID: "F8", Sentence: "delivery_attempt is 0 without dead-letter policy, else 1 and the nacks and expiries of that message.", Clock: true,
+		Run: func(t *testing.T, e *Env) {
+			tests := []struct {
+				name   string
+				change []func(*pubsubpb.Subscription)
+				want   []int32
+			}{
+				{"no policy", nil, []int32{0, 0, 0, 0}},
+				{"policy", []func(*pubsubpb.Subscription){deadTo(e.Topic(t), 10)}, []int32{1, 2, 3, 4}},
+			}
+			for _, test := range tests {
+				t.Run(test.name, func(t *testing.T) {
+					topic := e.Topic(t)
+					sub := e.Subscription(t, topic, test.change...)
+					e.Publish(t, topic, "", "a")
+					var got []int32
+					pullOnce := func() *pubsubpb.ReceivedMessage {
+						m := pullInOrder(t, e, sub, "a")[0]
+						got = append(got, m.GetDeliveryAttempt())
+						return m
+					}
+					e.Nack(t, sub, pullOnce())
+					e.Extend(t, sub, 10, pullOnce()) // an extension does not count
+					e.Advance(15 * time.Second)
+					e.Nack(t, sub, pullOnce())
+					pullOnce()
+					if diff := cmp.Diff(test.want, got); diff != "" {
+						t.Errorf("delivery_attempt (-want +got):\n%s", diff)
+					}
+					e.Publish(t, topic, "", "b")
+					if got := pullInOrder(t, e, sub, "b")[0].GetDeliveryAttempt(); got != test.want[0] {
+						t.Errorf("delivery_attempt of another message is %d, want %d", got, test.want[0])
+					}
+				})
+			}
+		},
+	},
+}
+
+// How long a case waits for what must come, and for what must not.
+const (
+	patience = 5 * time.Second
+	silence  = 200 * time.Millisecond
+)
+
+// leasedFor sets the ack deadline of a subscription.
+func leasedFor(seconds int32) func(*pubsubpb.Subscription) {
+	return func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = seconds }
+}
+
+// delayedBy gives a subscription a retry policy that starts with a delay.
+func delayedBy(d time.Duration) func(*pubsubpb.Subscription) {
+	return func(s *pubsubpb.Subscription) {
+		s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(d), MaximumBackoff: durationpb.New(10 * time.Minute)}
+	}
+}
+
+// deadTo gives a subscription a dead-letter policy.
+func deadTo(topic string, attempts int32) func(*pubsubpb.Subscription) {
+	return func(s *pubsubpb.Subscription) {
+		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: attempts}
+	}
+}
+
+// pushed makes a push subscription.
+func pushed(s *pubsubpb.Subscription) {
+	s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/push"}
+}
+
+// serial answers the numbers from first to last as texts that sort as the numbers do.
+func serial(first, last int) (texts []string) {
+	for i := first; i <= last; i++ {
+		texts = append(texts, fmt.Sprintf("%04d", i))
+	}
+	return texts
+}
+
+// publishEach publishes each text without key, in a request of its own.
+func (e *Env) publishEach(t *testing.T, topic string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		e.Publish(t, topic, "", text)
+	}
+}
+
+// sortByText sorts messages, so that a case can name them by index.
+func sortByText(messages []*pubsubpb.ReceivedMessage) []*pubsubpb.ReceivedMessage {
+	slices.SortFunc(messages, func(a, b *pubsubpb.ReceivedMessage) int {
+		return strings.Compare(string(a.GetMessage().GetData()), string(b.GetMessage().GetData()))
+	})
+	return messages
+}
+
+func pullUntil(t *testing.T, e *Env, sub string, n int) (messages []*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	for end := time.Now().Add(patience); len(messages) < n && time.Now().Before(end); {
+		messages = append(messages, e.Pull(t, sub, 1000)...)
+	}
+	return messages
+}
+
+// pullInOrder pulls until it has these messages, in this order.
+func pullInOrder(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
+	t.Helper()
+	got := pullUntil(t, e, sub, len(want))
+	if diff := cmp.Diff(want, Texts(got)); diff != "" {
+		t.Fatalf("pulled (-want +got):\n%s", diff)
+	}
+	return got
+}
+
+// pullAny pulls until it has these messages, in any order, and answers them sorted by text.
+func pullAny(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
+	t.Helper()
+	got := sortByText(pullUntil(t, e, sub, len(want)))
+	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), Texts(got)); diff != "" {
+		t.Fatalf("pulled, sorted (-want +got):\n%s", diff)
+	}
+	return got
+}
+
+// pullNothing fails the test when there is something to pull.
+func pullNothing(t *testing.T, e *Env, sub string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), silence)
+	defer cancel()
+	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000})
+	if err != nil && status.Code(err) != codes.DeadlineExceeded {
+		t.Fatalf("Pull: %v", err)
+	}
+	if got := Texts(response.GetReceivedMessages()); len(got) > 0 {
+		t.Fatalf("pulled %q, want nothing", got)
+	}
+}
+
+// background is a pull under way.
+type background chan pulled
+
+type pulled struct {
+	messages []*pubsubpb.ReceivedMessage
+	err      error
+}
+
+func pullInBackground(ctx context.Context, e *Env, sub string) background {
+	answer := make(background, 1)
+	go func() {
+		response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 10})
+		answer <- pulled{response.GetReceivedMessages(), err}
+	}()
+	return answer
+}
+
+// pullOverHTTP is a pull as gcloud sends it.
+func pullOverHTTP(ctx context.Context, e *Env, sub, timeout string) background {
+	answer := make(background, 1)
+	go func() {
+		messages, err := postPull(ctx, e.HTTP+"/v1/"+sub+":pull", timeout)
+		answer <- pulled{messages, err}
+	}()
+	return answer
+}
+
+func postPull(ctx context.Context, url, timeout string) ([]*pubsubpb.ReceivedMessage, error) {
+	body := strings.NewReader(`{"maxMessages":10,"returnImmediately":false}`)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-Server-Timeout", timeout)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", response.Status, text)
+	}
+	var list struct {
+		ReceivedMessages []struct {
+			Message struct {
+				Data []byte `json:"data"`
+			} `json:"message"`
+		} `json:"receivedMessages"`
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	var messages []*pubsubpb.ReceivedMessage
+	for _, m := range list.ReceivedMessages {
+		messages = append(messages, &pubsubpb.ReceivedMessage{Message: &pubsubpb.PubsubMessage{Data: m.Message.Data}})
+	}
+	return messages, nil
+}
+
+// want waits for the answer.
+func (b background) want(t *testing.T) []*pubsubpb.ReceivedMessage {
+	t.Helper()
+	select {
+	case answer := <-b:
+		if answer.err != nil {
+			t.Fatalf("Pull: %v", answer.err)
+		}
+		return answer.messages
+	case <-time.After(patience):
+		t.Fatal("the pull still waits")
+		return nil
+	}
+}
+
+// wantNone fails the test when the pull is answered; it gives it the time to reach the server.
+func (b background) wantNone(t *testing.T) {
+	t.Helper()
+	select {
+	case answer := <-b:
+		t.Fatalf("the pull was answered with %q, %v; want it to wait", Texts(answer.messages), answer.err)
+	case <-time.After(silence):
+	}
+}

@@ -1,0 +1,895 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	vkit "cloud.google.com/go/pubsub/v2/apiv1"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+// Three revisions of a schema: year goes, rating comes, and a message can be told which of them it fits.
+const (
+	filmV1 = `syntax = "proto3"; message Film { string title = 1; int32 year = 2; }`
+	filmV2 = `syntax = "proto3"; message Film { string title = 1; }`
+	filmV3 = `syntax = "proto3"; message Film { string title = 1; string rating = 3; }`
+)
+
+// schemas are the cases of section M.
+var schemas = []Case{
+	{
+		ID:       "M1",
+		Sentence: "CreateSchema refuses a definition that does not parse; the name is {parent}/schemas/{schema_id}, that in the body is ignored.",
+		Run: func(t *testing.T, e *Env) {
+			name := e.Name("schemas")
+			request := createSchemaRequest(name, filmV1)
+			request.Schema.Name = e.Name("schemas")
+			created, err := e.Schema.CreateSchema(t.Context(), request)
+			if err != nil {
+				t.Fatalf("CreateSchema: %v", err)
+			}
+			want := []any{name, pubsubpb.Schema_PROTOCOL_BUFFER, filmV1}
+			if diff := cmp.Diff(want, []any{created.GetName(), created.GetType(), created.GetDefinition()}); diff != "" {
+				t.Errorf("created (-want +got):\n%s", diff)
+			}
+			got := getSchema(t, e, name)
+			if diff := cmp.Diff(want, []any{got.GetName(), got.GetType(), got.GetDefinition()}); diff != "" {
+				t.Errorf("GetSchema (-want +got):\n%s", diff)
+			}
+			wantNoSchema(t, e, request.GetSchema().GetName())
+
+			for name, definition := range map[string]string{
+				"empty":            "",
+				"no protobuf":      "What a film.",
+				"unfinished":       `syntax = "proto3"; message Film { string title = 1;`,
+				"unknown type":     `syntax = "proto3"; message Film { Title title = 1; }`,
+				"number 0":         `syntax = "proto3"; message Film { string title = 0; }`,
+				"number twice":     `syntax = "proto3"; message Film { string title = 1; string rating = 1; }`,
+				"unknown syntax":   `syntax = "proto4"; message Film { string title = 1; }`,
+				"required, proto3": `syntax = "proto3"; message Film { required string title = 1; }`,
+			} {
+				t.Run(name, func(t *testing.T) {
+					request := createSchemaRequest(e.Name("schemas"), definition)
+					_, err := e.Schema.CreateSchema(t.Context(), request)
+					WantCode(t, err, codes.InvalidArgument)
+					wantNoSchema(t, e, request.GetParent()+"/schemas/"+request.GetSchemaId())
+				})
+			}
+			t.Run("no type", func(t *testing.T) {
+				request := createSchemaRequest(e.Name("schemas"), filmV1)
+				request.Schema.Type = pubsubpb.Schema_TYPE_UNSPECIFIED
+				_, err := e.Schema.CreateSchema(t.Context(), request)
+				WantCode(t, err, codes.InvalidArgument)
+			})
+		},
+	},
+	{
+		ID:       "M2",
+		Sentence: "A protobuf definition is one file of proto2, proto3 or edition 2023 with exactly one top-level message and no imports.",
+		Run: func(t *testing.T, e *Env) {
+			for _, test := range []struct {
+				name, definition string
+				want             codes.Code
+			}{
+				{"proto2", `syntax = "proto2"; message Film { required string title = 1; optional int32 year = 2; }`, codes.OK},
+				{"proto3", filmV1, codes.OK},
+				{"edition 2023", `edition = "2023"; message Film { string title = 1; }`, codes.OK},
+				{"package", `syntax = "proto3"; package films.v1; message Film { string title = 1; }`, codes.OK},
+				{
+					"nested message and enum",
+					`syntax = "proto3"; message Film { message Role { string name = 1; } enum Kind { KIND_UNSPECIFIED = 0; } Role role = 1; Kind kind = 2; }`,
+					codes.OK,
+				},
+				{"two messages", `syntax = "proto3"; message Film { string title = 1; } message Actor { string name = 1; }`, codes.InvalidArgument},
+				{"no message", `syntax = "proto3"; enum Kind { KIND_UNSPECIFIED = 0; }`, codes.InvalidArgument},
+				{
+					"import",
+					`syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Film { google.protobuf.Timestamp shown = 1; }`,
+					codes.InvalidArgument,
+				},
+				{"import of nothing", `syntax = "proto3"; import "films.proto"; message Film { string title = 1; }`, codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					_, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), test.definition))
+					WantCode(t, err, test.want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M3",
+		Sentence: "A definition over 300 KB is INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			for _, test := range []struct {
+				bytes int // outside 300,000 to 307,200, which KB leaves open
+				want  codes.Code
+			}{
+				{299_000, codes.OK},
+				{300*1024 + 1, codes.InvalidArgument},
+			} {
+				t.Run(fmt.Sprint(test.bytes), func(t *testing.T) {
+					definition := filmV1 + "\n//" + strings.Repeat("x", test.bytes-len(filmV1)-len("\n//"))
+					_, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))
+					WantCode(t, err, test.want)
+					schema := newSchema(t, e, filmV1)
+					_, err = commitSchema(t, e, schema.GetName(), definition)
+					WantCode(t, err, test.want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M4",
+		Sentence: "A schema has at most 20 revisions; a further commit is RESOURCE_EXHAUSTED.",
+		Run: func(t *testing.T, e *Env) {
+			name, first := fullSchema(t, e)
+			_, err := commitSchema(t, e, name, filmRevision(21))
+			WantCode(t, err, codes.ResourceExhausted)
+			if _, err := e.Schema.RollbackSchema(t.Context(), &pubsubpb.RollbackSchemaRequest{Name: name, RevisionId: first}); err == nil {
+				t.Error("RollbackSchema made a revision more than 20")
+			}
+			if got := len(revisionsOf(t, e, name, pubsubpb.SchemaView_BASIC)); got != 20 {
+				t.Errorf("got %d revisions, want 20", got)
+			}
+			if _, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + first}); err != nil {
+				t.Fatalf("DeleteSchemaRevision: %v", err)
+			}
+			if _, err := commitSchema(t, e, name, filmRevision(21)); err != nil {
+				t.Errorf("CommitSchema after deleting a revision: %v", err)
+			}
+		},
+	},
+	{
+		ID:       "M5",
+		Sentence: "A revision id is 8 hexadecimal digits made by the server; revision_create_time is its time.",
+		Run: func(t *testing.T, e *Env) {
+			request := createSchemaRequest(e.Name("schemas"), filmV1)
+			request.Schema.RevisionId = "deadbeef"
+			first, err := e.Schema.CreateSchema(t.Context(), request)
+			if err != nil {
+				t.Fatalf("CreateSchema: %v", err)
+			}
+			second, err := commitSchema(t, e, first.GetName(), filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			for _, got := range []*pubsubpb.Schema{first, second} {
+				if id := got.GetRevisionId(); !regexp.MustCompile(`^[0-9a-f]{8}$`).MatchString(id) || id == "deadbeef" {
+					t.Errorf("got revision id %q, want 8 hexadecimal digits of the server", id)
+				}
+				if age := time.Since(got.GetRevisionCreateTime().AsTime()); age.Abs() > time.Minute {
+					t.Errorf("got revision_create_time %v ago, want now", age)
+				}
+			}
+			if first.GetRevisionId() == second.GetRevisionId() {
+				t.Errorf("got revision id %q twice", first.GetRevisionId())
+			}
+			if first.GetRevisionCreateTime().AsTime().After(second.GetRevisionCreateTime().AsTime()) {
+				t.Error("the second revision is older than the first")
+			}
+		},
+	},
+	{
+		ID: "M6",
+		Sentence: "CommitSchema makes the newest revision; another type or an incompatible definition is INVALID_ARGUMENT, " +
+			"the same definition again ALREADY_EXISTS.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			second, err := commitSchema(t, e, schema.GetName(), filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			want := []any{schema.GetName(), second.GetRevisionId(), filmV2}
+			check := func(t *testing.T) {
+				t.Helper()
+				got := getSchema(t, e, schema.GetName())
+				if diff := cmp.Diff(want, []any{got.GetName(), got.GetRevisionId(), got.GetDefinition()}); diff != "" {
+					t.Errorf("newest revision (-want +got):\n%s", diff)
+				}
+				if got := len(revisionsOf(t, e, schema.GetName(), pubsubpb.SchemaView_BASIC)); got != 2 {
+					t.Errorf("got %d revisions, want 2", got)
+				}
+			}
+			check(t)
+			for _, test := range []struct {
+				name   string
+				change *pubsubpb.Schema
+				want   codes.Code
+			}{
+				{
+					"another type",
+					&pubsubpb.Schema{Type: pubsubpb.Schema_AVRO, Definition: `{"type": "record", "name": "Film", "fields": []}`},
+					codes.InvalidArgument,
+				},
+				{
+					"incompatible",
+					&pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: `syntax = "proto3"; message Film { int32 title = 1; }`},
+					codes.InvalidArgument,
+				},
+				{"no protobuf", &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "What a film."}, codes.InvalidArgument},
+				{"the same again", &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: filmV2}, codes.AlreadyExists},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					test.change.Name = schema.GetName()
+					_, err := e.Schema.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schema.GetName(), Schema: test.change})
+					WantCode(t, err, test.want)
+					check(t)
+				})
+			}
+		},
+	},
+	{
+		ID: "M7",
+		Sentence: "A commit must be compatible with every revision: optional fields come and go; a number keeps its type, cardinality " +
+			"and name.",
+		Run: func(t *testing.T, e *Env) {
+			proto2 := func(fields string) string { return `syntax = "proto2"; message Film { ` + fields + ` }` }
+			proto3 := func(fields string) string { return `syntax = "proto3"; message Film { ` + fields + ` }` }
+			for _, test := range []struct {
+				name     string
+				existing []string
+				commit   string
+				want     codes.Code
+			}{
+				{"field added", []string{filmV2}, filmV1, codes.OK},
+				{"field removed", []string{filmV1}, filmV2, codes.OK},
+				{"field comes back", []string{filmV1, filmV2}, proto3("string title = 1; int32 year = 2; string rating = 3;"), codes.OK},
+				{"repeated field added", []string{filmV2}, proto3("string title = 1; repeated string tags = 4;"), codes.OK},
+				{"type changed", []string{filmV1}, proto3("string title = 1; int64 year = 2;"), codes.InvalidArgument},
+				{"cardinality changed", []string{filmV1}, proto3("string title = 1; repeated int32 year = 2;"), codes.InvalidArgument},
+				{"name changed", []string{filmV1}, proto3("string title = 1; int32 made = 2;"), codes.InvalidArgument},
+				{"nested field changed",
+					[]string{proto3("message Role { string name = 1; } Role role = 1;")},
+					proto3("message Role { int32 name = 1; } Role role = 1;"), codes.InvalidArgument},
+				{"number of an older revision with another type", []string{filmV1, filmV2}, proto3("string title = 1; string rating = 2;"), codes.InvalidArgument},
+				{"number of an older revision with another name", []string{filmV1, filmV2}, proto3("string title = 1; int32 made = 2;"), codes.InvalidArgument},
+				{"required field added", []string{proto2("optional string title = 1;")},
+					proto2("optional string title = 1; required int32 year = 2;"), codes.InvalidArgument},
+				{"required field removed", []string{proto2("optional string title = 1; required int32 year = 2;")},
+					proto2("optional string title = 1;"), codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					name := newSchema(t, e, test.existing[0]).GetName()
+					for _, definition := range test.existing[1:] {
+						if _, err := commitSchema(t, e, name, definition); err != nil {
+							t.Fatalf("CommitSchema: %v", err)
+						}
+					}
+					_, err := commitSchema(t, e, name, test.commit)
+					WantCode(t, err, test.want)
+				})
+			}
+			t.Run("a deleted revision counts no more", func(t *testing.T) {
+				first := newSchema(t, e, filmV1)
+				if _, err := commitSchema(t, e, first.GetName(), filmV2); err != nil {
+					t.Fatalf("CommitSchema: %v", err)
+				}
+				request := &pubsubpb.DeleteSchemaRevisionRequest{Name: first.GetName() + "@" + first.GetRevisionId()}
+				if _, err := e.Schema.DeleteSchemaRevision(t.Context(), request); err != nil {
+					t.Fatalf("DeleteSchemaRevision: %v", err)
+				}
+				if _, err := commitSchema(t, e, first.GetName(), proto3("string title = 1; string rating = 2;")); err != nil {
+					t.Errorf("CommitSchema: %v", err)
+				}
+			})
+		},
+	},
+	{
+		ID:       "M8",
+		Sentence: "RollbackSchema copies the named revision as a new newest one with a new id.",
+		Run: func(t *testing.T, e *Env) {
+			first := newSchema(t, e, filmV1)
+			name := first.GetName()
+			second, err := commitSchema(t, e, name, filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			third, err := e.Schema.RollbackSchema(t.Context(), &pubsubpb.RollbackSchemaRequest{Name: name, RevisionId: first.GetRevisionId()})
+			if err != nil {
+				t.Fatalf("RollbackSchema: %v", err)
+			}
+			if third.GetRevisionId() == first.GetRevisionId() || third.GetRevisionId() == second.GetRevisionId() {
+				t.Errorf("got revision id %q again, want a new one", third.GetRevisionId())
+			}
+			if got := getSchema(t, e, name); got.GetRevisionId() != third.GetRevisionId() || got.GetDefinition() != filmV1 {
+				t.Errorf("newest: got %v, want revision %q with the definition of the first", got, third.GetRevisionId())
+			}
+			want := []string{third.GetRevisionId(), second.GetRevisionId(), first.GetRevisionId()}
+			if diff := cmp.Diff(want, revisionIDs(revisionsOf(t, e, name, pubsubpb.SchemaView_BASIC))); diff != "" {
+				t.Errorf("revisions (-want +got):\n%s", diff)
+			}
+			_, err = e.Schema.RollbackSchema(t.Context(), &pubsubpb.RollbackSchemaRequest{Name: name, RevisionId: unusedRevision(want)})
+			WantCode(t, err, codes.NotFound)
+		},
+	},
+	{
+		ID:       "M9",
+		Sentence: "DeleteSchemaRevision needs name@revision; the last remaining one is FAILED_PRECONDITION.",
+		Run: func(t *testing.T, e *Env) {
+			first := newSchema(t, e, filmV1)
+			name := first.GetName()
+			second, err := commitSchema(t, e, name, filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			remove := func(name string) error {
+				_, err := e.Schema.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name})
+				return err
+			}
+			WantCode(t, remove(name), codes.InvalidArgument)
+			WantCode(t, remove(name+"@"+unusedRevision([]string{first.GetRevisionId(), second.GetRevisionId()})), codes.NotFound)
+			if err := remove(name + "@" + second.GetRevisionId()); err != nil {
+				t.Fatalf("DeleteSchemaRevision: %v", err)
+			}
+			wantNoSchema(t, e, name+"@"+second.GetRevisionId())
+			WantCode(t, remove(name+"@"+first.GetRevisionId()), codes.FailedPrecondition)
+			if got := getSchema(t, e, name); got.GetRevisionId() != first.GetRevisionId() {
+				t.Errorf("got revision %q, want %q, which remains", got.GetRevisionId(), first.GetRevisionId())
+			}
+		},
+	},
+	{
+		ID: "M10",
+		Sentence: "GetSchema gives the newest or the named revision, by default in full; lists come by default without definitions, " +
+			"revisions newest first.",
+		Run: func(t *testing.T, e *Env) {
+			first := newSchema(t, e, filmV1)
+			name := first.GetName()
+			second, err := commitSchema(t, e, name, filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			for _, test := range []struct {
+				name       string
+				view       pubsubpb.SchemaView
+				revision   *pubsubpb.Schema
+				definition string
+			}{
+				{name, pubsubpb.SchemaView_SCHEMA_VIEW_UNSPECIFIED, second, filmV2},
+				{name, pubsubpb.SchemaView_FULL, second, filmV2},
+				{name, pubsubpb.SchemaView_BASIC, second, ""},
+				{name + "@" + first.GetRevisionId(), pubsubpb.SchemaView_SCHEMA_VIEW_UNSPECIFIED, first, filmV1},
+				{name + "@" + first.GetRevisionId(), pubsubpb.SchemaView_BASIC, first, ""},
+				{name + "@" + second.GetRevisionId(), pubsubpb.SchemaView_FULL, second, filmV2},
+			} {
+				got, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: test.name, View: test.view})
+				if err != nil {
+					t.Fatalf("GetSchema(%q, %v): %v", test.name, test.view, err)
+				}
+				// Of the name it is open whether it has the revision.
+				if got.GetDefinition() != test.definition || got.GetType() != pubsubpb.Schema_PROTOCOL_BUFFER || !strings.HasPrefix(got.GetName(), name) {
+					t.Errorf("GetSchema(%q, %v): got %v, want definition %q", test.name, test.view, got, test.definition)
+				}
+				if test.definition != "" && got.GetRevisionId() != test.revision.GetRevisionId() {
+					t.Errorf("GetSchema(%q, %v): got revision %q, want %q", test.name, test.view, got.GetRevisionId(), test.revision.GetRevisionId())
+				}
+			}
+			wantNoSchema(t, e, name+"@"+unusedRevision([]string{first.GetRevisionId(), second.GetRevisionId()}))
+
+			definitions := func(schemas []*pubsubpb.Schema) (all []string) {
+				for _, s := range schemas {
+					if strings.HasPrefix(s.GetName(), name) {
+						all = append(all, s.GetDefinition())
+					}
+				}
+				return all
+			}
+			for _, test := range []struct {
+				view            pubsubpb.SchemaView
+				list, revisions []string
+			}{
+				{pubsubpb.SchemaView_SCHEMA_VIEW_UNSPECIFIED, []string{""}, []string{"", ""}},
+				{pubsubpb.SchemaView_BASIC, []string{""}, []string{"", ""}},
+				{pubsubpb.SchemaView_FULL, []string{filmV2}, []string{filmV2, filmV1}},
+			} {
+				list := allSchemas(t, e.Schema.ListSchemas(t.Context(), &pubsubpb.ListSchemasRequest{Parent: "projects/" + e.Project, View: test.view}))
+				if diff := cmp.Diff(test.list, definitions(list)); diff != "" {
+					t.Errorf("ListSchemas, %v (-want +got):\n%s", test.view, diff)
+				}
+				if diff := cmp.Diff(test.revisions, definitions(revisionsOf(t, e, name, test.view))); diff != "" {
+					t.Errorf("ListSchemaRevisions, %v (-want +got):\n%s", test.view, diff)
+				}
+			}
+		},
+	},
+	{
+		ID:       "M11",
+		Sentence: "A topic that names a missing schema or revision is NOT_FOUND, one with a schema and no encoding INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			name, missing := schema.GetName(), unusedRevision([]string{schema.GetRevisionId()})
+			json := pubsubpb.Encoding_JSON
+			for _, test := range []struct {
+				name     string
+				settings *pubsubpb.SchemaSettings
+				want     codes.Code
+			}{
+				{"missing schema", &pubsubpb.SchemaSettings{Schema: e.Name("schemas"), Encoding: json}, codes.NotFound},
+				{"missing first revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, FirstRevisionId: missing}, codes.NotFound},
+				{"missing last revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, LastRevisionId: missing}, codes.NotFound},
+				{"no encoding", &pubsubpb.SchemaSettings{Schema: name}, codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					topic := &pubsubpb.Topic{Name: e.Name("topics"), SchemaSettings: test.settings}
+					_, err := e.Topics.CreateTopic(t.Context(), topic)
+					WantCode(t, err, test.want)
+					_, err = e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic.GetName()})
+					WantCode(t, err, codes.NotFound)
+
+					existing := e.Topic(t)
+					WantCode(t, setSchemaSettings(t, e, existing, test.settings, "schema_settings"), test.want)
+					got, err := e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: existing})
+					if err != nil || got.GetSchemaSettings() != nil {
+						t.Errorf("after the refused update: got %v, %v, want no schema", got, err)
+					}
+				})
+			}
+		},
+	},
+	{
+		ID: "M12",
+		Sentence: "Publish tries the revisions of the topic from last to first, newest first; the first that fits wins; " +
+			"none is INVALID_ARGUMENT for the whole request.",
+		Run: func(t *testing.T, e *Env) {
+			v1 := newSchema(t, e, filmV1)
+			name := v1.GetName()
+			v2, err := commitSchema(t, e, name, filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			v3, err := commitSchema(t, e, name, filmV3)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			ids := map[string]string{"v1": v1.GetRevisionId(), "v2": v2.GetRevisionId(), "v3": v3.GetRevisionId()}
+			bare, year, rating, both := `{"title": "Ran"}`, `{"title": "Ran", "year": 1985}`, `{"rating": "12"}`, `{"year": 1985, "rating": "12"}`
+			for _, test := range []struct {
+				first, last string
+				want        map[string]string // by message, "" is refused
+			}{
+				{"", "", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
+				{"v2", "", map[string]string{bare: "v3", rating: "v3", year: "", both: ""}},
+				{"", "v2", map[string]string{bare: "v2", rating: "", year: "v1", both: ""}},
+				{"v2", "v2", map[string]string{bare: "v2", rating: "", year: "", both: ""}},
+				{"v1", "v3", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
+			} {
+				t.Run("from "+test.last+" to "+test.first, func(t *testing.T) {
+					topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name, func(topic *pubsubpb.Topic) {
+						topic.SchemaSettings.FirstRevisionId, topic.SchemaSettings.LastRevisionId = ids[test.first], ids[test.last]
+					})
+					sub := e.Subscription(t, topic)
+					for message, revision := range test.want {
+						err := publishData(t, e, topic, message)
+						if revision == "" {
+							WantCode(t, err, codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
+							continue
+						}
+						if err != nil {
+							t.Errorf("Publish %s: %v", message, err)
+							continue
+						}
+						m := oneDelivery(t, e, sub)
+						if got := m.GetMessage().GetAttributes()["googclient_schemarevisionid"]; got != ids[revision] {
+							t.Errorf("%s: got revision %q, want %q, %s", message, got, ids[revision], revision)
+						}
+						e.Ack(t, sub, m)
+					}
+					WantCode(t, publishData(t, e, topic, bare, both), codes.InvalidArgument)
+					expectSilence(t, e, sub)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M13",
+		Sentence: "Delivered messages have three attributes more: the encoding, the name of the schema, and the revision that fitted.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			for encoding, data := range map[pubsubpb.Encoding][]byte{
+				pubsubpb.Encoding_JSON:   []byte(`{"title": "Ran"}`),
+				pubsubpb.Encoding_BINARY: protoString(1, "Ran"),
+			} {
+				t.Run(encoding.String(), func(t *testing.T) {
+					topic := topicWithSchema(t, e, encoding, schema.GetName())
+					sub := e.Subscription(t, topic)
+					message := &pubsubpb.PubsubMessage{Data: data, Attributes: map[string]string{"own": "1"}}
+					if _, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{message}}); err != nil {
+						t.Fatalf("Publish: %v", err)
+					}
+					want := map[string]string{
+						"own":                         "1",
+						"googclient_schemaencoding":   encoding.String(),
+						"googclient_schemaname":       schema.GetName(),
+						"googclient_schemarevisionid": schema.GetRevisionId(),
+					}
+					got := oneDelivery(t, e, sub).GetMessage()
+					if diff := cmp.Diff(want, got.GetAttributes()); diff != "" {
+						t.Errorf("attributes (-want +got):\n%s", diff)
+					}
+					if diff := cmp.Diff(data, got.GetData()); diff != "" {
+						t.Errorf("data (-want +got):\n%s", diff)
+					}
+				})
+			}
+		},
+	},
+	{
+		ID:       "M14",
+		Sentence: "BINARY refuses bytes that do not parse and field numbers that the revision does not know.",
+		Run: func(t *testing.T, e *Env) {
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_BINARY, newSchema(t, e,
+				`syntax = "proto3"; message Film { message Role { string name = 1; } string title = 1; repeated Role roles = 2; }`).GetName())
+			for name, test := range map[string]struct {
+				data []byte
+				want codes.Code
+			}{
+				"fits":                 {protoString(1, "Ran"), codes.OK},
+				"nested fits":          {protoString(2, string(protoString(1, "Lear"))), codes.OK},
+				"cut":                  {protoString(1, "Ran")[:3], codes.InvalidArgument},
+				"no protobuf":          {[]byte{0xff, 0xff, 0xff}, codes.InvalidArgument},
+				"JSON":                 {[]byte(`{"title": "Ran"}`), codes.InvalidArgument},
+				"unknown field":        {append(protoString(1, "Ran"), protoString(3, "x")...), codes.InvalidArgument},
+				"nested unknown field": {protoString(2, string(protoString(9, "x"))), codes.InvalidArgument},
+				"no UTF-8":             {protoString(1, "\xff"), codes.InvalidArgument},
+			} {
+				t.Run(name, func(t *testing.T) {
+					WantCode(t, publishData(t, e, topic, string(test.data)), test.want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M15",
+		Sentence: "JSON is proto3 JSON: unknown names, wrong types and what is no JSON are refused; lower_snake and camelCase names are read.",
+		Run: func(t *testing.T, e *Env) {
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, newSchema(t, e,
+				`syntax = "proto3"; message Film { enum Kind { KIND_UNSPECIFIED = 0; SHORT = 1; }
+					string title = 1; int32 release_year = 2; int64 views = 3; repeated string tags = 4; Kind kind = 5; bytes poster = 6; }`).GetName())
+			for data, want := range map[string]codes.Code{
+				`{"title": "Ran"}`:                    codes.OK,
+				`{"release_year": 1985}`:              codes.OK,
+				`{"releaseYear": 1985}`:               codes.OK,
+				`{"views": "9007199254740993"}`:       codes.OK,
+				`{"tags": ["war"], "kind": "SHORT"}`:  codes.OK,
+				`{"poster": "AAH/"}`:                  codes.OK,
+				`{"director": "Kurosawa"}`:            codes.InvalidArgument,
+				`{"ReleaseYear": 1985}`:               codes.InvalidArgument,
+				`{"title": 1}`:                        codes.InvalidArgument,
+				`{"releaseYear": "a year"}`:           codes.InvalidArgument,
+				`{"tags": "war"}`:                     codes.InvalidArgument,
+				`{"kind": "LONG"}`:                    codes.InvalidArgument,
+				`{"poster": "?"}`:                     codes.InvalidArgument,
+				`{"title": "Ran"`:                     codes.InvalidArgument,
+				`{"title": "Ran"} {"title": "Ikiru"}`: codes.InvalidArgument,
+				`"Ran"`:                               codes.InvalidArgument,
+				"Ran":                                 codes.InvalidArgument,
+				string(protoString(1, "Ran")):         codes.InvalidArgument,
+			} {
+				t.Run(data, func(t *testing.T) {
+					WantCode(t, publishData(t, e, topic, data), want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M16",
+		Sentence: "Required fields of proto2 must be present.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, `syntax = "proto2"; message Film { required string title = 1; optional string rating = 2; }`)
+			for _, test := range []struct {
+				encoding pubsubpb.Encoding
+				data     string
+				want     codes.Code
+			}{
+				{pubsubpb.Encoding_JSON, `{"title": "Ran"}`, codes.OK},
+				{pubsubpb.Encoding_JSON, `{"rating": "12"}`, codes.InvalidArgument},
+				{pubsubpb.Encoding_BINARY, string(protoString(1, "Ran")), codes.OK},
+				{pubsubpb.Encoding_BINARY, string(protoString(2, "12")), codes.InvalidArgument},
+			} {
+				t.Run(fmt.Sprint(test.encoding, test.want), func(t *testing.T) {
+					WantCode(t, publishData(t, e, topicWithSchema(t, e, test.encoding, schema.GetName()), test.data), test.want)
+				})
+			}
+		},
+	},
+	{
+		ID: "M17",
+		Sentence: "ValidateSchema and ValidateMessage answer INVALID_ARGUMENT for what does not fit and store nothing; " +
+			"a message is tried against a name or an inline schema.",
+		Run: func(t *testing.T, e *Env) {
+			parent := "projects/" + e.Project
+			inline := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: filmV1}
+			bad := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "What a film."}
+			for schema, want := range map[*pubsubpb.Schema]codes.Code{inline: codes.OK, bad: codes.InvalidArgument} {
+				_, err := e.Schema.ValidateSchema(t.Context(), &pubsubpb.ValidateSchemaRequest{Parent: parent, Schema: schema})
+				WantCode(t, err, want)
+				wantNoSchema(t, e, schema.GetName())
+			}
+			stored := newSchema(t, e, filmV1)
+			named := func(name string) *pubsubpb.ValidateMessageRequest {
+				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Name{Name: name}}
+			}
+			given := func(schema *pubsubpb.Schema) *pubsubpb.ValidateMessageRequest {
+				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Schema{Schema: schema}}
+			}
+			json, binary := pubsubpb.Encoding_JSON, pubsubpb.Encoding_BINARY
+			for _, test := range []struct {
+				name     string
+				request  *pubsubpb.ValidateMessageRequest
+				encoding pubsubpb.Encoding
+				message  string
+				want     codes.Code
+			}{
+				{"name, fits", named(stored.GetName()), json, `{"title": "Ran"}`, codes.OK},
+				{"name, fits in binary", named(stored.GetName()), binary, string(protoString(1, "Ran")), codes.OK},
+				{"name, does not fit", named(stored.GetName()), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
+				{"name, the other encoding", named(stored.GetName()), binary, `{"title": "Ran"}`, codes.InvalidArgument},
+				{"missing name", named(e.Name("schemas")), json, `{"title": "Ran"}`, codes.NotFound},
+				{"inline, fits", given(inline), json, `{"title": "Ran"}`, codes.OK},
+				{"inline, does not fit", given(inline), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
+				{"inline, no schema", given(bad), json, `{"title": "Ran"}`, codes.InvalidArgument},
+				{"neither", &pubsubpb.ValidateMessageRequest{}, json, `{"title": "Ran"}`, codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					test.request.Parent, test.request.Encoding, test.request.Message = parent, test.encoding, []byte(test.message)
+					_, err := e.Schema.ValidateMessage(t.Context(), test.request)
+					WantCode(t, err, test.want)
+				})
+			}
+			wantNoSchema(t, e, inline.GetName())
+		},
+	},
+	{
+		ID:       "M18",
+		Sentence: "A schema in use may be deleted; the topic then shows _deleted-schema_, and every Publish to it is INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, schema.GetName())
+			sub := e.Subscription(t, topic)
+			if err := e.Schema.DeleteSchema(t.Context(), &pubsubpb.DeleteSchemaRequest{Name: schema.GetName()}); err != nil {
+				t.Fatalf("DeleteSchema: %v", err)
+			}
+			wantNoSchema(t, e, schema.GetName())
+			check := func(when string) {
+				t.Helper()
+				got, err := e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic})
+				if err != nil || got.GetSchemaSettings().GetSchema() != "_deleted-schema_" {
+					t.Errorf("%s: got %v, %v, want schema _deleted-schema_", when, got, err)
+				}
+				WantCode(t, publishData(t, e, topic, `{"title": "Ran"}`), codes.InvalidArgument)
+			}
+			check("deleted")
+			if _, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(schema.GetName(), filmV1)); err != nil {
+				t.Fatalf("CreateSchema again: %v", err)
+			}
+			check("created again")
+			expectSilence(t, e, sub)
+		},
+	},
+	{
+		ID:       "M19",
+		Sentence: "A change of a schema, or of the topic's settings for it, is effective for the next Publish.",
+		Run: func(t *testing.T, e *Env) {
+			first := newSchema(t, e, filmV1)
+			name := first.GetName()
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
+			rating := `{"rating": "12"}`
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			third, err := commitSchema(t, e, name, filmV3)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+
+			set := func(settings *pubsubpb.SchemaSettings, path string) {
+				t.Helper()
+				if err := setSchemaSettings(t, e, topic, settings, path); err != nil {
+					t.Fatalf("UpdateTopic: %v", err)
+				}
+			}
+			set(&pubsubpb.SchemaSettings{LastRevisionId: first.GetRevisionId()}, "schema_settings.last_revision_id")
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(nil, "schema_settings.last_revision_id")
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_BINARY}, "schema_settings.encoding")
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_JSON}, "schema_settings.encoding")
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+
+			request := &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + third.GetRevisionId()}
+			if _, err := e.Schema.DeleteSchemaRevision(t.Context(), request); err != nil {
+				t.Fatalf("DeleteSchemaRevision: %v", err)
+			}
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(nil, "schema_settings")
+			WantCode(t, publishData(t, e, topic, "anything"), codes.OK)
+		},
+	},
+	{
+		ID:       "M20",
+		Sentence: "AVRO is UNIMPLEMENTED at CreateSchema, or its messages are validated; it is never silently accepted.",
+		Run: func(t *testing.T, e *Env) {
+			name := e.Name("schemas")
+			request := createSchemaRequest(name, `{"type": "record", "name": "Film", "fields": [{"name": "title", "type": "string"}]}`)
+			request.Schema.Type = pubsubpb.Schema_AVRO
+			_, validateErr := e.Schema.ValidateSchema(t.Context(), &pubsubpb.ValidateSchemaRequest{Parent: request.GetParent(), Schema: request.GetSchema()})
+			_, err := e.Schema.CreateSchema(t.Context(), request)
+			if err != nil {
+				WantCode(t, err, codes.Unimplemented)
+				WantCode(t, validateErr, codes.Unimplemented)
+				wantNoSchema(t, e, name)
+				return
+			}
+			WantCode(t, validateErr, codes.OK)
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
+			WantCode(t, publishData(t, e, topic, `{"title": "Ran"}`), codes.OK)
+			WantCode(t, publishData(t, e, topic, `{"title": 1}`), codes.InvalidArgument)
+			WantCode(t, publishData(t, e, topic, `{}`), codes.InvalidArgument)
+			request = createSchemaRequest(e.Name("schemas"), "What a film.")
+			request.Schema.Type = pubsubpb.Schema_AVRO
+			_, err = e.Schema.CreateSchema(t.Context(), request)
+			WantCode(t, err, codes.InvalidArgument)
+		},
+	},
+	{
+		ID:       "M21",
+		Sentence: "compiled_proto_schema is UNIMPLEMENTED.",
+		Run: func(t *testing.T, e *Env) {
+			name, stored := e.Name("schemas"), newSchema(t, e, filmV1)
+			compiled := &pubsubpb.Schema{
+				Type:          pubsubpb.Schema_PROTOCOL_BUFFER,
+				Configuration: &pubsubpb.Schema_CompiledProtoSchema{CompiledProtoSchema: &pubsubpb.CompiledProtoSchema{RootMessage: "Film", CompiledBytes: []byte{}}},
+			}
+			request := createSchemaRequest(name, "")
+			request.Schema = compiled
+			_, err := e.Schema.CreateSchema(t.Context(), request)
+			WantCode(t, err, codes.Unimplemented)
+			wantNoSchema(t, e, name)
+			_, err = e.Schema.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: stored.GetName(), Schema: compiled})
+			WantCode(t, err, codes.Unimplemented)
+			if got := len(revisionsOf(t, e, stored.GetName(), pubsubpb.SchemaView_BASIC)); got != 1 {
+				t.Errorf("got %d revisions after the refused commit, want 1", got)
+			}
+		},
+	},
+}
+
+// createSchemaRequest is that for a protobuf schema of this full name.
+func createSchemaRequest(name, definition string) *pubsubpb.CreateSchemaRequest {
+	parent, id, _ := strings.Cut(name, "/schemas/")
+	return &pubsubpb.CreateSchemaRequest{
+		Parent: parent, SchemaId: id, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition},
+	}
+}
+
+// newSchema creates a protobuf schema.
+func newSchema(t *testing.T, e *Env, definition string) *pubsubpb.Schema {
+	t.Helper()
+	schema, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))
+	if err != nil {
+		t.Fatalf("CreateSchema: %v", err)
+	}
+	return schema
+}
+
+// commitSchema commits a protobuf definition.
+func commitSchema(t *testing.T, e *Env, name, definition string) (*pubsubpb.Schema, error) {
+	t.Helper()
+	return e.Schema.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{
+		Name: name, Schema: &pubsubpb.Schema{Name: name, Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition},
+	})
+}
+
+// filmRevision is one of many definitions that are compatible and differ.
+func filmRevision(n int) string {
+	return fmt.Sprintf(`syntax = "proto3"; message Film { string title = 1; string note_%[1]d = %[1]d; }`, 100+n)
+}
+
+// fullSchema creates a schema with 20 revisions. It answers its name and the id of its first one.
+func fullSchema(t *testing.T, e *Env) (name, first string) {
+	t.Helper()
+	schema := newSchema(t, e, filmRevision(1))
+	for n := 2; n <= 20; n++ {
+		if _, err := commitSchema(t, e, schema.GetName(), filmRevision(n)); err != nil {
+			t.Fatalf("CommitSchema of revision %d: %v", n, err)
+		}
+	}
+	return schema.GetName(), schema.GetRevisionId()
+}
+
+func getSchema(t *testing.T, e *Env, name string) *pubsubpb.Schema {
+	t.Helper()
+	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
+	if err != nil {
+		t.Fatalf("GetSchema: %v", err)
+	}
+	return schema
+}
+
+// wantNoSchema fails the test when there is a schema, or a revision, of this name.
+func wantNoSchema(t *testing.T, e *Env, name string) {
+	t.Helper()
+	_, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
+	WantCode(t, err, codes.NotFound)
+}
+
+// revisionsOf lists the revisions of a schema.
+func revisionsOf(t *testing.T, e *Env, name string, view pubsubpb.SchemaView) []*pubsubpb.Schema {
+	t.Helper()
+	return allSchemas(t, e.Schema.ListSchemaRevisions(t.Context(), &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: view}))
+}
+
+func allSchemas(t *testing.T, it *vkit.SchemaIterator) (all []*pubsubpb.Schema) {
+	t.Helper()
+	for {
+		schema, err := it.Next()
+		if errors.Is(err, iterator.Done) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("list of schemas: %v", err)
+		}
+		all = append(all, schema)
+	}
+}
+
+func revisionIDs(schemas []*pubsubpb.Schema) (ids []string) {
+	for _, s := range schemas {
+		ids = append(ids, s.GetRevisionId())
+	}
+	return ids
+}
+
+// unusedRevision is a revision id that is well formed and not among these.
+func unusedRevision(used []string) string {
+	for _, id := range []string{"00000000", "11111111", "22222222"} {
+		if !slices.Contains(used, id) {
+			return id
+		}
+	}
+	return "33333333"
+}
+
+// topicWithSchema creates a topic whose messages are validated.
+func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema string, change ...func(*pubsubpb.Topic)) string {
+	t.Helper()
+	set := func(topic *pubsubpb.Topic) {
+		topic.SchemaSettings = &pubsubpb.SchemaSettings{Schema: schema, Encoding: encoding}
+	}
+	return e.Topic(t, append([]func(*pubsubpb.Topic){set}, change...)...)
+}
+
+// setSchemaSettings updates a path of a topic's schema settings.
+func setSchemaSettings(t *testing.T, e *Env, topic string, settings *pubsubpb.SchemaSettings, path string) error {
+	t.Helper()
+	_, err := e.Topics.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
+		Topic: &pubsubpb.Topic{Name: topic, SchemaSettings: settings}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{path}},
+	})
+	return err
+}
+
+// publishData publishes messages in one request, which may be refused.
+func publishData(t *testing.T, e *Env, topic string, data ...string) error {
+	t.Helper()
+	request := &pubsubpb.PublishRequest{Topic: topic}
+	for _, d := range data {
+		request.Messages = append(request.Messages, &pubsubpb.PubsubMessage{Data: []byte(d)})
+	}
+	_, err := e.Topics.Publish(t.Context(), request)
+	return err
+}
+
+// protoString encodes one field of bytes.
+func protoString(number protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
+}

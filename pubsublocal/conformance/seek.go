@@ -1,0 +1,710 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"github.com/googleapis/gax-go/v2/apierror"
+	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// seek are the cases of section L.
+var seek = []Case{
+	{
+		ID:       "L1",
+		Sentence: "Seek without target is INVALID_ARGUMENT, to a missing snapshot NOT_FOUND, to a snapshot of another topic FAILED_PRECONDITION.",
+		Run: func(t *testing.T, e *Env) {
+			topic, other := e.Topic(t), e.Topic(t)
+			sub := e.Subscription(t, topic)
+			e.Publish(t, topic, "", "outstanding")
+			oneDelivery(t, e, sub)
+			foreign := snapshotOf(t, e, e.Subscription(t, other))
+			for _, test := range []struct {
+				name    string
+				request *pubsubpb.SeekRequest
+				want    codes.Code
+			}{
+				{"no target", &pubsubpb.SeekRequest{Subscription: sub}, codes.InvalidArgument},
+				{
+					"missing snapshot",
+					&pubsubpb.SeekRequest{Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: e.Name("snapshots")}},
+					codes.NotFound,
+				},
+				{
+					"snapshot of another topic",
+					&pubsubpb.SeekRequest{Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: foreign}},
+					codes.FailedPrecondition,
+				},
+				{
+					"missing subscription",
+					&pubsubpb.SeekRequest{
+						Subscription: e.Name("subscriptions"),
+						Target:       &pubsubpb.SeekRequest_Time{Time: timestamppb.Now()},
+					},
+					codes.NotFound,
+				},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					_, err := e.Subs.Seek(t.Context(), test.request)
+					WantCode(t, err, test.want)
+				})
+			}
+			expectSilence(t, e, sub) // nothing has changed: what was outstanding still is
+		},
+	},
+	{
+		ID:       "L2",
+		Sentence: "Seek to a time makes retained messages published before it acknowledged, those at it and after it unacknowledged.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, retainingAcked)
+			fresh := e.Subscription(t, topic)
+			for _, text := range []string{"a", "b", "c"} {
+				e.Publish(t, topic, "", text)
+				time.Sleep(20 * time.Millisecond) // publish times that differ
+			}
+			at := map[string]time.Time{}
+			for _, m := range expectDelivery(t, e, sub, "a", "b", "c") {
+				at[string(m.GetMessage().GetData())] = m.GetMessage().GetPublishTime().AsTime()
+				if string(m.GetMessage().GetData()) != "c" {
+					e.Ack(t, sub, m)
+				}
+			}
+			for _, test := range []struct {
+				name string
+				to   time.Time
+				want []string
+			}{
+				{"the time of b", at["b"], []string{"b", "c"}},
+				{"between b and c", at["b"].Add(time.Millisecond), []string{"c"}},
+				{"the time of a", at["a"], []string{"a", "b", "c"}},
+				{"after c", at["c"].Add(time.Millisecond), nil},
+				{"the time of c", at["c"], []string{"c"}},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					seekToTime(t, e, sub, test.to)
+					if test.want == nil {
+						expectSilence(t, e, sub)
+						return
+					}
+					e.Ack(t, sub, expectDelivery(t, e, sub, test.want...)...)
+					expectSilence(t, e, sub)
+				})
+			}
+			t.Run("never delivered", func(t *testing.T) {
+				seekToTime(t, e, fresh, at["b"])
+				expectDelivery(t, e, fresh, "b", "c")
+			})
+		},
+	},
+	{
+		ID:       "L3",
+		Sentence: "Acknowledged messages come back only as far as something retains them; what was dropped stays dropped; a time before all is no error.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			ackAll := func(t *testing.T, sub string, texts ...string) {
+				t.Helper()
+				e.Ack(t, sub, expectDelivery(t, e, sub, texts...)...)
+			}
+			t.Run("nothing retains", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "acked")
+				ackAll(t, sub, "acked")
+				e.Publish(t, topic, "", "unacked")
+				seekToTime(t, e, sub, time.Now().Add(-time.Hour))
+				expectDelivery(t, e, sub, "unacked")
+				expectSilence(t, e, sub)
+			})
+			t.Run("before all", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "unacked")
+				seekToTime(t, e, sub, time.Unix(0, 0))
+				expectDelivery(t, e, sub, "unacked")
+			})
+			t.Run("the subscription retains", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, retainingAcked, retaining(10*time.Minute))
+				e.Publish(t, topic, "", "old")
+				ackAll(t, sub, "old")
+				e.Advance(11 * time.Minute)
+				e.Publish(t, topic, "", "young")
+				ackAll(t, sub, "young")
+				seekToTime(t, e, sub, time.Unix(0, 0))
+				expectDelivery(t, e, sub, "young")
+				expectSilence(t, e, sub)
+			})
+			t.Run("it begins to retain", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "dropped")
+				ackAll(t, sub, "dropped")
+				if _, err := e.Subs.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
+					Subscription: &pubsubpb.Subscription{Name: sub, RetainAckedMessages: true},
+					UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
+				}); err != nil {
+					t.Fatalf("UpdateSubscription: %v", err)
+				}
+				e.Publish(t, topic, "", "kept")
+				ackAll(t, sub, "kept")
+				seekToTime(t, e, sub, time.Unix(0, 0))
+				expectDelivery(t, e, sub, "kept")
+				expectSilence(t, e, sub)
+			})
+			t.Run("the topic retains", func(t *testing.T) {
+				topic := e.Topic(t, func(topic *pubsubpb.Topic) { topic.MessageRetentionDuration = durationpb.New(10 * time.Minute) })
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "old")
+				ackAll(t, sub, "old")
+				e.Advance(11 * time.Minute)
+				e.Publish(t, topic, "", "young")
+				ackAll(t, sub, "young")
+				seekToTime(t, e, sub, time.Unix(0, 0))
+				expectDelivery(t, e, sub, "young")
+				expectSilence(t, e, sub)
+			})
+			t.Run("a snapshot retains", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "before")
+				ackAll(t, sub, "before")
+				e.Publish(t, topic, "", "kept")
+				snapshot := snapshotOf(t, e, sub)
+				ackAll(t, sub, "kept")
+				seekToSnapshot(t, e, sub, snapshot)
+				expectDelivery(t, e, sub, "kept")
+				expectSilence(t, e, sub)
+			})
+		},
+	},
+	{
+		ID:       "L4",
+		Sentence: "A time in the future acknowledges all that was published so far and nothing later, even with a publish time before it.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, retainingAcked)
+			e.Publish(t, topic, "", "outstanding")
+			first := oneDelivery(t, e, sub)
+			e.Publish(t, topic, "", "waiting")
+			seekToTime(t, e, sub, time.Now().Add(day))
+			expectSilence(t, e, sub)
+			e.Publish(t, topic, "", "new")
+			expectDelivery(t, e, sub, "new")
+			// Acknowledged, not dropped: what is retained comes back.
+			seekToTime(t, e, sub, first.GetMessage().GetPublishTime().AsTime())
+			expectDelivery(t, e, sub, "outstanding", "waiting", "new")
+		},
+	},
+	{
+		ID:       "L5",
+		Sentence: "Outstanding messages that the seek acknowledges are not redelivered; their later acks succeed without effect, with exactly-once they fail.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			t.Run("at least once", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "acked", "nacked", "expired")
+				messages := expectDelivery(t, e, sub, "acked", "nacked", "expired")
+				seekToTime(t, e, sub, time.Now().Add(day))
+				e.Ack(t, sub, messages[0])
+				e.Nack(t, sub, messages[1])
+				expectSilence(t, e, sub)
+				e.Advance(11 * time.Second)
+				expectSilence(t, e, sub)
+				e.Ack(t, sub, messages...)
+			})
+			t.Run("exactly once", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, ExactlyOnce)
+				e.Publish(t, topic, "", "m")
+				m := oneDelivery(t, e, sub)
+				seekToTime(t, e, sub, time.Now().Add(day))
+				err := e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: []string{m.GetAckId()}})
+				WantCode(t, err, codes.InvalidArgument)
+				if apiError, ok := errors.AsType[*apierror.APIError](err); ok {
+					want := map[string]string{m.GetAckId(): "PERMANENT_FAILURE_INVALID_ACK_ID"}
+					if diff := cmp.Diff(want, apiError.Metadata()); diff != "" {
+						t.Errorf("metadata of the error (-want +got):\n%s", diff)
+					}
+				}
+				e.Advance(61 * time.Second)
+				expectSilence(t, e, sub)
+			})
+		},
+	},
+	{
+		ID:       "L6",
+		Sentence: "Outstanding messages that stay unacknowledged lose their lease and are delivered again.",
+		Run: func(t *testing.T, e *Env) {
+			long := func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 600 }
+			t.Run("time", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, long)
+				e.Publish(t, topic, "", "m")
+				first := oneDelivery(t, e, sub)
+				seekToTime(t, e, sub, first.GetMessage().GetPublishTime().AsTime())
+				again := oneDelivery(t, e, sub)
+				if again.GetAckId() == first.GetAckId() {
+					t.Errorf("got ack id %q again, want a new one", first.GetAckId())
+				}
+				if got, want := again.GetMessage().GetMessageId(), first.GetMessage().GetMessageId(); got != want {
+					t.Errorf("got message %q, want %q", got, want)
+				}
+				e.Ack(t, sub, again)
+				expectSilence(t, e, sub)
+			})
+			t.Run("snapshot", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, long)
+				e.Publish(t, topic, "", "m")
+				snapshot := snapshotOf(t, e, sub)
+				oneDelivery(t, e, sub)
+				seekToSnapshot(t, e, sub, snapshot)
+				expectDelivery(t, e, sub, "m")
+			})
+			t.Run("stream", func(t *testing.T) { // whose only credit the lost lease gives back
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic)
+				e.Publish(t, topic, "", "m")
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				stream, err := e.Subs.StreamingPull(ctx)
+				if err != nil {
+					t.Fatalf("StreamingPull: %v", err)
+				}
+				if err := stream.Send(&pubsubpb.StreamingPullRequest{
+					Subscription: sub, StreamAckDeadlineSeconds: 600, MaxOutstandingMessages: 1,
+				}); err != nil {
+					t.Fatalf("Send: %v", err)
+				}
+				for range 2 {
+					var got []*pubsubpb.ReceivedMessage
+					for len(got) == 0 {
+						response, err := stream.Recv()
+						if err != nil {
+							t.Fatalf("Recv: %v", err)
+						}
+						got = response.GetReceivedMessages()
+					}
+					seekToTime(t, e, sub, got[0].GetMessage().GetPublishTime().AsTime())
+				}
+			})
+		},
+	},
+	{
+		ID:       "L7",
+		Sentence: "A seek is done when the call returns, except for messages already on the wire.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, retainingAcked)
+			texts := make([]string, 50)
+			for i := range texts {
+				texts[i] = string(rune('A' + i))
+			}
+			e.Publish(t, topic, "", texts...)
+			begin := oneDelivery(t, e, sub).GetMessage().GetPublishTime().AsTime()
+			for range 3 {
+				seekToTime(t, e, sub, time.Now().Add(day))
+				expectSilence(t, e, sub)
+				seekToTime(t, e, sub, begin)
+				expectDelivery(t, e, sub, texts...)
+			}
+		},
+	},
+	{
+		ID:       "L8",
+		Sentence: "A snapshot keeps the messages unacknowledged at its creation and all published to the topic later, until it expires or is deleted.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic, retaining(10*time.Minute))
+			e.Publish(t, topic, "", "acked", "waiting", "outstanding")
+			for _, m := range expectDelivery(t, e, sub, "acked", "waiting", "outstanding") {
+				switch string(m.GetMessage().GetData()) {
+				case "acked":
+					e.Ack(t, sub, m)
+				case "waiting":
+					e.Nack(t, sub, m)
+				}
+			}
+			snapshot := snapshotOf(t, e, sub)
+			e.Ack(t, sub, expectDelivery(t, e, sub, "waiting")...)
+			e.Publish(t, topic, "", "later")
+			e.Ack(t, sub, expectDelivery(t, e, sub, "later")...)
+			// Longer than any subscription would keep them, and without the subscription it was made from.
+			e.Advance(day)
+			if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}); err != nil {
+				t.Fatalf("DeleteSubscription: %v", err)
+			}
+			other := e.Subscription(t, topic)
+			expectSilence(t, e, other)
+			seekToSnapshot(t, e, other, snapshot)
+			e.Ack(t, other, expectDelivery(t, e, other, "waiting", "outstanding", "later")...)
+			expectSilence(t, e, other)
+			e.Advance(6*day - time.Minute)
+			seekToSnapshot(t, e, other, snapshot)
+			expectDelivery(t, e, other, "waiting", "outstanding", "later")
+		},
+	},
+	{
+		ID:       "L9",
+		Sentence: "Seek to a snapshot makes exactly its messages unacknowledged and all others acknowledged, also for another subscription of the topic.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub, other := e.Subscription(t, topic), e.Subscription(t, topic)
+			e.Publish(t, topic, "", "a", "b", "c")
+			for _, m := range expectDelivery(t, e, sub, "a", "b", "c") {
+				if string(m.GetMessage().GetData()) == "a" {
+					e.Ack(t, sub, m)
+				}
+			}
+			snapshot := snapshotOf(t, e, sub)
+			e.Publish(t, topic, "", "d")
+			e.Ack(t, sub, expectDelivery(t, e, sub, "d")...)
+			for _, m := range expectDelivery(t, e, other, "a", "b", "c", "d") {
+				switch string(m.GetMessage().GetData()) {
+				case "a":
+					e.Nack(t, other, m) // the seek acknowledges it
+				case "c":
+					e.Ack(t, other, m) // the seek brings it back
+				}
+			}
+			for _, test := range []struct{ name, sub string }{
+				{"the same", sub},
+				{"another", other},
+				{"created later", e.Subscription(t, topic)},
+				{"the same again", sub},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					seekToSnapshot(t, e, test.sub, snapshot)
+					e.Ack(t, test.sub, expectDelivery(t, e, test.sub, "b", "c", "d")...)
+					expectSilence(t, e, test.sub)
+				})
+			}
+		},
+	},
+	{
+		ID:       "L10",
+		Sentence: "A snapshot lives for 7 days less the age of the oldest unacknowledged message; with under 1 hour left it is FAILED_PRECONDITION.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub, acking := e.Subscription(t, topic), e.Subscription(t, topic)
+			var moved time.Duration
+			pass := func(d time.Duration) {
+				e.Advance(d)
+				moved += d
+			}
+			wantLife := func(when, sub string, want time.Duration) {
+				t.Helper()
+				snapshot, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: e.Name("snapshots"), Subscription: sub})
+				if err != nil {
+					t.Fatalf("CreateSnapshot %s: %v", when, err)
+				}
+				got := snapshot.GetExpireTime().AsTime().Sub(time.Now().Add(moved))
+				if (got - want).Abs() > 10*time.Second {
+					t.Errorf("%s: expires in %v, want %v", when, got, want)
+				}
+			}
+			wantLife("without messages", sub, 7*day)
+			e.Publish(t, topic, "", "oldest")
+			pass(day)
+			e.Publish(t, topic, "", "younger")
+			pass(day)
+			wantLife("after two days", sub, 5*day)
+			for _, m := range expectDelivery(t, e, acking, "oldest", "younger") {
+				if string(m.GetMessage().GetData()) == "oldest" {
+					wantLife("with all outstanding", acking, 5*day)
+					e.Ack(t, acking, m)
+				}
+			}
+			wantLife("with the oldest acknowledged", acking, 6*day)
+			pass(5*day - 90*time.Minute)
+			wantLife("with 90 minutes left", sub, 90*time.Minute)
+			pass(31 * time.Minute)
+			refused := e.Name("snapshots")
+			_, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: refused, Subscription: sub})
+			WantCode(t, err, codes.FailedPrecondition)
+			_, err = e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: refused})
+			WantCode(t, err, codes.NotFound)
+		},
+	},
+	{
+		ID:       "L11",
+		Sentence: "An expired snapshot is gone: NOT_FOUND.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			sub := e.Subscription(t, e.Topic(t))
+			snapshot := snapshotOf(t, e, sub)
+			e.Advance(7*day - time.Minute)
+			if _, err := e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: snapshot}); err != nil {
+				t.Fatalf("GetSnapshot a minute before: %v", err)
+			}
+			e.Advance(2 * time.Minute)
+			wantSnapshotGone(t, e, sub, snapshot)
+			// The name is free.
+			if _, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: snapshot, Subscription: sub}); err != nil {
+				t.Errorf("CreateSnapshot with the name of an expired one: %v", err)
+			}
+		},
+	},
+	{
+		ID:       "L12",
+		Sentence: "CreateSnapshot on a missing subscription is NOT_FOUND, on a detached one FAILED_PRECONDITION.",
+		Run: func(t *testing.T, e *Env) {
+			detached := e.Subscription(t, e.Topic(t))
+			if _, err := e.Topics.DetachSubscription(t.Context(), &pubsubpb.DetachSubscriptionRequest{Subscription: detached}); err != nil {
+				t.Fatalf("DetachSubscription: %v", err)
+			}
+			for _, test := range []struct {
+				name, sub string
+				want      codes.Code
+			}{
+				{"missing", e.Name("subscriptions"), codes.NotFound},
+				{"detached", detached, codes.FailedPrecondition},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					name := e.Name("snapshots")
+					_, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: name, Subscription: test.sub})
+					WantCode(t, err, test.want)
+					_, err = e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: name})
+					WantCode(t, err, codes.NotFound)
+				})
+			}
+		},
+	},
+	{
+		ID:       "L13",
+		Sentence: "Deleting a snapshot frees what only it retained.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			sub := e.Subscription(t, topic)
+			e.Publish(t, topic, "", "m")
+			first, second := snapshotOf(t, e, sub), snapshotOf(t, e, sub)
+			remove := func(snapshot string) {
+				if err := e.Subs.DeleteSnapshot(t.Context(), &pubsubpb.DeleteSnapshotRequest{Snapshot: snapshot}); err != nil {
+					t.Fatalf("DeleteSnapshot: %v", err)
+				}
+			}
+			e.Ack(t, sub, oneDelivery(t, e, sub))
+			remove(first)
+			wantSnapshotGone(t, e, sub, first)
+			seekToSnapshot(t, e, sub, second) // which retains it, too
+			e.Ack(t, sub, oneDelivery(t, e, sub))
+			remove(second)
+			wantSnapshotGone(t, e, sub, second)
+			// Neither by time nor by a new snapshot of the name does it come back.
+			seekToTime(t, e, sub, time.Unix(0, 0))
+			expectSilence(t, e, sub)
+			if _, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: second, Subscription: sub}); err != nil {
+				t.Fatalf("CreateSnapshot: %v", err)
+			}
+			seekToSnapshot(t, e, sub, second)
+			expectSilence(t, e, sub)
+		},
+	},
+	{
+		ID:       "L14",
+		Sentence: "GetSnapshot, ListSnapshots, ListTopicSnapshots and UpdateSnapshot work; with its topic deleted a snapshot names _deleted-topic_.",
+		Run: func(t *testing.T, e *Env) {
+			topic := e.Topic(t)
+			name := e.Name("snapshots")
+			created, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{
+				Name: name, Subscription: e.Subscription(t, topic), Labels: map[string]string{"a": "1"},
+			})
+			if err != nil {
+				t.Fatalf("CreateSnapshot: %v", err)
+			}
+			other := snapshotOf(t, e, e.Subscription(t, e.Topic(t)))
+			get := func() []any {
+				got, err := e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: name})
+				if err != nil {
+					t.Fatalf("GetSnapshot: %v", err)
+				}
+				return []any{got.GetName(), got.GetTopic(), got.GetLabels(), got.GetExpireTime().AsTime()}
+			}
+			expire := created.GetExpireTime().AsTime()
+			want := []any{name, topic, map[string]string{"a": "1"}, expire}
+			if diff := cmp.Diff(want, []any{created.GetName(), created.GetTopic(), created.GetLabels(), expire}); diff != "" {
+				t.Errorf("created (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want, get()); diff != "" {
+				t.Errorf("GetSnapshot (-want +got):\n%s", diff)
+			}
+
+			listed := listedSnapshots(t, e)
+			if !slices.Contains(listed, name) || !slices.Contains(listed, other) {
+				t.Errorf("ListSnapshots: got %q, want it to have %q and %q", listed, name, other)
+			}
+			var ofTopic []string
+			for it := e.Topics.ListTopicSnapshots(t.Context(), &pubsubpb.ListTopicSnapshotsRequest{Topic: topic}); ; {
+				next, err := it.Next()
+				if errors.Is(err, iterator.Done) {
+					break
+				}
+				if err != nil {
+					t.Fatalf("ListTopicSnapshots: %v", err)
+				}
+				ofTopic = append(ofTopic, next)
+			}
+			if diff := cmp.Diff([]string{name}, ofTopic); diff != "" {
+				t.Errorf("ListTopicSnapshots (-want +got):\n%s", diff)
+			}
+
+			updated, err := e.Subs.UpdateSnapshot(t.Context(), &pubsubpb.UpdateSnapshotRequest{
+				Snapshot:   &pubsubpb.Snapshot{Name: name, Labels: map[string]string{"b": "2"}},
+				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}},
+			})
+			if err != nil {
+				t.Fatalf("UpdateSnapshot: %v", err)
+			}
+			want[2] = map[string]string{"b": "2"}
+			if diff := cmp.Diff(want, []any{updated.GetName(), updated.GetTopic(), updated.GetLabels(), updated.GetExpireTime().AsTime()}); diff != "" {
+				t.Errorf("UpdateSnapshot (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(want, get()); diff != "" {
+				t.Errorf("GetSnapshot after the update (-want +got):\n%s", diff)
+			}
+
+			if err := e.Topics.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: topic}); err != nil {
+				t.Fatalf("DeleteTopic: %v", err)
+			}
+			want[1] = deletedTopic
+			if diff := cmp.Diff(want, get()); diff != "" {
+				t.Errorf("GetSnapshot without its topic (-want +got):\n%s", diff)
+			}
+		},
+	},
+	{
+		ID:       "L15",
+		Sentence: "Retry delays and runs of ordering keys are cleared by a seek.",
+		Clock:    true,
+		Run: func(t *testing.T, e *Env) {
+			t.Run("delay", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, func(s *pubsubpb.Subscription) {
+					s.RetryPolicy = &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(100 * time.Second), MaximumBackoff: durationpb.New(10 * time.Minute)}
+				})
+				e.Publish(t, topic, "", "m")
+				e.Nack(t, sub, oneDelivery(t, e, sub))
+				e.Advance(101 * time.Second)
+				m := oneDelivery(t, e, sub)
+				e.Nack(t, sub, m) // 200 s from now
+				expectSilence(t, e, sub)
+				seekToTime(t, e, sub, m.GetMessage().GetPublishTime().AsTime())
+				e.Nack(t, sub, oneDelivery(t, e, sub))
+				// The backoff begins anew as well: with the old count it would be 400 s.
+				expectSilence(t, e, sub)
+				e.Advance(101 * time.Second)
+				expectDelivery(t, e, sub, "m")
+			})
+			t.Run("run", func(t *testing.T) {
+				topic := e.Topic(t)
+				sub := e.Subscription(t, topic, Ordered, func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 600 })
+				e.Publish(t, topic, "key", "1", "2")
+				run := expectDelivery(t, e, sub, "1", "2")
+				e.Publish(t, topic, "key", "3")
+				expectSilence(t, e, sub)
+				seekToTime(t, e, sub, run[0].GetMessage().GetPublishTime().AsTime())
+				wantRun := func(want ...string) {
+					t.Helper()
+					if diff := cmp.Diff(want, Texts(expectDelivery(t, e, sub, want...))); diff != "" {
+						t.Errorf("order (-want +got):\n%s", diff)
+					}
+				}
+				wantRun("1", "2", "3")
+				seekToTime(t, e, sub, time.Now().Add(day))
+				e.Publish(t, topic, "key", "4") // it does not wait for those that the seek has acknowledged
+				wantRun("4")
+			})
+		},
+	},
+}
+
+// listedSnapshots are the names of all snapshots of the project.
+func listedSnapshots(t *testing.T, e *Env) (names []string) {
+	t.Helper()
+	for it := e.Subs.ListSnapshots(t.Context(), &pubsubpb.ListSnapshotsRequest{Project: "projects/" + e.Project}); ; {
+		next, err := it.Next()
+		if errors.Is(err, iterator.Done) {
+			return names
+		}
+		if err != nil {
+			t.Fatalf("ListSnapshots: %v", err)
+		}
+		names = append(names, next.GetName())
+	}
+}
+
+// wantSnapshotGone fails the test when anything still knows the snapshot.
+func wantSnapshotGone(t *testing.T, e *Env, sub, snapshot string) {
+	t.Helper()
+	_, err := e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: snapshot})
+	WantCode(t, err, codes.NotFound)
+	_, err = e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshot}})
+	WantCode(t, err, codes.NotFound)
+	WantCode(t, e.Subs.DeleteSnapshot(t.Context(), &pubsubpb.DeleteSnapshotRequest{Snapshot: snapshot}), codes.NotFound)
+	if listed := listedSnapshots(t, e); slices.Contains(listed, snapshot) {
+		t.Errorf("ListSnapshots still has %q", snapshot)
+	}
+}
+
+// oneDelivery waits for the next message of a subscription.
+func oneDelivery(t *testing.T, e *Env, sub string) *pubsubpb.ReceivedMessage {
+	t.Helper()
+	for range 5 { // each waits for a second, unless the target is prompt
+		if got := e.Pull(t, sub, 1); len(got) > 0 {
+			return got[0]
+		}
+	}
+	t.Fatal("got no message, want one")
+	return nil
+}
+
+// expectDelivery waits for messages with these texts, in any order, and no
+// others with them. It answers them in the order in which they came.
+func expectDelivery(t *testing.T, e *Env, sub string, texts ...string) (messages []*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	for empty := 0; len(messages) < len(texts) && empty < 5; {
+		got := e.Pull(t, sub, 1000)
+		if len(got) == 0 {
+			empty++
+		}
+		messages = append(messages, got...)
+	}
+	want, got := slices.Sorted(slices.Values(texts)), slices.Sorted(slices.Values(Texts(messages)))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("messages (-want +got):\n%s", diff)
+	}
+	return messages
+}
+
+// expectSilence fails the test when a subscription delivers anything. It waits
+// also where the target is prompt: what comes late has come, too.
+func expectSilence(t *testing.T, e *Env, sub string) {
+	t.Helper()
+	wait := time.Second
+	if e.Prompt {
+		wait = 200 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000}, singleTry)
+	if err != nil && status.Code(err) != codes.DeadlineExceeded {
+		t.Fatalf("Pull: %v", err)
+	}
+	if got := response.GetReceivedMessages(); len(got) > 0 {
+		t.Errorf("got %q, want no message", Texts(got))
+	}
+}

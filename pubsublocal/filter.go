@@ -1,0 +1,274 @@
+package pubsublocal
+
+import (
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const maxFilter = 256 // bytes; it also bounds the recursion of the parser
+
+// filter decides by its attributes whether a message is for a subscription (E3).
+// The nil filter takes every message.
+type filter func(attributes map[string]string) bool
+
+func (f filter) match(attributes map[string]string) bool { return f == nil || f(attributes) }
+
+// parseFilter reads a filter of the filter language:
+//
+//	filter     = term { "AND" term } | term { "OR" term }
+//	term       = comparison | ( "NOT" | "-" ) term | "(" filter ")"
+//	comparison = "attributes" ":" key
+//	           | "attributes" "." key ( "=" | "!=" ) literal
+//	           | "hasPrefix" "(" "attributes" "." key "," literal ")"
+//	key        = literal | letters, digits, "_" and "-"
+//	literal    = a string in double quotes, with escapes
+//
+// The empty text is the filter that takes every message. A text that is too
+// long or not in the language is INVALID_ARGUMENT (E1, E2).
+func parseFilter(text string) (filter, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(text) > maxFilter {
+		return nil, status.Errorf(codes.InvalidArgument, "The filter is too long. The length is %d bytes, but the maximum allowed is %d.",
+			len(text), maxFilter)
+	}
+	p := &filterParser{text: text}
+	f, err := p.filter()
+	if err == nil && !p.atEnd() {
+		err = p.expected("AND, OR or the end")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+type filterParser struct {
+	text string
+	pos  int
+}
+
+func (p *filterParser) filter() (filter, error) {
+	first, err := p.term()
+	if err != nil {
+		return nil, err
+	}
+	terms, operator := []filter{first}, ""
+	for {
+		switch {
+		case operator != "OR" && p.takeWord("AND"):
+			operator = "AND"
+		case operator != "AND" && p.takeWord("OR"):
+			operator = "OR"
+		case operator == "OR": // an AND that is left here fails in the caller: E12
+			return anyOf(terms), nil
+		default:
+			return allOf(terms), nil
+		}
+		next, err := p.term()
+		if err != nil {
+			return nil, err
+		}
+		terms = append(terms, next)
+	}
+}
+
+func allOf(terms []filter) filter {
+	return func(attributes map[string]string) bool {
+		for _, term := range terms {
+			if !term(attributes) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func anyOf(terms []filter) filter {
+	return func(attributes map[string]string) bool {
+		for _, term := range terms {
+			if term(attributes) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func (p *filterParser) term() (filter, error) {
+	switch {
+	case p.take("-"), p.takeWord("NOT"): // E11
+		f, err := p.term()
+		if err != nil {
+			return nil, err
+		}
+		return func(attributes map[string]string) bool { return !f(attributes) }, nil
+	case p.take("("):
+		f, err := p.filter()
+		if err == nil && !p.take(")") {
+			err = p.expected("AND, OR or )")
+		}
+		return f, err
+	case p.takeWord("hasPrefix"):
+		return p.hasPrefix()
+	case p.takeWord("attributes"):
+		return p.attributes()
+	default: // E9, E10, E15
+		return nil, p.expected("attributes, hasPrefix, NOT, - or (")
+	}
+}
+
+// attributes reads what follows that word.
+func (p *filterParser) attributes() (filter, error) {
+	start := p.pos
+	if p.take(":") { // E5
+		key, err := p.key()
+		return func(attributes map[string]string) bool {
+			_, ok := attributes[key]
+			return ok
+		}, err
+	}
+	p.pos = start
+	key, err := p.member()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case p.take("="): // E6
+		want, err := p.literal()
+		return func(attributes map[string]string) bool {
+			got, ok := attributes[key]
+			return ok && got == want
+		}, err
+	case p.take("!="): // E7
+		unwanted, err := p.literal()
+		return func(attributes map[string]string) bool {
+			got, ok := attributes[key]
+			return !ok || got != unwanted
+		}, err
+	default:
+		return nil, p.expected("= or !=")
+	}
+}
+
+// hasPrefix reads what follows that word (E8, E9).
+func (p *filterParser) hasPrefix() (filter, error) {
+	if !p.take("(") {
+		return nil, p.expected("(")
+	}
+	if !p.takeWord("attributes") {
+		return nil, p.expected("attributes")
+	}
+	key, err := p.member()
+	if err != nil {
+		return nil, err
+	}
+	if !p.take(",") {
+		return nil, p.expected(",")
+	}
+	prefix, err := p.literal()
+	if err != nil {
+		return nil, err
+	}
+	if !p.take(")") {
+		return nil, p.expected(")")
+	}
+	return func(attributes map[string]string) bool {
+		got, ok := attributes[key]
+		return ok && strings.HasPrefix(got, prefix)
+	}, nil
+}
+
+// member reads a dot and a key. They and the word before stand without spaces.
+func (p *filterParser) member() (string, error) {
+	if !strings.HasPrefix(p.text[p.pos:], ".") {
+		return "", p.expected(". and a key")
+	}
+	p.pos++
+	if p.pos < len(p.text) && isFilterSpace(p.text[p.pos]) {
+		return "", p.expected("a key")
+	}
+	return p.key()
+}
+
+// key reads a key, which needs quotes if it has other characters than these (E13).
+func (p *filterParser) key() (string, error) {
+	p.skipSpace()
+	end := p.pos
+	for end < len(p.text) && (isWordByte(p.text[end]) || p.text[end] == '-') {
+		end++
+	}
+	if end == p.pos {
+		return p.literal()
+	}
+	key := p.text[p.pos:end]
+	p.pos = end
+	return key, nil
+}
+
+// literal reads a string in double quotes. Its escapes are those of a Go string (E14).
+func (p *filterParser) literal() (string, error) {
+	if !p.take(`"`) {
+		return "", p.expected("a string in double quotes")
+	}
+	var value []byte
+	for p.pos < len(p.text) {
+		if p.text[p.pos] == '"' {
+			p.pos++
+			return string(value), nil
+		}
+		r, isRune, rest, err := strconv.UnquoteChar(p.text[p.pos:], '"')
+		switch {
+		case err != nil:
+			return "", p.expected("an escape sequence")
+		case isRune:
+			value = append(value, string(r)...)
+		default: // \xXX and octal are bytes
+			value = append(value, byte(r&0xff))
+		}
+		p.pos = len(p.text) - len(rest)
+	}
+	return "", p.expected(`"`)
+}
+
+// take reads a symbol if it comes next, after any space.
+func (p *filterParser) take(symbol string) bool {
+	p.skipSpace()
+	if !strings.HasPrefix(p.text[p.pos:], symbol) {
+		return false
+	}
+	p.pos += len(symbol)
+	return true
+}
+
+// takeWord is take for a word: ORDER is not OR.
+func (p *filterParser) takeWord(word string) bool {
+	start := p.pos
+	if p.take(word) && (p.pos == len(p.text) || !isWordByte(p.text[p.pos])) {
+		return true
+	}
+	p.pos = start
+	return false
+}
+
+func (p *filterParser) atEnd() bool {
+	p.skipSpace()
+	return p.pos == len(p.text)
+}
+
+func (p *filterParser) skipSpace() {
+	for p.pos < len(p.text) && isFilterSpace(p.text[p.pos]) {
+		p.pos++
+	}
+}
+
+func (p *filterParser) expected(what string) error {
+	return status.Errorf(codes.InvalidArgument, "The filter does not parse at byte %d: expected %s. You passed %q.", p.pos, what, p.text)
+}
+
+func isWordByte(c byte) bool    { return isLetter(c) || isDigit(c) || c == '_' }
+func isFilterSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }

@@ -1,0 +1,72 @@
+package pubsublocal
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+	"unique"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// message is a published message. It never changes, and all subscriptions
+// share it.
+type message struct {
+	id      uint64 // increases in the order of publishing, over the whole server
+	time    int64  // publish_time in milliseconds since 1970; never less than that of a lower id of the topic
+	key     unique.Handle[string]
+	encoded []byte // the PubsubMessage as it is delivered
+}
+
+var noKey = unique.Make("")
+
+func (m *message) publishTime() time.Time { return time.UnixMilli(m.time).UTC() }
+
+// decode answers the message as the API has it.
+func (m *message) decode() (*pubsubpb.PubsubMessage, error) {
+	decoded := new(pubsubpb.PubsubMessage)
+	if err := proto.Unmarshal(m.encoded, decoded); err != nil {
+		return nil, fmt.Errorf("decode message %d: %w", m.id, err)
+	}
+	return decoded, nil
+}
+
+// draft is a message that has no id yet.
+type draft struct {
+	key        string
+	attributes map[string]string // for filters
+	encoded    []byte            // without id and time, with room for them
+}
+
+// maxStampSize is how many bytes stamp appends at most.
+const maxStampSize = 2 + 20 + 2 + 6 + 1 + 5 + 1
+
+// newDraft encodes what a publisher sent; an id and a time in it are not kept.
+func newDraft(m *pubsubpb.PubsubMessage) (draft, error) {
+	m.MessageId, m.PublishTime = "", nil
+	encoded, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, proto.Size(m)+maxStampSize), m)
+	if err != nil {
+		return draft{}, fmt.Errorf("encode message: %w", err)
+	}
+	return draft{key: m.GetOrderingKey(), attributes: m.GetAttributes(), encoded: encoded}, nil
+}
+
+// stamp makes a message of a draft. Fields of an encoded message may come in any
+// order, so the id and the time are appended.
+func (d *draft) stamp(id uint64, publishTime int64) *message {
+	const messageID, publishTimeField, seconds, nanos = 3, 4, 1, 2
+	b := protowire.AppendTag(d.encoded, messageID, protowire.BytesType)
+	b = protowire.AppendString(b, strconv.FormatUint(id, 10))
+	var timestamp [16]byte
+	ts := protowire.AppendTag(timestamp[:0], seconds, protowire.VarintType)
+	ts = protowire.AppendVarint(ts, uint64(publishTime/1000)) //nolint:gosec // after 1970
+	if ms := publishTime % 1000; ms != 0 {
+		ts = protowire.AppendTag(ts, nanos, protowire.VarintType)
+		ts = protowire.AppendVarint(ts, uint64(ms*1_000_000)) //nolint:gosec // positive
+	}
+	b = protowire.AppendTag(b, publishTimeField, protowire.BytesType)
+	b = protowire.AppendBytes(b, ts)
+	return &message{id: id, time: publishTime, key: unique.Make(d.key), encoded: b}
+}

@@ -1,0 +1,301 @@
+package pubsublocal
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// publisherService is google.pubsub.v1.Publisher.
+type publisherService struct {
+	pubsubpb.UnimplementedPublisherServer
+
+	server *Server
+}
+
+// CreateTopic implements google.pubsub.v1.Publisher.
+func (p *publisherService) CreateTopic(_ context.Context, r *pubsubpb.Topic) (*pubsubpb.Topic, error) {
+	if _, _, err := parseName(topics, r.GetName()); err != nil {
+		return nil, err
+	}
+	cfg := proto.CloneOf(r)
+	s := p.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.topics.get(r.GetName()) != nil {
+		return nil, alreadyExists("topic", r.GetName())
+	}
+	if err := normalizeTopic(cfg); err != nil {
+		return nil, err
+	}
+	if err := s.schemas.check(cfg.GetSchemaSettings()); err != nil {
+		return nil, err
+	}
+	t := newTopic(s, cfg)
+	s.topics.set(t.name, t)
+	return t.config(), s.journal.topic(t).wait()
+}
+
+// UpdateTopic implements google.pubsub.v1.Publisher.
+func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopicRequest) (*pubsubpb.Topic, error) {
+	if err := checkReference(topics, r.GetTopic().GetName()); err != nil {
+		return nil, err
+	}
+	s := p.server
+	s.mu.Lock() // updates take turns
+	defer s.mu.Unlock()
+	t := s.topics.get(r.GetTopic().GetName())
+	if t == nil {
+		return nil, notFound("topic", r.GetTopic().GetName())
+	}
+	t.mu.Lock()
+	current := t.cfg
+	t.mu.Unlock()
+	cfg, err := patchTopic(current, r)
+	if err != nil {
+		return nil, err
+	}
+	if !proto.Equal(cfg.GetSchemaSettings(), current.GetSchemaSettings()) {
+		if err := s.schemas.check(cfg.GetSchemaSettings()); err != nil {
+			return nil, err
+		}
+	}
+	t.setConfig(cfg)
+	return t.config(), s.journal.topic(t).wait()
+}
+
+// GetTopic implements google.pubsub.v1.Publisher.
+func (p *publisherService) GetTopic(_ context.Context, r *pubsubpb.GetTopicRequest) (*pubsubpb.Topic, error) {
+	if err := checkReference(topics, r.GetTopic()); err != nil {
+		return nil, err
+	}
+	t, err := p.server.topic(r.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	return t.config(), nil
+}
+
+// ListTopics implements google.pubsub.v1.Publisher.
+func (p *publisherService) ListTopics(_ context.Context, r *pubsubpb.ListTopicsRequest) (*pubsubpb.ListTopicsResponse, error) {
+	found, next, err := list(&p.server.topics, r.GetProject(), r.GetPageSize(), r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	response := &pubsubpb.ListTopicsResponse{NextPageToken: next}
+	for _, t := range found {
+		response.Topics = append(response.Topics, t.config())
+	}
+	return response, nil
+}
+
+// ListTopicSubscriptions implements google.pubsub.v1.Publisher.
+func (p *publisherService) ListTopicSubscriptions(_ context.Context, r *pubsubpb.ListTopicSubscriptionsRequest) (*pubsubpb.ListTopicSubscriptionsResponse, error) {
+	if err := checkReference(topics, r.GetTopic()); err != nil {
+		return nil, err
+	}
+	t, err := p.server.topic(r.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	all, _ := t.attached()
+	names, next, err := page(all, func(name string) string { return name }, r.GetPageSize(), r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	return &pubsubpb.ListTopicSubscriptionsResponse{Subscriptions: names, NextPageToken: next}, nil
+}
+
+// ListTopicSnapshots implements google.pubsub.v1.Publisher.
+func (p *publisherService) ListTopicSnapshots(_ context.Context, r *pubsubpb.ListTopicSnapshotsRequest) (*pubsubpb.ListTopicSnapshotsResponse, error) {
+	if err := checkReference(topics, r.GetTopic()); err != nil {
+		return nil, err
+	}
+	t, err := p.server.topic(r.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	_, all := t.attached()
+	names, next, err := page(all, func(name string) string { return name }, r.GetPageSize(), r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	return &pubsubpb.ListTopicSnapshotsResponse{Snapshots: names, NextPageToken: next}, nil
+}
+
+// DeleteTopic implements google.pubsub.v1.Publisher.
+func (p *publisherService) DeleteTopic(_ context.Context, r *pubsubpb.DeleteTopicRequest) (*emptypb.Empty, error) {
+	if err := checkReference(topics, r.GetTopic()); err != nil {
+		return nil, err
+	}
+	s := p.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.topics.get(r.GetTopic())
+	if t == nil {
+		return nil, notFound("topic", r.GetTopic())
+	}
+	s.topics.remove(t.name)
+	t.close()
+	s.policies.forget(t.name)
+	return &emptypb.Empty{}, s.journal.deleted(t.name).wait()
+}
+
+// DetachSubscription implements google.pubsub.v1.Publisher.
+func (p *publisherService) DetachSubscription(_ context.Context, r *pubsubpb.DetachSubscriptionRequest) (*pubsubpb.DetachSubscriptionResponse, error) {
+	if err := checkReference(subscriptions, r.GetSubscription()); err != nil {
+		return nil, err
+	}
+	sub, err := p.server.subscription(r.GetSubscription())
+	if err != nil {
+		return nil, err
+	}
+	sub.topic.remove(sub)
+	sub.detach()
+	return &pubsubpb.DetachSubscriptionResponse{}, p.server.journal.subscription(sub).wait()
+}
+
+// Publish implements google.pubsub.v1.Publisher.
+func (p *publisherService) Publish(_ context.Context, r *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
+	if err := checkReference(topics, r.GetTopic()); err != nil {
+		return nil, err
+	}
+	t, err := p.server.topic(r.GetTopic())
+	if err != nil {
+		return nil, err
+	}
+	const maxBody = 10 << 20 // [B3]
+	size := proto.Size(r)
+	if size > maxBody {
+		return nil, status.Errorf(codes.InvalidArgument, "Request payload size exceeds the limit: %d bytes.", maxBody)
+	}
+	if err := checkPublish(r, size); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	settings := t.cfg.GetSchemaSettings()
+	t.mu.Unlock()
+	drafts := make([]draft, len(r.GetMessages()))
+	for i, m := range r.GetMessages() {
+		if settings != nil {
+			if err := p.server.stampSchema(settings, m); err != nil {
+				return nil, err
+			}
+		}
+		if drafts[i], err = newDraft(m); err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+	}
+	published, err := t.publish(drafts)
+	if err != nil {
+		return nil, err
+	}
+	response := &pubsubpb.PublishResponse{MessageIds: make([]string, len(published))}
+	for i, m := range published {
+		response.MessageIds[i] = strconv.FormatUint(m.id, 10)
+	}
+	return response, nil
+}
+
+// stampSchema checks a message against the schema of its topic, and says in its
+// attributes which revision it fits. [M12, M13]
+func (s *Server) stampSchema(settings *pubsubpb.SchemaSettings, m *pubsubpb.PubsubMessage) error {
+	revision, err := s.schemas.validate(settings, m.GetData())
+	if err != nil {
+		return err
+	}
+	if m.Attributes == nil {
+		m.Attributes = map[string]string{}
+	}
+	m.Attributes["googclient_schemaencoding"] = settings.GetEncoding().String()
+	m.Attributes["googclient_schemaname"] = settings.GetSchema()
+	m.Attributes["googclient_schemarevisionid"] = revision
+	return nil
+}
+
+// deadLetterTopic answers where dead letters go; nil: nowhere, or that topic is gone.
+func (s *subscription) deadLetterTopic() *topic {
+	policy := s.cfg.GetDeadLetterPolicy()
+	if policy == nil {
+		return nil
+	}
+	t, err := s.server.topic(policy.GetDeadLetterTopic())
+	if err != nil {
+		return nil // [K9]
+	}
+	return t
+}
+
+// forward publishes a delivery to the dead-letter topic, and acknowledges it.
+// No lock is held: the topic has its own, which comes before that of s.
+func (s *subscription) forward(d *delivery) {
+	s.mu.Lock()
+	to, attempts, open := s.deadLetterTopic(), d.attempts, s.closed == nil
+	s.mu.Unlock()
+	if !open {
+		return
+	}
+	sent := to != nil && s.copyTo(to, d.message, attempts) == nil
+	s.mu.Lock()
+	defer s.unlock()
+	switch {
+	case d.state != forwarding: // a seek came in between
+	case sent:
+		s.server.observe(s, DeadLettered, d.message)
+		s.acknowledge(d)
+	default: // the topic has just been deleted
+		s.putBack(d)
+	}
+}
+
+func (s *subscription) copyTo(to *topic, m *message, attempts int32) error {
+	letter, err := m.decode()
+	if err != nil {
+		return err
+	}
+	project, id, err := parseName(subscriptions, s.name)
+	if err != nil {
+		return err
+	}
+	if letter.Attributes == nil {
+		letter.Attributes = map[string]string{}
+	}
+	for name, value := range map[string]string{
+		"DeliveryCount":       strconv.Itoa(int(attempts)),
+		"Subscription":        id,
+		"SubscriptionProject": project,
+		"TopicPublishTime":    m.publishTime().Format("2006-01-02T15:04:05.000-07:00"),
+	} {
+		letter.Attributes["CloudPubSubDeadLetterSource"+name] = value
+	}
+	d, err := newDraft(letter)
+	if err != nil {
+		return err
+	}
+	_, err = to.publish([]draft{d})
+	return err
+}
+
+// expireSubscription deletes a subscription that nobody has used for its ttl.
+func (s *Server) expireSubscription(sub *subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.subscriptions.get(sub.name) == sub && !sub.idleSince().After(s.clock.Now()) {
+		s.deleteSubscription(sub)
+	}
+}
+
+func (s *subscription) idleSince() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inUse() {
+		return time.Unix(1<<40, 0)
+	}
+	return s.idleUntil()
+}

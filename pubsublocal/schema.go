@@ -1,0 +1,301 @@
+package pubsublocal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/bufbuild/protocompile"
+	"github.com/bufbuild/protocompile/ast"
+	"github.com/bufbuild/protocompile/linker"
+	"github.com/bufbuild/protocompile/parser"
+	"github.com/bufbuild/protocompile/reporter"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+const (
+	// maxDefinition is the longest definition of a schema, in bytes.
+	maxDefinition = 300_000
+	// maxFullName is the longest full name of a message, in bytes. Each field
+	// carries the name of its message, so that without a limit a definition
+	// takes gigabytes. (How deep messages nest is limited by the parser.)
+	maxFullName = 1024
+	// maxDefinitionError is how much of an error about a definition is told, in
+	// bytes: the parser quotes, and an error travels in a header.
+	maxDefinitionError = 1000
+
+	// definitionFile is the file that positions in errors refer to.
+	definitionFile = "schema.proto"
+)
+
+// compiledSchema is a definition that messages can be validated against. It
+// does not change, and may be used by several goroutines.
+type compiledSchema struct {
+	root  protoreflect.MessageDescriptor
+	types *dynamicpb.Types // of the definition, and no others
+}
+
+// compileSchema compiles the source of a file in proto2, proto3 or edition
+// 2023. The file has one message, which everything else is in, and imports
+// nothing. Errors are INVALID_ARGUMENT and say where, if it is at one place.
+func compileSchema(definition string) (*compiledSchema, error) {
+	if definition == "" {
+		return nil, status.Error(codes.InvalidArgument, "the definition of the schema is empty")
+	}
+	if len(definition) > maxDefinition {
+		return nil, status.Errorf(codes.InvalidArgument, "the definition of the schema has %d bytes, but the maximum is %d",
+			len(definition), maxDefinition)
+	}
+	compiled, err := compileFile(definition)
+	if err != nil {
+		text := err.Error()
+		if len(text) > maxDefinitionError {
+			text = strings.ToValidUTF8(text[:maxDefinitionError], "") + "…"
+		}
+		return nil, status.Errorf(codes.InvalidArgument, "invalid schema definition: %s", text)
+	}
+	return compiled, nil
+}
+
+func compileFile(definition string) (*compiledSchema, error) {
+	handler := reporter.NewHandler(nil) // stops at the first error
+	file, err := parser.Parse(definitionFile, strings.NewReader(definition), handler)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTopLevel(file); err != nil {
+		return nil, err
+	}
+	parsed, err := parser.ResultFromAST(file, true, handler)
+	if err != nil {
+		return nil, err
+	}
+	// Before the linker, which is where long names would cost.
+	source := parsed.FileDescriptorProto()
+	for _, m := range source.GetMessageType() {
+		if err := checkNames(source.GetPackage(), m); err != nil {
+			return nil, err
+		}
+	}
+
+	compiler := protocompile.Compiler{Resolver: protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		if path != definitionFile {
+			return protocompile.SearchResult{}, fs.ErrNotExist
+		}
+		return protocompile.SearchResult{ParseResult: parsed}, nil
+	})}
+	files, err := compiler.Compile(context.Background(), definitionFile)
+	if err != nil {
+		return nil, err
+	}
+	linked, ok := files[0].(linker.Result)
+	if !ok {
+		return nil, errors.New("the file was not linked")
+	}
+	// The compiler's own descriptors look fields up one by one.
+	descriptor, err := protodesc.NewFile(linked.FileDescriptorProto(), new(protoregistry.Files))
+	if err != nil {
+		return nil, err
+	}
+	registry := new(protoregistry.Files)
+	if err := registry.RegisterFile(descriptor); err != nil {
+		return nil, err
+	}
+	return &compiledSchema{root: descriptor.Messages().Get(0), types: dynamicpb.NewTypes(registry)}, nil
+}
+
+// checkTopLevel says whether a file has one message at its top level, and
+// nothing beside it: no import, no enum, no service, no extension.
+func checkTopLevel(file *ast.FileNode) error {
+	messages := 0
+	for _, decl := range file.Decls {
+		fault := ""
+		switch decl.(type) {
+		case *ast.ImportNode:
+			fault = "imports are not supported"
+		case *ast.MessageNode:
+			if messages++; messages > 1 {
+				fault = "only one top-level message is allowed"
+			}
+		case *ast.EnumNode, *ast.ServiceNode, *ast.ExtendNode:
+			fault = "beside the top-level message nothing else can be defined; put it into the message"
+		}
+		if fault != "" {
+			return reporter.Error(file.NodeInfo(decl), errors.New(fault))
+		}
+	}
+	if messages == 0 {
+		return errors.New("there is no top-level message")
+	}
+	return nil
+}
+
+// checkNames checks the names of a message and of those in it.
+func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
+	name := m.GetName()
+	if scope != "" {
+		name = scope + "." + name
+	}
+	switch {
+	case len(name) > maxFullName:
+		return fmt.Errorf("the full name of a message has more than %d bytes", maxFullName)
+	case name == "google.protobuf" || strings.HasPrefix(name, "google.protobuf."):
+		// The JSON decoder knows the types there by name, and relies on their fields.
+		return fmt.Errorf("the name %s is in google.protobuf, which is reserved", name)
+	}
+	for _, nested := range m.GetNestedType() {
+		if err := checkNames(name, nested); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validate says whether data is a message of the schema: INVALID_ARGUMENT if
+// it does not decode, lacks a required field, or has a field that the schema
+// does not know, at any depth.
+func (c *compiledSchema) validate(data []byte, encoding pubsubpb.Encoding) error {
+	m := dynamicpb.NewMessage(c.root)
+	switch encoding {
+	case pubsubpb.Encoding_BINARY:
+		if err := (proto.UnmarshalOptions{Resolver: c.types}).Unmarshal(data, m); err != nil {
+			return status.Errorf(codes.InvalidArgument, "the message is not a %s in binary encoding: %v", c.root.FullName(), err)
+		}
+		return checkKnown(m)
+	case pubsubpb.Encoding_JSON:
+		if err := (protojson.UnmarshalOptions{Resolver: c.types}).Unmarshal(data, m); err != nil {
+			return status.Errorf(codes.InvalidArgument, "the message is not a %s in JSON encoding: %v", c.root.FullName(), err)
+		}
+		return nil
+	default:
+		return status.Errorf(codes.InvalidArgument, "encoding is %v, but must be JSON or BINARY", encoding)
+	}
+}
+
+// checkKnown refuses fields that the decoder has kept as unknown: those whose
+// number, or whose wire type, is not in the schema.
+func checkKnown(m protoreflect.Message) error {
+	if unknown := m.GetUnknown(); len(unknown) > 0 {
+		number, _, _ := protowire.ConsumeTag(unknown)
+		return status.Errorf(codes.InvalidArgument, "the message has field %d in %s, which the schema does not know, or not with that type",
+			number, m.Descriptor().FullName())
+	}
+	var err error
+	m.Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case field.IsMap():
+			if field.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					err = checkKnown(v.Message())
+					return err == nil
+				})
+			}
+		case field.Message() == nil:
+		case field.IsList():
+			for i := range v.List().Len() {
+				if err = checkKnown(v.List().Get(i).Message()); err != nil {
+					break
+				}
+			}
+		default:
+			err = checkKnown(v.Message())
+		}
+		return err == nil
+	})
+	return err
+}
+
+// compatibleWith says whether c may be a revision beside an older one:
+// INVALID_ARGUMENT if a field that both have differs in name, type or
+// cardinality, or if one has a required field that the other lacks. It looks at
+// all messages that the top-level one reaches, but not at extensions.
+func (c *compiledSchema) compatibleWith(older *compiledSchema) error {
+	both := schemaComparison{newer: c.root, older: older.root, seen: map[[2]protoreflect.FullName]bool{}}
+	if err := both.messages(c.root, older.root); err != nil {
+		return status.Errorf(codes.InvalidArgument, "the definition is not compatible with an existing revision: %v", err)
+	}
+	return nil
+}
+
+type schemaComparison struct {
+	newer, older protoreflect.MessageDescriptor // the top-level messages
+	seen         map[[2]protoreflect.FullName]bool
+}
+
+func (c *schemaComparison) messages(newer, older protoreflect.MessageDescriptor) error {
+	pair := [2]protoreflect.FullName{newer.FullName(), older.FullName()}
+	if c.seen[pair] {
+		return nil // a recursive type, or a second field of it
+	}
+	c.seen[pair] = true
+	for i := range older.Fields().Len() {
+		was := older.Fields().Get(i)
+		is := newer.Fields().ByNumber(was.Number())
+		if is != nil {
+			if err := c.fields(is, was); err != nil {
+				return err
+			}
+		} else if was.Cardinality() == protoreflect.Required {
+			return fmt.Errorf("required field %s was removed", was.FullName())
+		}
+	}
+	for i := range newer.Fields().Len() {
+		is := newer.Fields().Get(i)
+		if is.Cardinality() == protoreflect.Required && older.Fields().ByNumber(is.Number()) == nil {
+			return fmt.Errorf("required field %s was added", is.FullName())
+		}
+	}
+	return nil
+}
+
+func (c *schemaComparison) fields(is, was protoreflect.FieldDescriptor) error {
+	changed := func(what string, from, to any) error {
+		return fmt.Errorf("field %d of %s: %s was %v, and is %v", is.Number(), is.ContainingMessage().FullName(), what, from, to)
+	}
+	if is.Name() != was.Name() {
+		return changed("the name", was.Name(), is.Name())
+	}
+	if is.Cardinality() != was.Cardinality() {
+		return changed("the cardinality", was.Cardinality(), is.Cardinality())
+	}
+	if is.Kind() != was.Kind() {
+		return changed("the type", was.Kind(), is.Kind())
+	}
+	if is.IsMap() != was.IsMap() {
+		return changed("being a map", was.IsMap(), is.IsMap())
+	}
+	if from, to := fieldTypeName(was, c.older), fieldTypeName(is, c.newer); from != to {
+		return changed("the type", from, to)
+	}
+	if is.Message() != nil {
+		return c.messages(is.Message(), was.Message())
+	}
+	return nil
+}
+
+// fieldTypeName is the name of the message or enum that a field has for type,
+// inside the top-level message, so that another package changes no type.
+func fieldTypeName(field protoreflect.FieldDescriptor, root protoreflect.MessageDescriptor) string {
+	var d protoreflect.Descriptor
+	switch {
+	case field.Message() != nil:
+		d = field.Message()
+	case field.Enum() != nil:
+		d = field.Enum()
+	default:
+		return ""
+	}
+	return strings.TrimPrefix(string(d.FullName()), string(root.FullName()))
+}

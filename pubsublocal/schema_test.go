@@ -1,0 +1,347 @@
+package pubsublocal
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+func mustCompile(t testing.TB, definition string) *compiledSchema {
+	t.Helper()
+	c, err := compileSchema(definition)
+	if err != nil {
+		t.Fatalf("compileSchema(%s): %v", definition, err)
+	}
+	return c
+}
+
+// What one file with one message is, and everything that is not (M1, M2).
+func TestCompileSchema(t *testing.T) {
+	tests := []struct {
+		name       string
+		definition string
+		wantError  string // a part of it; empty: it compiles
+	}{
+		{"proto3", `syntax = "proto3"; package a.b; option go_package = "x"; message M { string s = 1; }`, ""},
+		{"proto2", `syntax = "proto2"; message M { required string s = 1; optional group G = 2 { optional int32 n = 1; } }`, ""},
+		{"no syntax is proto2", `message M { required string s = 1; }`, ""},
+		{"edition 2023", `edition = "2023"; message M { string s = 1 [features.field_presence = IMPLICIT]; }`, ""},
+		{"nested", `syntax = "proto3"; message M { enum E { ZERO = 0; } message N { M m = 1; } E e = 1; map<string, N> n = 2; }`, ""},
+		{"message only", `syntax = "proto3"; message M {}`, ""},
+		{"empty", ``, "empty"},
+		{"only comments", `// nothing`, "no top-level message"},
+		{"no message", `syntax = "proto3"; package p;`, "no top-level message"},
+		{"two messages", "syntax = \"proto3\";\nmessage M {}\n  message N {}", "schema.proto:3:3: only one top-level message"},
+		{"message and enum", `syntax = "proto3"; message M {} enum E { ZERO = 0; }`, "schema.proto:1:33: beside the top-level message"},
+		{"only an enum", `syntax = "proto3"; enum E { ZERO = 0; }`, "beside the top-level message"},
+		{"service", `syntax = "proto3"; message M {} service S { rpc Get(M) returns (M); }`, "beside the top-level message"},
+		{"extension", `message M { extensions 5; } extend M { optional int32 x = 5; }`, "beside the top-level message"},
+		{"import", "syntax = \"proto3\";\nimport \"google/protobuf/timestamp.proto\"; message M {}", "schema.proto:2:1: imports are not supported"},
+		{"import of itself", `syntax = "proto3"; import "schema.proto"; message M {}`, "imports are not supported"},
+		{"not protobuf", `{"type": "record"}`, "schema.proto:1:1: syntax error"},
+		{"unclosed", "syntax = \"proto3\";\nmessage M {\n", "schema.proto:3:1: syntax error"},
+		{"unknown type", "syntax = \"proto3\";\nmessage M {\n  Missing m = 1;\n}", "schema.proto:3:3: field M.m: unknown type Missing"},
+		{"number used twice", `syntax = "proto3"; message M { string a = 1; string b = 1; }`, "have the same tag 1"},
+		{"required in proto3", `syntax = "proto3"; message M { required string a = 1; }`, "required"},
+		{"unknown option", `syntax = "proto3"; message M { option (mine) = 1; }`, "unknown extension mine"},
+		{"unknown syntax", `syntax = "proto4"; message M {}`, "schema.proto:1:10:"},
+		{"later edition", `edition = "2024"; message M {}`, "schema.proto:1:11:"},
+		{"bytes that are no text", "syntax = \"proto3\"; message \xff {}", "invalid character"},
+		{"well-known type", `syntax = "proto3"; package google.protobuf; message Timestamp {}`, "reserved"},
+		{"well-known type by nesting", `syntax = "proto3"; package google; message protobuf { message Any {} }`, "reserved"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := compileSchema(tt.definition)
+			if tt.wantError == "" {
+				if err != nil {
+					t.Errorf("compileSchema() = %v, want no error", err)
+				}
+				return
+			}
+			if got := status.Code(err); got != codes.InvalidArgument || !strings.Contains(err.Error(), tt.wantError) {
+				t.Errorf("compileSchema() = %v, want INVALID_ARGUMENT with %q", err, tt.wantError)
+			}
+		})
+	}
+}
+
+// A definition may have 300 KB and not one byte more (M3).
+func TestCompileSchemaSize(t *testing.T) {
+	const message = `syntax = "proto3"; message M {} //`
+	largest := message + strings.Repeat("x", maxDefinition-len(message))
+	if _, err := compileSchema(largest); err != nil {
+		t.Errorf("compileSchema(%d bytes) = %v, want no error", len(largest), err)
+	}
+	_, err := compileSchema(largest + "x")
+	if got := status.Code(err); got != codes.InvalidArgument {
+		t.Errorf("compileSchema(%d bytes) = %v, want INVALID_ARGUMENT", len(largest)+1, err)
+	}
+}
+
+// No definition takes long, nor does its error: these cost the most of what the limit on its size lets through.
+func TestCompileSchemaHostile(t *testing.T) {
+	repeat := func(s string, n int) string { return strings.Repeat(s, n/len(s)) }
+	number := func(format string) string {
+		var b strings.Builder
+		for i := 1; b.Len() < maxDefinition-5000 && i < 19000; i++ { // 19000 to 19999 are reserved
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	const size = maxDefinition - 1000
+	long := strings.Repeat("x", maxFullName)
+	tests := []struct {
+		name       string
+		definition string
+		want       codes.Code
+	}{
+		{"many fields", `syntax = "proto3"; message M {` + number("M f%[1]d=%[1]d;") + `}`, codes.OK},
+		{"many fields of a long name", `syntax = "proto3"; message ` + long + `{` + number("int32 f%[1]d=%[1]d;") + `}`, codes.OK},
+		{"a name too long", `syntax = "proto3"; message x` + long + `{` + number("int32 f%[1]d=%[1]d;") + `}`, codes.InvalidArgument},
+		{"many maps", `syntax = "proto3"; message M {` + number("map<int32,M> f%[1]d=%[1]d;") + `}`, codes.OK},
+		{"deep messages", repeat("message M{", size/2) + repeat("}", size/20), codes.InvalidArgument},
+		{"deep messages, unclosed", repeat("message M{", size), codes.InvalidArgument},
+		{"deep groups", "message M{" + repeat("optional group G=1{", size*9/10) + "}", codes.InvalidArgument},
+		{"deep option", "message M{} option (a)={a:" + repeat("{a:", size*2/3) + "1" + repeat("}", size/4) + "};", codes.InvalidArgument},
+		{"long option name", "message M{} option a" + repeat(".a", size) + "=1;", codes.InvalidArgument},
+		{"long type name", "message M{optional a" + repeat(".a", size) + " f=1;}", codes.InvalidArgument},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			start := time.Now()
+			_, err := compileSchema(tt.definition)
+			if got := status.Code(err); got != tt.want {
+				t.Errorf("compileSchema() = %.200v, want %v", err, tt.want)
+			}
+			if got := len(status.Convert(err).Message()); got > 2*maxDefinitionError {
+				t.Errorf("the error has %d bytes, want at most %d", got, 2*maxDefinitionError)
+			}
+			// A hundred times what it takes on an idle machine is still no accident.
+			if got := time.Since(start); got > 20*time.Second {
+				t.Errorf("compileSchema() took %v", got)
+			}
+		})
+	}
+}
+
+// A message fits in both encodings, or is refused: not decodable, unknown to the
+// schema at any depth, or not complete (M14, M15, M16).
+func TestSchemaValidate(t *testing.T) {
+	const proto3 = `syntax = "proto3"; package p; message M {
+		string some_text = 1; int32 number = 2; N child = 3; repeated N list = 4; map<string, N> by_name = 5; bytes raw = 6; E kind = 7;
+		message N { int32 n = 1; N deeper = 2; }
+		enum E { ZERO = 0; ONE = 1; }
+	}`
+	const proto2 = `syntax = "proto2"; message M {
+		required string text = 1; optional N child = 2; optional group G = 3 { optional int32 n = 1; }
+		message N { required int32 n = 1; }
+		extensions 100 to 199; extend M { optional int32 extra = 100; }
+	}`
+	varint := func(number protowire.Number, v uint64) string {
+		return string(protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), v))
+	}
+	text := func(number protowire.Number, v string) string {
+		return string(protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), v))
+	}
+	group := func(number protowire.Number, v string) string {
+		return string(protowire.AppendGroup(protowire.AppendTag(nil, number, protowire.StartGroupType), number, []byte(v)))
+	}
+	const binary, json = pubsubpb.Encoding_BINARY, pubsubpb.Encoding_JSON
+	tests := []struct {
+		name       string
+		definition string
+		encoding   pubsubpb.Encoding
+		data       string
+		want       codes.Code
+	}{
+		{"all known", proto3, binary, text(1, "a") + varint(2, 7) + text(3, varint(1, 1)+text(2, varint(1, 2))) + text(6, "\xff"), codes.OK},
+		{"nothing is a message", proto3, binary, "", codes.OK},
+		{"list and map", proto3, binary, text(4, varint(1, 1)) + text(5, text(1, "k")+text(2, varint(1, 1))), codes.OK},
+		{"enum value not named", proto3, binary, varint(7, 9), codes.OK},
+		{"unknown", proto3, binary, varint(9, 1), codes.InvalidArgument},
+		{"unknown behind a known one", proto3, binary, text(1, "a") + varint(9, 1), codes.InvalidArgument},
+		{"unknown in a child", proto3, binary, text(3, varint(9, 1)), codes.InvalidArgument},
+		{"unknown in a grandchild", proto3, binary, text(3, text(2, varint(9, 1))), codes.InvalidArgument},
+		{"unknown in a list", proto3, binary, text(4, varint(1, 1)) + text(4, varint(9, 1)) + text(4, ""), codes.InvalidArgument},
+		{"unknown in a map's value", proto3, binary, text(5, text(1, "k")+text(2, varint(9, 1))), codes.InvalidArgument},
+		{"another wire type", proto3, binary, text(2, "a"), codes.InvalidArgument},
+		{"cut off", proto3, binary, text(1, "abc")[:3], codes.InvalidArgument},
+		{"text that is no UTF-8", proto3, binary, text(1, "\xff"), codes.InvalidArgument},
+		{"JSON as binary", proto3, binary, `{"number":1}`, codes.InvalidArgument},
+		{"required", proto2, binary, text(1, "a") + text(2, varint(1, 1)) + group(3, varint(1, 1)), codes.OK},
+		{"required is missing", proto2, binary, text(2, varint(1, 1)), codes.InvalidArgument},
+		{"required is missing in a child", proto2, binary, text(1, "a") + text(2, ""), codes.InvalidArgument},
+		{"unknown in a group", proto2, binary, text(1, "a") + group(3, varint(9, 1)), codes.InvalidArgument},
+		{"own extension", proto2, binary, text(1, "a") + varint(100, 1), codes.OK},
+		{"unknown extension", proto2, binary, text(1, "a") + varint(101, 1), codes.InvalidArgument},
+
+		{"snake case", proto3, json, `{"some_text": "a", "number": 7, "by_name": {"k": {"n": 1}}}`, codes.OK},
+		{"camel case", proto3, json, `{"someText": "a", "byName": {"k": {"n": 1}}, "kind": "ONE", "raw": "/w=="}`, codes.OK},
+		{"nothing but braces", proto3, json, ` {} `, codes.OK},
+		{"null", proto3, json, `{"child": null}`, codes.OK},
+		{"unknown name", proto3, json, `{"other": 1}`, codes.InvalidArgument},
+		{"unknown name in a child", proto3, json, `{"child": {"deeper": {"other": 1}}}`, codes.InvalidArgument},
+		{"wrong case", proto3, json, `{"SomeText": "a"}`, codes.InvalidArgument},
+		{"wrong type", proto3, json, `{"number": "many"}`, codes.InvalidArgument},
+		{"out of range", proto3, json, `{"number": 3000000000}`, codes.InvalidArgument},
+		{"the same field twice", proto3, json, `{"some_text": "a", "someText": "a"}`, codes.InvalidArgument},
+		{"unknown enum name", proto3, json, `{"kind": "TWO"}`, codes.InvalidArgument},
+		{"not JSON", proto3, json, text(1, "a"), codes.InvalidArgument},
+		{"empty is not JSON", proto3, json, ``, codes.InvalidArgument},
+		{"a list", proto3, json, `[]`, codes.InvalidArgument},
+		{"two values", proto3, json, `{} {}`, codes.InvalidArgument},
+		{"required in JSON", proto2, json, `{"text": "a", "[M.extra]": 1}`, codes.OK},
+		{"required is missing in JSON", proto2, json, `{"child": {"n": 1}}`, codes.InvalidArgument},
+		{"required is missing in a child in JSON", proto2, json, `{"text": "a", "child": {}}`, codes.InvalidArgument},
+
+		{"no encoding", proto3, pubsubpb.Encoding_ENCODING_UNSPECIFIED, `{}`, codes.InvalidArgument},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := mustCompile(t, tt.definition).validate([]byte(tt.data), tt.encoding)
+			if got := status.Code(err); got != tt.want {
+				t.Errorf("validate(%q) = %v, want %v", tt.data, err, tt.want)
+			}
+		})
+	}
+}
+
+// What may differ between two revisions, whichever of them is newer (M7).
+func TestSchemaCompatible(t *testing.T) {
+	const optional = `syntax = "proto2"; message M { optional int32 a = 1; }`
+	with := func(body string) string { return `syntax = "proto3"; message M { ` + body + ` }` }
+	tests := []struct {
+		name     string
+		one, two string
+		want     codes.Code
+	}{
+		{"the same", with("int32 a = 1;"), with("int32 a = 1;"), codes.OK},
+		{"one more", with("int32 a = 1;"), with("int32 a = 1; string b = 2;"), codes.OK},
+		{"one more in a list", with("int32 a = 1;"), with("int32 a = 1; repeated string b = 2;"), codes.OK},
+		{"nothing in common", with("int32 a = 1;"), with("string b = 2;"), codes.OK},
+		{"a name with another number", with("int32 a = 1;"), with("string a = 2;"), codes.OK},
+		{"presence", with("int32 a = 1;"), with("optional int32 a = 1;"), codes.OK},
+		{"another syntax", with("int32 a = 1;"), optional, codes.OK},
+		{"another package and message", with("N n = 1; message N {}"),
+			`syntax = "proto3"; package p; message X { N n = 1; message N {} }`, codes.OK},
+		{"enum values", with("E e = 1; enum E { ZERO = 0; }"), with("E e = 1; enum E { ZERO = 0; ONE = 1; }"), codes.OK},
+		{"nested, one more", with("N n = 1; message N { M m = 1; }"), with("N n = 1; message N { M m = 1; int32 a = 2; }"), codes.OK},
+		{"unused message", with("message N { int32 a = 1; }"), with("message N { string a = 1; }"), codes.OK},
+
+		{"another type", with("int32 a = 1;"), with("string a = 1;"), codes.InvalidArgument},
+		{"another type of the same wire type", with("int32 a = 1;"), with("int64 a = 1;"), codes.InvalidArgument},
+		{"another name", with("int32 a = 1;"), with("int32 b = 1;"), codes.InvalidArgument},
+		{"a list", with("int32 a = 1;"), with("repeated int32 a = 1;"), codes.InvalidArgument},
+		{"required", optional, `message M { required int32 a = 1; }`, codes.InvalidArgument},
+		{"one more, required", optional, `message M { optional int32 a = 1; required int32 b = 2; }`, codes.InvalidArgument},
+		{"another message", with("N n = 1; message N {} message O {}"), with("O n = 1; message N {} message O {}"), codes.InvalidArgument},
+		{"another enum", with("E e = 1; enum E { A = 0; } enum F { B = 0; }"),
+			with("F e = 1; enum E { A = 0; } enum F { B = 0; }"), codes.InvalidArgument},
+		{"group", `message M { optional group G = 1 {} }`, `message M { optional G g = 1; message G {} }`, codes.InvalidArgument},
+		{"map and list of its entries", with("map<int32, int32> n = 1;"),
+			with("repeated NEntry n = 1; message NEntry { int32 key = 1; int32 value = 2; }"), codes.InvalidArgument},
+		{"map's value", with("map<int32, int32> n = 1;"), with("map<int32, string> n = 1;"), codes.InvalidArgument},
+		{"nested", with("N n = 1; message N { int32 a = 1; }"), with("N n = 1; message N { string a = 1; }"), codes.InvalidArgument},
+		{"nested in a cycle", with("N n = 1; message N { M m = 1; int32 a = 2; }"),
+			with("N n = 1; message N { M m = 1; bool a = 2; }"), codes.InvalidArgument},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			one, two := mustCompile(t, tt.one), mustCompile(t, tt.two)
+			if err := two.compatibleWith(one); status.Code(err) != tt.want {
+				t.Errorf("two.compatibleWith(one) = %v, want %v", err, tt.want)
+			}
+			if err := one.compatibleWith(two); status.Code(err) != tt.want {
+				t.Errorf("one.compatibleWith(two) = %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+// An event schema as services write them: options, comments, oneof, nested
+// types that are used before they are defined.
+func TestSchemaOfEvents(t *testing.T) {
+	c := mustCompile(t, `
+		syntax = "proto3";
+
+		// Facts about videos.
+		package video.v1;
+
+		option go_package = "example.com/api/video/v1;videov1";
+
+		message VideoEvent {
+		  string event_id = 1;
+		  Snapshot video = 3;
+		  int64 occurred_at_ms = 5;
+		  oneof type {
+		    VideoCreated created = 10;
+		    VideoUpdated updated = 11;
+		  }
+		  enum State {
+		    STATE_UNSPECIFIED = 0;
+		    STATE_DRAFT = 1;
+		  }
+		  message Snapshot {
+		    string title = 1;
+		    repeated string tags = 6;
+		    State state = 7;
+		  }
+		  message VideoCreated {}
+		  message VideoUpdated {
+		    repeated string changed_fields = 1;
+		  }
+		}`)
+	event := `{"eventId": "e", "occurredAtMs": "1", "updated": {"changedFields": ["title"]},
+		"video": {"title": "t", "tags": ["a", "b"], "state": "STATE_DRAFT"}}`
+	if err := c.validate([]byte(event), pubsubpb.Encoding_JSON); err != nil {
+		t.Errorf("validate(JSON) = %v, want no error", err)
+	}
+	binary := []byte("\x0a\x01e" + "\x1a\x08" + "\x0a\x01t\x32\x01a\x38\x01" + "\x28\x01" + "\x52\x00")
+	if err := c.validate(binary, pubsubpb.Encoding_BINARY); err != nil {
+		t.Errorf("validate(binary) = %v, want no error", err)
+	}
+	if err := c.validate([]byte(`{"created": {}, "updated": {}}`), pubsubpb.Encoding_JSON); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("validate(two of a oneof) = %v, want INVALID_ARGUMENT", err)
+	}
+}
+
+// Whatever is sent as a definition and as a message, the answer is OK or INVALID_ARGUMENT, and no panic.
+func FuzzSchema(f *testing.F) {
+	for _, definition := range []string{
+		`syntax = "proto3"; message M { string s = 1; map<string, M> m = 2; oneof o { int32 a = 3; E e = 4; } enum E { Z = 0; } }`,
+		`message M { required string s = 1; optional group G = 2 { repeated sint64 n = 1 [packed = true]; } extensions 100 to max; }`,
+		`edition = "2023"; message M { M m = 1 [features.message_encoding = DELIMITED]; extensions 5; extend M { bytes x = 5; } }`,
+		`message M { option message_set_wire_format = true; extensions 4 to max; extend M { optional M m = 7; } }`,
+		`package google; message protobuf { message Any {} }`,
+		`message M { optional float f = 1 [default = nan]; optional bytes b = 2 [default = "\377"]; reserved 5 to 7, 9; }`,
+	} {
+		f.Add(definition, []byte("\x0a\x01a"), true)
+		f.Add(definition, []byte(`{"s": "a", "m": {"k": {}}, "[M.x]": "AA=="}`), false)
+	}
+	f.Fuzz(func(t *testing.T, definition string, data []byte, binary bool) {
+		c, err := compileSchema(definition)
+		if err != nil {
+			if status.Code(err) != codes.InvalidArgument || strings.Contains(err.Error(), "panic handling") {
+				t.Fatalf("compileSchema() = %v, want INVALID_ARGUMENT", err)
+			}
+			return
+		}
+		encoding := pubsubpb.Encoding_JSON
+		if binary {
+			encoding = pubsubpb.Encoding_BINARY
+		}
+		if err := c.validate(data, encoding); err != nil && status.Code(err) != codes.InvalidArgument {
+			t.Errorf("validate() = %v, want INVALID_ARGUMENT or none", err)
+		}
+		if err := c.compatibleWith(c); err != nil {
+			t.Errorf("compatibleWith(itself) = %v, want no error", err)
+		}
+	})
+}

@@ -1,0 +1,170 @@
+package pubsublocal
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// snapshot is what a subscription had not acknowledged when the snapshot was
+// made, and everything that was published to the topic since.
+type snapshot struct {
+	name  string
+	topic *topic
+	timer *timer // its end
+
+	// Guarded by topic.mu.
+	cfg     *pubsubpb.Snapshot // the value is never changed, only replaced
+	expires time.Time
+	unacked []*message
+	later   []*message
+}
+
+func (s *snapshot) config() *pubsubpb.Snapshot {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	cfg := proto.CloneOf(s.cfg)
+	cfg.Topic = s.topic.shownName()
+	return cfg
+}
+
+// messages answers all of the snapshot, oldest first, and until when it retains them.
+func (s *snapshot) messages() ([]*message, time.Time) {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	return slices.Concat(s.unacked, s.later), s.expires
+}
+
+// snap makes a snapshot of a subscription. expireTime answers the end of one
+// whose oldest message was published at a time, or why it cannot be. [L8, L10]
+func (s *subscription) snap(cfg *pubsubpb.Snapshot, expireTime func(oldest time.Time) (time.Time, error)) (*snapshot, error) {
+	t := s.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock() // nothing becomes deliverable
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	made := &snapshot{name: cfg.GetName(), topic: t, cfg: cfg}
+	oldest := s.server.clock.Now()
+	for i := range s.backlog.len() {
+		if d := s.backlog.at(i); d.state != done && d.state != acked {
+			made.unacked = append(made.unacked, d.message)
+			oldest = earlier(oldest, d.message.publishTime())
+		}
+	}
+	end, err := expireTime(oldest)
+	if err != nil {
+		return nil, err
+	}
+	cfg.ExpireTime, made.expires = timestamppb.New(end), end
+	if !t.gone.Load() {
+		t.snapshots = append(t.snapshots, made)
+	}
+	return made, nil
+}
+
+// drop ends a snapshot, and with it what only it retained.
+func (s *snapshot) drop() {
+	s.timer.set(time.Time{})
+	t := s.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.snapshots = slices.DeleteFunc(t.snapshots, func(other *snapshot) bool { return other == s })
+	s.unacked, s.later = nil, nil
+}
+
+// seekTime makes what is retained and was published at or after a time
+// unacknowledged, and the rest acknowledged. [L2, L3]
+func (s *subscription) seekTime(at time.Time) (*commit, error) {
+	retained := s.topic.retained()
+	first := at.UnixMilli()
+	if at.After(time.UnixMilli(first)) {
+		first++ // publish times have whole milliseconds
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	all, err := s.matching(s.union(retained))
+	if err != nil {
+		return nil, err
+	}
+	horizon := max(first, s.server.clock.Now().Add(-s.retention()).UnixMilli())
+	return s.reset(all, func(m *message) bool { return m.time >= horizon }, time.Time{}), nil
+}
+
+// seekSnapshot makes exactly the messages of a snapshot unacknowledged. [L9]
+func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
+	messages, expires := to.messages()
+	s.mu.Lock()
+	defer s.unlock()
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	in := make(map[uint64]bool, len(messages))
+	for _, m := range messages {
+		in[m.id] = true
+	}
+	all, err := s.matching(s.union(messages))
+	if err != nil {
+		return nil, err
+	}
+	return s.reset(all, func(m *message) bool { return in[m.id] }, expires), nil
+}
+
+// union answers messages and all that the subscription has, oldest first, each
+// once. It and what follows are called with mu held.
+func (s *subscription) union(messages []*message) []*message {
+	all := slices.Clone(messages)
+	for i := range s.backlog.len() {
+		if d := s.backlog.at(i); d.state != done && d.state != acked {
+			all = append(all, d.message)
+		}
+	}
+	for i := range s.acked.len() {
+		all = append(all, s.acked.at(i))
+	}
+	slices.SortFunc(all, func(a, b *message) int { return cmp.Compare(a.id, b.id) })
+	return slices.Compact(all)
+}
+
+// matching answers the messages that pass the filter. [E17]
+func (s *subscription) matching(messages []*message) ([]*message, error) {
+	if s.cfg.GetFilter() == "" {
+		return messages, nil
+	}
+	var passed []*message
+	for _, m := range messages {
+		decoded, err := m.decode()
+		if err != nil {
+			return nil, err
+		}
+		if s.filter.match(decoded.GetAttributes()) {
+			passed = append(passed, m)
+		}
+	}
+	return passed, nil
+}
+
+// reset begins anew with messages, oldest first: leases, runs, delays and
+// counts of attempts are forgotten. Nothing is too old for it until a time. [L5, L6, L15, K13]
+func (s *subscription) reset(messages []*message, unacked func(*message) bool, retainedUntil time.Time) *commit {
+	s.clear()
+	s.acked = deque[*message]{}
+	s.retainedUntil = retainedUntil
+	for _, m := range messages {
+		if unacked(m) {
+			s.push(m)
+		} else if s.cfg.GetRetainAckedMessages() {
+			s.acked.pushBack(m)
+		}
+	}
+	return s.server.journal.reset(s)
+}

@@ -1,0 +1,372 @@
+package pubsublocal
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// stream is an open StreamingPull, or a Pull that waits. Its fields are guarded
+// by the lock of its subscription, except for those that never change.
+type stream struct {
+	pull          bool // a Pull: it gets one delivery
+	clientID      string
+	protocol      int64
+	maxMessages   int // 0: no limit
+	maxBytes      int // 0: no limit
+	ackDeadline   time.Duration
+	outstanding   int
+	bytes         int      // of what is outstanding
+	out           []posted // what is to be sent
+	confirmations []encoded
+	closing       bool  // the client wants nothing more
+	ended         bool  // no longer of the subscription
+	err           error // why it ends
+
+	wake chan struct{} // capacity 1: there is something to send, or an end
+}
+
+// posted is a delivery that is to be sent, unless its lease ends before.
+type posted struct {
+	delivery *delivery
+	lease    uint64
+}
+
+func (st *stream) hasCredit() bool {
+	return !st.closing && (st.maxMessages == 0 || st.outstanding < st.maxMessages) && (st.maxBytes == 0 || st.bytes < st.maxBytes)
+}
+
+func (st *stream) notify() {
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end lets the stream end with an error.
+func (st *stream) end(why error) {
+	if st.err == nil {
+		st.err = why
+	}
+	st.closing, st.ended = true, true
+	st.notify()
+}
+
+// take answers what is to be sent next, about a megabyte at most; ok is false
+// when there is nothing.
+func (s *subscription) take(st *stream) (response encoded, ok bool) {
+	const maxParcels, maxSize = 1000, 1 << 20
+	s.mu.Lock()
+	var parcels []parcel
+	size, n := 0, 0
+	for ; n < len(st.out) && len(parcels) < maxParcels && size < maxSize; n++ {
+		p := st.out[n]
+		if d := p.delivery; d.state == leased && d.lease == p.lease && d.stream == st { // else it went elsewhere meanwhile [G23]
+			if len(parcels) > 0 && size+len(d.message.encoded) > maxSize {
+				break
+			}
+			parcels = append(parcels, parcel{ackID: s.ackID(p.lease), message: d.message, attempt: s.attempt(d)})
+			size += len(d.message.encoded)
+		}
+	}
+	clear(st.out[:n]) // for the collector
+	if st.out = st.out[n:]; len(st.out) == 0 {
+		st.out = nil
+	}
+	var rest encoded
+	if len(parcels) > 0 {
+		rest = s.properties()
+	} else if len(st.confirmations) > 0 {
+		rest, st.confirmations = st.confirmations[0], st.confirmations[1:]
+	}
+	s.mu.Unlock()
+	return encodeParcels(parcels, rest), len(parcels) > 0 || len(rest) > 0
+}
+
+// properties are in every response: a client takes their absence for "both off". [G12]
+func (s *subscription) properties() encoded {
+	return s.response(&pubsubpb.StreamingPullResponse{})
+}
+
+func (s *subscription) response(r *pubsubpb.StreamingPullResponse) encoded {
+	r.SubscriptionProperties = &pubsubpb.StreamingPullResponse_SubscriptionProperties{
+		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
+	}
+	b, err := proto.Marshal(r)
+	if err != nil {
+		return nil // it has valid strings only, so it cannot fail
+	}
+	return b
+}
+
+// StreamingPull implements google.pubsub.v1.Subscriber.
+func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullServer) error {
+	first, err := g.Recv()
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.InvalidArgument, "The first request of a stream must name a subscription.")
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkReference(subscriptions, first.GetSubscription()); err != nil {
+		return err
+	}
+	if seconds := first.GetStreamAckDeadlineSeconds(); seconds < 10 || seconds > 600 {
+		return status.Errorf(codes.InvalidArgument, "stream_ack_deadline_seconds must be from 10 to 600 in the first request, not %d.", seconds)
+	}
+	sub, err := p.server.subscription(first.GetSubscription())
+	if err != nil {
+		return err
+	}
+	st := &stream{
+		clientID: first.GetClientId(), protocol: first.GetProtocolVersion(),
+		maxMessages: int(max(0, first.GetMaxOutstandingMessages())), maxBytes: int(max(0, first.GetMaxOutstandingBytes())),
+		ackDeadline: time.Duration(first.GetStreamAckDeadlineSeconds()) * time.Second,
+		wake:        make(chan struct{}, 1),
+	}
+	if err := sub.open(st); err != nil {
+		return err
+	}
+	defer sub.shut(st)
+	if len(first.GetAckIds()) > 0 || len(first.GetModifyDeadlineAckIds()) > 0 {
+		if err := sub.answerOn(st, first); err != nil {
+			return err
+		}
+	}
+	lifetime := p.server.clock.newTimer(func() {
+		sub.endStream(st, status.Error(codes.Unavailable,
+			"The StreamingPull stream closed for an expected reason and should be recreated, which is done automatically if using the client libraries."))
+	})
+	lifetime.set(p.server.clock.Now().Add(p.server.streamLifetime))
+	defer lifetime.set(time.Time{})
+	received := make(chan error, 1)
+	go func() { received <- sub.receive(st, g) }() // it ends when this method returns, because Recv does
+	return sub.send(st, g, received)
+}
+
+// send sends what there is, until the stream ends.
+func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServer, received <-chan error) error {
+	for {
+		for {
+			response, ok := s.take(st)
+			if !ok {
+				break
+			}
+			if err := g.SendMsg(response); err != nil {
+				return err
+			}
+		}
+		s.mu.Lock()
+		why, closing := st.err, st.closing && len(st.out) == 0
+		s.mu.Unlock()
+		if why != nil {
+			return why
+		}
+		if closing {
+			return nil // the client has half-closed, and has everything that was on its way [G15]
+		}
+		select {
+		case <-g.Context().Done():
+			return status.FromContextError(g.Context().Err()).Err()
+		case <-st.wake:
+		case err := <-received:
+			if err != nil {
+				return err
+			}
+			received = nil
+		}
+	}
+}
+
+// receive reads what the client sends. It answers nil when the client half-closed.
+func (s *subscription) receive(st *stream, g pubsubpb.Subscriber_StreamingPullServer) error {
+	for {
+		r, err := g.Recv()
+		if errors.Is(err, io.EOF) {
+			s.mu.Lock()
+			st.closing = true
+			st.notify()
+			s.mu.Unlock()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for field, set := range map[string]bool{
+			"subscription": r.GetSubscription() != "", "max_outstanding_messages": r.GetMaxOutstandingMessages() != 0,
+			"max_outstanding_bytes": r.GetMaxOutstandingBytes() != 0, "protocol_version": r.GetProtocolVersion() != 0,
+		} {
+			if set {
+				return status.Errorf(codes.InvalidArgument, "%s may be set only in the first request of a stream.", field)
+			}
+		}
+		if err := s.answerOn(st, r); err != nil {
+			return err
+		}
+	}
+}
+
+// answerOn obeys a request on a stream: acks, deadlines, or a ping.
+func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) error {
+	switch seconds := r.GetStreamAckDeadlineSeconds(); {
+	case seconds == 0:
+	case seconds < 10 || seconds > 600:
+		return status.Errorf(codes.InvalidArgument, "stream_ack_deadline_seconds must be from 10 to 600, not %d.", seconds)
+	default:
+		s.mu.Lock()
+		st.ackDeadline = time.Duration(seconds) * time.Second
+		s.mu.Unlock()
+	}
+	deadlines, deadlineIDs := r.GetModifyDeadlineSeconds(), r.GetModifyDeadlineAckIds()
+	if len(deadlines) != len(deadlineIDs) {
+		return status.Errorf(codes.InvalidArgument, "modify_deadline_seconds and modify_deadline_ack_ids must have the same length, not %d and %d.", len(deadlines), len(deadlineIDs))
+	}
+	for _, seconds := range deadlines {
+		if err := checkDeadline(seconds); err != nil {
+			return err
+		}
+	}
+	if len(r.GetAckIds()) == 0 && len(deadlineIDs) == 0 {
+		if st.protocol >= 1 {
+			s.confirm(st, &pubsubpb.StreamingPullResponse{}) // a ping [G13]
+		}
+		return nil
+	}
+	confirmation := &pubsubpb.StreamingPullResponse{}
+	if len(deadlineIDs) > 0 {
+		result, err := s.modifyAll(deadlineIDs, func(i int) int32 { return deadlines[i] })
+		if err != nil {
+			return err
+		}
+		if result.exactlyOnce {
+			confirmation.ModifyAckDeadlineConfirmation = &pubsubpb.StreamingPullResponse_ModifyAckDeadlineConfirmation{
+				AckIds: result.ok, InvalidAckIds: result.invalid,
+			}
+		}
+	}
+	if len(r.GetAckIds()) > 0 {
+		result, err := s.acknowledgeAll(r.GetAckIds())
+		if err != nil {
+			return err
+		}
+		if result.exactlyOnce {
+			confirmation.AcknowledgeConfirmation = &pubsubpb.StreamingPullResponse_AcknowledgeConfirmation{
+				AckIds: result.ok, InvalidAckIds: result.invalid, UnorderedAckIds: result.unorder,
+			}
+		}
+	}
+	if confirmation.GetAcknowledgeConfirmation() != nil || confirmation.GetModifyAckDeadlineConfirmation() != nil {
+		s.confirm(st, confirmation)
+	}
+	return nil
+}
+
+func (s *subscription) confirm(st *stream, r *pubsubpb.StreamingPullResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.confirmations = append(st.confirmations, s.response(r))
+	st.notify()
+}
+
+func (s *subscription) endStream(st *stream, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.end(why)
+}
+
+// Pull implements google.pubsub.v1.Subscriber.
+func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (*pubsubpb.PullResponse, error) {
+	if err := checkReference(subscriptions, r.GetSubscription()); err != nil {
+		return nil, err
+	}
+	if r.GetMaxMessages() < 1 {
+		return nil, status.Errorf(codes.InvalidArgument, "max_messages must be at least 1, not %d.", r.GetMaxMessages())
+	}
+	sub, err := p.server.subscription(r.GetSubscription())
+	if err != nil {
+		return nil, err
+	}
+	const maxMessages = 1000
+	st := &stream{
+		pull: true, maxMessages: int(min(r.GetMaxMessages(), maxMessages)),
+		ackDeadline: sub.ackDeadline(), wake: make(chan struct{}, 1),
+	}
+	if err := sub.open(st); err != nil { // which already delivers what is there
+		return nil, err
+	}
+	if !r.GetReturnImmediately() { //nolint:staticcheck // deprecated, and still asked for
+		p.wait(ctx, st)
+	}
+	return sub.answerPull(ctx, st)
+}
+
+// wait waits for messages, for an end, or for as long as a Pull may. [F4]
+func (p *subscriberService) wait(ctx context.Context, st *stream) {
+	const longest = 20 * time.Second
+	limit := p.server.clock.Now().Add(longest)
+	if values := metadata.ValueFromIncomingContext(ctx, "x-server-timeout"); len(values) > 0 {
+		if seconds, err := strconv.ParseFloat(values[0], 64); err == nil && seconds > 0 && seconds < longest.Seconds() {
+			limit = p.server.clock.Now().Add(time.Duration(seconds * float64(time.Second)))
+		}
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		// In time for the answer to reach the caller.
+		remaining := time.Until(deadline)
+		limit = earlier(limit, p.server.clock.Now().Add(remaining-min(50*time.Millisecond, remaining/4)))
+	}
+	over := make(chan struct{})
+	timer := p.server.clock.newTimer(func() { close(over) })
+	timer.set(limit)
+	defer timer.set(time.Time{})
+	select {
+	case <-st.wake:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// answerPull ends a Pull. What it answers is lent as of now, to nobody's stream.
+func (s *subscription) answerPull(ctx context.Context, st *stream) (*pubsubpb.PullResponse, error) {
+	if ctx.Err() != nil {
+		s.shut(st) // nobody hears the answer [F7]
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	s.mu.Lock()
+	var parcels []parcel
+	for _, p := range st.out {
+		if d := p.delivery; d.state == leased && d.lease == p.lease && d.stream == st {
+			parcels = append(parcels, parcel{ackID: s.ackID(p.lease), message: d.message, attempt: s.attempt(d)})
+			d.stream = nil
+		}
+	}
+	st.outstanding = 0
+	why := st.err
+	s.mu.Unlock()
+	s.shut(st)
+	if why != nil {
+		return nil, why
+	}
+	response := &pubsubpb.PullResponse{}
+	for _, p := range parcels {
+		m, err := p.message.decode()
+		if err != nil {
+			return nil, err
+		}
+		response.ReceivedMessages = append(response.ReceivedMessages, &pubsubpb.ReceivedMessage{AckId: p.ackID, Message: m, DeliveryAttempt: p.attempt})
+	}
+	return response, nil
+}
+
+func (s *subscription) ackDeadline() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Duration(s.cfg.GetAckDeadlineSeconds()) * time.Second
+}

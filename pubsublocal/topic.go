@@ -1,0 +1,175 @@
+package pubsublocal
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// topic numbers messages and hands them to its subscriptions.
+//
+// Locks are taken in the order registry, topic, subscription, and none is held
+// while anything is sent or waited for.
+type topic struct {
+	server    *Server
+	name      string
+	number    uint64       // names it in the journal: a topic that is made again under the same name is another one
+	gone      atomic.Bool  // deleted; its subscriptions and snapshots still know it
+	retention atomic.Int64 // message_retention_duration; 0: none
+
+	mu            sync.Mutex
+	cfg           *pubsubpb.Topic // guarded by mu: the value is never changed, only replaced
+	lastTime      int64           // guarded by mu
+	subscriptions []*subscription // guarded by mu
+	snapshots     []*snapshot     // guarded by mu: each gets what is published from now on
+	log           deque[*message] // guarded by mu: what message_retention_duration of the topic retains
+	trimming      *timer
+}
+
+func newTopic(s *Server, cfg *pubsubpb.Topic) *topic {
+	t := &topic{server: s, name: cfg.GetName(), number: s.lastID.Add(1), cfg: cfg}
+	t.retention.Store(int64(cfg.GetMessageRetentionDuration().AsDuration()))
+	t.trimming = s.clock.newTimer(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.trim(s.clock.Now())
+	})
+	return t
+}
+
+// shownName is what others show as their topic.
+func (t *topic) shownName() string {
+	if t.gone.Load() {
+		return deletedTopic
+	}
+	return t.name
+}
+
+// config answers the topic as the API shows it.
+func (t *topic) config() *pubsubpb.Topic {
+	t.mu.Lock()
+	cfg := proto.CloneOf(t.cfg)
+	t.mu.Unlock()
+	cfg.State = pubsubpb.Topic_ACTIVE
+	return cfg
+}
+
+// publish numbers drafts and gives them to all subscriptions, in this order.
+// It holds the lock from the numbering to the last subscription, so each of
+// them has the messages in the order of their ids.
+func (t *topic) publish(drafts []draft) ([]*message, error) {
+	t.mu.Lock()
+	if t.gone.Load() {
+		t.mu.Unlock()
+		return nil, notFound("topic", t.name)
+	}
+	now := t.server.clock.Now()
+	t.lastTime = max(t.lastTime, now.UnixMilli())
+	last := t.server.lastID.Add(uint64(len(drafts)))
+	messages := make([]*message, len(drafts))
+	for i := range drafts {
+		messages[i] = drafts[i].stamp(last-uint64(len(drafts)-1-i), t.lastTime) //nolint:gosec // i is a place in drafts
+	}
+	written := t.server.journal.published(t, messages)
+	t.server.observePublished(t, messages)
+	if t.retention.Load() > 0 {
+		for _, m := range messages {
+			t.log.pushBack(m)
+		}
+		t.trim(now)
+	}
+	for _, s := range t.snapshots {
+		s.later = append(s.later, messages...)
+	}
+	for _, s := range t.subscriptions {
+		s.offer(drafts, messages, now)
+	}
+	t.mu.Unlock()
+	return messages, written.wait()
+}
+
+// trim drops what the topic need not retain. It is called with mu held.
+func (t *topic) trim(now time.Time) {
+	retention := time.Duration(t.retention.Load())
+	oldest := now.Add(-retention).UnixMilli()
+	for t.log.len() > 0 && (retention == 0 || t.log.at(0).time < oldest) {
+		t.log.popFront()
+	}
+	var next time.Time
+	if t.log.len() > 0 {
+		next = t.log.at(0).publishTime().Add(retention + time.Millisecond)
+	}
+	t.trimming.set(next)
+}
+
+// retained answers what the topic itself retains, oldest first.
+func (t *topic) retained() []*message {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trim(t.server.clock.Now())
+	messages := make([]*message, t.log.len())
+	for i := range messages {
+		messages[i] = t.log.at(i)
+	}
+	return messages
+}
+
+func (t *topic) setConfig(cfg *pubsubpb.Topic) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cfg = cfg
+	t.retention.Store(int64(cfg.GetMessageRetentionDuration().AsDuration()))
+	t.trim(t.server.clock.Now())
+}
+
+// forgetSchema is called when a schema is deleted. One that is made again under
+// the same name is another one. [M18]
+func (t *topic) forgetSchema(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cfg.GetSchemaSettings().GetSchema() == name {
+		t.cfg = proto.CloneOf(t.cfg)
+		t.cfg.SchemaSettings.Schema = deletedSchema
+	}
+}
+
+func (t *topic) attach(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.subscriptions = append(t.subscriptions, s)
+}
+
+func (t *topic) remove(s *subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.subscriptions = slices.DeleteFunc(t.subscriptions, func(other *subscription) bool { return other == s })
+}
+
+// attached answers the names of what is attached to the topic.
+func (t *topic) attached() (subscriptions, snapshots []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.subscriptions {
+		subscriptions = append(subscriptions, s.name)
+	}
+	for _, s := range t.snapshots {
+		snapshots = append(snapshots, s.name)
+	}
+	slices.Sort(subscriptions)
+	slices.Sort(snapshots)
+	return subscriptions, snapshots
+}
+
+// close ends the topic. Its subscriptions keep what they have.
+func (t *topic) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone.Store(true)
+	t.subscriptions = nil
+	t.log = deque[*message]{}
+	t.trimming.set(time.Time{})
+}

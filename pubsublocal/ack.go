@@ -43,6 +43,7 @@ func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 type ackResult struct {
 	exactlyOnce          bool
 	ok, invalid, unorder []string
+	written              *commit // exactly-once: what was acknowledged stays so, over a restart too [J2]
 }
 
 // err answers what a unary call with this result answers.
@@ -135,6 +136,9 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 			s.acknowledge(d)
 			result.ok = append(result.ok, a.id)
 		}
+	}
+	if result.exactlyOnce {
+		result.written = s.server.journal.handedOver()
 	}
 	return result, nil
 }

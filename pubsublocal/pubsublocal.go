@@ -23,7 +23,7 @@
 //
 // # Memory
 //
-// A message of 1 KB takes about 1.3 KB while a subscription, a snapshot or the retention of its topic needs it, and
+// A message of 1 KB takes about 1.5 KB while a subscription, a snapshot or the retention of its topic needs it, and
 // nothing afterwards. How much may pile up is not bounded, except by retention; the collector lets the heap grow to twice
 // what is live unless debug.SetMemoryLimit says otherwise, which is the process's to decide (cmd/pubsublocal has --memory).
 //
@@ -62,7 +62,7 @@ type Config struct {
 	Addr string
 	// InMemory lets the server listen nowhere; Conn and Options connect to it all the same.
 	InMemory bool
-	// DataDir keeps everything over a restart, except leases and counts of attempts. Empty: nothing is kept.
+	// DataDir keeps everything over a restart, except leases, counts of attempts and IAM policies. Empty: nothing is kept.
 	DataDir string
 	// Sync says when what is written to DataDir is safe. Default: SyncBatch.
 	Sync Sync

@@ -257,6 +257,9 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 		if err != nil {
 			return err
 		}
+		if err := result.written.wait(); err != nil {
+			return err
+		}
 		if result.exactlyOnce {
 			confirmation.AcknowledgeConfirmation = &pubsubpb.StreamingPullResponse_AcknowledgeConfirmation{
 				AckIds: result.ok, InvalidAckIds: result.invalid, UnorderedAckIds: result.unorder,

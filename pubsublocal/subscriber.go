@@ -204,6 +204,9 @@ func (p *subscriberService) Acknowledge(_ context.Context, r *pubsubpb.Acknowled
 	if err != nil {
 		return nil, err
 	}
+	if err := result.written.wait(); err != nil {
+		return nil, err
+	}
 	return &emptypb.Empty{}, result.err()
 }
 

@@ -161,10 +161,11 @@ func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string
 	return response.GetMessageIds()
 }
 
-// Pull asks once for up to limit messages and leases what comes. It waits for a second, unless the target is prompt.
+// Pull asks once for up to limit messages and leases what comes. It waits for two seconds, unless the target is prompt:
+// Google's emulator answers an empty Pull a second before its deadline.
 func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMessage {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
 		Subscription: sub, MaxMessages: int32(limit), //nolint:gosec // few

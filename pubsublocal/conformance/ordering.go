@@ -69,7 +69,7 @@ var ordering = []Case{
 		},
 	},
 	{
-		ID: "I2", Sentence: "Messages without key are unorderedAckID, also on an ordered subscription.",
+		ID: "I2", Sentence: "Messages without key are unordered, also on an ordered subscription.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, Ordered)

@@ -1,0 +1,229 @@
+package pubsublocal
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+	"unique"
+)
+
+// state says where a delivery is.
+type state uint8
+
+const (
+	ready      state = iota // waits for a stream, or for its turn in its key
+	leased                  // somebody has it, until its deadline
+	delayed                 // waits for its retry, until its deadline
+	forwarding              // on its way to the dead-letter topic
+	acked                   // waits for earlier ones of its key
+	done                    // nothing will become of it
+)
+
+// delivery is a message in a subscription.
+type delivery struct {
+	message  *message
+	key      *keyQueue // nil: it has no order
+	stream   *stream   // that has it, or had it last; nil: none, or a Pull has it
+	lease    uint64    // the last one; 0: never delivered
+	deadline time.Time // while leased or delayed
+	index    int32     // in deadlines; -1: not there
+	attempts int32     // failed ones, counted while there was a dead-letter policy
+	failures int32     // failed ones
+	state    state
+	counted  bool // a failure of this delivery counts [K12]
+}
+
+// keyQueue holds the deliveries of an ordering key, from the first one that is
+// not acknowledged. The first hi of them are the run that is outstanding.
+type keyQueue struct {
+	key     unique.Handle[string]
+	entries deque[*delivery]
+	hi      int
+	owner   *stream // of the last run
+	queued  bool    // is in readyKeys
+}
+
+// wait gives a delivery a deadline, at which expire is called with it.
+func (s *subscription) wait(d *delivery, deadline time.Time) {
+	d.deadline = deadline
+	if d.index >= 0 {
+		heap.Fix(&s.deadlines, int(d.index))
+	} else {
+		heap.Push(&s.deadlines, d)
+	}
+}
+
+// release ends the lease or the waiting of a delivery, which is ready then, and
+// in no queue.
+func (s *subscription) release(d *delivery) {
+	if d.index >= 0 {
+		heap.Remove(&s.deadlines, int(d.index))
+	}
+	if d.state == leased && d.stream != nil {
+		d.stream.outstanding--
+		d.stream.bytes -= len(d.message.encoded)
+	}
+	d.state = ready
+}
+
+// acknowledge is the end of a delivery, but for what its key needs of it: when
+// an earlier message of the key fails, this one is delivered again after it.
+func (s *subscription) acknowledge(d *delivery) {
+	if d.state == leased && s.duplicates > 0 && !s.cfg.GetEnableExactlyOnceDelivery() {
+		s.duplicates--
+		s.putBack(d)
+		return
+	}
+	s.drop(d)
+	if s.cfg.GetRetainAckedMessages() {
+		s.acked.pushBack(d.message)
+	}
+}
+
+// drop is acknowledge without retaining.
+func (s *subscription) drop(d *delivery) {
+	s.release(d)
+	s.lent.remove(d.lease)
+	if d.key == nil {
+		s.finish(d)
+		return
+	}
+	d.state = acked
+	k := d.key
+	for k.entries.len() > 0 && k.entries.at(0).state == acked {
+		s.finish(k.entries.popFront())
+		k.hi = max(0, k.hi-1)
+	}
+	switch {
+	case k.entries.len() == 0:
+		s.keys.remove(k.key)
+	case k.hi == 0 || k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0:
+		s.queue(k)
+	}
+}
+
+// finish marks a delivery as done. What is done leaves the backlog in time that
+// is constant on average.
+func (s *subscription) finish(d *delivery) {
+	s.server.journal.acknowledged(s, d)
+	d.state = done
+	s.done++
+	for s.backlog.len() > 0 && s.backlog.at(0).state == done {
+		s.backlog.popFront()
+		s.done--
+	}
+	if s.done > 64 && s.done > s.backlog.len()/2 {
+		s.backlog.keep(func(d *delivery) bool { return d.state != done })
+		s.done = 0
+	}
+}
+
+// fail counts a failed delivery, and decides what becomes of it.
+func (s *subscription) fail(d *delivery, now time.Time) {
+	s.release(d)
+	d.failures++
+	if d.counted {
+		d.attempts++
+		if d.attempts >= s.cfg.GetDeadLetterPolicy().GetMaxDeliveryAttempts() && s.deadLetterTopic() != nil {
+			d.state = forwarding
+			s.letters = append(s.letters, d)
+			s.rewind(d)
+			return
+		}
+	}
+	pause := s.pause(d.failures)
+	if pause == 0 {
+		s.putBack(d)
+		return
+	}
+	d.state = delayed
+	s.wait(d, now.Add(pause))
+	s.rewind(d)
+}
+
+// putBack makes a delivery ready again, before all that never were delivered.
+func (s *subscription) putBack(d *delivery) {
+	s.release(d)
+	if d.key == nil {
+		s.ready.pushFront(d)
+		return
+	}
+	s.rewind(d)
+	s.queue(d.key)
+}
+
+// rewind ends what was delivered of a key after d, also what was acknowledged:
+// it comes again, in order, after d.
+func (s *subscription) rewind(d *delivery) {
+	k := d.key
+	if k == nil {
+		return
+	}
+	i := k.place(d)
+	for j := i + 1; j < k.hi; j++ {
+		if later := k.entries.at(j); later.state == leased || later.state == acked {
+			s.release(later)
+		}
+	}
+	k.hi = min(k.hi, i)
+}
+
+// place answers where in its key a delivery is.
+func (k *keyQueue) place(d *delivery) int {
+	lo, hi := 0, k.entries.len()
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if k.entries.at(mid).message.id < d.message.id {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// pause answers how long a message waits after so many failures in a row.
+func (s *subscription) pause(failures int32) time.Duration {
+	policy := s.cfg.GetRetryPolicy()
+	if policy == nil {
+		return 0
+	}
+	pause, longest := policy.GetMinimumBackoff().AsDuration(), policy.GetMaximumBackoff().AsDuration()
+	for range failures - 1 {
+		if pause >= longest {
+			break
+		}
+		pause *= 2
+	}
+	return min(pause, longest)
+}
+
+// deadlines is a heap of deliveries that are leased or delayed.
+type deadlines []*delivery
+
+func (h deadlines) Len() int           { return len(h) }
+func (h deadlines) Less(i, j int) bool { return h[i].deadline.Before(h[j].deadline) }
+func (h deadlines) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = int32(i), int32(j) //nolint:gosec // fewer than 2^31 deliveries
+}
+
+// Push implements heap.Interface.
+func (h *deadlines) Push(x any) {
+	d, _ := x.(*delivery)
+	d.index = int32(len(*h)) //nolint:gosec // fewer than 2^31 deliveries
+	*h = append(*h, d)
+}
+
+// Pop implements heap.Interface.
+func (h *deadlines) Pop() any {
+	last := len(*h) - 1
+	d := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	d.index = -1
+	if cap(*h) > 1024 && len(*h) < cap(*h)/4 {
+		*h = slices.Clone(*h)
+	}
+	return d
+}

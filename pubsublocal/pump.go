@@ -1,0 +1,156 @@
+package pubsublocal
+
+import (
+	"slices"
+	"time"
+)
+
+// push appends a message to the backlog. All that follow are called with mu held.
+func (s *subscription) push(m *message) {
+	if s.closed != nil {
+		return
+	}
+	d := &delivery{message: m, index: -1}
+	s.backlog.pushBack(d)
+	if m.key == noKey || !s.cfg.GetEnableMessageOrdering() {
+		s.ready.pushBack(d)
+		return
+	}
+	k := s.keys.m[m.key]
+	if k == nil {
+		k = &keyQueue{key: m.key}
+		s.keys.set(m.key, k)
+	}
+	d.key = k
+	k.entries.pushBack(d)
+	if k.hi == 0 {
+		s.queue(k)
+	}
+}
+
+func (s *subscription) queue(k *keyQueue) {
+	if !k.queued && k.entries.len() > k.hi {
+		k.queued = true
+		s.readyKeys.pushBack(k)
+	}
+}
+
+// pump delivers to streams with credit what is ready. It is all that delivers.
+func (s *subscription) pump(now time.Time) {
+	for n := s.readyKeys.len(); n > 0 && s.pick() != nil; n-- {
+		k := s.readyKeys.popFront()
+		k.queued = false
+		if s.keys.m[k.key] == k && s.deliverRun(k, now) {
+			s.queue(k)
+		}
+	}
+	for s.ready.len() > 0 {
+		if s.ready.at(0).state != ready { // acknowledged late
+			s.ready.popFront()
+			continue
+		}
+		st := s.successor(s.ready.at(0).stream)
+		if st == nil {
+			if st = s.pick(); st == nil {
+				break
+			}
+			s.next++
+		}
+		s.deliver(s.ready.popFront(), st, now)
+	}
+	// A Pull is answered with what there is.
+	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool { return st.pull && len(st.out) > 0 })
+}
+
+// pick answers a stream with credit, nil if there is none. It prefers that
+// whose turn it is.
+func (s *subscription) pick() *stream {
+	for i := range s.streams {
+		if st := s.streams[(s.next+i)%len(s.streams)]; st.hasCredit() {
+			return st
+		}
+	}
+	return nil
+}
+
+// deliverRun delivers the run of a key, or what was delivered of it before and
+// is to come again. It answers whether the key waits for nothing but credit.
+func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
+	const maxRun = 1000
+	again := k.hi > 0 // while an earlier one is outstanding, only what was delivered before may go
+	st := s.streamFor(k)
+	for n := 0; n < maxRun && k.hi < k.entries.len(); {
+		d := k.entries.at(k.hi)
+		if d.state == acked {
+			k.hi++
+			continue
+		}
+		if d.state != ready || again && d.lease == 0 {
+			return false
+		}
+		if st == nil || !st.hasCredit() {
+			return k.hi == 0 || d.lease != 0 // else the run ends here
+		}
+		k.hi++
+		n++
+		s.deliver(d, st, now)
+		if k.owner != st {
+			k.owner = st
+			s.next++
+		}
+	}
+	return k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0
+}
+
+// streamFor answers the stream that the next deliveries of a key go to; nil:
+// there is none now.
+func (s *subscription) streamFor(k *keyQueue) *stream {
+	if k.owner != nil {
+		if !k.owner.ended && (k.hi > 0 || k.owner.hasCredit()) {
+			return k.owner
+		}
+		if st := s.successor(k.owner); st != nil {
+			return st
+		}
+	}
+	return s.pick()
+}
+
+// successor answers the stream with credit that its client opened in place of
+// one that has ended; nil: there is none. [G21]
+func (s *subscription) successor(old *stream) *stream {
+	if old == nil || !old.ended || old.clientID == "" {
+		return nil
+	}
+	for _, st := range s.streams {
+		if st.clientID == old.clientID && st.hasCredit() {
+			return st
+		}
+	}
+	return nil
+}
+
+// deliver lends a message to a stream.
+func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
+	s.lent.remove(d.lease)
+	s.lastLease++
+	d.lease = s.lastLease
+	s.lent.set(d.lease, d)
+	d.state = leased
+	d.counted = s.cfg.GetDeadLetterPolicy() != nil && !s.server.noDeadLetters.Load()
+	s.server.observe(s, Delivered, d.message)
+	d.stream = st
+	st.outstanding++
+	st.bytes += len(d.message.encoded)
+	s.wait(d, now.Add(st.ackDeadline))
+	st.out = append(st.out, posted{delivery: d, lease: d.lease})
+	st.notify()
+}
+
+// attempt answers what delivery_attempt is for a delivery.
+func (s *subscription) attempt(d *delivery) int32 {
+	if s.cfg.GetDeadLetterPolicy() == nil {
+		return 0
+	}
+	return d.attempts + 1
+}

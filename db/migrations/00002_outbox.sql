@@ -306,6 +306,7 @@ BEGIN
 			SELECT c.relname, to_date(substr(c.relname, 9), 'YYYYMMDD') AS day
 			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 			WHERE i.inhparent = 'video.outbox'::regclass
+			OFFSET 0 -- or the plan may take the names of other relations for dates
 		) p
 		WHERE p.day + 1 <= now() - keep AND NOT EXISTS (
 			SELECT 1 FROM video.outbox_pending

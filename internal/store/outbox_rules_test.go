@@ -1,0 +1,182 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+
+	"example.com/videocatalog/internal/event"
+)
+
+// outboxModel says what the outbox has to do: lists and maps where PostgreSQL
+// has tables, snapshots, indexes and floors. It has no clock: a lease ends, and
+// a blocked aggregate becomes due, when a step says so.
+type outboxModel struct {
+	pending []modelEvent // committed, not settled; in the order in which they were appended
+	blocked map[string]*modelBlock
+	lanes   map[int16]*modelLane
+	now     int // counts what the order of lanes and of retries depends on
+}
+
+type modelEvent struct {
+	place     int // of the append, among all appends
+	aggregate string
+	version   int64
+	aside     bool
+}
+
+type modelBlock struct {
+	attempts int
+	parked   bool
+	due      int // since when; 0: not yet
+}
+
+type modelLane struct {
+	owner  int // the pass that may settle; 0: nobody
+	leased bool
+	free   int // since when
+}
+
+func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
+
+func (m *outboxModel) tick() int { m.now++; return m.now }
+
+// commit makes events pending that one transaction appended, maybe earlier
+// than events that are pending already.
+func (m *outboxModel) commit(events []modelEvent) {
+	m.pending = append(m.pending, events...)
+	slices.SortFunc(m.pending, func(a, b modelEvent) int { return a.place - b.place })
+}
+
+// claimable is the lane that a claim takes: of those that have work and no
+// lease, the one that has been free for longest; 0 when there is none.
+func (m *outboxModel) claimable() (best int16) {
+	for number, lane := range m.lanes {
+		waits := slices.ContainsFunc(m.pending, func(e modelEvent) bool { return !e.aside && laneOf(e.aggregate) == number })
+		if lane.leased || !waits && len(m.due(number)) == 0 {
+			continue
+		}
+		if best == 0 || lane.free < m.lanes[best].free {
+			best = number
+		}
+	}
+	return best
+}
+
+// due are the blocked aggregates of a lane that may be tried, longest due first.
+func (m *outboxModel) due(lane int16) (aggregates []string) {
+	for aggregate, block := range m.blocked {
+		if block.due > 0 && laneOf(aggregate) == lane {
+			aggregates = append(aggregates, aggregate)
+		}
+	}
+	slices.SortFunc(aggregates, func(a, b string) int { return m.blocked[a].due - m.blocked[b].due })
+	return aggregates
+}
+
+// claim leases a lane to a pass. It answers the oldest events of the lane but
+// for blocked aggregates, whose events step aside; of blocked aggregates that
+// are due the first event, or, when there is none, that they have recovered.
+func (m *outboxModel) claim(number int16, batch, pass int) (events, recovered []string) {
+	lane, due := m.lanes[number], m.due(number)
+	lane.owner, lane.leased = pass, true
+	attempts := make(map[string]string) // by the first event of an aggregate that is due
+	for _, aggregate := range due[:min(batch, len(due))] {
+		if head := m.head(aggregate); head >= 0 {
+			attempts[m.pending[head].String()] = fmt.Sprintf("/%d", m.blocked[aggregate].attempts)
+		} else {
+			recovered = append(recovered, aggregate)
+		}
+	}
+	for i, e := range m.pending {
+		retried, isHead := attempts[e.String()]
+		switch {
+		case isHead:
+			events = append(events, e.String()+retried)
+		case e.aside || laneOf(e.aggregate) != number || batch == 0:
+		case m.blocked[e.aggregate] != nil:
+			m.pending[i].aside = true
+			batch--
+		default:
+			events = append(events, e.String())
+			batch--
+		}
+	}
+	return events, recovered
+}
+
+// head is the index of the first event of an aggregate that is aside, or -1.
+func (m *outboxModel) head(aggregate string) int {
+	return slices.IndexFunc(m.pending, func(e modelEvent) bool { return e.aside && e.aggregate == aggregate })
+}
+
+// settle records what became of a pass, and answers false, without doing
+// anything, when another pass has been given the lane.
+func (m *outboxModel) settle(p *modelPass) bool {
+	lane := m.lanes[p.claim.Lane]
+	if lane.owner != p.number {
+		return false
+	}
+	lane.owner, lane.leased, lane.free = 0, false, m.tick()
+	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
+	for i, e := range m.pending {
+		if p.fates[e.String()] == refused || p.fates[e.String()] == behindRefused {
+			m.pending[i].aside = true
+		}
+	}
+	for aggregate, park := range p.failed {
+		if m.blocked[aggregate] == nil {
+			m.blocked[aggregate] = &modelBlock{}
+		}
+		m.blocked[aggregate].attempts++
+		m.blocked[aggregate].parked, m.blocked[aggregate].due = park, 0
+	}
+	for _, aggregate := range p.recovered {
+		delete(m.blocked, aggregate)
+		for i, e := range m.pending {
+			if e.aggregate == aggregate {
+				m.pending[i].aside = false
+			}
+		}
+	}
+	return true
+}
+
+// requeue lets a blocked aggregate try at once, with all attempts before it.
+func (m *outboxModel) requeue(aggregate string) { *m.blocked[aggregate] = modelBlock{due: m.tick()} }
+
+// skip gives up an event, and lets the next one of its aggregate try at once.
+func (m *outboxModel) skip(head int) {
+	aggregate := m.pending[head].aggregate
+	m.pending = slices.Delete(m.pending, head, head+1)
+	m.requeue(aggregate)
+}
+
+// laneOf is the lane of a letter, as newLetters chooses them.
+func laneOf(aggregate string) int16 {
+	if aggregate >= "a" {
+		return 3
+	}
+	return 5
+}
+
+// fate is what became of a claimed event at the broker.
+type fate int
+
+const (
+	notSent       fate = iota // or sent, and the broker does not have it
+	acknowledged              // it has it
+	lost                      // it has it, and its answer was lost
+	refused                   // it will not have it
+	behindRefused             // not sent, because the one before was refused
+)
+
+// modelPass is what a publisher has in hand between claim and settlement.
+type modelPass struct {
+	number    int
+	claim     event.Claim
+	sent      int             // how many of the claimed events have a fate
+	fates     map[string]fate // by event
+	failed    map[string]bool // aggregates with a refused event, and whether it is to be parked
+	recovered []string
+	stopped   map[string]fate // aggregates of which nothing more is sent, and why
+}

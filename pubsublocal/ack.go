@@ -95,13 +95,16 @@ func (s *subscription) answers(ids []string, seconds func(i int) int32, result *
 			return nil, status.Error(codes.InvalidArgument, "You have passed an invalid ack ID to the service (ack_id="+id+").")
 		}
 	}
-	slices.SortStableFunc(all, func(a, b answer) int {
-		if a.delivery == nil || b.delivery == nil {
-			return 0
-		}
-		return cmp.Compare(a.delivery.message.id, b.delivery.message.id)
-	})
+	slices.SortStableFunc(all, func(a, b answer) int { return cmp.Compare(a.place(), b.place()) })
 	return all, nil
+}
+
+// place is where an answer comes among those of its request: what is out of date comes first.
+func (a *answer) place() uint64 {
+	if a.delivery == nil {
+		return 0
+	}
+	return a.delivery.message.id
 }
 
 // acknowledgeAll is Acknowledge.
@@ -116,22 +119,23 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 	for _, a := range answers {
 		d := a.delivery
 		if !result.exactlyOnce {
-			// An ack that comes late counts, unless the message was delivered again since. [G20, H7]
-			if d != nil && d.state != forwarding {
+			// An ack that comes late counts, unless the message was delivered again since. [G20, H7] One that is in the
+			// request twice counts once.
+			if d != nil && d.state < forwarding {
 				s.server.observe(s, Acked, d.message)
 				s.acknowledge(d)
 			}
 			continue
 		}
 		switch {
-		case d == nil && s.confirmed.has(a.lease, now):
+		case s.confirmed.has(a.lease, now): // before, or twice in this request
 			result.ok = append(result.ok, a.id) // [J11]
 		case d == nil || d.state != leased || !d.deadline.After(now):
 			result.invalid = append(result.invalid, a.id)
 		case d.key != nil && d.key.entries.at(0) != d:
 			result.unorder = append(result.unorder, a.id) // [J7]
 		default:
-			s.confirmed.add(a.lease, d.deadline, now)
+			s.confirmed.add(a.lease, d.deadline)
 			s.server.observe(s, Acked, d.message)
 			s.acknowledge(d)
 			result.ok = append(result.ok, a.id)
@@ -181,17 +185,24 @@ type confirmed struct {
 	order     deque[uint64]
 }
 
-func (c *confirmed) add(lease uint64, deadline, now time.Time) {
-	for c.order.len() > 0 {
-		first := c.order.at(0)
-		if c.deadlines.m[first].After(now) {
-			break
-		}
-		c.order.popFront()
-		c.deadlines.remove(first)
-	}
+func (c *confirmed) add(lease uint64, deadline time.Time) {
 	c.order.pushBack(lease)
 	c.deadlines.set(lease, deadline)
+}
+
+// forget drops those whose deadlines are over. One that comes before them may hold them back, until its own.
+func (c *confirmed) forget(now time.Time) {
+	for c.order.len() > 0 && !c.deadlines.m[c.order.at(0)].After(now) {
+		c.deadlines.remove(c.order.popFront())
+	}
+}
+
+// next answers when there is something to forget; ok is false when nothing is left.
+func (c *confirmed) next() (deadline time.Time, ok bool) {
+	if c.order.len() == 0 {
+		return time.Time{}, false
+	}
+	return c.deadlines.m[c.order.at(0)], true
 }
 
 func (c *confirmed) has(lease uint64, now time.Time) bool { return c.deadlines.m[lease].After(now) }

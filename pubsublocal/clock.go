@@ -10,10 +10,13 @@ import (
 // move it forward. The zero Clock is ready to use, by one server. Its methods
 // may be called from several goroutines.
 type Clock struct {
+	turn sync.Mutex // held while timers run, one after another; before any other lock
+
 	mu     sync.Mutex
 	offset time.Duration // guarded by mu
 	timers timerHeap     // guarded by mu
 	real   *time.Timer   // guarded by mu: for the first of timers; nil before the first one
+	busy   bool          // guarded by mu: timers run, and arm follows
 }
 
 // Now answers the time of the server.
@@ -29,7 +32,10 @@ func (c *Clock) now() time.Time { return time.Now().Add(c.offset) }
 // the order of time, when it returns: leases ended, messages dropped, streams
 // closed.
 func (c *Clock) Advance(d time.Duration) {
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	c.mu.Lock()
+	c.busy = true
 	target := c.now().Add(d)
 	for len(c.timers) > 0 && !c.timers[0].at.After(target) {
 		if first := c.timers[0].at; first.After(c.now()) {
@@ -40,11 +46,12 @@ func (c *Clock) Advance(d time.Duration) {
 	if rest := target.Sub(c.now()); rest > 0 {
 		c.offset += rest
 	}
+	c.busy = false
 	c.arm()
 	c.mu.Unlock()
 }
 
-// runFirst is called with mu held, and gives it back for the time of the call.
+// runFirst is called with turn and mu held, and gives mu back for the time of the call.
 func (c *Clock) runFirst() {
 	t, _ := heap.Pop(&c.timers).(*timer)
 	c.mu.Unlock()
@@ -54,17 +61,22 @@ func (c *Clock) runFirst() {
 
 // due runs what is due; it is what the real timer calls.
 func (c *Clock) due() {
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.busy = true
 	for len(c.timers) > 0 && !c.timers[0].at.After(c.now()) {
 		c.runFirst()
 	}
+	c.busy = false
 	c.arm()
 }
 
 // arm is called with mu held.
 func (c *Clock) arm() {
 	switch {
+	case c.busy:
 	case len(c.timers) == 0:
 		if c.real != nil {
 			c.real.Stop()

@@ -15,7 +15,8 @@ const (
 	leased                  // somebody has it, until its deadline
 	delayed                 // waits for its retry, until its deadline
 	forwarding              // on its way to the dead-letter topic
-	acked                   // waits for earlier ones of its key
+	acked                   // waits for earlier ones of its key, and comes again when one of them fails
+	buried                  // waits for earlier ones of its key, and is in the dead-letter topic
 	done                    // nothing will become of it
 )
 
@@ -90,15 +91,23 @@ func (s *subscription) drop(d *delivery) {
 	}
 	d.state = acked
 	k := d.key
-	for k.entries.len() > 0 && k.entries.at(0).state == acked {
+	for k.entries.len() > 0 && k.entries.at(0).state >= acked {
 		s.finish(k.entries.popFront())
 		k.hi = max(0, k.hi-1)
 	}
 	switch {
 	case k.entries.len() == 0:
 		s.keys.remove(k.key)
+		s.forgetKeys()
 	case k.hi == 0 || k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0:
 		s.queue(k)
+	}
+}
+
+// forgetKeys drops keys that have nothing left from readyKeys, when they are most of it.
+func (s *subscription) forgetKeys() {
+	if n := s.readyKeys.len(); n > 64 && n > 2*len(s.keys.m) {
+		s.readyKeys.keep(func(k *keyQueue) bool { return s.keys.m[k.key] == k })
 	}
 }
 
@@ -201,8 +210,16 @@ func (s *subscription) pause(failures int32) time.Duration {
 // deadlines is a heap of deliveries that are leased or delayed.
 type deadlines []*delivery
 
-func (h deadlines) Len() int           { return len(h) }
-func (h deadlines) Less(i, j int) bool { return h[i].deadline.Before(h[j].deadline) }
+func (h deadlines) Len() int { return len(h) }
+
+// Less puts the older message first, so that of a run that expires at once the first one fails, and no other. [I13]
+func (h deadlines) Less(i, j int) bool {
+	if c := h[i].deadline.Compare(h[j].deadline); c != 0 {
+		return c < 0
+	}
+	return h[i].message.id < h[j].message.id
+}
+
 func (h deadlines) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = int32(i), int32(j) //nolint:gosec // fewer than 2^31 deliveries

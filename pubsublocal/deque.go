@@ -1,5 +1,7 @@
 package pubsublocal
 
+import "maps"
+
 // deque is a ring: both ends are cheap, and so is any element by its place. It
 // gives memory back when it is mostly empty. The zero deque is empty.
 type deque[T any] struct {
@@ -65,7 +67,7 @@ func (q *deque[T]) resize(size int) {
 	q.ring, q.first = ring, 0
 }
 
-// table is a map that gives memory back when it becomes empty. The zero table
+// table is a map that gives memory back when it is mostly empty. The zero table
 // is empty; m may be read.
 type table[K comparable, V any] struct {
 	m    map[K]V
@@ -82,7 +84,9 @@ func (t *table[K, V]) set(k K, v V) {
 
 func (t *table[K, V]) remove(k K) {
 	delete(t.m, k)
-	if len(t.m) == 0 && t.peak > 1024 {
-		t.m, t.peak = nil, 0
+	if t.peak > 1024 && len(t.m) < t.peak/4 {
+		smaller := make(map[K]V, len(t.m))
+		maps.Copy(smaller, t.m)
+		t.m, t.peak = smaller, len(smaller)
 	}
 }

@@ -210,8 +210,7 @@ func contentsOf(s *Server) contents {
 	}
 	for _, snap := range s.snapshots.all() {
 		is := snapshotContents{Config: snap.config(), Topic: snap.topic.number}
-		messages, _ := snap.messages()
-		for _, m := range messages {
+		for _, m := range snap.messages() {
 			is.IDs = append(is.IDs, note(m))
 		}
 		c.Snapshots[snap.name] = is

@@ -249,6 +249,9 @@ func (s *subscription) forward(d *delivery) {
 	case sent:
 		s.server.observe(s, DeadLettered, d.message)
 		s.acknowledge(d)
+		if d.state == acked {
+			d.state = buried // it does not come again when an earlier one of its key fails [K4]
+		}
 	default: // the topic has just been deleted
 		s.putBack(d)
 	}

@@ -4,7 +4,7 @@
 //
 // # What it promises
 //
-// Its behavior is that of Google's documentation, as numbered sentences in docs/pubsublocal.md: ordering keys with the
+// Its behavior is that of Google's documentation, as numbered sentences, each with its case in package conformance: ordering keys with the
 // redelivery of all that follows a failed message, leases, flow control, retry policies, dead letters, exactly-once
 // delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. Package conformance has a case
 // for each, which runs against this server, Google's emulator and the service itself. Where the service is free to do
@@ -152,7 +152,7 @@ func (s *Server) serve(base net.Listener, admin bool) error {
 	const maxRequest = 64 << 20
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxRequest),
-		grpc.MaxConcurrentStreams(100_000), grpc.InitialConnWindowSize(4<<20), grpc.InitialWindowSize(1<<20),
+		grpc.WaitForHandlers(true), grpc.MaxConcurrentStreams(100_000), grpc.InitialConnWindowSize(4<<20), grpc.InitialWindowSize(1<<20),
 		grpc.ChainUnaryInterceptor(s.faults.unary), grpc.ChainStreamInterceptor(s.faults.stream))
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisherService{server: s})
 	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriberService{server: s})
@@ -179,8 +179,8 @@ func (s *Server) serve(base net.Listener, admin bool) error {
 // Close ends the server, and every connection to it.
 func (s *Server) Close() error {
 	err := s.listener.Close()
-	s.grpc.Stop()
 	err = errors.Join(err, s.http.Close())
+	s.grpc.Stop() // it waits for calls, also for those over HTTP
 	s.serving.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,6 +207,8 @@ func (s *Server) dialOptions() []grpc.DialOption {
 		// After an outage a client of a server on this machine need not wait for seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
+			// Without it a busy machine has no more than BaseDelay to connect.
+			MinConnectTimeout: 20 * time.Second,
 		}),
 	}
 	if s.dial != nil {

@@ -37,29 +37,40 @@ func (s *subscription) queue(k *keyQueue) {
 
 // pump delivers to streams with credit what is ready. It is all that delivers.
 func (s *subscription) pump(now time.Time) {
-	for n := s.readyKeys.len(); n > 0 && s.pick() != nil; n-- {
+	for keys := s.readyKeys.len(); ; {
+		for s.ready.len() > 0 && s.ready.at(0).state != ready { // acknowledged late
+			s.ready.popFront()
+		}
+		st := s.pick()
+		if st == nil || keys == 0 && s.ready.len() == 0 {
+			break
+		}
+		// The run of a key and a message without one take turns, also from call to call: neither starves the other.
+		if s.ready.len() > 0 && (s.afterRun || keys == 0) {
+			s.afterRun = false
+			s.deliverOne(st, now)
+			continue
+		}
+		s.afterRun = true
+		keys--
 		k := s.readyKeys.popFront()
 		k.queued = false
 		if s.keys.m[k.key] == k && s.deliverRun(k, now) {
 			s.queue(k)
 		}
 	}
-	for s.ready.len() > 0 {
-		if s.ready.at(0).state != ready { // acknowledged late
-			s.ready.popFront()
-			continue
-		}
-		st := s.successor(s.ready.at(0).stream)
-		if st == nil {
-			if st = s.pick(); st == nil {
-				break
-			}
-			s.next++
-		}
-		s.deliver(s.ready.popFront(), st, now)
-	}
 	// A Pull is answered with what there is.
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool { return st.pull && len(st.out) > 0 })
+}
+
+// deliverOne delivers the first message that no key holds back: to st, or to whom it is due.
+func (s *subscription) deliverOne(st *stream, now time.Time) {
+	if heir := s.successor(s.ready.at(0).stream); heir != nil {
+		st = heir
+	} else {
+		s.next++
+	}
+	s.deliver(s.ready.popFront(), st, now)
 }
 
 // pick answers a stream with credit, nil if there is none. It prefers that
@@ -81,7 +92,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	st := s.streamFor(k)
 	for n := 0; n < maxRun && k.hi < k.entries.len(); {
 		d := k.entries.at(k.hi)
-		if d.state == acked {
+		if d.state == acked || d.state == buried {
 			k.hi++
 			continue
 		}
@@ -143,6 +154,9 @@ func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
 	st.outstanding++
 	st.bytes += len(d.message.encoded)
 	s.wait(d, now.Add(st.ackDeadline))
+	if len(st.out) > 64 && len(st.out) > 2*st.outstanding { // its client does not read, and most of it went elsewhere [G23]
+		st.out = slices.DeleteFunc(st.out, func(p posted) bool { return !p.current(st) })
+	}
 	st.out = append(st.out, posted{delivery: d, lease: d.lease})
 	st.notify()
 }

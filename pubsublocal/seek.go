@@ -32,12 +32,8 @@ func (s *snapshot) config() *pubsubpb.Snapshot {
 	return cfg
 }
 
-// messages answers all of the snapshot, oldest first, and until when it retains them.
-func (s *snapshot) messages() ([]*message, time.Time) {
-	s.topic.mu.Lock()
-	defer s.topic.mu.Unlock()
-	return slices.Concat(s.unacked, s.later), s.expires
-}
+// messages answers all of the snapshot, oldest first. It is called with topic.mu held.
+func (s *snapshot) messages() []*message { return slices.Concat(s.unacked, s.later) }
 
 // snap makes a snapshot of a subscription. expireTime answers the end of one
 // whose oldest message was published at a time, or why it cannot be. [L8, L10]
@@ -53,7 +49,7 @@ func (s *subscription) snap(cfg *pubsubpb.Snapshot, expireTime func(oldest time.
 	made := &snapshot{name: cfg.GetName(), topic: t, cfg: cfg}
 	oldest := s.server.clock.Now()
 	for i := range s.backlog.len() {
-		if d := s.backlog.at(i); d.state != done && d.state != acked {
+		if d := s.backlog.at(i); d.state < acked {
 			made.unacked = append(made.unacked, d.message)
 			oldest = earlier(oldest, d.message.publishTime())
 		}
@@ -82,17 +78,19 @@ func (s *snapshot) drop() {
 // seekTime makes what is retained and was published at or after a time
 // unacknowledged, and the rest acknowledged. [L2, L3]
 func (s *subscription) seekTime(at time.Time) (*commit, error) {
-	retained := s.topic.retained()
 	first := at.UnixMilli()
 	if at.After(time.UnixMilli(first)) {
 		first++ // publish times have whole milliseconds
 	}
+	// A message that is published meanwhile comes after all of this, in the journal too.
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.unlock() // nothing fails here, so there are no dead letters
 	if err := s.use(); err != nil {
 		return nil, err
 	}
-	all, err := s.matching(s.union(retained))
+	all, err := s.matching(s.union(s.topic.retained()))
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +100,11 @@ func (s *subscription) seekTime(at time.Time) (*commit, error) {
 
 // seekSnapshot makes exactly the messages of a snapshot unacknowledged. [L9]
 func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
-	messages, expires := to.messages()
+	s.topic.mu.Lock() // as in seekTime
+	defer s.topic.mu.Unlock()
 	s.mu.Lock()
 	defer s.unlock()
+	messages := to.messages()
 	if err := s.use(); err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.reset(all, func(m *message) bool { return in[m.id] }, expires), nil
+	return s.reset(all, func(m *message) bool { return in[m.id] }, to.expires), nil
 }
 
 // union answers messages and all that the subscription has, oldest first, each
@@ -124,7 +124,7 @@ func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
 func (s *subscription) union(messages []*message) []*message {
 	all := slices.Clone(messages)
 	for i := range s.backlog.len() {
-		if d := s.backlog.at(i); d.state != done && d.state != acked {
+		if d := s.backlog.at(i); d.state < acked {
 			all = append(all, d.message)
 		}
 	}

@@ -184,6 +184,40 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
+// A client that sends pings and reads nothing has one answer waiting, not one
+// for each; and a stream that is cut while it reads nothing gives its messages
+// to others at once.
+func TestStreamOfClientThatReadsNothing(t *testing.T) {
+	t.Parallel()
+	server, client := start(t, pubsublocal.Config{})
+	stream, err := client.SubscriptionAdminClient.StreamingPull(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&pubsubpb.StreamingPullRequest{Subscription: testSub, StreamAckDeadlineSeconds: 600, ProtocolVersion: 1}); err != nil {
+		t.Fatal(err)
+	}
+	large := strings.Repeat("x", 1<<20)
+	for range 30 { // more than the windows of the connection hold
+		if err := publish(t.Context(), client, large); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1000 {
+		if err := stream.Send(&pubsubpb.StreamingPullRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.CutStreams()
+	var again int
+	for deadline := time.Now().Add(5 * time.Second); again < 30 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		again += len(pull(t, client))
+	}
+	if again != 30 {
+		t.Errorf("%d messages went to others after the cut, want 30", again)
+	}
+}
+
 // Without the rights of the service's account nothing is counted or forwarded. [K11]
 func TestDeadLetterRights(t *testing.T) {
 	t.Parallel()

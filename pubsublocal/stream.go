@@ -26,18 +26,26 @@ type stream struct {
 	outstanding   int
 	bytes         int      // of what is outstanding
 	out           []posted // what is to be sent
-	confirmations []encoded
-	closing       bool  // the client wants nothing more
-	ended         bool  // no longer of the subscription
-	err           error // why it ends
+	confirmations encoded  // what is to be confirmed, as a StreamingPullResponse
+	ping          bool     // a response is due, even an empty one
+	closing       bool     // the client wants nothing more
+	ended         bool     // no longer of the subscription
+	err           error    // why it ends
 
-	wake chan struct{} // capacity 1: there is something to send, or an end
+	wake chan struct{} // capacity 1: there is something to send
+	over chan struct{} // closed when err is set
 }
 
 // posted is a delivery that is to be sent, unless its lease ends before.
 type posted struct {
 	delivery *delivery
 	lease    uint64
+}
+
+// current tells whether the stream still has the delivery.
+func (p posted) current(st *stream) bool {
+	d := p.delivery
+	return d.state == leased && d.lease == p.lease && d.stream == st
 }
 
 func (st *stream) hasCredit() bool {
@@ -55,6 +63,7 @@ func (st *stream) notify() {
 func (st *stream) end(why error) {
 	if st.err == nil {
 		st.err = why
+		close(st.over)
 	}
 	st.closing, st.ended = true, true
 	st.notify()
@@ -69,7 +78,7 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	size, n := 0, 0
 	for ; n < len(st.out) && len(parcels) < maxParcels && size < maxSize; n++ {
 		p := st.out[n]
-		if d := p.delivery; d.state == leased && d.lease == p.lease && d.stream == st { // else it went elsewhere meanwhile [G23]
+		if d := p.delivery; p.current(st) { // else it went elsewhere meanwhile [G23]
 			if len(parcels) > 0 && size+len(d.message.encoded) > maxSize {
 				break
 			}
@@ -81,25 +90,23 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	if st.out = st.out[n:]; len(st.out) == 0 {
 		st.out = nil
 	}
-	var rest encoded
-	if len(parcels) > 0 {
-		rest = s.properties()
-	} else if len(st.confirmations) > 0 {
-		rest, st.confirmations = st.confirmations[0], st.confirmations[1:]
+	rest := st.confirmations
+	if ok = len(parcels) > 0 || len(rest) > 0 || st.ping; ok {
+		rest = append(rest, s.properties()...)
 	}
+	st.confirmations, st.ping = nil, false
 	s.mu.Unlock()
-	return encodeParcels(parcels, rest), len(parcels) > 0 || len(rest) > 0
+	return encodeParcels(parcels, rest), ok
 }
 
 // properties are in every response: a client takes their absence for "both off". [G12]
 func (s *subscription) properties() encoded {
-	return s.response(&pubsubpb.StreamingPullResponse{})
+	return encodeResponse(&pubsubpb.StreamingPullResponse{SubscriptionProperties: &pubsubpb.StreamingPullResponse_SubscriptionProperties{
+		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
+	}})
 }
 
-func (s *subscription) response(r *pubsubpb.StreamingPullResponse) encoded {
-	r.SubscriptionProperties = &pubsubpb.StreamingPullResponse_SubscriptionProperties{
-		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
-	}
+func encodeResponse(r *pubsubpb.StreamingPullResponse) encoded {
 	b, err := proto.Marshal(r)
 	if err != nil {
 		return nil // it has valid strings only, so it cannot fail
@@ -130,7 +137,7 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 		clientID: first.GetClientId(), protocol: first.GetProtocolVersion(),
 		maxMessages: int(max(0, first.GetMaxOutstandingMessages())), maxBytes: int(max(0, first.GetMaxOutstandingBytes())),
 		ackDeadline: time.Duration(first.GetStreamAckDeadlineSeconds()) * time.Second,
-		wake:        make(chan struct{}, 1),
+		wake:        make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	if err := sub.open(st); err != nil {
 		return err
@@ -160,16 +167,25 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 			if !ok {
 				break
 			}
-			if err := g.SendMsg(response); err != nil {
-				return err
+			sent := make(chan error, 1)
+			go func() { sent <- g.SendMsg(response) }() // it ends when this method returns, also for a client that reads nothing
+			select {
+			case err := <-sent:
+				if err != nil {
+					return err
+				}
+			case <-st.over:
+			}
+			if s.why(st) != nil {
+				break
 			}
 		}
-		s.mu.Lock()
-		why, closing := st.err, st.closing && len(st.out) == 0
-		s.mu.Unlock()
-		if why != nil {
+		if why := s.why(st); why != nil {
 			return why
 		}
+		s.mu.Lock()
+		closing := st.closing && len(st.out) == 0
+		s.mu.Unlock()
 		if closing {
 			return nil // the client has half-closed, and has everything that was on its way [G15]
 		}
@@ -184,6 +200,13 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 			received = nil
 		}
 	}
+}
+
+// why answers why a stream was ended; nil: it was not.
+func (s *subscription) why(st *stream) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return st.err
 }
 
 // receive reads what the client sends. It answers nil when the client half-closed.
@@ -236,7 +259,7 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 	}
 	if len(r.GetAckIds()) == 0 && len(deadlineIDs) == 0 {
 		if st.protocol >= 1 {
-			s.confirm(st, &pubsubpb.StreamingPullResponse{}) // a ping [G13]
+			s.confirm(st, nil) // a ping [G13]
 		}
 		return nil
 	}
@@ -267,15 +290,22 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 		}
 	}
 	if confirmation.GetAcknowledgeConfirmation() != nil || confirmation.GetModifyAckDeadlineConfirmation() != nil {
-		s.confirm(st, confirmation)
+		s.confirm(st, encodeResponse(confirmation))
 	}
 	return nil
 }
 
-func (s *subscription) confirm(st *stream, r *pubsubpb.StreamingPullResponse) {
+// confirm lets the next response have a confirmation, or at least be sent.
+// Several are one: messages in the wire format that follow one another are one
+// that has all.
+func (s *subscription) confirm(st *stream, confirmation encoded) {
+	const tooMuch = 16 << 20
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.confirmations = append(st.confirmations, s.response(r))
+	st.ping = true
+	if st.confirmations = append(st.confirmations, confirmation...); len(st.confirmations) > tooMuch {
+		st.end(status.Error(codes.ResourceExhausted, "The client sends acknowledgments and does not read what becomes of them."))
+	}
 	st.notify()
 }
 
@@ -300,7 +330,7 @@ func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (
 	const maxMessages = 1000
 	st := &stream{
 		pull: true, maxMessages: int(min(r.GetMaxMessages(), maxMessages)),
-		ackDeadline: sub.ackDeadline(), wake: make(chan struct{}, 1),
+		ackDeadline: sub.ackDeadline(), wake: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	if err := sub.open(st); err != nil { // which already delivers what is there
 		return nil, err
@@ -345,7 +375,7 @@ func (s *subscription) answerPull(ctx context.Context, st *stream) (*pubsubpb.Pu
 	s.mu.Lock()
 	var parcels []parcel
 	for _, p := range st.out {
-		if d := p.delivery; d.state == leased && d.lease == p.lease && d.stream == st {
+		if d := p.delivery; p.current(st) {
 			parcels = append(parcels, parcel{ackID: s.ackID(p.lease), message: d.message, attempt: s.attempt(d)})
 			d.stream = nil
 		}

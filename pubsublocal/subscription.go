@@ -34,7 +34,8 @@ type subscription struct {
 	lastLease     uint64                   // the number of the newest lease
 	ready         deque[*delivery]         // what no key holds back
 	keys          table[unique.Handle[string], *keyQueue]
-	readyKeys     deque[*keyQueue] // those that may have something to deliver
+	readyKeys     deque[*keyQueue] // those that may have something to deliver, and some that have nothing left
+	afterRun      bool             // the last delivery was that of a key: now it is the turn of ready
 	deadlines     deadlines        // of leases, and of retries
 	acked         deque[*message]  // what retain_acked_messages retains, in the order of acks
 	retainedUntil time.Time        // nothing of backlog is too old before that
@@ -85,7 +86,8 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 		return err
 	}
 	s.cfg = cfg
-	s.used = s.server.clock.Now()
+	now := s.server.clock.Now()
+	s.used = now
 	if !cfg.GetRetainAckedMessages() {
 		s.acked = deque[*message]{}
 	}
@@ -94,8 +96,23 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 			s.backlog.at(i).attempts, s.backlog.at(i).counted = 0, false
 		}
 	}
-	s.armed = time.Time{}
+	s.settle(now)
 	return nil
+}
+
+// retentionChanged is called when the topic retains messages longer, or not so long. [C6]
+func (s *subscription) retentionChanged() {
+	s.mu.Lock()
+	defer s.unlock()
+	s.settle(s.server.clock.Now())
+}
+
+// settle does what is due by new settings, before anything is delivered by them.
+func (s *subscription) settle(now time.Time) {
+	s.armed = time.Time{}
+	if s.closed == nil {
+		s.expire(now)
+	}
 }
 
 // offer takes what was just published.
@@ -156,6 +173,7 @@ func (s *subscription) expire(now time.Time) {
 	for s.acked.len() > 0 && !s.forgetAt(s.acked.at(0)).After(now) {
 		s.acked.popFront()
 	}
+	s.confirmed.forget(now)
 }
 
 // retention answers for how long a message is kept that is not acknowledged. [C5, D14]
@@ -194,9 +212,9 @@ func (s *subscription) arm() {
 		s.timer.set(time.Time{})
 		return
 	}
-	next := s.idleUntil()
-	if s.inUse() {
-		next = next.Add(24 * time.Hour)
+	next := time.Unix(1<<40, 0)
+	if !s.inUse() { // else shut comes before it expires
+		next = s.idleUntil()
 	}
 	if len(s.deadlines) > 0 {
 		next = earlier(next, s.deadlines[0].deadline)
@@ -206,6 +224,9 @@ func (s *subscription) arm() {
 	}
 	if s.acked.len() > 0 {
 		next = earlier(next, s.forgetAt(s.acked.at(0)))
+	}
+	if deadline, ok := s.confirmed.next(); ok {
+		next = earlier(next, deadline)
 	}
 	if s.armed.IsZero() || next.Before(s.armed) {
 		s.armed = next
@@ -244,10 +265,11 @@ func (s *subscription) shut(st *stream) {
 	s.used = s.server.clock.Now()
 	st.ended = true
 	s.streams = slices.DeleteFunc(s.streams, func(other *stream) bool { return other == st })
+	st.out, st.confirmations = nil, nil // a delivery may remember the stream for long
 	if st.outstanding == 0 {
 		return
 	}
-	if s.cfg.GetEnableExactlyOnceDelivery() {
+	if s.cfg.GetEnableExactlyOnceDelivery() && !st.pull { // what a Pull did not answer nobody has [F7]
 		return // [G19]
 	}
 	var had []*delivery

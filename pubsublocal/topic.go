@@ -106,10 +106,8 @@ func (t *topic) trim(now time.Time) {
 	t.trimming.set(next)
 }
 
-// retained answers what the topic itself retains, oldest first.
+// retained answers what the topic itself retains, oldest first. It is called with mu held.
 func (t *topic) retained() []*message {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.trim(t.server.clock.Now())
 	messages := make([]*message, t.log.len())
 	for i := range messages {
@@ -120,10 +118,14 @@ func (t *topic) retained() []*message {
 
 func (t *topic) setConfig(cfg *pubsubpb.Topic) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.cfg = cfg
 	t.retention.Store(int64(cfg.GetMessageRetentionDuration().AsDuration()))
 	t.trim(t.server.clock.Now())
+	attached := slices.Clone(t.subscriptions)
+	t.mu.Unlock() // they may have dead letters to publish
+	for _, s := range attached {
+		s.retentionChanged()
+	}
 }
 
 // forgetSchema is called when a schema is deleted. One that is made again under

@@ -1,0 +1,381 @@
+package pubsublocal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+const deadLetterTopic = "projects/p/topics/dead"
+
+// startDelivering starts a server with a topic, an ordered subscription, and a topic for its dead letters.
+func startDelivering(t testing.TB, clock *Clock, change ...func(*pubsubpb.Subscription)) (*kept, *subscription) {
+	t.Helper()
+	k := startKept(t, Config{Clock: clock})
+	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
+	k.makeTopic(&pubsubpb.Topic{Name: deadLetterTopic})
+	cfg := &pubsubpb.Subscription{Name: journalSubscription, Topic: journalTopic, EnableMessageOrdering: true, AckDeadlineSeconds: 10}
+	for _, f := range change {
+		f(cfg)
+	}
+	k.makeSubscription(cfg)
+	return k, k.subscriptions.get(journalSubscription)
+}
+
+func unordered(cfg *pubsubpb.Subscription)   { cfg.EnableMessageOrdering = false }
+func exactlyOnce(cfg *pubsubpb.Subscription) { cfg.EnableExactlyOnceDelivery = true }
+func deadLettering(cfg *pubsubpb.Subscription) {
+	cfg.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: deadLetterTopic, MaxDeliveryAttempts: 5}
+}
+
+func (k *kept) modify(seconds int32, messages ...*pubsubpb.ReceivedMessage) {
+	k.t.Helper()
+	if _, err := k.ModifyAckDeadline(k.t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
+		Subscription: journalSubscription, AckIds: ackIDsOf(messages), AckDeadlineSeconds: seconds,
+	}); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func ackIDsOf(messages []*pubsubpb.ReceivedMessage) (ids []string) {
+	for _, m := range messages {
+		ids = append(ids, m.GetAckId())
+	}
+	return ids
+}
+
+// An ack id that is in a request twice counts once, with and without exactly-once delivery.
+func TestAckTwiceInOneRequest(t *testing.T) {
+	for name, change := range map[string]func(*pubsubpb.Subscription){"default": func(*pubsubpb.Subscription) {}, "exactly once": exactlyOnce} {
+		t.Run(name, func(t *testing.T) {
+			clock := &Clock{}
+			k, sub := startDelivering(t, clock, change)
+			k.publish(journalTopic, "a", "held")
+			k.publish(journalTopic, "b", "twice")
+			m := k.pull(journalSubscription)
+			k.ack(journalSubscription, m[1], m[1])
+			k.ack(journalSubscription, m[0])
+			if n := sub.backlog.len(); n > 0 || sub.done != 0 {
+				t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
+			}
+			clock.Advance(8 * 24 * time.Hour) // it would not return
+		})
+	}
+}
+
+// The ids of a request are a set, also when some of them are out of date. [J8]
+func TestAcksAreASet(t *testing.T) {
+	clock := &Clock{}
+	k, sub := startDelivering(t, clock, exactlyOnce)
+	k.publish(journalTopic, "old", "x")
+	old := k.pull(journalSubscription)[0].GetAckId()
+	clock.Advance(time.Hour)
+	k.ack(journalSubscription, k.pull(journalSubscription)...)
+	k.publish(journalTopic, "key", "1", "2")
+	ids := ackIDsOf(k.pull(journalSubscription))
+	result, err := sub.acknowledgeAll([]string{ids[1], old, ids[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := [][]string{result.ok, result.invalid, result.unorder}
+	if diff := cmp.Diff([][]string{ids, {old}, nil}, got); diff != "" {
+		t.Errorf("ok, invalid, unordered (-want +got):\n%s", diff)
+	}
+}
+
+// A dead letter does not come again when an earlier message of its key fails. [K4]
+func TestDeadLetterStaysDead(t *testing.T) {
+	k, _ := startDelivering(t, &Clock{}, deadLettering)
+	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/dead", Topic: deadLetterTopic})
+	k.publish(journalTopic, "key", "1", "2", "3")
+	m := k.pull(journalSubscription)
+	first, second := m[0], m[1]
+	for range 4 {
+		k.modify(0, second)
+		second = k.pull(journalSubscription)[0]
+	}
+	k.modify(0, second)
+	if diff := cmp.Diff([]string{"3"}, dataOf(k.pull(journalSubscription))); diff != "" {
+		t.Errorf("after the dead letter (-want +got):\n%s", diff)
+	}
+	k.modify(0, first)
+	if diff := cmp.Diff([]string{"1", "3"}, dataOf(k.pull(journalSubscription))); diff != "" {
+		t.Errorf("after the nack of the first message (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"2"}, dataOf(k.pull("projects/p/subscriptions/dead"))); diff != "" {
+		t.Errorf("dead letters (-want +got):\n%s", diff)
+	}
+}
+
+// Of a run that expires at once only the first message has failed. [I13]
+func TestExpiryOfRunCountsOnce(t *testing.T) {
+	clock := &Clock{}
+	k, _ := startDelivering(t, clock, deadLettering)
+	for place := range 5 {
+		for key := range 20 {
+			k.publish(journalTopic, strconv.Itoa(key), strconv.Itoa(place))
+		}
+	}
+	k.modify(30, k.pull(journalSubscription)...)
+	clock.Advance(31 * time.Second)
+	for _, m := range k.pull(journalSubscription) {
+		want := int32(1)
+		if string(m.GetMessage().GetData()) == "0" {
+			want = 2
+		}
+		if got := m.GetDeliveryAttempt(); got != want {
+			t.Errorf("delivery_attempt of message %s of key %s = %d, want %d", m.GetMessage().GetData(), m.GetMessage().GetOrderingKey(), got, want)
+		}
+	}
+}
+
+// Keys that always have something new do not starve messages without a key.
+func TestUnkeyedMessageHasItsTurn(t *testing.T) {
+	k, _ := startDelivering(t, &Clock{})
+	k.publish(journalTopic, "", "unkeyed")
+	k.publish(journalTopic, "0", "keyed")
+	for i := range 10 {
+		k.publish(journalTopic, strconv.Itoa(i+1), "keyed")
+		r := must[*pubsubpb.PullResponse](t)(k.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: journalSubscription, MaxMessages: 1}))
+		if dataOf(r.GetReceivedMessages())[0] == "unkeyed" {
+			return
+		}
+		k.ack(journalSubscription, r.GetReceivedMessages()...)
+	}
+	t.Error("ten newer messages with keys came, and the one without did not")
+}
+
+// Nothing that is too old by new settings is delivered. [C6, D14]
+func TestRetentionShortened(t *testing.T) {
+	paths := &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}}
+	setTopic := func(k *kept, d *durationpb.Duration) {
+		k.t.Helper()
+		must[*pubsubpb.Topic](k.t)(k.UpdateTopic(k.t.Context(), &pubsubpb.UpdateTopicRequest{
+			Topic: &pubsubpb.Topic{Name: journalTopic, MessageRetentionDuration: d}, UpdateMask: paths,
+		}))
+	}
+	setSubscription := func(k *kept, d *durationpb.Duration) {
+		k.t.Helper()
+		must[*pubsubpb.Subscription](k.t)(k.UpdateSubscription(k.t.Context(), &pubsubpb.UpdateSubscriptionRequest{
+			Subscription: &pubsubpb.Subscription{Name: journalSubscription, MessageRetentionDuration: d}, UpdateMask: paths,
+		}))
+	}
+	short := durationpb.New(10 * time.Minute)
+	for name, shorten := range map[string]func(*kept){
+		"of the subscription": func(k *kept) { setSubscription(k, short) },
+		"of the topic": func(k *kept) {
+			setTopic(k, durationpb.New(time.Hour))
+			setSubscription(k, short)
+			setTopic(k, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := &Clock{}
+			k, _ := startDelivering(t, clock)
+			k.publish(journalTopic, "key", "old")
+			clock.Advance(20 * time.Minute)
+			shorten(k)
+			if got := dataOf(k.pull(journalSubscription)); len(got) > 0 {
+				t.Errorf("got %q, want nothing", got)
+			}
+		})
+	}
+}
+
+// What is published while a subscription seeks is not lost, over a restart too.
+func TestPublishWhileSeeking(t *testing.T) {
+	const snapshotName = "projects/p/snapshots/snapshot"
+	for name, target := range map[string]*pubsubpb.SeekRequest{
+		"to a time":     {Subscription: journalSubscription, Target: &pubsubpb.SeekRequest_Time{Time: &timestamppb.Timestamp{Seconds: 1}}},
+		"to a snapshot": {Subscription: journalSubscription, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshotName}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := startKept(t, Config{DataDir: t.TempDir()})
+			k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
+			k.makeSubscription(&pubsubpb.Subscription{Name: journalSubscription, Topic: journalTopic})
+			k.makeSnapshot(snapshotName, journalSubscription)
+			sub := k.subscriptions.get(journalSubscription)
+			var both sync.WaitGroup
+			sub.mu.Lock()
+			both.Go(func() {
+				if _, err := k.Seek(t.Context(), target); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(20 * time.Millisecond) // the seek waits for the subscription
+			both.Go(func() { k.publish(journalTopic, "", "meanwhile") })
+			time.Sleep(20 * time.Millisecond) // so does the message, or for the seek
+			sub.mu.Unlock()
+			both.Wait()
+			k = k.again()
+			if diff := cmp.Diff([]string{"meanwhile"}, dataOf(k.pull(journalSubscription))); diff != "" {
+				t.Errorf("after a restart (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Nothing grows with messages that are acknowledged or too old, whoever reads or does not.
+func TestNothingIsLeft(t *testing.T) {
+	t.Run("acks that may be repeated", func(t *testing.T) {
+		clock := &Clock{}
+		k, sub := startDelivering(t, clock, exactlyOnce)
+		for i := range 100 {
+			k.publish(journalTopic, strconv.Itoa(i), "x")
+		}
+		k.ack(journalSubscription, k.pull(journalSubscription)...)
+		clock.Advance(time.Minute)
+		if n := sub.confirmed.order.len(); n > 0 {
+			t.Errorf("%d acks are remembered after their deadlines", n)
+		}
+	})
+	t.Run("keys of a subscription without subscribers", func(t *testing.T) {
+		clock := &Clock{}
+		k, sub := startDelivering(t, clock)
+		for i := range 1000 {
+			k.publish(journalTopic, strconv.Itoa(i), "x")
+		}
+		clock.Advance(8 * 24 * time.Hour)
+		if n := sub.readyKeys.len(); n > 64 {
+			t.Errorf("%d keys are remembered after their messages", n)
+		}
+	})
+	t.Run("what a stream does not read", func(t *testing.T) {
+		clock := &Clock{}
+		k, sub := startDelivering(t, clock, unordered)
+		st := &stream{wake: make(chan struct{}, 1), over: make(chan struct{}), ackDeadline: 10 * time.Second}
+		if err := sub.open(st); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 {
+			k.publish(journalTopic, strconv.Itoa(i), "x")
+		}
+		clock.Advance(10 * time.Minute)
+		if n := len(st.out); n > 300 {
+			t.Errorf("a stream that does not read has %d deliveries of 100 messages", n)
+		}
+		sub.shut(st)
+		if n := len(st.out); n > 0 {
+			t.Errorf("a stream that has ended has %d deliveries", n)
+		}
+	})
+	t.Run("leases of what is acknowledged", func(t *testing.T) {
+		k, sub := startDelivering(t, &Clock{}, unordered)
+		var all []*pubsubpb.ReceivedMessage
+		for range 5 {
+			for range 1000 {
+				k.publish(journalTopic, "", "x")
+			}
+			all = append(all, k.pull(journalSubscription)...)
+		}
+		k.ack(journalSubscription, all[1:]...)
+		if sub.lent.peak > 2000 {
+			t.Errorf("the table of leases has room for %d, and has %d", sub.lent.peak, len(sub.lent.m))
+		}
+	})
+}
+
+// A stream that is open for longer than the time to live of its subscription does not keep the clock busy.
+func TestLongStreamLetsClockRest(t *testing.T) {
+	clock := &Clock{}
+	_, sub := startDelivering(t, clock)
+	st := &stream{wake: make(chan struct{}, 1), over: make(chan struct{}), ackDeadline: time.Minute}
+	if err := sub.open(st); err != nil {
+		t.Fatal(err)
+	}
+	ticks, tick := 0, sub.timer.run
+	sub.timer.run = func() {
+		if ticks++; ticks == 100 {
+			sub.shut(st) // or it would not end
+		}
+		tick()
+	}
+	clock.Advance(40 * 24 * time.Hour)
+	if ticks >= 100 {
+		t.Errorf("the timer ran %d times", ticks)
+	}
+	sub.shut(st)
+}
+
+// What is due has happened when Advance returns, though a timer is set meanwhile; and of two Advance both count.
+func TestAdvanceTakesTurns(t *testing.T) {
+	clock := &Clock{}
+	start, ran := clock.Now(), false
+	second := clock.newTimer(func() { time.Sleep(50 * time.Millisecond); ran = true })
+	first := clock.newTimer(func() { second.set(clock.Now()); time.Sleep(20 * time.Millisecond) })
+	first.set(start.Add(time.Minute))
+	var advancing sync.WaitGroup
+	for range 2 {
+		advancing.Go(func() { clock.Advance(time.Hour) })
+	}
+	advancing.Wait()
+	if !ran {
+		t.Error("Advance returned before a timer that was due had run")
+	}
+	if got := clock.Now().Sub(start); got < 2*time.Hour {
+		t.Errorf("two hours are %s", got)
+	}
+}
+
+// Close waits for the calls that are under way.
+func TestCloseWaitsForCalls(t *testing.T) {
+	k, sub := startDelivering(t, &Clock{})
+	conn := must[*grpc.ClientConn](t)(k.Conn())
+	defer conn.Close()
+	st, err := pubsubpb.NewSubscriberClient(conn).StreamingPull(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Send(&pubsubpb.StreamingPullRequest{Subscription: journalSubscription, StreamAckDeadlineSeconds: 10}); err != nil {
+		t.Fatal(err)
+	}
+	for open := false; !open; time.Sleep(time.Millisecond) {
+		sub.mu.Lock()
+		open = len(sub.streams) > 0
+		sub.mu.Unlock()
+	}
+	sub.mu.Lock() // the call cannot end
+	k.closed = true
+	var closeErr error
+	closed := make(chan struct{})
+	go func() { defer close(closed); closeErr = k.Close() }()
+	select {
+	case <-closed:
+		t.Error("Close returned while a call was under way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	sub.mu.Unlock()
+	if <-closed; closeErr != nil {
+		t.Error(closeErr)
+	}
+}
+
+// A client of a busy server has time to connect.
+func TestConnectSlowly(t *testing.T) {
+	k, _ := startDelivering(t, &Clock{})
+	dial := k.dial
+	k.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		select {
+		case <-time.After(200 * time.Millisecond):
+			return dial(ctx, addr)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("dial: %w", ctx.Err())
+		}
+	}
+	conn := must[*grpc.ClientConn](t)(k.Conn())
+	defer conn.Close()
+	if _, err := pubsubpb.NewPublisherClient(conn).GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: journalTopic}); err != nil {
+		t.Errorf("GetTopic() = %v, want no error", err)
+	}
+}

@@ -62,7 +62,7 @@ var databases atomic.Int64
 // fresh makes a database without any schema and answers its URL.
 func fresh(t testing.TB) string {
 	t.Helper()
-	admin := open(t, storetest.URL(t))
+	admin := open(t, storetest.Direct(t, storetest.URL(t)))
 	name := fmt.Sprintf("fresh_%d", databases.Add(1))
 	execute(t, admin, "CREATE DATABASE "+name)
 	t.Cleanup(func() {
@@ -245,8 +245,8 @@ func TestCheck(t *testing.T) {
 // The users of the service may ask for the version too.
 func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 	t.Parallel()
-	target := storetest.URL(t)
-	for _, role := range []string{"video_rw", "catalog_rw"} {
+	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below is of the session
+	for _, role := range []string{"video_rw", "catalog_rw", "support_ro"} {
 		cfg, err := pgxpool.ParseConfig(target)
 		if err != nil {
 			t.Fatal(err)

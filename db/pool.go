@@ -7,26 +7,25 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 )
 
 // Open makes a pool of at most maxConns connections. The URL decides the rest
 // (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig): behind a
 // pooler in transaction mode it must say default_query_exec_mode=cache_describe,
-// because prepared statements do not survive there. Nothing is connected yet.
-func Open(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+// because prepared statements do not survive there. tracer, if not nil, sees
+// every statement. Nothing is connected yet.
+func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database URL: %w", err)
 	}
 	cfg.MaxConns = maxConns
+	cfg.ConnConfig.Tracer = tracer
 	// pgx's default of a second would ping before each look of an idle publisher,
 	// and so double what an idle process asks of the database.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
-	// Without it pgx sends and reads a uuid.UUID as text, by way of database/sql:
-	// a tenth of what a write costs the client.
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-		pgxuuid.Register(conn.TypeMap())
+		registerUUID(conn.TypeMap())
 		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)

@@ -107,8 +107,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events in
--- order; nothing when no lane has work. One statement, the clock of the database. A row with seq 0 is no
+-- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
+-- any order; nothing when no lane has work. One statement, the clock of the database. A row with seq 0 is no
 -- event: with an aggregate it says that this blocked aggregate has nothing left to retry, without one that
 -- the whole claim was set aside. found is false when the event of a pending row is missing.
 -- +goose StatementBegin
@@ -199,8 +199,7 @@ BEGIN
 	LEFT JOIN LATERAL (
 		-- LIMIT forces the nested loop; LEFT brings back a pending row whose event is missing.
 		SELECT * FROM video.outbox o WHERE o.id = e.outbox_id LIMIT 1
-	) o ON true
-	ORDER BY e.seq;
+	) o ON true;
 END $$;
 -- +goose StatementEnd
 

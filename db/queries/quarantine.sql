@@ -8,3 +8,10 @@ SELECT * FROM catalog_read.quarantine WHERE consumer = @consumer AND id > @after
 
 -- name: DeleteQuarantine :execrows
 DELETE FROM catalog_read.quarantine WHERE id = @id;
+
+-- name: MeasureCatalog :one
+-- The messages in quarantine, counted up to max_counted, and the bytes on disk of the projection and of the inbox.
+SELECT
+	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = @consumer LIMIT @max_counted) counted)::bigint AS quarantined,
+	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
+	pg_total_relation_size('catalog_read.inbox')::bigint AS inbox_bytes;

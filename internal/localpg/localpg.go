@@ -62,7 +62,7 @@ type Server struct {
 	locks    []*os.File          // on run and home
 	settings map[string]string
 	cmd      *exec.Cmd
-	done     chan struct{} // closed when the server has ended; nil before it runs
+	done     <-chan struct{} // closed when the server has ended; nil before it runs
 	stop     func() error
 }
 
@@ -89,6 +89,40 @@ func (s *Server) DSN(database string) string {
 
 // Log is the path of the server's log; Stop removes a throw-away server's.
 func (s *Server) Log() string { return filepath.Join(s.home, "postgres.log") }
+
+// Folder is where the server's socket is. Only the server's user and root may enter it, and Stop removes it.
+func (s *Server) Folder() string { return s.run }
+
+// Process is a program that was started beside a server.
+type Process struct {
+	cmd  *exec.Cmd
+	done <-chan struct{} // closed when it has ended
+}
+
+// Beside starts another program that works in Folder, such as a pooler, as the server's user and with its output in log.
+// It ends as the server does when our process dies; else its Stop has to be called, before the server's.
+func (s *Server) Beside(log *os.File, program string, args ...string) (*Process, error) {
+	cmd := s.command(context.Background(), log, program, args...)
+	done, err := keep(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
+	}
+	return &Process{cmd: cmd, done: done}, nil
+}
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Stop asks the program to end (SIGTERM), and after ten seconds makes it (SIGKILL). It returns once the program has ended.
+func (p *Process) Stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
 
 // Stop ends the server and its connections, and removes what is temporary. Calls after the first return the same.
 func (s *Server) Stop() error { return s.stop() }
@@ -250,18 +284,8 @@ func (s *Server) launch(ctx context.Context, log *os.File) error {
 	}
 	args = append(args, "-c", "unix_socket_directories="+s.run) // last, so it wins
 	s.cmd = s.command(context.WithoutCancel(ctx), log, "postgres", args...)
-	done, started := make(chan struct{}), make(chan error)
-	go func() {
-		runtime.LockOSThread() // as long as the server lives; see dieWithParent
-		defer runtime.UnlockOSThread()
-		err := s.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait() // how it ended is in the log
-			close(done)
-		}
-	}()
-	if err := <-started; err != nil {
+	done, err := keep(s.cmd)
+	if err != nil {
 		return err
 	}
 	s.done = done

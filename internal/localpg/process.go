@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -48,12 +49,34 @@ func command(ctx context.Context, user *syscall.Credential, dir, program string,
 	return cmd
 }
 
-// command prepares a program of PostgreSQL that works on our folders. It inherits their locks.
+// command prepares a program that works on our folders, one of PostgreSQL unless name is a path. It inherits their locks.
 func (s *Server) command(ctx context.Context, log *os.File, name string, args ...string) *exec.Cmd {
-	cmd := command(ctx, s.user, "/", filepath.Join(s.programs, name), args...)
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(s.programs, name)
+	}
+	cmd := command(ctx, s.user, "/", name, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = s.locks
 	return cmd
+}
+
+// keep starts a program that stays, and answers a channel that is closed when it has ended.
+func keep(cmd *exec.Cmd) (<-chan struct{}, error) {
+	done, started := make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread() // as long as the program lives; see dieWithParent
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how it ended is in the log
+			close(done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return done, nil
 }
 
 func (s *Server) chown(dir string) error { return os.Chown(dir, int(s.user.Uid), int(s.user.Gid)) }

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,6 +41,8 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, leaseFor time.D
 			Seq: row.Seq, Retry: row.SetAside, Attempts: int(row.Attempts), Missing: !row.Found,
 		})
 	}
+	// Here, because sorting rows with their payloads costs the database more.
+	slices.SortFunc(claim.Events, func(a, b event.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	return claim, nil
 }
 
@@ -83,21 +87,30 @@ type Backlog struct {
 	// Oldest is when the oldest event that waits, without being blocked,
 	// happened; zero when none waits.
 	Oldest time.Time
+	// OldestBlocked is when the oldest event of a blocked aggregate happened;
+	// zero when none is blocked.
+	OldestBlocked time.Time
 	// Pending events, counted no further than asked for.
 	Pending int64
-	// Blocked aggregates, and those of them that are Parked.
+	// Blocked aggregates, and those of them that are Parked, counted no further.
 	Blocked, Parked int64
+	// Leased lanes, which somebody publishes.
+	Leased int64
 }
 
-// MeasureOutbox answers the backlog, reading maxCounted rows at most.
+// MeasureOutbox answers the backlog, counting up to maxCounted rows of each.
 func (s *Videos) MeasureOutbox(ctx context.Context, maxCounted int) (Backlog, error) {
 	row, err := s.queries.MeasureOutbox(ctx, limit(maxCounted))
 	if err != nil {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
-	backlog := Backlog{Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked}
-	if row.Oldest.Unix() != 0 { // the query's word for none
+	backlog := Backlog{Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased}
+	// The epoch is the query's word for none.
+	if row.Oldest.Unix() != 0 {
 		backlog.Oldest = row.Oldest.UTC()
+	}
+	if row.OldestBlocked.Unix() != 0 {
+		backlog.OldestBlocked = row.OldestBlocked.UTC()
 	}
 	return backlog, nil
 }

@@ -1,6 +1,11 @@
 // Package storetest gives a test a real PostgreSQL: a private server per test
 // binary, started by Main, and in it a database per test, cloned from one that
 // has the whole schema. Nothing has to be prepared, so no test is ever skipped.
+//
+// With STORETEST_POOLER=1 in the environment (make test-pooler), a PgBouncer in
+// transaction mode stands before the server, and URL and Pool go through it: so
+// the same tests show that the code needs no session. A test that needs one of
+// its own says so with Direct.
 package storetest
 
 import (
@@ -8,7 +13,9 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,15 +24,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localbouncer"
 	"example.com/videocatalog/internal/localpg"
 )
 
-const template = "template_videocatalog"
+const (
+	template       = "template_videocatalog"
+	poolerVariable = "STORETEST_POOLER"
+)
 
 var (
-	server    *localpg.Server // set by Main, before any test
-	folder    string          // of the server's data, while benchmarks run
-	databases atomic.Int64    // numbers the databases of this process
+	server    *localpg.Server       // set by Main, before any test
+	bouncer   *localbouncer.Bouncer // before the server, if that is asked for
+	folder    string                // of the server's data, while benchmarks run
+	databases atomic.Int64          // numbers the databases of this process
 )
 
 // Main runs the tests of a package between starting and stopping its server:
@@ -71,12 +83,22 @@ func start() (err error) {
 	if _, err := db.Migrate(ctx, server.DSN(template), slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	return nil
+	switch value := os.Getenv(poolerVariable); value {
+	case "", "0":
+	case "1":
+		bouncer, err = localbouncer.Start(ctx, server)
+	default:
+		err = fmt.Errorf("%s=%s: want 0 or 1", poolerVariable, value)
+	}
+	return err
 }
 
 // stop leaves nothing behind. Its errors would tell nothing that the tests, or
 // the error before, have not told.
 func stop() {
+	if bouncer != nil {
+		bouncer.Stop()
+	}
 	_ = server.Stop()
 	if folder != "" {
 		_ = os.RemoveAll(folder)
@@ -97,7 +119,7 @@ func execute(ctx context.Context, sql string) error {
 }
 
 // URL makes a database with the whole schema, empty, that is dropped when the
-// test ends, and answers its URL.
+// test ends, and answers its URL, for the code under test.
 func URL(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))
@@ -111,14 +133,40 @@ func URL(t testing.TB) string {
 			t.Error(err)
 		}
 	})
-	return server.DSN(name)
+	if bouncer == nil {
+		return server.DSN(name)
+	}
+	pooled, err := localbouncer.URL(server.DSN(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pooled
+}
+
+// Direct is the URL of the same database and user without a pooler between: for
+// what has to have a session, such as migrations, SET, and pg_backend_pid.
+func Direct(t testing.TB, target string) string {
+	t.Helper()
+	if bouncer == nil {
+		return target
+	}
+	address, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, err := url.Parse(server.DSN(strings.TrimPrefix(address.Path, "/")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct.User = address.User
+	return direct.String()
 }
 
 // Pool makes a database like URL and opens a pool of at most maxConns on it,
 // which is closed when the test ends.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), URL(t), maxConns)
+	pool, err := db.Open(t.Context(), URL(t), maxConns, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

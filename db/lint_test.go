@@ -1,0 +1,104 @@
+package db_test
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pressly/goose/v3"
+
+	"example.com/videocatalog/db/migratelint"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// lint fails the test for every statement of the migrations that would stop a running service.
+func lint(t *testing.T, names []string) {
+	t.Helper()
+	var files []migratelint.File
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, migratelint.File{Name: filepath.Base(name), Text: string(text)})
+	}
+	findings, err := migratelint.Lint(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, finding := range findings {
+		t.Error(finding)
+	}
+}
+
+// No migration stops a running service: see migratelint for what that asks of them.
+func TestMigrationsAreSafe(t *testing.T) {
+	t.Parallel()
+	lint(t, migrations(t))
+}
+
+// The worked example of docs/database.md, a column that gets another name, is safe by the same rules, and every build
+// on the way runs on the schema before and after each step, as a roll-out and a roll-back need it.
+func TestExpandContractExample(t *testing.T) {
+	t.Parallel()
+	steps, err := filepath.Glob("testdata/expand_contract/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != 5 {
+		t.Fatalf("steps = %q, want 5", steps)
+	}
+	lint(t, append(migrations(t), steps...))
+
+	// What each build writes and reads, as far as it differs.
+	const others = `id, title, description, duration_ms, language_code, tags, state, version, create_time, update_time`
+	const values = `gen_random_uuid(), 't', 'd', 1, 'en', '{}', 'draft', 1, now(), now()`
+	builds := []struct{ name, write, reads string }{
+		{"the build before", "INSERT INTO video.videos (" + others + ", release_year) VALUES (" + values + ", 1999)", "release_year"},
+		{"writes both", "INSERT INTO video.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "release_year"},
+		{"reads the new one", "INSERT INTO video.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "premiere_year"},
+		{"knows only the new one", "INSERT INTO video.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
+	}
+	target := storetest.Direct(t, storetest.URL(t))
+	pool := open(t, target)
+	sqlDB, err := sql.Open("pgx", target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sqlDB.Close()
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("testdata/expand_contract"), goose.WithSlog(discard),
+		goose.WithDisableGlobalRegistry(true), goose.WithAllowOutofOrder(true), goose.WithTableName("example_version"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// run has the builds from first to last write, and then read, each without missing what another one has written.
+	run := func(step string, first, last int) {
+		t.Helper()
+		for _, build := range builds[first : last+1] {
+			if _, err := pool.Exec(t.Context(), build.write, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Errorf("after %s, the build that %s: %s: %v", step, build.name, build.write, err)
+			}
+			var missing int
+			sql := "SELECT count(*) FROM video.videos WHERE " + build.reads + " IS NULL"
+			if err := pool.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&missing); err != nil || missing > 0 {
+				t.Errorf("after %s, the build that %s: %d rows without %s, %v, want none", step, build.name, missing, build.reads, err)
+			}
+		}
+	}
+	run("nothing", 0, 0)
+	for i, step := range []struct{ first, last int }{{0, 1}, {1, 2}, {1, 2}, {2, 3}, {3, 3}} {
+		if i == 1 { // the backfill, a command in batches, before the check that asks for it
+			execute(t, pool, "UPDATE video.videos SET premiere_year = release_year WHERE id IN (SELECT id FROM video.videos WHERE premiere_year IS NULL LIMIT 1000)")
+		}
+		if _, err := provider.UpByOne(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		run(filepath.Base(steps[i]), step.first, step.last)
+	}
+	var missing int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video.videos WHERE premiere_year IS DISTINCT FROM 1999").Scan(&missing); err != nil || missing != 0 {
+		t.Errorf("rows that lost their year = %d, %v, want none", missing, err)
+	}
+}

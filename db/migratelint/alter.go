@@ -1,0 +1,172 @@
+package migratelint
+
+import "slices"
+
+// brief are the subcommands of ALTER TABLE that take their lock for an instant and that the build before does not
+// notice. Of the dozens there are, those that somebody has needed and looked up.
+// https://www.postgresql.org/docs/current/sql-altertable.html
+var brief = []string{
+	"AT_ColumnDefault", "AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions", "AT_ChangeOwner",
+	"AT_ReplicaIdentity", "AT_EnableRowSecurity", "AT_DisableRowSecurity", "AT_ForceRowSecurity", "AT_NoForceRowSecurity", "AT_EnableTrig", "AT_DisableTrig",
+}
+
+func (l *linter) alter() error {
+	a, err := read[alterTable](l.at.node)
+	if err != nil || l.isNew(a.Relation) {
+		return err
+	}
+	l.locks(a.Relation.String())
+	for _, command := range a.Commands {
+		if err := l.alterCommand(a.Relation, command.Command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *linter) alterCommand(table relation, c alterCommand) error {
+	switch c.Subtype {
+	case "AT_AddColumn":
+		col, err := read[column](c.Definition["ColumnDef"])
+		if err == nil {
+			l.addColumn(col)
+		}
+		return err
+	case "AT_AddConstraint":
+		added, err := read[constraint](c.Definition["Constraint"])
+		if err != nil {
+			return err
+		}
+		return l.addConstraint(table, added)
+	case "AT_ValidateConstraint":
+		key := table.String() + "." + c.Name
+		check := l.checks[key]
+		if check.added == l.name && l.inTransaction {
+			l.report("validate", "the lock of ADD CONSTRAINT is held while it looks at every row: validate in the next migration")
+		}
+		check.valid = true
+		l.checks[key] = check
+	case "AT_SetNotNull":
+		for _, check := range l.checks {
+			if check.valid && check.column == table.String()+"."+c.Name {
+				return nil
+			}
+		}
+		l.report("set-not-null", "it looks at every row under an exclusive lock: first ADD CONSTRAINT … CHECK (%s IS NOT NULL) NOT VALID, then VALIDATE it", c.Name)
+	case "AT_AlterColumnType":
+		l.report("alter-type", "it rewrites the table, or breaks the build before this one: add a column beside %s, write both, and drop this one later", c.Name)
+	case "AT_DropColumn":
+		l.needsContract("drops the column " + c.Name)
+	case "AT_DropConstraint":
+		l.needsContract("drops the constraint " + c.Name)
+	default:
+		if !slices.Contains(brief, c.Subtype) {
+			l.report("unknown", "%s is not known to be brief: see what it locks, then add it to migratelint", c.Subtype)
+		}
+	}
+	return nil
+}
+
+// stable are functions whose value is taken once, for all rows there are.
+// https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
+var stable = []string{"now", "transaction_timestamp", "statement_timestamp"}
+
+// serial are the types that are a volatile default by another name.
+var serial = []string{"serial", "bigserial", "smallserial", "serial4", "serial8", "serial2"}
+
+func (l *linter) addColumn(c column) {
+	notNull, hasDefault := false, false
+	if n := len(c.Type.Names); n > 0 && slices.Contains(serial, c.Type.Names[n-1].String.Value) {
+		l.report("volatile-default", "%s gets a value per row, so the table is rewritten: add it without, set the default, and backfill", c.Name)
+	}
+	for _, wrapped := range c.Constraints {
+		switch constraint := wrapped.Constraint; constraint.Kind {
+		case "CONSTR_NULL":
+		case "CONSTR_NOTNULL":
+			notNull = true
+		case "CONSTR_DEFAULT":
+			hasDefault = true
+			if !isConstant(constraint.Expression) {
+				l.report("volatile-default", "%s gets a value per row, so the table is rewritten: add it without, set the default, and backfill", c.Name)
+			}
+		case "CONSTR_IDENTITY", "CONSTR_GENERATED":
+			hasDefault = true
+			l.report("volatile-default", "%s is computed for every row, so the table is rewritten: add a plain column, and backfill", c.Name)
+		default:
+			l.report("add-constraint", "%s brings a constraint, which looks at every row under an exclusive lock: add it NOT VALID by itself", c.Name)
+		}
+	}
+	if notNull && !hasDefault {
+		l.report("add-not-null", "%s: the build before this one does not fill it: make it nullable, or give it a constant default", c.Name)
+	}
+}
+
+// isConstant tells whether a default has the same value for all rows.
+func isConstant(expression object) bool {
+	for kind, node := range expression { // one
+		switch kind {
+		case "A_Const", "SQLValueFunction":
+			return true
+		case "TypeCast":
+			cast, err := read[struct {
+				Arg object `json:"arg"`
+			}](node)
+			return err == nil && isConstant(cast.Arg)
+		case "A_ArrayExpr":
+			array, err := read[struct {
+				Elements []object `json:"elements"`
+			}](node)
+			return err == nil && !slices.ContainsFunc(array.Elements, func(e object) bool { return !isConstant(e) })
+		case "FuncCall":
+			call, err := read[struct {
+				Name []struct {
+					String stringNode `json:"String"`
+				} `json:"funcname"`
+				Args []object `json:"args"`
+			}](node)
+			return err == nil && len(call.Name) == 1 && len(call.Args) == 0 && slices.Contains(stable, call.Name[0].String.Value)
+		}
+	}
+	return false
+}
+
+func (l *linter) addConstraint(table relation, c constraint) error {
+	switch c.Kind {
+	case "CONSTR_CHECK", "CONSTR_FOREIGN":
+		if !c.SkipValidation {
+			l.report("validate", "it looks at every row under a lock: add %s NOT VALID, and validate it in the next migration", c.Name)
+			return nil
+		}
+		if test, err := read[struct {
+			Arg struct {
+				Column struct {
+					Fields []struct {
+						String stringNode `json:"String"`
+					} `json:"fields"`
+				} `json:"ColumnRef"`
+			} `json:"arg"`
+			Kind string `json:"nulltesttype"`
+		}](orNull(c.Expression["NullTest"])); err != nil {
+			return err
+		} else if fields := test.Arg.Column.Fields; test.Kind == "IS_NOT_NULL" && len(fields) == 1 {
+			l.checks[table.String()+"."+c.Name] = notNull{column: table.String() + "." + fields[0].String.Value, added: l.name}
+			return nil
+		}
+		l.checks[table.String()+"."+c.Name] = notNull{added: l.name}
+	case "CONSTR_UNIQUE", "CONSTR_PRIMARY":
+		if c.Index == "" {
+			l.report("add-constraint", "it builds an index under an exclusive lock: build it CONCURRENTLY, then ADD CONSTRAINT … USING INDEX")
+		}
+	default:
+		l.report("add-constraint", "%s looks at every row under an exclusive lock", c.Kind)
+	}
+	return nil
+}
+
+// orNull is a node that may be absent, as JSON.
+func orNull(node []byte) []byte {
+	if node == nil {
+		return []byte("null")
+	}
+	return node
+}

@@ -1,0 +1,254 @@
+// Package migratelint refuses migrations that stop a running service.
+//
+// A migration runs while the service serves, and before the build that needs it: so no statement may keep a lock on a
+// table that is in use for longer than an instant, and none may take away what the build before it still uses. The
+// statements are read by PostgreSQL's own parser (version 17, compiled to WebAssembly). What is not known to be harmless
+// is refused. Tables that the same migration makes are nobody's yet: on them everything is allowed.
+//
+// The rules, by the name that a finding has:
+//
+//   - lock-timeout: a statement that locks a table in use needs SET LOCAL lock_timeout before it (SET, in a migration
+//     without transaction). Who waits for a lock makes everybody behind it wait too. Not for CONCURRENTLY, which lets
+//     them pass, and which a limit would leave with an invalid index.
+//   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and brings no
+//     key, check or reference with it: else the table is read or rewritten under an exclusive lock, or inserts of the
+//     build before fail.
+//   - set-not-null: only behind a validated CHECK (column IS NOT NULL), which makes it instant.
+//   - validate: a constraint on a table in use is added NOT VALID, and validated by a later migration.
+//   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in a migration of its own with NO TRANSACTION.
+//   - alter-type: the type of a column does not change; a new column takes over.
+//   - rename: nothing in use is renamed or moved: the build before knows the old name only.
+//   - contract: what is dropped or emptied needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
+//   - whole-table: no UPDATE or DELETE without WHERE; a backfill is a command that works in batches.
+//   - opaque: DO does none of these things, where the parser cannot see into it.
+//   - unknown: any other statement that changes a table in use.
+//
+// It does not know how large a table is, nor what a function that a migration calls does.
+package migratelint
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// File is a migration.
+type File struct {
+	Name string
+	Text string
+}
+
+// Finding is a statement that breaks a rule.
+type Finding struct {
+	File    string
+	Line    int
+	Rule    string // its name in the package comment
+	Message string // what is wrong with it, and what to do instead
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Rule, f.Message)
+}
+
+// Lint answers what is wrong with migrations, given in the order they run in. The error says that one cannot be read.
+func Lint(files []File) ([]Finding, error) {
+	l := &linter{checks: make(map[string]notNull)}
+	for _, file := range files {
+		if err := l.file(file); err != nil {
+			return nil, fmt.Errorf("%s: %w", file.Name, err)
+		}
+	}
+	return l.findings, nil
+}
+
+// notNull is a CHECK (column IS NOT NULL).
+type notNull struct {
+	column string // with its table
+	valid  bool
+	added  string // by which migration
+}
+
+type linter struct {
+	findings []Finding
+	checks   map[string]notNull // by table and name of the constraint
+
+	// The migration at hand.
+	name          string
+	inTransaction bool
+	statements    int
+	made          map[string]bool // tables and schemas it has made
+	lockTimeout   bool            // whether it has set one
+	at            statement
+}
+
+var noTransaction = regexp.MustCompile(`(?m)^-- \+goose NO TRANSACTION\s*$`)
+
+func (l *linter) file(file File) error {
+	statements, err := parse(file.Text)
+	if err != nil {
+		return err
+	}
+	l.name, l.inTransaction, l.statements = file.Name, !noTransaction.MatchString(file.Text), 0
+	l.made, l.lockTimeout = make(map[string]bool), false
+	for _, s := range statements {
+		if s.kind != "VariableSetStmt" {
+			l.statements++
+		}
+	}
+	for _, l.at = range statements {
+		if err := l.statement(); err != nil {
+			return fmt.Errorf("line %d: %w", l.at.line, err)
+		}
+	}
+	return nil
+}
+
+func (l *linter) report(rule, format string, args ...any) {
+	l.findings = append(l.findings, Finding{File: l.name, Line: l.at.line, Rule: rule, Message: fmt.Sprintf(format, args...)})
+}
+
+// isNew tells whether a table is this migration's own.
+func (l *linter) isNew(r relation) bool {
+	return l.made[r.String()] || r.Schema != "" && l.made[r.Schema]
+}
+
+// locks reports a statement that locks a table in use without a limit to how long it waits.
+func (l *linter) locks(what string) {
+	if l.lockTimeout {
+		return
+	}
+	set := "SET"
+	if l.inTransaction {
+		set = "SET LOCAL"
+	}
+	l.report("lock-timeout", "%s is in use: put %s lock_timeout = '2s' before this statement", what, set)
+}
+
+// contract matches the comment that says why something can go.
+var contract = regexp.MustCompile(`(?m)^-- contract: \S+`)
+
+func (l *linter) needsContract(what string) {
+	if !contract.MatchString(l.at.text[:comments(l.at.text)]) {
+		l.report("contract", "%s: the build before this one may need it; when none does, say so in a comment before the statement: -- contract: WHY", what)
+	}
+}
+
+// harmless are the statements that lock no table, or only each other, and take nothing away that a build uses.
+var harmless = []string{
+	"AlterDefaultPrivilegesStmt", "AlterEnumStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
+	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt", "GrantRoleStmt", "GrantStmt", "InsertStmt", "SelectStmt",
+}
+
+func (l *linter) statement() error {
+	switch l.at.kind {
+	case "VariableSetStmt":
+		s, err := read[set](l.at.node)
+		l.lockTimeout = l.lockTimeout || s.Name == "lock_timeout" && s.Kind == "VAR_SET_VALUE"
+		return err
+	case "CreateStmt", "CreateSchemaStmt", "CreateSeqStmt", "ViewStmt", "CreateTableAsStmt":
+		return l.create()
+	case "CreateTrigStmt", "CreatePolicyStmt", "AlterPolicyStmt", "RuleStmt":
+		c, err := read[create](l.at.node)
+		table := c.Relation
+		if table.Name == "" {
+			table = c.Table
+		}
+		if !l.isNew(table) {
+			l.locks(table.String())
+		}
+		return err
+	case "AlterTableStmt":
+		return l.alter()
+	case "IndexStmt":
+		return l.index()
+	case "ReindexStmt":
+		if !strings.Contains(strings.ToUpper(l.at.text), "CONCURRENTLY") {
+			l.report("index", "writers wait: REINDEX … CONCURRENTLY, in a migration of its own with NO TRANSACTION")
+		}
+		return nil
+	case "DropStmt":
+		return l.drop()
+	case "DropRoleStmt", "TruncateStmt", "DropOwnedStmt":
+		l.needsContract("drops or empties")
+		return nil
+	case "RenameStmt", "AlterObjectSchemaStmt":
+		l.report("rename", "the build before this one knows the old name only: make the new one beside it, and drop the old one later")
+		return nil
+	case "UpdateStmt", "DeleteStmt":
+		c, err := read[change](l.at.node)
+		if c.Where == nil && !l.isNew(c.Relation) {
+			l.report("whole-table", "it locks every row of %s: backfill in batches, in a command", c.Relation)
+		}
+		return err
+	case "DoStmt":
+		if found := dangerous.FindString(l.at.text[comments(l.at.text):]); found != "" {
+			l.report("opaque", "%q inside DO cannot be checked: write it as a statement", found)
+		}
+		return nil
+	}
+	if !slices.Contains(harmless, l.at.kind) {
+		l.report("unknown", "%s is not known to be harmless: see what it locks, then add it to migratelint", l.at.kind)
+	}
+	return nil
+}
+
+// dangerous is what other rules look for.
+var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE\s+)?INDEX|DROP|TRUNCATE|RENAME|UPDATE|DELETE|LOCK\s+TABLE|REINDEX|CLUSTER)\b`)
+
+// create remembers what the migration makes.
+func (l *linter) create() error {
+	if l.at.kind == "CreateTableAsStmt" {
+		c, err := read[createAs](l.at.node)
+		l.made[c.Into.Relation.String()] = true
+		return err
+	}
+	c, err := read[create](l.at.node)
+	if err != nil {
+		return err
+	}
+	for _, r := range []relation{c.Relation, c.View, c.Sequence, {Name: c.Schema}} {
+		l.made[r.String()] = true
+	}
+	return nil
+}
+
+func (l *linter) index() error {
+	i, err := read[index](l.at.node)
+	if err != nil || l.isNew(i.Relation) {
+		return err
+	}
+	if !i.Concurrent {
+		l.report("index", "writers to %s wait until it is built: CREATE INDEX CONCURRENTLY, in a migration of its own with NO TRANSACTION", i.Relation)
+		return nil
+	}
+	l.alone()
+	return nil
+}
+
+// alone reports a statement that must be the only one of its migration, so that it can be run again when it fails.
+func (l *linter) alone() {
+	if l.inTransaction || l.statements > 1 {
+		l.report("index", "CONCURRENTLY has no transaction: put it alone into a migration with the line -- +goose NO TRANSACTION")
+	}
+}
+
+func (l *linter) drop() error {
+	d, err := read[drop](l.at.node)
+	if err != nil {
+		return err
+	}
+	what := "drops a " + strings.ToLower(strings.TrimPrefix(d.Kind, "OBJECT_"))
+	switch d.Kind {
+	case "OBJECT_INDEX":
+		if !d.Concurrent {
+			l.report("index", "queries wait: DROP INDEX CONCURRENTLY, in a migration of its own with NO TRANSACTION")
+			return nil
+		}
+		l.alone()
+	case "OBJECT_TABLE", "OBJECT_VIEW", "OBJECT_MATVIEW", "OBJECT_TRIGGER", "OBJECT_POLICY", "OBJECT_RULE", "OBJECT_SCHEMA":
+		l.locks("what is dropped")
+	}
+	l.needsContract(what)
+	return nil
+}

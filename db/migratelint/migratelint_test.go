@@ -1,0 +1,255 @@
+package migratelint
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const timeout = "SET LOCAL lock_timeout = '2s';\n"
+
+// migration is a file with a forward part.
+func migration(number int, sql string) File {
+	return File{Name: fmt.Sprintf("%05d.sql", number), Text: "-- +goose Up\n" + sql + "\n-- +goose Down\nDROP TABLE everything;\n"}
+}
+
+// withoutTransaction is a file that goose runs statement by statement.
+func withoutTransaction(number int, sql string) File {
+	file := migration(number, sql)
+	file.Text = "-- +goose NO TRANSACTION\n" + file.Text
+	return file
+}
+
+// rules are the names of what Lint finds.
+func rules(t *testing.T, files ...File) (names string) {
+	t.Helper()
+	findings, err := Lint(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		names += f.Rule + " "
+	}
+	return strings.TrimSpace(names)
+}
+
+// Each rule refuses what it is there for, and lets the safe way pass.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	tried := make(map[string]bool)
+	for _, test := range []struct {
+		sql  string // behind SET LOCAL lock_timeout
+		want string
+	}{
+		{"ALTER TABLE v ADD COLUMN c int NOT NULL", "add-not-null"},
+		{"ALTER TABLE v ADD COLUMN c int NOT NULL DEFAULT 0", ""},
+		{"ALTER TABLE v ADD COLUMN c int", ""},
+		{"ALTER TABLE v ADD COLUMN c text NULL DEFAULT 'x'::text", ""},
+		{"ALTER TABLE v ADD COLUMN c uuid DEFAULT gen_random_uuid()", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c timestamptz DEFAULT clock_timestamp()", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c bigint DEFAULT 1 + random()", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c text[] DEFAULT ARRAY[f()]", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c bigserial", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c bigint GENERATED ALWAYS AS IDENTITY", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c int GENERATED ALWAYS AS (d + 1) STORED", "volatile-default"},
+		{"ALTER TABLE v ADD COLUMN c timestamptz NOT NULL DEFAULT now()", ""},
+		{"ALTER TABLE v ADD COLUMN c timestamptz DEFAULT CURRENT_TIMESTAMP", ""},
+		{"ALTER TABLE v ADD COLUMN c text[] DEFAULT ARRAY['a']", ""},
+		{"ALTER TABLE v ADD COLUMN c int UNIQUE", "add-constraint"},
+		{"ALTER TABLE v ADD COLUMN c int REFERENCES w", "add-constraint"},
+		{"ALTER TABLE v ADD COLUMN c int CHECK (c > 0)", "add-constraint"},
+		{"ALTER TABLE v ADD CONSTRAINT k UNIQUE (c)", "add-constraint"},
+		{"ALTER TABLE v ADD CONSTRAINT k PRIMARY KEY (c)", "add-constraint"},
+		{"ALTER TABLE v ADD CONSTRAINT k EXCLUDE USING gist (c WITH &&)", "add-constraint"},
+		{"ALTER TABLE v ADD CONSTRAINT k UNIQUE USING INDEX i", ""},
+		{"ALTER TABLE v ADD CONSTRAINT k CHECK (c > 0)", "validate"},
+		{"ALTER TABLE v ADD CONSTRAINT k FOREIGN KEY (c) REFERENCES w", "validate"},
+		{"ALTER TABLE v ADD CONSTRAINT k CHECK (c > 0) NOT VALID", ""},
+		{"ALTER TABLE v ADD CONSTRAINT k CHECK (c > 0) NOT VALID; ALTER TABLE v VALIDATE CONSTRAINT k", "validate"},
+		{"ALTER TABLE v ALTER COLUMN c SET NOT NULL", "set-not-null"},
+		{"ALTER TABLE v ALTER COLUMN c DROP NOT NULL", ""},
+		{"ALTER TABLE v ALTER COLUMN c SET DEFAULT f()", ""},
+		{"ALTER TABLE v ALTER COLUMN c TYPE bigint", "alter-type"},
+		{"ALTER TABLE v RENAME COLUMN c TO d", "rename"},
+		{"ALTER TABLE v RENAME TO w", "rename"},
+		{"ALTER FUNCTION f() RENAME TO g", "rename"},
+		{"ALTER TABLE v SET SCHEMA s", "rename"},
+		{"ALTER TABLE v DROP COLUMN c", "contract"},
+		{"-- a comment\nALTER TABLE v DROP COLUMN c", "contract"},
+		{"ALTER TABLE v DROP COLUMN c -- contract: too late", "contract"},
+		{"-- contract:\nALTER TABLE v DROP COLUMN c", "contract"},
+		{"-- contract: read by no build since 1.4\nALTER TABLE v DROP COLUMN c", ""},
+		{"ALTER TABLE v DROP CONSTRAINT k", "contract"},
+		{"DROP TABLE v", "contract"},
+		{"DROP FUNCTION f(int)", "contract"},
+		{"DROP SCHEMA s CASCADE", "contract"},
+		{"TRUNCATE v", "contract"},
+		{"-- contract: moved to w in 00007\nDROP TABLE v", ""},
+		{"CREATE INDEX i ON v (c)", "index"},
+		{"CREATE INDEX CONCURRENTLY i ON v (c)", "index"},
+		{"DROP INDEX i", "index"},
+		{"REINDEX TABLE v", "index"},
+		{"UPDATE v SET c = 1", "whole-table"},
+		{"DELETE FROM v", "whole-table"},
+		{"UPDATE v SET c = 1 WHERE id = 7", ""},
+		{"DO $$ BEGIN ALTER  TABLE v ADD COLUMN c int; END $$", "opaque"},
+		{"DO $$ BEGIN UPDATE v SET c = 1; END $$", "opaque"},
+		{"DO $$ BEGIN CREATE ROLE r; END $$", ""},
+		{"LOCK TABLE v", "unknown"},
+		{"ALTER TABLE v SET UNLOGGED", "unknown"},
+		{"ALTER TABLE v ATTACH PARTITION w DEFAULT", "unknown"},
+		{"CLUSTER v USING i", "unknown"},
+		{"ALTER TABLE v ENABLE ROW LEVEL SECURITY", ""},
+		{"COMMENT ON TABLE v IS 'x'; GRANT SELECT ON v TO r; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1", ""},
+	} {
+		if got := rules(t, migration(1, timeout+test.sql+";")); got != test.want {
+			t.Errorf("%s: %q, want %q", test.sql, got, test.want)
+		}
+		tried[test.want] = true
+	}
+	for _, test := range []struct{ sql, want string }{
+		{"ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"ALTER TABLE v ADD COLUMN c int; SET LOCAL lock_timeout = '2s';", "lock-timeout"},
+		{"SET LOCAL lock_timeout = DEFAULT; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL statement_timeout = '2s'; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"CREATE TRIGGER t AFTER INSERT ON v FOR EACH ROW EXECUTE FUNCTION f();", "lock-timeout"},
+		{"CREATE POLICY p ON v USING (true);", "lock-timeout"},
+		{"-- contract: gone\nDROP TABLE v;", "lock-timeout"},
+	} {
+		if got := rules(t, migration(1, test.sql)); got != test.want {
+			t.Errorf("%s: %q, want %q", test.sql, got, test.want)
+		}
+		tried[test.want] = true
+	}
+
+	// No rule is in the package comment only.
+	source, err := os.ReadFile("migratelint.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^//   - ([a-z, -]+): `).FindAllStringSubmatch(string(source), -1)
+	if len(lines) < 8 {
+		t.Fatalf("%d lines of rules in the package comment, want all", len(lines))
+	}
+	for _, line := range lines {
+		for name := range strings.SplitSeq(line[1], ", ") {
+			if !tried[name] {
+				t.Errorf("no test of the rule %q", name)
+			}
+		}
+	}
+}
+
+// What the same migration makes is not in use: everything is allowed there, and with it on everything in its schema.
+func TestFirstCreationIsFree(t *testing.T) {
+	t.Parallel()
+	all := `
+		ALTER TABLE %[1]s ADD COLUMN c int NOT NULL;
+		ALTER TABLE %[1]s ALTER COLUMN c TYPE bigint;
+		CREATE INDEX ON %[1]s (c);
+		CREATE POLICY p ON %[1]s USING (true);
+		DELETE FROM %[1]s;`
+	for _, made := range []string{"CREATE TABLE v ();", "CREATE TABLE v AS SELECT 1;", "CREATE TABLE s.v ();", "CREATE SCHEMA s; CREATE TABLE s.v ();"} {
+		table := "v"
+		if strings.Contains(made, "s.v") {
+			table = "s.v"
+		}
+		if got := rules(t, migration(1, made+fmt.Sprintf(all, table))); got != "" {
+			t.Errorf("%s, then changes: %q, want none", made, got)
+		}
+		// The next migration meets it in use.
+		want := "lock-timeout add-not-null lock-timeout alter-type index lock-timeout whole-table"
+		if got := rules(t, migration(1, made), migration(2, fmt.Sprintf(all, table))); got != want {
+			t.Errorf("%s, then changes in the next migration: %q, want %q", made, got, want)
+		}
+		if got := rules(t, migration(1, made+fmt.Sprintf(all, "other.v"))); got != want {
+			t.Errorf("%s, then changes of other.v: %q, want %q", made, got, want)
+		}
+	}
+}
+
+// NOT NULL comes in three migrations: CHECK NOT VALID, VALIDATE, SET NOT NULL.
+func TestSetNotNullBehindACheck(t *testing.T) {
+	t.Parallel()
+	check := timeout + "ALTER TABLE v ADD CONSTRAINT k CHECK (c IS NOT NULL) NOT VALID;"
+	validate := timeout + "ALTER TABLE v VALIDATE CONSTRAINT k;"
+	set := timeout + "ALTER TABLE v ALTER COLUMN c SET NOT NULL;"
+	for _, test := range []struct {
+		name  string
+		files []File
+		want  string
+	}{
+		{"in order", []File{migration(1, check), migration(2, validate), migration(3, set)}, ""},
+		{"validated together with it", []File{migration(1, check), migration(2, validate+set)}, ""},
+		{"not validated", []File{migration(1, check), migration(2, set)}, "set-not-null"},
+		{"another column", []File{migration(1, strings.ReplaceAll(check, "c IS", "d IS")), migration(2, validate), migration(3, set)}, "set-not-null"},
+		{"another table", []File{migration(1, strings.ReplaceAll(check, "v ADD", "w ADD")), migration(2, validate), migration(3, set)}, "set-not-null"},
+		{"another check", []File{migration(1, strings.ReplaceAll(check, "IS NOT NULL", "> 0")), migration(2, validate), migration(3, set)}, "set-not-null"},
+		{"all at once", []File{migration(1, check+validate+set)}, "validate"},
+	} {
+		if got := rules(t, test.files...); got != test.want {
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// An index on a table in use is built alone, without a transaction, and so without leaving half a migration behind.
+func TestConcurrentIndexStandsAlone(t *testing.T) {
+	t.Parallel()
+	const create, remove = "CREATE INDEX CONCURRENTLY i ON v (c);", "-- contract: no query needs it\nDROP INDEX CONCURRENTLY i;"
+	for _, test := range []struct {
+		name string
+		file File
+		want string
+	}{
+		{"create alone", withoutTransaction(1, create), ""},
+		{"with a setting", withoutTransaction(1, "SET maintenance_work_mem = '1GB';"+create), ""},
+		{"drop alone", withoutTransaction(1, remove), ""},
+		{"in a transaction", migration(1, create), "index"},
+		{"two", withoutTransaction(1, create+create), "index index"},
+		{"drop without a reason", withoutTransaction(1, "DROP INDEX CONCURRENTLY i;"), "contract"},
+	} {
+		if got := rules(t, test.file); got != test.want {
+			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A finding names the file and the line of the statement, behind its comments and whatever came before; what goes down
+// is nobody's business in production.
+func TestFindingPointsAtTheStatement(t *testing.T) {
+	t.Parallel()
+	text := "-- Größe: what this is about\n\n-- +goose Up\n-- first\nCREATE TABLE v (c text); -- ü\n\n" +
+		"-- +goose StatementBegin\n/* two\nlines */\nTRUNCATE\n\tw;\n-- +goose StatementEnd\n\n-- +goose Down\nTRUNCATE v;\n"
+	got, err := Lint([]File{{Name: "00001_v.sql", Text: text}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Finding{{File: "00001_v.sql", Line: 10, Rule: "contract"}}
+	for i := range got {
+		if !strings.HasPrefix(got[i].String(), "00001_v.sql:10: contract: ") {
+			t.Errorf("String() = %q", got[i])
+		}
+		got[i].Message = ""
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+}
+
+// What cannot be read is an error that names the file, not a clean bill.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ text, want string }{
+		{"-- +goose Up\nALTER TABLE v ADD COLUMN;\n", "1.sql: parse: "},
+		{"ALTER TABLE v ADD COLUMN c int;\n", "1.sql: there is no line"},
+	} {
+		if _, err := Lint([]File{{Name: "1.sql", Text: test.text}}); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("Lint(%q) = %v, want it to begin with %q", test.text, err, test.want)
+		}
+	}
+}

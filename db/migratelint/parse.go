@@ -1,0 +1,160 @@
+package migratelint
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/wasilibs/go-pgquery/parser"
+)
+
+// up matches the part of a migration of goose that goes forward: the only one that ever runs in production.
+var up = regexp.MustCompile(`(?s)^(.*-- \+goose Up[^\n]*\n)(.*?)(?:-- \+goose Down.*)?$`)
+
+// statement is one statement of a migration, as PostgreSQL's own parser sees it.
+type statement struct {
+	kind string          // name of the node: AlterTableStmt
+	node json.RawMessage // its content
+	text string          // its text, the comments before it included
+	line int             // where it begins, behind them
+}
+
+// The nodes of https://github.com/postgres/postgres/blob/REL_17_STABLE/src/include/nodes/parsenodes.h, as far as the
+// rules look at them. The JSON of a field with its zero value is absent.
+type (
+	object map[string]json.RawMessage // a node of any kind, under the name of its kind
+
+	relation struct {
+		Schema string `json:"schemaname"`
+		Name   string `json:"relname"`
+	}
+	alterTable struct {
+		Relation relation `json:"relation"`
+		Kind     string   `json:"objtype"`
+		Commands []struct {
+			Command alterCommand `json:"AlterTableCmd"`
+		} `json:"cmds"`
+	}
+	alterCommand struct {
+		Subtype    string `json:"subtype"`
+		Name       string `json:"name"`
+		Definition object `json:"def"`
+	}
+	column struct {
+		Name        string `json:"colname"`
+		Type        names  `json:"typeName"`
+		Constraints []struct {
+			Constraint constraint `json:"Constraint"`
+		} `json:"constraints"`
+	}
+	constraint struct {
+		Kind           string `json:"contype"`
+		Name           string `json:"conname"`
+		SkipValidation bool   `json:"skip_validation"` // NOT VALID
+		Index          string `json:"indexname"`       // USING INDEX
+		Expression     object `json:"raw_expr"`
+	}
+	names struct {
+		Names []struct {
+			String stringNode `json:"String"`
+		} `json:"names"`
+	}
+	stringNode struct {
+		Value string `json:"sval"`
+	}
+	index struct {
+		Relation   relation `json:"relation"`
+		Concurrent bool     `json:"concurrent"`
+	}
+	drop struct {
+		Kind       string   `json:"removeType"`
+		Concurrent bool     `json:"concurrent"`
+		Objects    []object `json:"objects"`
+	}
+	set struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	}
+	change struct { // UPDATE, DELETE
+		Relation relation `json:"relation"`
+		Where    object   `json:"whereClause"`
+	}
+	createAs struct {
+		Into struct {
+			Relation relation `json:"rel"`
+		} `json:"into"`
+	}
+	create struct { // table, schema, trigger, policy, rule
+		Relation relation `json:"relation"`
+		Table    relation `json:"table"`
+		View     relation `json:"view"`
+		Sequence relation `json:"sequence"`
+		Schema   string   `json:"schemaname"`
+	}
+)
+
+// one at a time: the parser compiles itself anew for each call that runs beside another, for seconds of CPU.
+var one sync.Mutex
+
+// parse splits the forward part of a migration into its statements.
+func parse(text string) ([]statement, error) {
+	parts := up.FindStringSubmatch(text)
+	if parts == nil {
+		return nil, fmt.Errorf("there is no line %q", "-- +goose Up")
+	}
+	before, sql := parts[1], parts[2]
+	one.Lock()
+	tree, err := parser.ParseToJSON(sql)
+	one.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("parse: %w", err)
+	}
+	var parsed struct {
+		Statements []struct {
+			Node     object `json:"stmt"`
+			Location int    `json:"stmt_location"`
+			Length   int    `json:"stmt_len"` // 0: up to the end
+		} `json:"stmts"`
+	}
+	if err := json.Unmarshal([]byte(tree), &parsed); err != nil {
+		return nil, fmt.Errorf("read what the parser answers: %w", err)
+	}
+	var statements []statement
+	for _, s := range parsed.Statements {
+		end := s.Location + s.Length
+		if s.Length == 0 {
+			end = len(sql)
+		}
+		text := sql[s.Location:end]
+		for kind, node := range s.Node { // one
+			statements = append(statements, statement{
+				kind: kind, node: node, text: text,
+				line: 1 + strings.Count(before, "\n") + strings.Count(sql[:s.Location+comments(text)], "\n"),
+			})
+		}
+	}
+	return statements, nil
+}
+
+// leading matches blank lines and comments before a statement.
+var leading = regexp.MustCompile(`^(?:\s+|--[^\n]*\n|(?s:/\*.*?\*/))*`)
+
+// comments is how long the comments before a statement are.
+func comments(text string) int { return len(leading.FindString(text)) }
+
+// read decodes the node of a statement.
+func read[T any](node json.RawMessage) (v T, err error) {
+	if err = json.Unmarshal(node, &v); err != nil {
+		err = fmt.Errorf("read what the parser answers: %w", err)
+	}
+	return v, err
+}
+
+func (r relation) String() string {
+	if r.Schema == "" {
+		return r.Name
+	}
+	return r.Schema + "." + r.Name
+}

@@ -1,0 +1,63 @@
+-- +goose Up
+-- A role for people who look, and nothing for anybody else. docs/database.md says who gets which role.
+SET LOCAL lock_timeout = '2s';
+
+-- +goose StatementBegin
+DO $$
+BEGIN
+	IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'support_ro') THEN
+		BEGIN
+			CREATE ROLE support_ro NOLOGIN;
+		EXCEPTION WHEN duplicate_object OR unique_violation THEN
+			NULL; -- a migration of another database was faster
+		END;
+	END IF;
+END $$;
+-- +goose StatementEnd
+
+-- Column by column where bytes are: what an event or a broken message holds is for programs, and nobody has
+-- looked at what the next version of it may hold about a person. So a new column there is closed until granted.
+GRANT USAGE ON SCHEMA video, catalog_read TO support_ro;
+GRANT SELECT ON video.videos, video.outbox_pending, video.outbox_blocked, video.outbox_lanes TO support_ro;
+GRANT SELECT (request_id, video_id, create_time) ON video.requests TO support_ro;
+GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox TO support_ro;
+GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
+GRANT SELECT ON goose_db_version TO support_ro;
+
+-- PostgreSQL lets everybody call a new function. Those of this owner are closed from now on; tables are so anyway,
+-- and no default grant opens them: it would open each new partition of the outbox too, payload included.
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+REVOKE ALL ON SCHEMA video, catalog_read FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA video, catalog_read FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video, catalog_read FROM PUBLIC;
+
+-- Goose keeps its table in the schema public, which Supabase's Data API shows to the world, with default privileges
+-- that let anon write there. A later GRANT on all tables there must not open it either: hence the row security. It
+-- does not bind the owner, who migrates.
+REVOKE ALL ON goose_db_version FROM PUBLIC;
+-- +goose StatementBegin
+DO $$
+DECLARE
+	name text;
+BEGIN
+	FOR name IN SELECT rolname FROM pg_roles WHERE rolname IN ('anon', 'authenticated', 'service_role') LOOP
+		EXECUTE format('REVOKE ALL ON goose_db_version FROM %I', name);
+		EXECUTE format('REVOKE ALL ON SEQUENCE goose_db_version_id_seq FROM %I', name);
+	END LOOP;
+END $$;
+-- +goose StatementEnd
+ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
+CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
+
+-- +goose Down
+DROP POLICY service_reads ON goose_db_version;
+ALTER TABLE goose_db_version DISABLE ROW LEVEL SECURITY;
+ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC;
+REVOKE ALL ON goose_db_version FROM support_ro;
+REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM support_ro;
+REVOKE ALL (request_id, video_id, create_time) ON video.requests FROM support_ro;
+REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox FROM support_ro;
+REVOKE ALL (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine FROM support_ro;
+REVOKE ALL ON SCHEMA video, catalog_read FROM support_ro;

@@ -1,0 +1,305 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// documented is the SQL that docs/database.md has the administrator run, by statement.
+func documented(t testing.TB) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/database.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("docs/database.md has no block of SQL")
+	}
+	statements := strings.Split(strings.TrimSpace(string(block[1])), ";")
+	for i, statement := range statements {
+		statements[i] = strings.TrimSpace(statement)
+	}
+	return statements[:len(statements)-1] // the last one ends the block
+}
+
+// setting matches ALTER ROLE user SET setting.
+var setting = regexp.MustCompile(`^ALTER ROLE (\w+) SET (.+)$`)
+
+// userSettings are those that the documentation gives to the users of a role.
+func userSettings(t testing.TB, role string) (settings []string) {
+	t.Helper()
+	user := map[string]string{videoRole: "video_app", catalogRole: "catalog_app", supportRole: "support_person"}[role]
+	for _, statement := range documented(t) {
+		if parts := setting.FindStringSubmatch(statement); parts != nil && parts[1] == user {
+			settings = append(settings, parts[2])
+		}
+	}
+	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "search_path"} {
+		if !slices.ContainsFunc(settings, func(s string) bool { return strings.HasPrefix(s, name+" = ") }) {
+			t.Errorf("docs/database.md does not set %s for %s", name, user)
+		}
+	}
+	return settings
+}
+
+// as answers the URL of a database for another user.
+func as(t testing.TB, target, user string) string {
+	t.Helper()
+	address, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(user)
+	return address.String()
+}
+
+// pool opens a pool that is closed when the test ends.
+func pool(t testing.TB, target string) *pgxpool.Pool {
+	t.Helper()
+	p, err := db.Open(t.Context(), target, 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func execute(t testing.TB, p *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := p.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// column is what a query answers, a text per row.
+func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
+	t.Helper()
+	rows, err := p.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
+}
+
+// emptyDatabase makes a database without a schema, and answers a pool of its
+// administrator.
+func emptyDatabase(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	other := pool(t, storetest.Direct(t, storetest.URL(t)))
+	name := other.Config().ConnConfig.Database + "_empty"
+	execute(t, other, "CREATE DATABASE "+name)
+	t.Cleanup(func() {
+		if _, err := other.Exec(context.WithoutCancel(t.Context()), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	address, err := url.Parse(other.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Path = "/" + name
+	return pool(t, address.String())
+}
+
+// The users of docs/database.md: a migrator who is nobody else migrates, and
+// each user has the limits that are written there.
+func TestDocumentedUsers(t *testing.T) {
+	t.Parallel()
+	admin := emptyDatabase(t)
+	database := admin.Config().ConnConfig.Database
+	// Users belong to the server, and another test run may have the same names.
+	rename := strings.NewReplacer("DATABASE videocatalog", "DATABASE "+database, "migrator", "migrator_"+database,
+		"video_app", "video_app_"+database, "catalog_app", "catalog_app_"+database, "support_person", "support_person_"+database)
+	want, got := make(map[string][]string), make(map[string][]string)
+	for _, statement := range documented(t) {
+		statement = rename.Replace(statement)
+		const duplicateObject = "42710" // the roles of the migrations, which other databases of this server have
+		var pgErr *pgconn.PgError
+		if _, err := admin.Exec(t.Context(), statement); err != nil && (!errors.As(err, &pgErr) || pgErr.Code != duplicateObject || !strings.HasSuffix(statement, "NOLOGIN")) {
+			t.Fatalf("%s: %v", statement, err)
+		}
+		if parts := setting.FindStringSubmatch(statement); parts != nil {
+			want[parts[1]] = append(want[parts[1]], strings.ReplaceAll(parts[2], "'", ""))
+		}
+	}
+	if len(want) != 4 {
+		t.Errorf("users with settings = %d, want 4", len(want))
+	}
+	t.Cleanup(func() {
+		for user := range want {
+			for _, sql := range []string{"REASSIGN OWNED BY %s TO postgres", "DROP OWNED BY %s", "DROP ROLE %s"} {
+				if _, err := admin.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(sql, user)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+
+	migrator := as(t, admin.Config().ConnString(), "migrator_"+database)
+	if _, err := db.Migrate(t.Context(), migrator, slog.New(slog.DiscardHandler)); err != nil {
+		t.Errorf("Migrate() as the migrator = %v", err)
+	}
+	for user, settings := range want {
+		conn := pool(t, as(t, admin.Config().ConnString(), user))
+		if err := db.Check(t.Context(), conn); err != nil {
+			t.Errorf("Check() as %s = %v", user, err)
+		}
+		for _, s := range settings {
+			name, _, _ := strings.Cut(s, " = ")
+			got[user] = append(got[user], name+" = "+column(t, conn, "SHOW "+name)[0])
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("settings (-documented +in force):\n%s", diff)
+	}
+}
+
+// People look at everything but the bytes of events and messages, and change
+// nothing, even where they take the default of their session back.
+func TestSupportRoleLooks(t *testing.T) {
+	t.Parallel()
+	admin := storetest.Pool(t, 2)
+	support := userPool(t, admin, supportRole)
+	hidden := []string{"catalog_read.quarantine.payload", "video.outbox.payload", "video.requests.fingerprint"}
+	columns := column(t, admin, `
+		SELECT format('%s.%s', c.oid::regclass, a.attname)
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		WHERE n.nspname IN ('video', 'catalog_read') AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+		ORDER BY 1`)
+	if len(columns) < 50 {
+		t.Errorf("columns = %d, want all", len(columns))
+	}
+	var denied []string
+	for _, name := range columns {
+		i := strings.LastIndex(name, ".")
+		_, err := support.Exec(t.Context(), fmt.Sprintf("SELECT %s FROM %s", name[i+1:], name[:i]))
+		if isDenied(err) {
+			denied = append(denied, name)
+		} else if err != nil {
+			t.Errorf("SELECT %s = %v", name, err)
+		}
+	}
+	if diff := cmp.Diff(hidden, denied); diff != "" {
+		t.Errorf("columns that people may not read (-want +got):\n%s", diff)
+	}
+	for _, sql := range []string{
+		"DELETE FROM catalog_read.quarantine", "UPDATE video.videos SET title = ''", "INSERT INTO catalog_read.inbox VALUES ('c', gen_random_uuid())",
+		"SELECT video.outbox_claim(1, '1s')", "SELECT video.outbox_maintain(1, '1 day')", "SELECT nextval('catalog_read.quarantine_id_seq')",
+	} {
+		err := pgx.BeginTxFunc(t.Context(), support, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), sql)
+			return err
+		})
+		if !isDenied(err) {
+			t.Errorf("%s = %v, want permission denied", sql, err)
+		}
+	}
+}
+
+// privileges are those on our schemas and what is in them, and on goose's
+// table, that somebody else than the owner has: as grantee, object. The columns
+// of support_ro are in TestSupportRoleLooks.
+const privileges = `
+	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname IN ('video', 'catalog_read'))
+	SELECT DISTINCT format('%s: %s', CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, o.name)
+	FROM (
+		SELECT nspname::text AS name, coalesce(nspacl, acldefault('n', nspowner)) AS acl, nspowner AS owner FROM ours
+		UNION ALL
+		SELECT c.oid::regclass::text, coalesce(relacl, acldefault(CASE WHEN relkind = 'S' THEN 's' ELSE 'r' END::"char", relowner)), relowner
+		FROM pg_class c WHERE relkind IN ('r', 'p', 'S', 'v') AND (relnamespace IN (SELECT oid FROM ours) OR relname LIKE 'goose_db_version%')
+		UNION ALL
+		SELECT p.oid::regprocedure::text, coalesce(proacl, acldefault('f', proowner)), proowner FROM pg_proc p WHERE pronamespace IN (SELECT oid FROM ours)
+	) o CROSS JOIN LATERAL aclexplode(o.acl) a
+	WHERE a.grantee <> o.owner
+	ORDER BY 1`
+
+// Supabase's Data API reaches nothing of ours: not in our schemas, not in the
+// schema that it shows, and not what a later migration makes.
+func TestDataAPISeesNothing(t *testing.T) {
+	t.Parallel()
+	admin := emptyDatabase(t)
+	// As Supabase sets up a database.
+	for _, role := range []string{"anon NOLOGIN", "authenticated NOLOGIN", "service_role NOLOGIN BYPASSRLS"} {
+		name, _, _ := strings.Cut(role, " ")
+		execute(t, admin, fmt.Sprintf("DO $$ BEGIN CREATE ROLE %s; EXCEPTION WHEN duplicate_object THEN ALTER ROLE %s; END $$", role, strings.ReplaceAll(role, " NOLOGIN", " WITH NOLOGIN")))
+		for _, sql := range []string{
+			"GRANT USAGE ON SCHEMA public TO %s",
+			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO %s",
+			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO %s",
+			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO %s",
+		} {
+			execute(t, admin, fmt.Sprintf(sql, name))
+		}
+	}
+	if _, err := db.Migrate(t.Context(), admin.Config().ConnString(), slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	before := column(t, admin, privileges)
+	if len(before) < 20 {
+		t.Errorf("privileges = %q, want those of our roles", before)
+	}
+	ours := regexp.MustCompile(`^(video_rw|catalog_rw|support_ro): `)
+	for _, privilege := range before {
+		if !ours.MatchString(privilege) {
+			t.Errorf("%s, want nothing for anybody but our roles", privilege)
+		}
+	}
+
+	// What comes later is closed as well, partitions too.
+	for _, sql := range []string{
+		"CREATE TABLE video.later (id bigint GENERATED ALWAYS AS IDENTITY)", "CREATE TABLE catalog_read.later ()",
+		"CREATE FUNCTION video.later() RETURNS int LANGUAGE sql RETURN 1", "CREATE FUNCTION catalog_read.later() RETURNS int LANGUAGE sql RETURN 1",
+		"SELECT video.outbox_maintain(20, '7 days')",
+	} {
+		execute(t, admin, sql)
+	}
+	if diff := cmp.Diff(before, column(t, admin, privileges)); diff != "" {
+		t.Errorf("privileges (-before +after tables, functions and partitions were added):\n%s", diff)
+	}
+
+	// Somebody opens public once more, as a recipe on the web has it: goose's table stays empty and closed.
+	execute(t, admin, "GRANT ALL ON ALL TABLES IN SCHEMA public TO anon, authenticated")
+	for _, role := range []string{"anon", "authenticated"} {
+		err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "SET LOCAL ROLE "+role); err != nil {
+				return err
+			}
+			var n int
+			if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM public.goose_db_version").Scan(&n); err != nil || n != 0 {
+				t.Errorf("%s: rows of goose_db_version = %d, %v, want none", role, n, err)
+			}
+			_, err := tx.Exec(t.Context(), "INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (99, true)")
+			return err
+		})
+		if !isDenied(err) {
+			t.Errorf("%s: INSERT INTO goose_db_version = %v, want denied", role, err)
+		}
+	}
+	for _, role := range []string{"anon", "authenticated", "service_role"} {
+		may := column(t, admin, "SELECT nspname FROM pg_namespace WHERE has_schema_privilege('"+role+"', oid, 'USAGE') AND nspname !~ '^(pg_|information_schema)'")
+		if !slices.Equal(may, []string{"public"}) {
+			t.Errorf("%s may use the schemas %q, want public only", role, may)
+		}
+	}
+}

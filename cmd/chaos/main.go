@@ -1,0 +1,132 @@
+// Command chaos runs the fault lab: the real service as several processes,
+// under load, while everything around it breaks, and a checker that looks
+// whether every promise was kept.
+//
+//	go run ./cmd/chaos --profile quick
+//
+// It exits with 1 when one was not. --help lists its flags; package
+// internal/chaos says what it does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"example.com/videocatalog/internal/chaos"
+)
+
+const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.
+
+  --profile quick|long  quick: each fault once, in less than three minutes. long: an hour of faults, and the recovery
+                        has to be as fast as promised. Default: quick.
+  --seed N              decides on faults, victims, moments and commands. Default: drawn, and printed.
+  --duration D          how long faults are injected, at least until each was there once. Default: that of the profile.
+  --rate N              commands per second. Default: that of the profile.
+  --out DIR             what the run leaves: timeline.jsonl, report.json, a log per process and, when a promise was
+                        broken, history.jsonl and the database. Default: chaos-N in the folder for temporary files.
+  --older COMMIT        what a deployment rolls back to. Default: the tag before HEAD, or else the present code on a
+                        newer schema.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	cfg, strict, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	cfg.Progress = func(line string) {
+		fmt.Fprintf(stdout, "%6.1f s  %s\n", time.Since(start).Seconds(), line)
+	}
+	fmt.Fprintf(stdout, "seed %d, what the run leaves is in %s\n", cfg.Seed, cfg.Out)
+	report, err := chaos.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := report.Print(stdout); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	switch {
+	case !report.OK():
+		return fmt.Errorf("promises were broken; see %s; again with --seed %d", cfg.Out, cfg.Seed)
+	case strict && len(report.Misses) > 0:
+		return fmt.Errorf("the service recovered too slowly %d times; see %s; again with --seed %d", len(report.Misses), cfg.Out, cfg.Seed)
+	}
+	return nil
+}
+
+// parse reads the flags. strict says that slow recovery is a failure: a quick
+// run may be one of several things that a machine does, and its figures are
+// printed only.
+func parse(args []string) (cfg chaos.Config, strict bool, err error) {
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // run prints the usage, main the error
+	profile := flags.String("profile", "quick", "")
+	seed := flags.String("seed", "", "")
+	flags.DurationVar(&cfg.Duration, "duration", 0, "")
+	flags.Float64Var(&cfg.Rate, "rate", 0, "")
+	flags.StringVar(&cfg.Out, "out", "", "")
+	flags.StringVar(&cfg.Older, "older", "", "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return cfg, false, err
+		}
+		return cfg, false, fmt.Errorf("%w (--help lists the flags)", err)
+	}
+	byDefault := chaos.Config{Duration: 75 * time.Second, Rate: 200, Clients: 16}
+	switch *profile {
+	case "quick":
+	case "long":
+		byDefault = chaos.Config{Duration: time.Hour, Rate: 600, Clients: 48, Long: true}
+		strict = true
+	default:
+		return cfg, false, fmt.Errorf("--profile is %q: it may be quick or long", *profile)
+	}
+	cfg.Long, cfg.Clients = byDefault.Long, byDefault.Clients
+	if cfg.Duration == 0 {
+		cfg.Duration = byDefault.Duration
+	}
+	if cfg.Rate == 0 {
+		cfg.Rate = byDefault.Rate
+	}
+	switch {
+	case flags.NArg() > 0:
+		return cfg, false, fmt.Errorf("unknown argument %q (--help lists the flags)", flags.Arg(0))
+	case cfg.Duration < 0:
+		return cfg, false, errors.New("--duration must be more than 0, such as 10m")
+	case cfg.Rate < 1:
+		return cfg, false, errors.New("--rate must be at least 1, in commands per second")
+	}
+	cfg.Seed = rand.Uint64N(1_000_000)
+	if *seed != "" {
+		if cfg.Seed, err = strconv.ParseUint(*seed, 10, 64); err != nil {
+			return cfg, false, fmt.Errorf("--seed is %q: it must be a whole number from 0", *seed)
+		}
+	}
+	if cfg.Out == "" {
+		cfg.Out = filepath.Join(os.TempDir(), fmt.Sprintf("chaos-%d", cfg.Seed))
+	}
+	return cfg, strict, nil
+}

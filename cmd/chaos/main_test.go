@@ -1,0 +1,52 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The profile decides on what no flag says.
+func TestParse(t *testing.T) {
+	quick, strict, err := parse([]string{"--seed", "7"})
+	if err != nil || strict || quick.Seed != 7 || quick.Long || quick.Duration > 2*time.Minute || !strings.HasSuffix(quick.Out, "chaos-7") {
+		t.Errorf("quick: %+v, %t, %v", quick, strict, err)
+	}
+	long, strict, err := parse([]string{"--profile", "long", "--duration", "10m", "--out", "x"})
+	if err != nil || !strict || !long.Long || long.Duration != 10*time.Minute || long.Out != "x" {
+		t.Errorf("long: %+v, %t, %v", long, strict, err)
+	}
+}
+
+// What is wrong is one sentence that names the flag.
+func TestParseErrors(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--profile", "huge"}, "--profile"},
+		{[]string{"--seed", "-1"}, "--seed"},
+		{[]string{"--duration", "-1s"}, "--duration"},
+		{[]string{"--rate", "0.5"}, "--rate"},
+		{[]string{"now"}, `"now"`},
+		{[]string{"--speed", "1"}, "speed"},
+	} {
+		if err := run(t.Context(), tt.args, io.Discard); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("run(%q) = %v, want an error that names %s", tt.args, err, tt.want)
+		}
+	}
+}
+
+// --help is an answer, not an error, and tells of every flag.
+func TestHelp(t *testing.T) {
+	var out strings.Builder
+	if err := run(t.Context(), []string{"--help"}, &out); err != nil {
+		t.Fatalf("run(--help) = %v, want nil", err)
+	}
+	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--older"} {
+		if !strings.Contains(out.String(), flag) {
+			t.Errorf("the help does not tell of %s", flag)
+		}
+	}
+}

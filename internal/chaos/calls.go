@@ -1,0 +1,123 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+func overGRPC(ctx context.Context, api videov1.VideoServiceClient, r request) (*videov1.Video, error) {
+	switch r.kind {
+	case kindCreate:
+		return api.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: r.video, RequestId: r.requestID})
+	case kindUpdate:
+		r.video.Name, r.video.Etag = r.name, r.etag
+		return api.UpdateVideo(ctx, &videov1.UpdateVideoRequest{Video: r.video, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}}})
+	case kindPublish:
+		return api.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: r.name, Etag: r.etag})
+	case kindUnpublish:
+		return api.UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: r.name, Etag: r.etag})
+	case kindDelete:
+		return api.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: r.name, Etag: r.etag})
+	case kindUndelete:
+		return api.UndeleteVideo(ctx, &videov1.UndeleteVideoRequest{Name: r.name, Etag: r.etag})
+	default:
+		return nil, fmt.Errorf("unknown kind of command %q", r.kind)
+	}
+}
+
+// clients of REST keep few idle connections, and none for long, as the processes
+// behind them come and go.
+var restClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Second}}
+
+func overREST(ctx context.Context, addr string, r request) (*videov1.Video, error) {
+	method, path, query := http.MethodPost, "/v1/"+r.name, url.Values{}
+	body := []byte("{}")
+	var err error
+	switch r.kind {
+	case kindCreate:
+		path = "/v1/videos"
+		query.Set("requestId", r.requestID)
+		body, err = protojson.Marshal(r.video)
+	case kindUpdate:
+		method = http.MethodPatch
+		r.video.Name, r.video.Etag = r.name, r.etag
+		query.Set("updateMask", "title,description,releaseYear,duration,languageCode,tags")
+		body, err = protojson.Marshal(r.video)
+	case kindDelete:
+		method, body = http.MethodDelete, nil
+		if r.etag != "" {
+			query.Set("etag", r.etag)
+		}
+	default:
+		path += ":" + r.kind
+		if r.etag != "" {
+			body = fmt.Appendf(nil, `{"etag": %q}`, r.etag)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("marshal: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path+"?"+query.Encode(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := restClient.Do(request)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, status.Error(codes.DeadlineExceeded, err.Error())
+		}
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	lenient := protojson.UnmarshalOptions{DiscardUnknown: true}
+	if response.StatusCode == http.StatusOK {
+		v := new(videov1.Video)
+		if err := lenient.Unmarshal(answer, v); err != nil {
+			return nil, status.Errorf(codes.Unknown, "read answer: %v", err)
+		}
+		return v, nil
+	}
+	s := new(spb.Status)
+	if err := lenient.Unmarshal(answer, s); err != nil || s.GetCode() == 0 {
+		return nil, status.Errorf(codes.Unknown, "HTTP %d: %s", response.StatusCode, answer)
+	}
+	return nil, status.ErrorProto(s)
+}
+
+// readOwnWrite waits until the catalog has seen a write, as a client may, and
+// complains when it is shown something older. That it takes too long during a
+// fault is no harm, and a deleted or hidden video is not found.
+func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
+	conn, _, ok := c.load.apis[c.rand.IntN(len(c.load.apis))].reach()
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	entry, err := catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{
+		Name: "catalogEntries/" + answer.Video.String(), MinVersion: answer.Version,
+	})
+	if err == nil && entry.GetVersion() < answer.Version {
+		c.load.problem(OwnWriteUnseen, "version %d of video %s was asked for, version %d was shown", answer.Version, answer.Video, entry.GetVersion())
+	}
+}

@@ -1,0 +1,173 @@
+// Package chaos is the fault lab: it runs the real service as several
+// processes on a real PostgreSQL and a strict Pub/Sub, lets clients work, does
+// harm of every kind, and then looks whether every promise was kept.
+//
+// [Run] builds cmd/server, with the points of package failpoint and without,
+// starts two processes with the role api, three publishers and two projectors,
+// each behind a proxy of its own to PostgreSQL, and sends commands on a few
+// hundred videos over gRPC and REST. Meanwhile it injects faults; the function
+// kinds lists them. At the end it mends everything, waits until all is quiet,
+// and has [Check] judge.
+//
+// The checker shares no code with the service, only the contract in api/proto:
+// it has what clients were told, a subscription of its own, and its own SQL. It
+// is tested with services that are broken on purpose.
+//
+// # What it promises
+//
+// The seed decides on the order of the faults, their victims and times, and on
+// what each client wants. It cannot decide what the operating system does with
+// the processes, so a second run with the same seed is similar, not equal. What
+// happened is in the folder of the run: timeline.jsonl, the log of each
+// process, report.json and, when something was wrong, what each client was
+// told (history.jsonl) and the database.
+//
+// # What it does not do
+//
+// No clocks of processes jump: that needs a library that is preloaded, and a Go
+// binary without C does not ask it for the time. The service takes all its
+// leases from the clock of the database. Machines do not crash, only
+// processes, so PostgreSQL runs without fsync. Nothing fills a disk: a trigger
+// raises the error that a full disk would cause.
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Config says what a run is like.
+type Config struct {
+	Seed uint64
+	// Duration is how long faults are injected. Each kind is injected once, and
+	// then again in another order, while there is time.
+	Duration time.Duration
+	// Long adds the faults that take a minute.
+	Long bool
+	// Rate is how many commands are sent in a second, by how many Clients.
+	Rate    float64
+	Clients int
+	// Out is the folder for what the run leaves. It is made.
+	Out string
+	// Older is the commit that a deployment rolls back to, as git knows it. Empty:
+	// the newest tag, or where there is none the present code, which then is the
+	// older one because the schema gets newer.
+	Older string
+	// Progress is told what is going on, one line at a time.
+	Progress func(line string)
+}
+
+// The settings of the service that the lab chooses: everything is as in
+// production, but smaller and sooner.
+const (
+	lease          = 3 * time.Second
+	publishTimeout = 1400 * time.Millisecond
+	requestTimeout = 700 * time.Millisecond
+	workers        = 2
+	batch          = 100
+	pollInterval   = 200 * time.Millisecond
+	lanes          = 8 // of the outbox: a fact, not a choice
+
+	// messageLease is longer than a projector is lent a message.
+	messageLease = 61 * time.Second
+)
+
+const (
+	roleAPI       = "api"
+	rolePublisher = "publisher"
+	roleProjector = "projector"
+)
+
+// lab is one run.
+type lab struct {
+	cfg      Config
+	timeline *timeline
+	postgres *postgres
+	broker   *broker
+	load     *load
+	told     *bufio.Writer // what clients were told; owned by load while it runs
+
+	processes, apis, publishers, projectors []*process
+
+	present, older string        // binaries
+	olderIs        string        // where the older one is from
+	migrations     int           // that the lab has added; owned by the group of process faults
+	slowestStop    time.Duration // of those at the end
+	routines       []Routines
+
+	mu       sync.Mutex
+	problems []Violation   // guarded by mu
+	records  []FaultRecord // guarded by mu
+}
+
+// Report is what a run leaves, as report.json.
+type Report struct {
+	Seed     uint64         `json:"seed"`
+	Out      string         `json:"out"`
+	Older    string         `json:"older"`
+	Took     time.Duration  `json:"took_ns"`
+	Rate     float64        `json:"commands_per_second"`
+	Settings []string       `json:"settings"`
+	Targets  Limits         `json:"targets"`
+	Answers  map[string]int `json:"attempts_by_code"`
+	Stop     time.Duration  `json:"slowest_stop_ns"`
+	Routines []Routines     `json:"goroutines"`
+	Verdict
+	Injected []FaultRecord `json:"faults_injected"`
+}
+
+// OK tells whether every promise was kept.
+func (r Report) OK() bool { return len(r.Counts) == 0 }
+
+// Run makes a run. An error means that it could not be made, or not to its
+// end, and says nothing about the service.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	start := time.Now()
+	var err error
+	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
+		return Report{}, fmt.Errorf("find folder: %w", err)
+	}
+	if err := os.MkdirAll(cfg.Out, 0o755); err != nil { //nolint:gosec // others may read it
+		return Report{}, fmt.Errorf("make folder: %w", err)
+	}
+	file, err := os.Create(filepath.Join(cfg.Out, "timeline.jsonl"))
+	if err != nil {
+		return Report{}, fmt.Errorf("make timeline: %w", err)
+	}
+	defer file.Close()
+	l := &lab{cfg: cfg, timeline: &timeline{to: file, start: start}}
+	history, err := l.run(ctx)
+	if err != nil {
+		l.timeline.add("run failed", "err", err.Error())
+		return Report{}, errors.Join(err, l.end())
+	}
+	report := Report{
+		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
+		Answers: l.load.codes, Stop: l.slowestStop, Routines: l.routines, Verdict: Check(history),
+	}
+	report.Injected, report.Took = history.Faults, time.Since(start)
+	if !report.OK() {
+		err = l.postgres.dump(ctx, cfg.Out)
+	} else {
+		err = os.Remove(l.historyFile())
+	}
+	return report, errors.Join(err, l.end(), writeJSON(filepath.Join(cfg.Out, "report.json"), report))
+}
+
+func writeJSON(path string, value any) error {
+	b, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("marshal report: %w", err)
+	}
+	if err := os.WriteFile(path, append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,368 @@
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Rule is something that must hold, named by how it is broken.
+type Rule string
+
+// The rules.
+const (
+	CommandLost        Rule = "acknowledged command lost"
+	AnswerWrong        Rule = "answer differs from the event"
+	FailedTookEffect   Rule = "failed command took effect"
+	CreatedTwice       Rule = "one create made two videos"
+	EtagIgnored        Rule = "etag ignored"
+	RowWithoutEvent    Rule = "row without event"
+	EventWithoutRow    Rule = "event without row"
+	RowDiffers         Rule = "row differs from its last event"
+	VersionRepeated    Rule = "two events of one version"
+	EventLost          Rule = "event never published"
+	UnknownMessage     Rule = "message without event"
+	MessageDiffers     Rule = "message differs from its event"
+	OutOfOrder         Rule = "first delivery out of order"
+	DuplicateUncaused  Rule = "duplicate that no fault explains"
+	TooManyDuplicates  Rule = "more duplicates than the faults allow"
+	ProjectionDiffers  Rule = "projection differs from the source"
+	EventNotConsumed   Rule = "event never consumed"
+	StuckPending       Rule = "event stuck in the outbox"
+	StuckBlocked       Rule = "aggregate stuck"
+	StuckLease         Rule = "lease stuck"
+	MessageQuarantined Rule = "message quarantined"
+	MessageDead        Rule = "message became a dead letter"
+	OwnWriteUnseen     Rule = "own write not seen"
+	ConnectionLeaked   Rule = "connection leaked"
+	GoroutineLeaked    Rule = "goroutines leaked"
+	ProcessEnded       Rule = "process ended unasked"
+	StopFailed         Rule = "process did not stop cleanly"
+	NotQuiet           Rule = "not quiet in time"
+)
+
+// Violation is a rule that was broken, and where.
+type Violation struct {
+	Rule   Rule   `json:"rule"`
+	Detail string `json:"detail"`
+}
+
+// Miss is a target for the speed of recovery that was not met.
+type Miss struct {
+	Fault  FaultRecord   `json:"fault"`
+	Took   time.Duration `json:"took_ns"`
+	Target time.Duration `json:"target_ns"`
+}
+
+// Verdict is what the checker found.
+type Verdict struct {
+	Violations []Violation  `json:"violations"` // at most detailsPerRule of each rule
+	Counts     map[Rule]int `json:"counts"`     // all of them
+	Misses     []Miss       `json:"missed_targets"`
+	Figures    Figures      `json:"figures"`
+}
+
+// Figures are what was checked, and how it went.
+type Figures struct {
+	Commands      int            `json:"commands"`
+	Acknowledged  int            `json:"acknowledged"`
+	Failed        int            `json:"failed"`
+	Unknown       int            `json:"unknown"`
+	Videos        int            `json:"videos"`
+	Events        int            `json:"events"`
+	Messages      int            `json:"messages"`
+	Deliveries    int            `json:"deliveries"`
+	Duplicates    int            `json:"duplicates"`
+	MayRepeat     int            `json:"duplicates_allowed"`
+	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of those that were alone
+	Faults        int            `json:"faults"`
+	FaultsByKind  map[string]int `json:"faults_by_kind"`
+	WorstTakeover time.Duration  `json:"worst_takeover_ns"`      // of the faults that were alone
+	WorstOutage   time.Duration  `json:"worst_first_publish_ns"` // after outages that were alone
+	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // likewise, until the catalog goes on
+	Takeovers     int            `json:"takeovers_measured"`
+	Outages       int            `json:"outages_measured"`
+}
+
+// detailsPerRule bounds the report, not the counts.
+const detailsPerRule = 20
+
+type checker struct {
+	h       *History
+	verdict Verdict
+	events  map[uuid.UUID]*EventRow
+	byVideo map[uuid.UUID][]*EventRow // in the order of versions
+	first   map[uuid.UUID]time.Time   // when the broker took an event for the first time
+}
+
+// Check judges a history. It changes nothing but the measured fields of the
+// faults, which it fills in.
+func Check(h *History) Verdict {
+	c := &checker{
+		h: h, verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{FaultsByKind: map[string]int{}}},
+		events: map[uuid.UUID]*EventRow{}, byVideo: map[uuid.UUID][]*EventRow{}, first: map[uuid.UUID]time.Time{},
+	}
+	for _, p := range h.Problems {
+		c.broken(p.Rule, "%s", p.Detail)
+	}
+	c.index()
+	c.checkSource()
+	c.checkAnswers()
+	c.checkTopic()
+	c.checkProjection()
+	c.checkQuiet()
+	c.measure()
+	return c.verdict
+}
+
+func (c *checker) broken(rule Rule, format string, args ...any) {
+	c.verdict.Counts[rule]++
+	if c.verdict.Counts[rule] <= detailsPerRule {
+		c.verdict.Violations = append(c.verdict.Violations, Violation{rule, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (c *checker) index() {
+	for i := range c.h.Database.Events {
+		e := &c.h.Database.Events[i]
+		c.events[e.ID] = e
+		c.byVideo[e.Video] = append(c.byVideo[e.Video], e)
+	}
+	for _, events := range c.byVideo {
+		slices.SortFunc(events, func(a, b *EventRow) int { return cmp.Compare(a.Version, b.Version) })
+	}
+	c.verdict.Figures.Events = len(c.h.Database.Events)
+	c.verdict.Figures.Videos = len(c.h.Database.Videos)
+}
+
+// checkSource compares rows and events: version n of a row needs the events 1
+// to n, and no more.
+func (c *checker) checkSource() {
+	rows := make(map[uuid.UUID]bool, len(c.h.Database.Videos))
+	for _, row := range c.h.Database.Videos {
+		rows[row.ID] = true
+		want := int64(1)
+		for _, e := range c.byVideo[row.ID] {
+			switch {
+			case e.Version > row.Version:
+				c.broken(EventWithoutRow, "video %s has version %d, and there is event %s of version %d", row.ID, row.Version, e.ID, e.Version)
+			case e.Version < want:
+				c.broken(VersionRepeated, "video %s: version %d is of event %s too", row.ID, e.Version, e.ID)
+			default:
+				for ; want < e.Version; want++ {
+					c.broken(RowWithoutEvent, "video %s has version %d, and no event of version %d", row.ID, row.Version, want)
+				}
+				want++
+			}
+			if e.Version == row.Version && e.State != row.State {
+				c.broken(RowDiffers, "video %s, version %d, event %s", row.ID, row.Version, e.ID)
+			}
+		}
+		for ; want <= row.Version; want++ {
+			c.broken(RowWithoutEvent, "video %s has version %d, and no event of version %d", row.ID, row.Version, want)
+		}
+	}
+	for video, events := range c.byVideo {
+		if !rows[video] {
+			c.broken(EventWithoutRow, "there is no video %s, and %d events of it", video, len(events))
+		}
+	}
+}
+
+// checkAnswers compares what clients were told with the events.
+func (c *checker) checkAnswers() {
+	outcomes := make(map[int64]Outcome, len(c.h.Answers))
+	f := &c.verdict.Figures
+	f.Commands = len(c.h.Answers)
+	for _, a := range c.h.Answers {
+		outcomes[a.Command] = a.Outcome
+		switch a.Outcome {
+		case Acknowledged:
+			f.Acknowledged++
+			c.checkAcknowledged(a)
+		case Failed:
+			f.Failed++
+		case Unknown:
+			f.Unknown++
+		}
+	}
+	created := make(map[int64]uuid.UUID)
+	for _, events := range c.byVideo {
+		for _, e := range events {
+			if e.Command == 0 || e.Type != typeCreated && e.Type != typeUpdated {
+				continue
+			}
+			if outcomes[e.Command] == Failed {
+				c.broken(FailedTookEffect, "command %d: its client was told that it failed, and there is event %s of video %s", e.Command, e.ID, e.Video)
+			}
+			if e.Type != typeCreated {
+				continue
+			}
+			if other, ok := created[e.Command]; ok {
+				c.broken(CreatedTwice, "command %d made the videos %s and %s", e.Command, other, e.Video)
+			}
+			created[e.Command] = e.Video
+		}
+	}
+}
+
+// The types of the events whose title is that of their own command.
+const (
+	typeCreated = "VideoCreated"
+	typeUpdated = "VideoUpdated"
+)
+
+func (c *checker) checkAcknowledged(a Answer) {
+	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {
+		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s was answered with version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
+	}
+	events := c.byVideo[a.Video]
+	i, found := slices.BinarySearchFunc(events, a.Version, func(e *EventRow, version int64) int { return cmp.Compare(e.Version, version) })
+	if !found {
+		c.broken(CommandLost, "command %d (%s): version %d of video %s was answered, and there is no such event", a.Command, a.Kind, a.Version, a.Video)
+		return
+	}
+	if events[i].State != a.State {
+		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, events[i].ID)
+	}
+}
+
+// checkTopic compares what came from the topic with the outbox.
+func (c *checker) checkTopic() {
+	messages := make(map[string]bool, len(c.h.Sightings))
+	copies := make(map[uuid.UUID]int, len(c.events))
+	newest := make(map[uuid.UUID]int64)
+	var repeats []time.Time // when an event was published once more
+	for _, s := range c.h.Sightings {
+		if messages[s.MessageID] {
+			continue // the broker delivered it again, as it may
+		}
+		messages[s.MessageID] = true
+		e := c.events[s.Event]
+		if e == nil || e.Video != s.Video || e.Version != s.Version {
+			c.broken(UnknownMessage, "message %s is version %d of video %s, event %s, and the outbox has no such event", s.MessageID, s.Version, s.Video, s.Event)
+			continue
+		}
+		if e.Content != s.Content {
+			c.broken(MessageDiffers, "message %s and event %s", s.MessageID, s.Event)
+		}
+		at := c.h.Publications[s.MessageID]
+		if copies[s.Event]++; copies[s.Event] > 1 {
+			repeats = append(repeats, at)
+			if at.Before(c.first[s.Event]) {
+				c.first[s.Event] = at
+			}
+			continue
+		}
+		c.first[s.Event] = at
+		if s.Version != newest[s.Video]+1 {
+			c.broken(OutOfOrder, "video %s: version %d came first after version %d (event %s)", s.Video, s.Version, newest[s.Video], s.Event)
+		}
+		newest[s.Video] = max(newest[s.Video], s.Version)
+	}
+	for id, e := range c.events {
+		if copies[id] == 0 {
+			c.broken(EventLost, "event %s, version %d of video %s", id, e.Version, e.Video)
+		}
+	}
+	f := &c.verdict.Figures
+	f.Messages, f.Deliveries, f.Duplicates = len(messages), len(c.h.Sightings), len(repeats)
+	c.checkRepeats(repeats)
+}
+
+// window is a time in which events may be published once more, and how many.
+type window struct {
+	from, until time.Time
+	allowed     int
+}
+
+// checkRepeats looks for the cause of each duplicate: a fault that may have
+// left something unsettled, at most a lease and what a look at the outbox
+// takes ago. Faults that overlap share what they may cause.
+func (c *checker) checkRepeats(repeats []time.Time) {
+	const look = 2 * time.Second
+	var windows []window
+	for i := range c.h.Faults {
+		f := &c.h.Faults[i]
+		until := f.Ended.Add(c.h.Limits.Lease + look)
+		for _, at := range repeats {
+			if !at.Before(f.Struck) && at.Before(until) {
+				f.Repeated++
+			}
+		}
+		if f.MayRepeat > 0 {
+			windows = append(windows, window{f.Struck, until, f.MayRepeat})
+			c.verdict.Figures.MayRepeat += f.MayRepeat
+		}
+		if f.Alone {
+			c.verdict.Figures.MostRepeated = max(c.verdict.Figures.MostRepeated, f.Repeated)
+		}
+	}
+	slices.SortFunc(windows, func(a, b window) int { return a.from.Compare(b.from) })
+	var merged []window
+	for _, w := range windows {
+		if last := len(merged) - 1; last >= 0 && w.from.Before(merged[last].until) {
+			merged[last].allowed += w.allowed
+			if w.until.After(merged[last].until) {
+				merged[last].until = w.until
+			}
+			continue
+		}
+		merged = append(merged, w)
+	}
+	counts := make([]int, len(merged))
+	for _, at := range repeats {
+		i := slices.IndexFunc(merged, func(w window) bool { return !at.Before(w.from) && at.Before(w.until) })
+		if i < 0 {
+			c.broken(DuplicateUncaused, "at %s", at.Format(time.RFC3339Nano))
+			continue
+		}
+		counts[i]++
+	}
+	for i, n := range counts {
+		if n > merged[i].allowed {
+			c.broken(TooManyDuplicates, "%d from %s to %s, allowed are %d", n,
+				merged[i].from.Format(time.RFC3339Nano), merged[i].until.Format(time.RFC3339Nano), merged[i].allowed)
+		}
+	}
+}
+
+func (c *checker) checkProjection() {
+	db := c.h.Database
+	source := make(map[uuid.UUID]bool, len(db.Videos))
+	for _, row := range db.Videos {
+		source[row.ID] = true
+		if got := db.Projection[row.ID]; got != row.Catalog {
+			c.broken(ProjectionDiffers, "video %s: got %s, want %s", row.ID, cmp.Or(got, "no row"), row.Catalog)
+		}
+	}
+	for id, got := range db.Projection {
+		if !source[id] {
+			c.broken(ProjectionDiffers, "video %s: got %s, want no row", id, got)
+		}
+	}
+	for id, e := range c.events {
+		if !db.Inbox[id] {
+			c.broken(EventNotConsumed, "event %s, version %d of video %s", id, e.Version, e.Video)
+		}
+	}
+}
+
+func (c *checker) checkQuiet() {
+	db := c.h.Database
+	if db.Pending > 0 {
+		c.broken(StuckPending, "%d events are pending", db.Pending)
+	}
+	if db.Quarantined > 0 {
+		c.broken(MessageQuarantined, "%d messages", db.Quarantined)
+	}
+	for _, blocked := range db.Blocked {
+		c.broken(StuckBlocked, "%s", blocked)
+	}
+	for _, leased := range db.Leased {
+		c.broken(StuckLease, "%s", leased)
+	}
+}

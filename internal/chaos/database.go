@@ -1,0 +1,163 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// ReadDatabase reads both schemas, in one snapshot. Its SQL is its own: what
+// the service asks the database may be what is wrong.
+func ReadDatabase(ctx context.Context, conn *pgx.Conn) (Database, error) {
+	db := Database{Projection: map[uuid.UUID]string{}, Inbox: map[uuid.UUID]bool{}}
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return db, fmt.Errorf("begin: %w", err)
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it only read
+	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readInbox, readRest} {
+		if err := read(ctx, tx, &db); err != nil {
+			return db, err
+		}
+	}
+	return db, nil
+}
+
+func readVideos(ctx context.Context, tx pgx.Tx, db *Database) error {
+	rows, err := tx.Query(ctx, `
+		SELECT id::text, version, title, description, release_year, duration_ms, language_code, tags, state = 'published',
+			create_time, update_time, publish_time, delete_time,
+			row(title, description, release_year, duration_ms, language_code, tags, state = 'published' AND delete_time IS NULL,
+				delete_time IS NOT NULL, version, publish_time, update_time, state = 'published' AND delete_time IS NULL)::text
+		FROM video.videos`)
+	if err != nil {
+		return fmt.Errorf("read videos: %w", err)
+	}
+	var row VideoRow
+	var id string
+	var s state
+	var created, updated time.Time
+	var shown, ended *time.Time
+	scan := []any{&id, &s.version, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.published, &created, &updated, &shown, &ended, &row.Catalog}
+	_, err = pgx.ForEachRow(rows, scan, func() (err error) {
+		s.created, s.updated, s.shown, s.ended = created.UnixMilli(), updated.UnixMilli(), milli(shown), milli(ended)
+		row.Version, row.State = s.version, s.digest()
+		row.ID, err = uuid.Parse(id)
+		db.Videos = append(db.Videos, row)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read videos: %w", err)
+	}
+	return nil
+}
+
+func milli(t *time.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
+	rows, err := tx.Query(ctx, `
+		SELECT id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
+		FROM video.outbox`)
+	if err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	var id, aggregateType, aggregateID, eventType, traceparent string
+	var version, schemaVersion int64
+	var payload []byte
+	var occurredAt time.Time
+	scan := []any{&id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
+	_, err = pgx.ForEachRow(rows, scan, func() error {
+		row := EventRow{Version: version, Type: eventType, OccurredAt: occurredAt}
+		var err error
+		if row.ID, err = uuid.Parse(id); err != nil {
+			return fmt.Errorf("event %s: %w", id, err)
+		}
+		if row.Video, err = uuid.Parse(aggregateID); err != nil {
+			return fmt.Errorf("event %s: aggregate: %w", id, err)
+		}
+		var e videov1.VideoEvent
+		if err := proto.Unmarshal(payload, &e); err != nil {
+			return fmt.Errorf("event %s: %w", id, err)
+		}
+		s := stateOfEvent(&e)
+		row.State, row.Command = s.digest(), commandOf(s.title)
+		attributes := map[string]string{
+			"event_id": id, "event_type": eventType, "aggregate_type": aggregateType, "aggregate_id": aggregateID,
+			"version": strconv.FormatInt(version, 10), "schema_version": strconv.FormatInt(schemaVersion, 10),
+			"occurred_at": occurredAt.UTC().Format(time.RFC3339Nano),
+		}
+		if traceparent != "" {
+			attributes["traceparent"] = traceparent
+		}
+		row.Content = contentOf(aggregateID, attributes, payload)
+		db.Events = append(db.Events, row)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	return nil
+}
+
+func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
+	rows, err := tx.Query(ctx, `
+		SELECT video_id::text, row(title, description, release_year, duration_ms, language_code, tags, visible,
+			deleted, version, publish_time, update_time, search <> '')::text
+		FROM catalog_read.video_projection`)
+	if err != nil {
+		return fmt.Errorf("read projection: %w", err)
+	}
+	var id, row string
+	_, err = pgx.ForEachRow(rows, []any{&id, &row}, func() error {
+		video, err := uuid.Parse(id)
+		db.Projection[video] = row
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read projection: %w", err)
+	}
+	return nil
+}
+
+func readInbox(ctx context.Context, tx pgx.Tx, db *Database) error {
+	rows, err := tx.Query(ctx, `SELECT event_id::text, received_at FROM catalog_read.inbox`)
+	if err != nil {
+		return fmt.Errorf("read inbox: %w", err)
+	}
+	var id string
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+		event, err := uuid.Parse(id)
+		db.Inbox[event] = true
+		db.Consumed = append(db.Consumed, at)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read inbox: %w", err)
+	}
+	return nil
+}
+
+func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
+	err := tx.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM video.outbox_pending), (SELECT count(*) FROM catalog_read.quarantine),
+			(SELECT coalesce(array_agg(format('%s %s, %s attempts: %s', aggregate_type, aggregate_id, attempts, last_error)), '{}') FROM video.outbox_blocked),
+			(SELECT coalesce(array_agg(format('lane %s until %s', lane, leased_until)), '{}') FROM video.outbox_lanes WHERE leased_until > clock_timestamp())`,
+	).Scan(&db.Pending, &db.Quarantined, &db.Blocked, &db.Leased)
+	if err != nil {
+		return fmt.Errorf("read what is stuck: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// fill puts one published video with its two events into both schemas, all
+// consumed, as the service leaves it.
+func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
+	t.Helper()
+	video = uuid.Must(uuid.NewV7())
+	execute(t, pool, `INSERT INTO video.videos VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', 'published', 2,
+		'2026-01-02T03:04:05.006Z', '2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', NULL)`, video.String())
+	for version := range int64(2) {
+		id := uuid.Must(uuid.NewV7())
+		payload := &videov1.VideoEvent{EventId: id.String(), VideoId: video.String(), Version: version + 1, Video: &videov1.VideoEvent_Snapshot{
+			Title: "command 7", Description: "d", ReleaseYear: 1954, DurationMs: 5000, LanguageCode: "ja", Tags: []string{"a", "b c"},
+			State: videov1.VideoEvent_STATE_PUBLISHED, CreateTimeMs: 1767323045006, UpdateTimeMs: 1767323046000, PublishTimeMs: 1767323046000,
+		}}
+		if version == 0 {
+			payload.Video.State, payload.Video.UpdateTimeMs, payload.Video.PublishTimeMs = videov1.VideoEvent_STATE_DRAFT, 1767323045006, 0
+		}
+		bytes, err := proto.Marshal(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typ := []string{"VideoCreated", "VideoPublished"}[version]
+		execute(t, pool, `INSERT INTO video.outbox VALUES ($1, 'video', $2, $3, $4, 1, $5, '2026-01-02T03:04:06Z', NULL)`, id.String(), video.String(), typ, version+1, bytes)
+		execute(t, pool, `INSERT INTO catalog_read.inbox (consumer, event_id) VALUES ('catalog', $1)`, id.String())
+	}
+	execute(t, pool, `INSERT INTO catalog_read.video_projection VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', true, false, 2,
+		'2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', to_tsvector('simple', 'command 7'), '1', now())`, video.String())
+	return video
+}
+
+// The checker's own SQL reads what the service leaves as sound, and sees each
+// thing that can be wrong in the tables.
+func TestReadDatabase(t *testing.T) {
+	for _, tt := range []struct {
+		name, sql string
+		want      []Rule // besides what was never published
+	}{
+		{"sound", `SELECT 1`, nil},
+		{"row changed", `UPDATE video.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},
+		{"row gone", `DELETE FROM video.videos`, []Rule{EventWithoutRow, ProjectionDiffers}},
+		{"event gone", `DELETE FROM video.outbox WHERE version = 1`, []Rule{RowWithoutEvent, CommandLost}},
+		{"projection behind", `UPDATE catalog_read.video_projection SET version = 1`, []Rule{ProjectionDiffers}},
+		{"projection hidden", `UPDATE catalog_read.video_projection SET visible = false`, []Rule{ProjectionDiffers}},
+		{"search forgotten", `UPDATE catalog_read.video_projection SET search = ''`, []Rule{ProjectionDiffers}},
+		{"tags changed", `UPDATE catalog_read.video_projection SET tags = '{a,b,c}'`, []Rule{ProjectionDiffers}},
+		{"projection gone", `DELETE FROM catalog_read.video_projection`, []Rule{ProjectionDiffers}},
+		{"inbox gone", `DELETE FROM catalog_read.inbox`, []Rule{EventNotConsumed}},
+		{"pending", `INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version) SELECT 0, id, 'video', aggregate_id, version FROM video.outbox`, []Rule{StuckPending}},
+		{"blocked", `INSERT INTO video.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
+		{"leased", `UPDATE video.outbox_lanes SET leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
+		{"quarantined", `INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			video := fill(t, pool)
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			before, err := ReadDatabase(t.Context(), conn.Conn())
+			if err != nil {
+				t.Fatal(err)
+			}
+			execute(t, pool, tt.sql)
+			h := &History{}
+			if h.Database, err = ReadDatabase(t.Context(), conn.Conn()); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range before.Events {
+				h.Answers = append(h.Answers, Answer{Command: 7, Outcome: Acknowledged, Video: video, Version: e.Version, State: e.State})
+				h.Sightings = append(h.Sightings, Sighting{MessageID: e.ID.String(), Event: e.ID, Video: video, Version: e.Version, Content: e.Content})
+			}
+			verdict := Check(h)
+			delete(verdict.Counts, UnknownMessage) // of events that a case deletes
+			delete(verdict.Counts, OutOfOrder)     // likewise
+			for _, rule := range tt.want {
+				if verdict.Counts[rule] == 0 {
+					t.Errorf("not found: %s", rule)
+				}
+				delete(verdict.Counts, rule)
+			}
+			if len(verdict.Counts) > 0 {
+				t.Errorf("found more than wanted: %v", verdict.Violations)
+			}
+		})
+	}
+}
+
+// A title tells which command wrote it.
+func TestCommandOfTitle(t *testing.T) {
+	for title, want := range map[string]int64{titleOf(42): 42, "": 0, "Ran": 0, "command x": 0} {
+		if got := commandOf(title); got != want {
+			t.Errorf("commandOf(%q) = %d, want %d", title, got, want)
+		}
+	}
+	if contentOf("k", map[string]string{"a": "1"}, []byte("x")) == contentOf("k", map[string]string{"a": "2"}, []byte("x")) {
+		t.Error("messages that differ in an attribute have the same digest")
+	}
+	if !strings.HasPrefix(titleOf(1), "command ") {
+		t.Error("a title does not begin as commandOf expects")
+	}
+}

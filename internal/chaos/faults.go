@@ -1,0 +1,430 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"example.com/videocatalog/internal/failpoint"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/pubsublocal"
+)
+
+// fault is one kind of harm. Two that are in different groups may be in force
+// at once, unless one of them is measured, which takes place alone.
+type fault struct {
+	kind     string
+	group    string
+	recovery Recovery
+	// inject does the harm and takes it back. It fills in of the record what is
+	// not obvious: the target, MayRepeat, and the moments, where they are not
+	// those of the call and the return.
+	inject func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error
+}
+
+// The groups: what a fault does harm to.
+const (
+	groupProcess  = "process"
+	groupBroker   = "broker"
+	groupDatabase = "database"
+)
+
+// kinds are all faults there are; long are those that only a long run has time
+// for.
+func kinds() (all, long []fault) {
+	all = []fault{
+		{"kill publisher", groupProcess, Takeover, killOne(publishers)},
+		{"kill api", groupProcess, NoRecovery, killOne(apis)},
+		{"kill projector", groupProcess, NoRecovery, killOne(projectors)},
+		{"kill all", groupProcess, Takeover, killAll},
+		{"freeze publisher", groupProcess, Takeover, freezePublisher},
+		{"freeze projector", groupProcess, NoRecovery, freezeProjector},
+		{"SIGTERM", groupProcess, NoRecovery, terminate},
+		{"roll to older and back", groupProcess, NoRecovery, roll},
+		{"kill api before the answer to its commit", groupProcess, NoRecovery, loseCommit(true)},
+		{"broker down 5 s", groupBroker, Outage, brokerDown(5 * time.Second)},
+		{"publish answers lost", groupBroker, NoRecovery, loseAnswers},
+		{"publish unavailable", groupBroker, NoRecovery, refuseAll},
+		{"publish slow", groupBroker, NoRecovery, slowPublish},
+		{"poison", groupBroker, NoRecovery, poison},
+		{"duplicate deliveries", groupBroker, NoRecovery, duplicateDeliveries},
+		{"late deliveries", groupBroker, NoRecovery, lateDeliveries},
+		{"streams cut", groupBroker, NoRecovery, cutStreams},
+		{"broker connections cut", groupBroker, NoRecovery, cutBroker},
+		{"database restarted", groupDatabase, Outage, restartDatabase},
+		{"database killed", groupDatabase, Outage, killDatabase},
+		{"database backend killed", groupDatabase, Outage, killBackend},
+		{"answer to a commit lost", groupDatabase, NoRecovery, loseCommit(false)},
+		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
+		{"database slow", groupDatabase, NoRecovery, slowDatabase},
+		{"database out of reach", groupDatabase, NoRecovery, stallDatabase},
+		{"long transaction", groupDatabase, NoRecovery, longTransaction},
+		{"disk full for events", groupDatabase, NoRecovery, diskFull("video.outbox", "INSERT", 0)},
+		{"disk full for settlements", groupDatabase, NoRecovery, diskFull("video.outbox_pending", "DELETE", lanes*batch*2)},
+		{"disk full for the projection", groupDatabase, NoRecovery, diskFull("catalog_read.video_projection", "INSERT OR UPDATE", 0)},
+	}
+	for _, point := range []string{failpoint.OutboxClaimed, failpoint.OutboxHanded, failpoint.OutboxPublished} {
+		all = append(all, fault{"kill publisher at " + point, groupProcess, Takeover, killAt(publishers, point)})
+		all = append(all, fault{"freeze publisher at " + point, groupProcess, Takeover, freezeAt(point)})
+	}
+	all = append(all, fault{"kill projector at " + failpoint.ConsumerCommitted, groupProcess, NoRecovery, killAt(projectors, failpoint.ConsumerCommitted)})
+	long = []fault{{"broker down 60 s", groupBroker, Outage, brokerDown(time.Minute)}}
+	return all, long
+}
+
+// inHand is how many events a publisher can have in hand: what it may leave
+// unsettled.
+const inHand = workers * batch
+
+func apis(l *lab) []*process       { return l.apis }
+func publishers(l *lab) []*process { return l.publishers }
+func projectors(l *lab) []*process { return l.projectors }
+
+func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+// between draws a duration.
+func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
+	return shortest + time.Duration(r.Int64N(int64(longest-shortest)))
+}
+
+func (l *lab) mayRepeat(p *process) int {
+	if p.role == rolePublisher {
+		return inHand
+	}
+	return 0
+}
+
+func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		p := pick(r, from(l))
+		record.Target, record.MayRepeat = p.name, l.mayRepeat(p)
+		record.Struck = p.kill()
+		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
+		return p.start(ctx)
+	}
+}
+
+func killAt(from func(*lab) []*process, point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		p := pick(r, from(l))
+		record.Target, record.MayRepeat = p.name, l.mayRepeat(p)
+		if e := p.running(); e != nil {
+			p.expect(e)
+		}
+		if !p.order(ctx, fmt.Sprintf("%s=kill@%d", point, 1+r.IntN(5)), 5*time.Second) {
+			l.timeline.add("point not reached", "point", point, "process", p.name)
+		}
+		record.Struck = p.kill()
+		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
+		return p.start(ctx)
+	}
+}
+
+func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = len(l.publishers) * inHand
+	var wait sync.WaitGroup
+	for _, p := range l.processes {
+		wait.Go(func() { p.kill() })
+	}
+	wait.Wait()
+	record.Struck = time.Now()
+	return l.startAll(ctx)
+}
+
+func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	p := pick(r, l.publishers)
+	record.Target, record.MayRepeat = p.name, inHand
+	p.signal(syscall.SIGSTOP)
+	record.Struck = time.Now()
+	sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
+	p.signal(syscall.SIGCONT)
+	return nil
+}
+
+// freezeAt lets a publisher freeze exactly where it hurts, until others have
+// its lane, and wake up to go on with what it was about to do.
+func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		p := pick(r, l.publishers)
+		record.Target, record.MayRepeat = p.name, inHand
+		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
+			l.timeline.add("point not reached", "point", point, "process", p.name)
+			p.signal(syscall.SIGSTOP)
+		}
+		record.Struck = time.Now()
+		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
+		p.signal(syscall.SIGCONT)
+		return nil
+	}
+}
+
+// freezeProjector holds a projector until its messages are lent to others.
+func freezeProjector(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	p := pick(r, l.projectors)
+	record.Target = p.name
+	p.signal(syscall.SIGSTOP)
+	defer p.signal(syscall.SIGCONT)
+	sleep(ctx, 500*time.Millisecond)
+	l.broker.clock.Advance(messageLease)
+	sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
+	return nil
+}
+
+func terminate(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	p := pick(r, l.processes)
+	record.Target = p.name
+	l.timeline.add("stopped", "process", p.name, "ms", p.stop().Milliseconds())
+	return p.start(ctx)
+}
+
+// roll deploys the older binary, on a schema that is newer than it knows, and
+// then the present one again; within a role one process after the other.
+func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+	record.Target = l.olderIs
+	migration, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	l.migrations++
+	column := fmt.Sprintf("later_%d", l.migrations)
+	for _, table := range []string{"video.videos", "video.outbox", "video.outbox_pending", "video.requests", "catalog_read.video_projection", "catalog_read.inbox"} {
+		if err := l.postgres.insist(migration, "ALTER TABLE "+table+" ADD COLUMN "+column+" text"); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+	}
+	for _, binary := range []string{l.older, l.present} {
+		var wait sync.WaitGroup
+		errs := make([]error, 3)
+		for i, role := range [][]*process{l.apis, l.publishers, l.projectors} {
+			wait.Go(func() {
+				for _, p := range role {
+					p.stop()
+					p.binary = binary
+					errs[i] = errors.Join(errs[i], p.start(ctx))
+				}
+			})
+		}
+		wait.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loseCommit cuts a connection of an API process instead of telling it that
+// its transaction is committed, and may kill the process at the same moment.
+func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		p := pick(r, l.apis)
+		record.Target = p.name
+		met := make(chan struct{})
+		cancel := p.proxy.interceptCommit(func() {
+			if kill {
+				record.Struck = p.kill()
+			}
+			close(met)
+		})
+		select {
+		case <-met:
+		case <-time.After(5 * time.Second):
+			cancel()
+			l.timeline.add("no commit to intercept", "process", p.name)
+			return nil
+		}
+		if !kill {
+			return nil
+		}
+		sleep(ctx, between(r, 100*time.Millisecond, 500*time.Millisecond))
+		return p.start(ctx)
+	}
+}
+
+func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+		record.MayRepeat = len(l.publishers) * inHand
+		l.broker.SetDown(true)
+		defer l.broker.SetDown(false)
+		sleep(ctx, d)
+		return nil
+	}
+}
+
+func loseAnswers(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	n := 3 + r.IntN(8)
+	record.MayRepeat = n * batch
+	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, AnswerLost: true, Times: n})
+	defer remove()
+	sleep(ctx, between(r, 500*time.Millisecond, 1500*time.Millisecond))
+	return nil
+}
+
+func refuseAll(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	code := pick(r, []codes.Code{codes.Unavailable, codes.ResourceExhausted, codes.Internal, codes.PermissionDenied, codes.NotFound})
+	record.Target = code.String()
+	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: code})
+	defer remove()
+	sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
+	return nil
+}
+
+func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	// Some take longer than a request may, so their answers are lost.
+	record.MayRepeat = 2 * len(l.publishers) * inHand
+	delay := between(r, 100*time.Millisecond, time.Second)
+	record.Target = delay.String()
+	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: delay})
+	defer remove()
+	sleep(ctx, between(r, time.Second, 2*time.Second))
+	return nil
+}
+
+// poison lets the broker refuse all messages of one video for what they are.
+func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	name, ok := l.load.anyVideo(r)
+	if !ok {
+		return nil
+	}
+	record.Target = name
+	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
+	defer remove()
+	sleep(ctx, between(r, time.Second, 3*time.Second))
+	return nil
+}
+
+func duplicateDeliveries(_ context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	n := 1 + r.IntN(100)
+	record.Target = fmt.Sprint(n)
+	return errors.Join(
+		l.broker.Duplicate("projects/"+project+"/subscriptions/"+localbroker.Subscription, n),
+		l.broker.Duplicate("projects/"+project+"/subscriptions/"+tapName, n))
+}
+
+func lateDeliveries(_ context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
+	l.broker.clock.Advance(messageLease + between(r, 0, time.Minute))
+	return nil
+}
+
+func cutStreams(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
+	for range 1 + r.IntN(5) {
+		l.broker.CutStreams()
+		sleep(ctx, between(r, 10*time.Millisecond, 200*time.Millisecond))
+	}
+	return nil
+}
+
+func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	for range 1 + r.IntN(3) {
+		record.MayRepeat += len(l.publishers) * inHand
+		l.broker.CutConnections()
+		sleep(ctx, between(r, 10*time.Millisecond, 300*time.Millisecond))
+	}
+	return nil
+}
+
+// forgotten is how many settled events a crash of PostgreSQL may forget:
+// those of the last three rounds of its WAL writer, because settlements are
+// committed asynchronously
+// (https://www.postgresql.org/docs/current/wal-async-commit.html).
+func (l *lab) forgotten() int {
+	return len(l.publishers)*inHand + int(l.cfg.Rate)
+}
+
+func restartDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = len(l.publishers) * inHand
+	if err := l.postgres.stop(); err != nil {
+		return err
+	}
+	sleep(ctx, between(r, 0, time.Second))
+	return l.postgres.start(context.WithoutCancel(ctx), l.cfg.Progress)
+}
+
+func killDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = l.forgotten()
+	if err := l.postgres.killPostmaster(); err != nil {
+		return err
+	}
+	sleep(ctx, between(r, 0, time.Second))
+	return l.postgres.start(context.WithoutCancel(ctx), l.cfg.Progress)
+}
+
+func killBackend(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = l.forgotten()
+	if err := l.postgres.killBackend(ctx); err != nil {
+		return err
+	}
+	return l.postgres.insist(ctx) // until it answers again
+}
+
+func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	for range 1 + r.IntN(5) {
+		p := pick(r, l.processes)
+		record.Target += p.name + " "
+		record.MayRepeat += l.mayRepeat(p)
+		p.proxy.cut()
+		sleep(ctx, between(r, 10*time.Millisecond, 300*time.Millisecond))
+	}
+	return nil
+}
+
+func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = 2 * len(l.publishers) * inHand
+	delay := between(r, 5*time.Millisecond, 60*time.Millisecond)
+	record.Target = delay.String()
+	for _, p := range l.processes {
+		p.proxy.slow(delay)
+		defer p.proxy.slow(0)
+	}
+	sleep(ctx, between(r, time.Second, 3*time.Second))
+	return nil
+}
+
+// stallDatabase lets a process and PostgreSQL lose each other without a word;
+// then the connections break, or go on as if nothing had been.
+func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	p := pick(r, l.processes)
+	record.Target, record.MayRepeat = p.name, 2*l.mayRepeat(p)
+	resume := p.proxy.stall()
+	sleep(ctx, between(r, time.Second, lease+time.Second))
+	if r.IntN(2) == 0 {
+		p.proxy.cut()
+	}
+	resume()
+	return nil
+}
+
+// longTransaction holds the xmin horizon: what is older than it cannot be
+// vacuumed, and the floors of the lanes cannot rise.
+func longTransaction(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
+	conn, err := l.postgres.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()"); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	sleep(ctx, between(r, 2*time.Second, 5*time.Second))
+	return nil
+}
+
+// diskFull lets a kind of statement fail as it does when the disk is full.
+func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
+	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+		record.Target, record.MayRepeat = table, mayRepeat
+		trigger := "chaos_full ON " + table
+		err := l.postgres.insist(ctx,
+			`CREATE OR REPLACE FUNCTION public.chaos_full() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$`,
+			"CREATE OR REPLACE TRIGGER chaos_full BEFORE "+statement+" ON "+table+" FOR EACH ROW EXECUTE FUNCTION public.chaos_full()")
+		if err != nil {
+			return err
+		}
+		sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
+		return l.postgres.insist(context.WithoutCancel(ctx), "DROP TRIGGER IF EXISTS "+trigger)
+	}
+}

@@ -1,0 +1,277 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// settings are those of every process.
+var settings = []string{
+	"PORT=0", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
+	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
+	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
+	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
+	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20",
+}
+
+// run makes the run and answers what is to be judged.
+func (l *lab) run(ctx context.Context) (*History, error) {
+	if err := l.prepare(ctx); err != nil {
+		return nil, err
+	}
+	listening, stopListening := context.WithCancel(ctx)
+	defer stopListening()
+	var ears sync.WaitGroup
+	ears.Go(func() { l.broker.listen(listening) })
+	if err := l.startAll(ctx); err != nil {
+		return nil, err
+	}
+	told, err := os.Create(l.historyFile())
+	if err != nil {
+		return nil, fmt.Errorf("make history: %w", err)
+	}
+	defer told.Close()
+	l.told = bufio.NewWriter(told)
+	l.load = &load{
+		apis: l.apis, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, problem: l.problem,
+		codes: map[string]int{}, attempts: json.NewEncoder(l.told),
+	}
+	loading, stopLoad := context.WithCancel(ctx)
+	defer stopLoad()
+	var clients sync.WaitGroup
+	clients.Go(func() { l.load.run(loading) })
+	clients.Go(func() { l.tell(loading) })
+
+	l.say("injecting faults")
+	err = l.inject(ctx)
+	sleep(ctx, time.Second)
+	stopLoad()
+	clients.Wait()
+	if err := errors.Join(err, ctx.Err(), l.told.Flush()); err != nil {
+		return nil, err
+	}
+	l.say("waiting until all is quiet")
+	l.quiet(ctx)
+	stopListening()
+	ears.Wait()
+	l.countRoutines(ctx)
+	l.stopAll()
+	l.countConnections(ctx)
+	return l.history(ctx)
+}
+
+func (l *lab) historyFile() string { return filepath.Join(l.cfg.Out, "history.jsonl") }
+
+func (l *lab) say(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	l.timeline.add(line)
+	l.cfg.Progress(line)
+}
+
+func (l *lab) problem(rule Rule, format string, args ...any) {
+	detail := fmt.Sprintf(format, args...)
+	l.timeline.add("problem", "rule", rule, "detail", detail)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.problems = append(l.problems, Violation{rule, detail})
+}
+
+// tell says every half minute how far the run is.
+func (l *lab) tell(ctx context.Context) {
+	for start := time.Now(); sleep(ctx, 30*time.Second); {
+		taken, heard := l.broker.published()
+		l.mu.Lock()
+		faults := len(l.records)
+		l.mu.Unlock()
+		l.say("%s: %d faults, %d commands, %d messages published, %d heard", time.Since(start).Round(time.Second), faults, l.load.count(), taken, heard)
+	}
+}
+
+// prepare makes everything that the processes need.
+func (l *lab) prepare(ctx context.Context) error {
+	l.say("building, and starting PostgreSQL")
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.build(gctx) })
+	g.Go(func() (err error) {
+		l.postgres, err = startPostgres(gctx, l.cfg.Progress)
+		return err
+	})
+	err := g.Wait()
+	if err != nil {
+		return err
+	}
+	if l.broker, err = startBroker(ctx); err != nil {
+		return err
+	}
+	migrate := exec.CommandContext(ctx, l.present, "migrate") //nolint:gosec // we have built it
+	migrate.Env = append(os.Environ(), "DATABASE_URL="+l.postgres.dsn(databaseName))
+	if out, err := migrate.CombinedOutput(); err != nil {
+		return fmt.Errorf("migrate: %w: %s", err, out)
+	}
+	for _, role := range []struct {
+		name  string
+		count int
+		list  *[]*process
+	}{{roleAPI, 2, &l.apis}, {rolePublisher, 3, &l.publishers}, {roleProjector, 2, &l.projectors}} {
+		for i := range role.count {
+			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name)
+			if err != nil {
+				return err
+			}
+			*role.list = append(*role.list, p)
+			l.processes = append(l.processes, p)
+		}
+	}
+	return nil
+}
+
+func (l *lab) newProcess(ctx context.Context, name, role string) (*process, error) {
+	proxy, err := newProxy(ctx, l.postgres.dial)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{name: name, role: role, proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
+	p.environ = append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + role, "FAILPOINT_FILE=" + p.orders(),
+		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable", "PUBSUB_EMULATOR_HOST=" + l.broker.Addr(),
+	}, settings...)
+	return p, nil
+}
+
+// build builds the service as it is, with the points of package failpoint, and
+// an older one without.
+func (l *lab) build(ctx context.Context) error {
+	l.present = filepath.Join(l.cfg.Out, "server")
+	l.older = filepath.Join(l.cfg.Out, "server-older")
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	here := strings.TrimSpace(string(root))
+	if err := goBuild(ctx, here, l.present, "-tags=chaos"); err != nil {
+		return err
+	}
+	commit := l.cfg.Older
+	if commit == "" {
+		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own folder
+		commit = strings.TrimSpace(string(tag))
+	}
+	if commit == "" {
+		l.olderIs = "the present code, on a schema with columns that it does not know"
+		return goBuild(ctx, here, l.older)
+	}
+	l.olderIs = "commit " + commit
+	source, err := os.MkdirTemp("", "chaos-older-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(source) }() // of temporary files
+	archive := filepath.Join(source, "source.tar")
+	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, commit).CombinedOutput(); err != nil { //nolint:gosec // the commit that we were told
+		return fmt.Errorf("git archive %s: %w: %s", commit, err, out)
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // we have made it
+		return fmt.Errorf("unpack %s: %w: %s", commit, err, out)
+	}
+	return goBuild(ctx, source, l.older)
+}
+
+func goBuild(ctx context.Context, dir, to string, flags ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", to}, flags...), "./cmd/server")...) //nolint:gosec // our own source
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the service in %s: %w: %s", dir, err, out)
+	}
+	return nil
+}
+
+func (l *lab) startAll(ctx context.Context) error {
+	var g errgroup.Group
+	for _, p := range l.processes {
+		g.Go(func() error { return p.start(ctx) })
+	}
+	return g.Wait()
+}
+
+// inject injects faults until the time is over and each kind was there.
+func (l *lab) inject(ctx context.Context) error {
+	all, long := kinds()
+	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
+	s := newScheduler(ctx, l)
+	sleep(ctx, time.Second)
+	for round, deadline := 0, time.Now().Add(l.cfg.Duration); round == 0 || time.Now().Before(deadline); round++ {
+		bag := append([]fault(nil), all...)
+		if l.cfg.Long && round%10 == 0 {
+			bag = append(bag, long...)
+		}
+		r.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
+		for _, f := range bag {
+			if ctx.Err() != nil || s.failed() != nil || round > 0 && time.Now().After(deadline) {
+				break
+			}
+			s.inject(f, rand.New(rand.NewPCG(l.cfg.Seed, r.Uint64())))
+		}
+		if ctx.Err() != nil || s.failed() != nil {
+			break
+		}
+	}
+	s.wait()
+	return s.failed()
+}
+
+func (l *lab) record(f FaultRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = append(l.records, f)
+}
+
+func (l *lab) history(ctx context.Context) (*History, error) {
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second}}
+	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
+		h.Database, err = ReadDatabase(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.broker.mu.Lock()
+	defer l.broker.mu.Unlock()
+	if l.broker.dead > 0 {
+		l.problem(MessageDead, "%d messages", l.broker.dead)
+	}
+	for _, message := range l.broker.unreadable {
+		l.problem(UnknownMessage, "%s", message)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.Answers, h.Sightings, h.Publications, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.records, l.problems
+	return h, nil
+}
+
+// end ends everything that still runs, and removes what is temporary.
+func (l *lab) end() error {
+	for _, p := range l.processes {
+		p.kill()
+		p.proxy.close()
+	}
+	if l.broker != nil {
+		l.broker.stop()
+	}
+	var err error
+	if l.postgres != nil {
+		err = l.postgres.remove()
+	}
+	return errors.Join(err, os.RemoveAll(l.present), os.RemoveAll(l.older), l.timeline.failure())
+}

@@ -1,0 +1,310 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// load is what clients do: commands on a few hundred videos, one of them hot,
+// over gRPC and REST, with request ids and etags, and again when an answer is
+// lost. What each client wants is drawn from the seed; what it meets is not.
+type load struct {
+	apis    []*process
+	clients int
+	rate    float64 // commands per second, all clients together
+	seed    uint64
+	problem func(Rule, string, ...any)
+
+	numbers atomic.Int64 // of the commands
+
+	mu       sync.Mutex
+	videos   []*known       // guarded by mu
+	answers  []Answer       // guarded by mu
+	codes    map[string]int // guarded by mu: attempts by what they answered
+	attempts *json.Encoder  // guarded by mu: failed attempts and final answers, one line each
+}
+
+// known is what the clients know of a video.
+type known struct {
+	name    string
+	version int64
+	deleted bool
+}
+
+// fewVideos is how many videos there are soon; from then on few are made.
+const fewVideos = 300
+
+func (l *load) run(ctx context.Context) {
+	var clients sync.WaitGroup
+	for i := range uint64(l.clients) { //nolint:gosec // a few
+		clients.Go(func() {
+			c := client{load: l, rand: rand.New(rand.NewPCG(l.seed, i+1))}
+			pause := time.Duration(float64(l.clients) / l.rate * float64(time.Second))
+			for next := time.Now(); ctx.Err() == nil; next = next.Add(pause) {
+				if late := time.Since(next); late > time.Second {
+					next = time.Now() // after an outage nobody makes up for it
+				} else if late < 0 {
+					sleep(ctx, -late)
+				}
+				c.command(ctx)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+func (l *load) pick(r *rand.Rand) (known, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.videos) == 0 || len(l.videos) < fewVideos && r.IntN(4) == 0 || r.IntN(100) == 0 {
+		return known{}, false
+	}
+	if r.IntN(10) == 0 {
+		return *l.videos[0], true // the hot one
+	}
+	return *l.videos[r.IntN(len(l.videos))], true
+}
+
+// learn takes an answer into account.
+func (l *load) learn(v *videov1.Video) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range l.videos {
+		if k.name == v.GetName() {
+			if v.GetVersion() > k.version {
+				k.version, k.deleted = v.GetVersion(), v.GetDeleteTime() != nil
+			}
+			return
+		}
+	}
+	if len(l.videos) < 2*fewVideos { // others stay as they were made
+		l.videos = append(l.videos, &known{v.GetName(), v.GetVersion(), v.GetDeleteTime() != nil})
+	}
+}
+
+func (l *load) attempted(command int64, kind, where string, took time.Duration, code codes.Code) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.codes[code.String()]++
+	if code == codes.OK {
+		return // the answer follows
+	}
+	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
+	_ = l.attempts.Encode(map[string]any{
+		"at": time.Now().Format(time.RFC3339Nano), "command": command, "kind": kind, "to": where, "ms": took.Milliseconds(), "code": code.String(),
+	})
+}
+
+func (l *load) answered(a Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answers = append(l.answers, a)
+	_ = l.attempts.Encode(map[string]any{
+		"at": time.Now().Format(time.RFC3339Nano), "answer": a.Command, "kind": a.Kind, "outcome": a.Outcome, "video": a.Video, "version": a.Version, "expected": a.Expected,
+	})
+}
+
+func (l *load) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.answers)
+}
+
+type client struct {
+	load *load
+	rand *rand.Rand
+}
+
+// request is a command, whatever it is sent with.
+type request struct {
+	kind      string
+	video     *videov1.Video // for create and update
+	name      string
+	etag      string
+	requestID string
+}
+
+// The kinds of commands.
+const (
+	kindCreate    = "create"
+	kindUpdate    = "update"
+	kindPublish   = "publish"
+	kindUnpublish = "unpublish"
+	kindDelete    = "delete"
+	kindUndelete  = "undelete"
+)
+
+// command makes one, sends it until there is an answer, and records what a
+// client may believe then.
+func (c *client) command(ctx context.Context) {
+	number := c.load.numbers.Add(1)
+	target, exists := c.load.pick(c.rand)
+	r := request{kind: kindCreate, name: target.name}
+	answer := Answer{Command: number}
+	if exists {
+		r.kind = c.kind(target)
+		if c.rand.IntN(3) == 0 {
+			r.etag, answer.Expected = strconv.Quote(strconv.FormatInt(target.version, 10)), target.version
+		}
+		answer.Video = videoID(target.name)
+	} else {
+		r.requestID = c.uuid()
+	}
+	if r.kind == kindCreate || r.kind == kindUpdate {
+		r.video = c.video(number)
+	}
+	answer.Kind = r.kind
+	c.decide(ctx, &answer, func() (*videov1.Video, codes.Code, bool) { return c.send(ctx, number, r) })
+	c.load.answered(answer)
+	if answer.Outcome == Acknowledged && c.rand.IntN(50) == 0 {
+		c.readOwnWrite(ctx, answer)
+	}
+}
+
+func (c *client) kind(k known) string {
+	switch n := c.rand.IntN(100); {
+	case k.deleted && n < 80:
+		return kindUndelete
+	case n < 60:
+		return kindUpdate
+	case n < 78:
+		return kindPublish
+	case n < 90:
+		return kindUnpublish
+	case n < 98:
+		return kindDelete
+	default:
+		return kindUndelete
+	}
+}
+
+// decide sends a command until it is answered, and says what is known then. A
+// refusal after an attempt without an answer proves nothing: that attempt may
+// be what it was refused for.
+func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *videov1.Video, code codes.Code, sent bool)) {
+	const attempts = 8
+	doubt := false
+	for attempt := range attempts {
+		v, code, sent := send()
+		switch {
+		case code == codes.OK:
+			c.load.learn(v)
+			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
+			if doubt {
+				answer.Expected = 0 // the attempt before may have been the change, and others came after it
+			}
+			return
+		case !lost(code) && !doubt:
+			answer.Outcome = Failed
+			return
+		case !lost(code):
+			answer.Outcome = Unknown
+			return
+		}
+		doubt = doubt || sent
+		pause := min(500*time.Millisecond, 20*time.Millisecond<<attempt)
+		if !sleep(ctx, pause/2+time.Duration(c.rand.Int64N(int64(pause)))) {
+			break
+		}
+	}
+	answer.Outcome = Failed
+	if doubt {
+		answer.Outcome = Unknown
+	}
+}
+
+// lost tells whether a code leaves open what has become of the command.
+func lost(code codes.Code) bool {
+	switch code {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown, codes.ResourceExhausted:
+		return true
+	default:
+		return false
+	}
+}
+
+const attemptTimeout = 3 * time.Second
+
+// send makes one attempt, at an instance and over a protocol drawn anew; not
+// sent is what nobody was there for.
+func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.Video, code codes.Code, sent bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // an attempt is never given up because the load ends
+	defer cancel()
+	api := c.load.apis[c.rand.IntN(len(c.load.apis))]
+	rest := c.rand.IntN(2) == 0
+	conn, addr, ok := api.reach()
+	if !ok {
+		return nil, codes.Unavailable, false
+	}
+	start := time.Now()
+	var err error
+	where := "gRPC " + api.name
+	if rest {
+		where = "REST " + api.name
+		v, err = overREST(ctx, addr, r)
+	} else {
+		v, err = overGRPC(ctx, videov1.NewVideoServiceClient(conn), r)
+	}
+	code = status.Code(err)
+	c.load.attempted(number, r.kind, where, time.Since(start), code)
+	return v, code, true
+}
+
+func (c *client) video(number int64) *videov1.Video {
+	languages := []string{"", "en", "de", "pt-BR"}
+	tags := []string{"drama", "comedy", "noir", `quo"te`, "back\\slash", "ünïcode"}
+	c.rand.Shuffle(len(tags), func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
+	return &videov1.Video{
+		Title:        titleOf(number),
+		Description:  strings.Repeat("A description. ", c.rand.IntN(20)),
+		ReleaseYear:  1900 + int32(c.rand.IntN(120)), //nolint:gosec // small
+		Duration:     durationpb.New(time.Duration(c.rand.IntN(10_000_000)) * time.Millisecond),
+		LanguageCode: languages[c.rand.IntN(len(languages))],
+		Tags:         tags[:c.rand.IntN(4)],
+	}
+}
+
+// uuid draws a request id from the seed.
+func (c *client) uuid() string {
+	var id uuid.UUID
+	for i := range id {
+		id[i] = byte(c.rand.IntN(256)) //nolint:gosec // fits
+	}
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return id.String()
+}
+
+func videoID(name string) uuid.UUID {
+	id, err := uuid.Parse(strings.TrimPrefix(name, "videos/"))
+	if err != nil {
+		return uuid.Nil
+	}
+	return id
+}
+
+// anyVideo answers the id of a video that clients change.
+func (l *load) anyVideo(r *rand.Rand) (id string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.videos) == 0 {
+		return "", false
+	}
+	v := l.videos[0]
+	if r.IntN(3) > 0 {
+		v = pick(r, l.videos)
+	}
+	return videoID(v.name).String(), true
+}

@@ -1,0 +1,130 @@
+package chaos
+
+import (
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// What a client may believe depends on all answers to its command: after one
+// that was lost, a refusal proves nothing.
+func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
+	t.Parallel()
+	type attempt struct {
+		code codes.Code
+		sent bool
+	}
+	ok, refused, lost, nobody := attempt{codes.OK, true}, attempt{codes.Aborted, true}, attempt{codes.Unavailable, true}, attempt{codes.Unavailable, false}
+	for _, tt := range []struct {
+		name     string
+		attempts []attempt // the last one again and again
+		want     Answer
+	}{
+		{"answered", []attempt{ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
+		{"refused", []attempt{refused}, Answer{Outcome: Failed, Expected: 3}},
+		{"answered at last", []attempt{lost, nobody, ok}, Answer{Outcome: Acknowledged, Version: 4}},
+		{"nobody was there at first", []attempt{nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
+		{"refused after a lost answer", []attempt{lost, nobody, refused}, Answer{Outcome: Unknown, Expected: 3}},
+		{"never answered", []attempt{lost}, Answer{Outcome: Unknown, Expected: 3}},
+		{"never sent", []attempt{nobody}, Answer{Outcome: Failed, Expected: 3}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			v := &videov1.Video{Name: "videos/0197f2a4-0000-7000-8000-000000000001", Version: 4}
+			c := client{load: &load{}, rand: rand.New(rand.NewPCG(1, 1))}
+			got, n := Answer{Expected: 3}, 0
+			c.decide(t.Context(), &got, func() (*videov1.Video, codes.Code, bool) {
+				a := tt.attempts[min(n, len(tt.attempts)-1)]
+				n++
+				return v, a.code, a.sent
+			})
+			if tt.want.Outcome == Acknowledged {
+				tt.want.Video, tt.want.State = videoID(v.GetName()), stateOfAnswer(v).digest()
+			}
+			if got != tt.want {
+				t.Errorf("after %d attempts: got %+v, want %+v", n, got, tt.want)
+			}
+		})
+	}
+}
+
+// Over REST every command has the path of its own, its etag and its request
+// id, and an error has the code that the server gave it.
+func TestCallsOverREST(t *testing.T) {
+	t.Parallel()
+	const name, etag = "videos/0197f2a4-0000-7000-8000-000000000001", `"3"`
+	var asked string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		asked = r.Method + " " + r.URL.Path + " " + r.URL.RawQuery + " " + string(b)
+		if strings.Contains(asked, "undelete") {
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"code": 10, "message": "changed meanwhile"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"name": "`+name+`", "version": "4"}`)
+	}))
+	defer server.Close()
+	for _, tt := range []struct {
+		kind string
+		want []string
+		code codes.Code
+	}{
+		{kindCreate, []string{"POST /v1/videos ", "requestId=id", `"title":"t"`}, codes.OK},
+		{kindUpdate, []string{"PATCH /v1/" + name, "updateMask=title", `"etag":"\"3\""`}, codes.OK},
+		{kindPublish, []string{"POST /v1/" + name + ":publish", `"\"3\""`}, codes.OK},
+		{kindUnpublish, []string{"POST /v1/" + name + ":unpublish", `"\"3\""`}, codes.OK},
+		{kindDelete, []string{"DELETE /v1/" + name, "etag=%223%22"}, codes.OK},
+		{kindUndelete, []string{"POST /v1/" + name + ":undelete", `"\"3\""`}, codes.Aborted},
+	} {
+		v, err := overREST(t.Context(), strings.TrimPrefix(server.URL, "http://"),
+			request{kind: tt.kind, video: &videov1.Video{Title: "t"}, name: name, etag: etag, requestID: "id"})
+		if status.Code(err) != tt.code || err == nil && v.GetVersion() != 4 {
+			t.Errorf("%s: %v, %v, want version 4 and code %s", tt.kind, v, err, tt.code)
+		}
+		compact := strings.ReplaceAll(asked, `": "`, `":"`)
+		for _, want := range tt.want {
+			if !strings.Contains(compact, want) {
+				t.Errorf("%s: asked %s, want %s in it", tt.kind, asked, want)
+			}
+		}
+	}
+	server.Close()
+	_, err := overREST(t.Context(), strings.TrimPrefix(server.URL, "http://"), request{kind: kindPublish, name: name})
+	if !lost(status.Code(err)) {
+		t.Errorf("without a server: %v, want a code that leaves the outcome open", err)
+	}
+}
+
+// The script of a client is that of its seed, whatever other clients do.
+func TestScriptComesFromTheSeed(t *testing.T) {
+	t.Parallel()
+	script := func(seed uint64) string {
+		c := client{load: &load{}, rand: rand.New(rand.NewPCG(seed, 1))}
+		var all []any
+		for n := range int64(20) {
+			all = append(all, c.kind(known{deleted: n%3 == 0}), c.video(n), c.uuid())
+		}
+		b, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	first, again, other := script(1), script(1), script(2)
+	if first != again {
+		t.Error("with the same seed the script is another one")
+	}
+	if first == other {
+		t.Error("with another seed the script is the same")
+	}
+}

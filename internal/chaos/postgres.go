@@ -1,0 +1,223 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/localpg"
+)
+
+const databaseName = "chaos"
+
+// postgres is a PostgreSQL whose data outlives it. Its methods may be called
+// from several goroutines, but those that stop it are the injector's.
+type postgres struct {
+	dir string
+
+	mu     sync.Mutex
+	server *localpg.Server // guarded by mu
+}
+
+// startPostgres makes an empty database. fsync is off: it is this process's
+// children that crash here, not the machine, and what PostgreSQL has written
+// survives them.
+func startPostgres(ctx context.Context, progress func(string)) (*postgres, error) {
+	dir, err := os.MkdirTemp("", "chaos-postgres-")
+	if err != nil {
+		return nil, err
+	}
+	p := &postgres{dir: dir}
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL runs as another user when we are root
+		return nil, errors.Join(err, p.remove())
+	}
+	if err := p.start(ctx, progress); err != nil {
+		return nil, errors.Join(err, p.remove())
+	}
+	conn, err := pgx.Connect(ctx, p.dsn("postgres"))
+	if err == nil {
+		defer conn.Close(context.WithoutCancel(ctx))
+		_, err = conn.Exec(ctx, "CREATE DATABASE "+databaseName)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create database: %w", err), p.remove())
+	}
+	return p, nil
+}
+
+func (p *postgres) start(ctx context.Context, progress func(string)) error {
+	server, err := localpg.Start(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
+		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
+	}})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.server = server
+	return nil
+}
+
+func (p *postgres) current() *localpg.Server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.server
+}
+
+// dsn is how the lab itself connects: past the proxies.
+func (p *postgres) dsn(database string) string { return p.current().DSN(database) }
+
+// dial connects to the server that there is at the moment.
+func (p *postgres) dial(ctx context.Context) (net.Conn, error) {
+	dsn, err := url.Parse(p.dsn(databaseName))
+	if err != nil {
+		return nil, fmt.Errorf("parse DSN: %w", err)
+	}
+	socket := filepath.Join(dsn.Query().Get("host"), ".s.PGSQL."+dsn.Query().Get("port"))
+	return new(net.Dialer).DialContext(ctx, "unix", socket)
+}
+
+// connect opens a connection of the lab, past the proxies. It waits a while for
+// a server that is just recovering.
+func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) {
+	for deadline := time.Now().Add(15 * time.Second); ; {
+		conn, err := pgx.Connect(ctx, p.dsn(databaseName))
+		if err == nil {
+			return conn, nil
+		}
+		if time.Now().After(deadline) || !sleep(ctx, 20*time.Millisecond) {
+			return nil, fmt.Errorf("connect: %w", err)
+		}
+	}
+}
+
+// exec runs statements of the lab, one after the other, waiting for no lock
+// longer than a second.
+func (p *postgres) exec(ctx context.Context, statements ...string) error {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, sql := range append([]string{"SET lock_timeout = '1s'"}, statements...) {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// insist runs statements until they succeed: they take a fault back.
+func (p *postgres) insist(ctx context.Context, statements ...string) error {
+	for {
+		err := p.exec(ctx, statements...)
+		if err == nil || !sleep(ctx, 20*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// stop shuts the server down, fast and in good order.
+func (p *postgres) stop() error { return p.current().Stop() }
+
+// killPostmaster kills the server's first process; the others notice and end.
+func (p *postgres) killPostmaster() error {
+	b, err := os.ReadFile(filepath.Join(p.dir, "data", "postmaster.pid"))
+	if err != nil {
+		return fmt.Errorf("find the postmaster: %w", err)
+	}
+	first, _, _ := strings.Cut(string(b), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	if err != nil {
+		return fmt.Errorf("find the postmaster: %w", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the postmaster: %w", err)
+	}
+	return p.stop() // it waits for the others, and removes the socket
+}
+
+// killBackend kills a process that serves a client. PostgreSQL then ends all
+// others, because shared memory may be damaged, and recovers.
+func (p *postgres) killBackend(ctx context.Context) error {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var pid int
+	err = conn.QueryRow(ctx, `
+		SELECT pid FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+		ORDER BY state = 'active' DESC LIMIT 1`).Scan(&pid)
+	if err != nil {
+		return fmt.Errorf("find a backend: %w", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill a backend: %w", err)
+	}
+	// The server serves on until it has noticed, so the end of our own connection is the sign.
+	for deadline := time.Now().Add(5 * time.Second); conn.Ping(ctx) == nil; sleep(ctx, 5*time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("kill a backend: the server has not noticed")
+		}
+	}
+	return nil
+}
+
+// remove ends the server and deletes its data.
+func (p *postgres) remove() error {
+	var err error
+	if server := p.current(); server != nil {
+		err = server.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// dump writes the database into a file, or, where there is no pg_dump beside
+// the server, the tables into files of their own.
+func (p *postgres) dump(ctx context.Context, dir string) error {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var programs string
+	if err := conn.QueryRow(ctx, `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	program := filepath.Join(programs, "pg_dump")
+	if _, err := os.Stat(program); err == nil {
+		cmd := exec.CommandContext(ctx, program, "--file", filepath.Join(dir, "database.sql"), p.dsn(databaseName)) //nolint:gosec // the server's own
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("pg_dump: %w: %s", err, out)
+		}
+		return nil
+	}
+	for _, table := range []string{
+		"video.videos", "video.requests", "video.outbox", "video.outbox_pending", "video.outbox_lanes", "video.outbox_blocked",
+		"catalog_read.video_projection", "catalog_read.inbox", "catalog_read.quarantine",
+	} {
+		file, err := os.Create(filepath.Join(dir, table+".csv")) //nolint:gosec // in the folder that we were told
+		if err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		_, err = conn.PgConn().CopyTo(ctx, file, "COPY (SELECT * FROM "+table+") TO STDOUT (FORMAT csv, HEADER)")
+		if err := errors.Join(err, file.Close()); err != nil {
+			return fmt.Errorf("dump %s: %w", table, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// script is a process that says that it has started and then does as told, and
+// on SIGTERM ends with a code.
+func script(t *testing.T, then string, code int) (p *process, problems func() []string) {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "server")
+	text := fmt.Sprintf("#!/bin/sh\ntrap 'exit %d' TERM\n", code) + `echo '{"message":"server: started","addr":"[::]:4711"}' >&2` + "\n" + then + "\n"
+	if err := os.WriteFile(binary, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var found []string
+	p = &process{
+		name: "publisher-1", dir: t.TempDir(), binary: binary, timeline: &timeline{to: new(bytes.Buffer)},
+		problem: func(rule Rule, format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, string(rule)+": "+fmt.Sprintf(format, args...))
+		},
+	}
+	return p, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return found
+	}
+}
+
+const waits = "while :; do sleep 0.01; done"
+
+// Whoever ends a process says so before; every other end is a problem, and so
+// is a stop with an error.
+func TestProcessEnds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, then string
+		code       int
+		end        func(p *process)
+		want       Rule // none: no problem
+	}{
+		{"stopped", waits, 0, func(p *process) { p.stop() }, ""},
+		{"killed", waits, 0, func(p *process) { p.kill() }, ""},
+		{"frozen and killed", waits, 0, func(p *process) { p.signal(syscall.SIGSTOP); p.kill() }, ""},
+		{"stopped with an error", waits, 3, func(p *process) { p.stop() }, StopFailed},
+		{"ended by itself", "sleep 0.1; exit 0", 0, func(p *process) { <-p.current.done }, ProcessEnded},
+		{"killed by somebody", waits, 0, func(p *process) { p.signal(syscall.SIGKILL); <-p.current.done }, ProcessEnded},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, problems := script(t, tt.then, tt.code)
+			if err := p.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, addr, ok := p.reach(); !ok || addr != "127.0.0.1:4711" {
+				t.Errorf("reach() = %q, %t, want the address that the process said", addr, ok)
+			}
+			tt.end(p)
+			if p.running() != nil {
+				t.Error("it is still running")
+			}
+			got := strings.Join(problems(), "\n")
+			if (tt.want == "") != (got == "") || !strings.HasPrefix(got, string(tt.want)) {
+				t.Errorf("problems: %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// A process that ends before it has started is started again a few times, and
+// then that is an error.
+func TestProcessDoesNotStart(t *testing.T) {
+	t.Parallel()
+	p, problems := script(t, waits, 0)
+	if err := os.WriteFile(p.binary, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.start(t.Context()); err == nil || !strings.Contains(err.Error(), "publisher-1") {
+		t.Errorf("start() = %v, want an error that names it", err)
+	}
+	if got := problems(); len(got) > 0 {
+		t.Errorf("problems: %q, want none: whoever started it has the error", got)
+	}
+}
+
+// An order counts as carried out when the process has removed it.
+func TestProcessObeysOrders(t *testing.T) {
+	t.Parallel()
+	p, _ := script(t, waits, 0)
+	go func() {
+		for {
+			if b, err := os.ReadFile(p.orders()); err == nil && string(b) == "outbox/claimed=kill@2" {
+				os.Remove(p.orders())
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if !p.order(t.Context(), "outbox/claimed=kill@2", 5*time.Second) {
+		t.Error("order() = false, want true once it was removed")
+	}
+	if p.order(t.Context(), "outbox/claimed=kill@2", 50*time.Millisecond) {
+		t.Error("order() = true, want false when nobody obeys")
+	}
+	if _, err := os.Stat(p.orders()); err == nil {
+		t.Error("an order that nobody obeyed is left for later")
+	}
+}

@@ -1,0 +1,191 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// proxy stands between one process and PostgreSQL, and does to its connections
+// what networks do. It knows PostgreSQL's protocol only so far as to recognize
+// the answer to a COMMIT. Its methods may be called from several goroutines.
+type proxy struct {
+	listener net.Listener
+	dial     func(context.Context) (net.Conn, error)
+	wg       sync.WaitGroup
+
+	mu       sync.Mutex
+	conns    map[net.Conn]net.Conn // guarded by mu: from the process, to the server
+	delay    time.Duration         // guarded by mu: of everything on its way
+	stalled  chan struct{}         // guarded by mu: closed when what is held may go on; nil: nothing is held
+	onCommit func()                // guarded by mu: called instead of passing on the next answer to a COMMIT
+	closed   bool                  // guarded by mu
+}
+
+func newProxy(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*proxy, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for a proxy: %w", err)
+	}
+	p := &proxy{listener: listener, dial: dial, conns: map[net.Conn]net.Conn{}}
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+func (p *proxy) addr() string { return p.listener.Addr().String() }
+
+func (p *proxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of file descriptors, perhaps
+			continue
+		}
+		p.wg.Go(func() { p.serve(conn) })
+	}
+}
+
+func (p *proxy) serve(from net.Conn) {
+	defer from.Close()
+	p.hold() // a host that is not reached is not reached by new connections either
+	to, err := p.dial(context.Background())
+	if err != nil {
+		return // as PostgreSQL does when it is down
+	}
+	defer to.Close()
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	p.conns[from] = to
+	p.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { p.pass(to, from, false) })
+	both.Go(func() { p.pass(from, to, true) })
+	both.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, from)
+}
+
+// pass copies until one side is gone, and then ends both.
+func (p *proxy) pass(to, from net.Conn, answers bool) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			p.hold()
+			if answers && p.intercept(buffer[:n]) {
+				return
+			}
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// hold waits as long as the network takes.
+func (p *proxy) hold() {
+	p.mu.Lock()
+	delay, stalled := p.delay, p.stalled
+	p.mu.Unlock()
+	time.Sleep(delay)
+	if stalled != nil {
+		<-stalled
+	}
+}
+
+// commitComplete is the message by which PostgreSQL answers a COMMIT: type C,
+// its length, the command tag
+// (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+var commitComplete = []byte("C\x00\x00\x00\x0bCOMMIT\x00")
+
+// intercept answers whether the connection must end here, because what comes
+// would tell the process that its transaction is committed.
+func (p *proxy) intercept(data []byte) bool {
+	p.mu.Lock()
+	act := p.onCommit
+	if act == nil || !bytes.Contains(data, commitComplete) {
+		p.mu.Unlock()
+		return false
+	}
+	p.onCommit = nil
+	p.mu.Unlock()
+	act()
+	return true
+}
+
+// interceptCommit lets act happen instead of the answer to the next COMMIT,
+// and then cuts the connection; the function it answers gives that up.
+func (p *proxy) interceptCommit(act func()) (cancel func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onCommit = act
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.onCommit = nil
+	}
+}
+
+// slow delays everything by d; 0 ends that.
+func (p *proxy) slow(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// stall holds everything until the function it answers is called.
+func (p *proxy) stall() (resume func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stalled := make(chan struct{})
+	p.stalled = stalled
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.stalled = nil
+		close(stalled)
+	}
+}
+
+// cut breaks all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for from, to := range p.conns {
+		_ = from.Close() // that is the harm
+		_ = to.Close()
+	}
+}
+
+// open is how many connections there are.
+func (p *proxy) open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// close ends everything; nothing is left.
+func (p *proxy) close() {
+	_ = p.listener.Close() // nobody can come any more
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cut()
+	p.wg.Wait()
+}

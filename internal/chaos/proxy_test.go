@@ -1,0 +1,133 @@
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// echoServer answers each line with itself, and "commit" as PostgreSQL does.
+func echoServer(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					answer := append(lines.Bytes(), '\n')
+					if lines.Text() == "commit" {
+						answer = commitComplete
+					}
+					if _, err := conn.Write(answer); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func startProxy(t *testing.T) *proxy {
+	t.Helper()
+	addr := echoServer(t)
+	p, err := newProxy(t.Context(), func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", addr) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	return p
+}
+
+func connect(t *testing.T, p *proxy) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// ask sends a line and answers what came back within a time.
+func ask(conn net.Conn, line string, within time.Duration) (string, error) {
+	if _, err := conn.Write([]byte(line + "\n")); err != nil {
+		return "", err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return "", err
+	}
+	answer := make([]byte, 100)
+	n, err := conn.Read(answer)
+	return string(answer[:n]), err
+}
+
+// A proxy passes everything on, and harms as it is told.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t)
+	conn := connect(t, p)
+	if got, err := ask(conn, "hello", time.Second); got != "hello\n" || err != nil {
+		t.Fatalf("answer = %q, %v, want hello", got, err)
+	}
+	p.slow(50 * time.Millisecond)
+	start := time.Now()
+	if got, err := ask(conn, "slow", time.Second); got != "slow\n" || err != nil || time.Since(start) < 100*time.Millisecond {
+		t.Errorf("answer = %q, %v after %s, want slow after 100ms, 50 in each direction", got, err, time.Since(start))
+	}
+	p.slow(0)
+	resume := p.stall()
+	if got, err := ask(conn, "held", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("answer while it is stalled = %q, %v, want none", got, err)
+	}
+	resume()
+	if got, err := ask(conn, "on", time.Second); got[:5] != "held\n" || err != nil {
+		t.Errorf("answer after it = %q, %v, want held", got, err)
+	}
+	if n := p.open(); n != 1 {
+		t.Errorf("%d connections are open, want 1", n)
+	}
+	p.cut()
+	if got, err := ask(conn, "cut", time.Second); err == nil {
+		t.Errorf("answer after a cut = %q, want an error", got)
+	}
+	if got, err := ask(connect(t, p), "new", time.Second); got != "new\n" || err != nil {
+		t.Errorf("answer of a new connection = %q, %v, want new", got, err)
+	}
+}
+
+// The answer to a commit is lost once, after the server gave it.
+func TestProxyLosesAnswerToCommit(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t)
+	conn := connect(t, p)
+	met := make(chan struct{})
+	p.interceptCommit(func() { close(met) })
+	if got, err := ask(conn, "select", time.Second); got != "select\n" || err != nil {
+		t.Errorf("answer = %q, %v, want select: it is no commit", got, err)
+	}
+	if got, err := ask(conn, "commit", time.Second); got != "" || err == nil {
+		t.Errorf("answer to the commit = %q, %v, want an end of the connection", got, err)
+	}
+	<-met
+	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
+		t.Errorf("answer to the next commit = %q, %v, want it", got, err)
+	}
+	p.interceptCommit(func() { t.Error("it was given up") })()
+	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
+		t.Errorf("answer to the commit after giving up = %q, %v, want it", got, err)
+	}
+}

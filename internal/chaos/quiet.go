@@ -1,0 +1,174 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+type conn = *pgx.Conn
+
+// look opens a connection, past the proxies, for one look at the database.
+func (l *lab) look(ctx context.Context, f func(context.Context, conn) error) error {
+	c, err := l.postgres.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.WithoutCancel(ctx))
+	return f(ctx, c)
+}
+
+const (
+	// quietWithin is how long everything may stand still once nothing is broken
+	// and nobody writes: more than the longest pause of anything that retries.
+	quietWithin = time.Minute
+	// lentFor is how long nothing may move before the lab believes that what is
+	// missing is lent to a projector that was killed.
+	lentFor = 3 * time.Second
+)
+
+// quiet waits until every event went all the way. Messages that a killed
+// projector had are lent to it for a minute; the clock of the broker makes that
+// pass, but only while nothing moves, because what is lent to the living comes
+// again, too, and all that follows it in its key.
+func (l *lab) quiet(ctx context.Context) {
+	start := time.Now()
+	moved, lent := start, start
+	state := "the database does not answer"
+	for ; time.Since(moved) < quietWithin && ctx.Err() == nil; sleep(ctx, 250*time.Millisecond) {
+		quiet, now := false, state
+		err := l.look(ctx, func(ctx context.Context, c conn) error {
+			var pending, blocked, events, consumed int
+			err := c.QueryRow(ctx, `SELECT (SELECT count(*) FROM video.outbox_pending), (SELECT count(*) FROM video.outbox_blocked),
+				(SELECT count(*) FROM video.outbox), (SELECT count(*) FROM catalog_read.inbox)`).Scan(&pending, &blocked, &events, &consumed)
+			taken, heard := l.broker.published()
+			quiet = pending+blocked == 0 && events == consumed && taken == heard
+			now = fmt.Sprintf("%d pending, %d blocked, %d of %d events consumed, %d of %d messages heard", pending, blocked, consumed, events, heard, taken)
+			return err
+		})
+		if err != nil {
+			l.timeline.add("not quiet", "err", err.Error())
+			continue
+		}
+		if quiet {
+			l.timeline.add("quiet", "after_ms", time.Since(start).Milliseconds())
+			return
+		}
+		if now != state {
+			l.timeline.add("not quiet", "state", now)
+			state, moved, lent = now, time.Now(), time.Now()
+		}
+		if time.Since(lent) > lentFor {
+			l.broker.clock.Advance(messageLease)
+			lent = time.Now()
+		}
+	}
+	l.problem(NotQuiet, "nothing has moved for %s, with all faults over: %s", quietWithin, state)
+}
+
+// Routines are the goroutines of a process that has nothing to do, after all
+// that has happened to it, beside those of a fresh one.
+type Routines struct {
+	Process string        `json:"process"`
+	Age     time.Duration `json:"age_ns"`
+	Found   int           `json:"found"`
+	Fresh   int           `json:"fresh"`
+}
+
+// manyMore goroutines than a fresh process has are a leak: fewer come and go
+// with idle connections.
+const manyMore = 50
+
+// countRoutines ends one process of each role by SIGQUIT, upon which Go prints
+// all goroutines, and a fresh one likewise.
+func (l *lab) countRoutines(ctx context.Context) {
+	var wait sync.WaitGroup
+	found := make([]Routines, 3)
+	for i, role := range [][]*process{l.apis, l.publishers, l.projectors} {
+		wait.Go(func() {
+			p := role[0]
+			for _, other := range role { // the one that has seen most
+				if a, b := other.running(), p.running(); a != nil && b != nil && a.started.Before(b.started) {
+					p = other
+				}
+			}
+			e := p.running()
+			if e == nil {
+				return
+			}
+			r := Routines{Process: p.name, Age: time.Since(e.started), Found: p.quit()}
+			if err := p.start(ctx); err != nil {
+				l.problem(ProcessEnded, "%s cannot be started at the end: %v", p.name, err)
+				return
+			}
+			sleep(ctx, 2*time.Second)
+			r.Fresh = p.quit()
+			found[i] = r
+			if r.Found > r.Fresh+manyMore {
+				l.problem(GoroutineLeaked, "%s had %d goroutines after %s, a fresh one has %d; see %s.log", p.name, r.Found, r.Age, r.Fresh, p.name)
+			}
+		})
+	}
+	wait.Wait()
+	l.routines = found
+}
+
+var goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*\[`)
+
+// quit ends the process and answers how many goroutines it had.
+func (p *process) quit() int {
+	e := p.running()
+	if e == nil {
+		return 0
+	}
+	p.expect(e)
+	path := filepath.Join(p.dir, p.name+".log")
+	before, _ := os.ReadFile(path) //nolint:gosec // its log
+	p.signal(syscall.SIGQUIT)
+	<-e.done
+	after, _ := os.ReadFile(path) //nolint:gosec // its log
+	return len(goroutine.FindAll(after[min(len(before), len(after)):], -1))
+}
+
+// stopAll ends all processes as a deployment does.
+func (l *lab) stopAll() {
+	var wait sync.WaitGroup
+	took := make([]time.Duration, len(l.processes))
+	for i, p := range l.processes {
+		wait.Go(func() { took[i] = p.stop() })
+	}
+	wait.Wait()
+	for _, d := range took {
+		l.slowestStop = max(l.slowestStop, d)
+	}
+}
+
+// countConnections looks for what the processes have left with PostgreSQL.
+func (l *lab) countConnections(ctx context.Context) {
+	left := 0
+	var locks int
+	for range 20 {
+		err := l.look(ctx, func(ctx context.Context, c conn) error {
+			return c.QueryRow(ctx, `
+				SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()),
+					(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory') + (SELECT count(*) FROM pg_prepared_xacts)`).Scan(&left, &locks)
+		})
+		if err == nil && left+locks == 0 {
+			break
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	for _, p := range l.processes {
+		left += p.proxy.open()
+	}
+	if left+locks > 0 {
+		l.problem(ConnectionLeaked, "%d connections and %d locks are left when all processes have ended", left, locks)
+	}
+}

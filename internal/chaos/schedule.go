@@ -1,0 +1,128 @@
+package chaos
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// scheduler lets up to two faults of different groups be in force at once, and
+// those that are measured alone.
+type scheduler struct {
+	ctx    context.Context // of the run; the scheduler is part of one call
+	lab    *lab
+	groups map[string]*sync.Mutex
+	slots  chan struct{}
+	active sync.WaitGroup
+
+	mu  sync.Mutex
+	err error // guarded by mu: the first one
+}
+
+func newScheduler(ctx context.Context, l *lab) *scheduler {
+	return &scheduler{
+		ctx: ctx, lab: l, slots: make(chan struct{}, 2),
+		groups: map[string]*sync.Mutex{groupProcess: {}, groupBroker: {}, groupDatabase: {}},
+	}
+}
+
+// inject injects a fault: to its end if it is measured, else it goes on when
+// the call has returned.
+func (s *scheduler) inject(f fault, r *rand.Rand) {
+	if f.recovery != NoRecovery {
+		s.wait()
+		alone := s.lab.calm(s.ctx)
+		record := s.run(f, r, alone)
+		s.lab.recovered(s.ctx, record)
+		return
+	}
+	pause := between(r, 50*time.Millisecond, 300*time.Millisecond) // before the fault draws from r
+	group := s.groups[f.group]
+	group.Lock()
+	s.slots <- struct{}{}
+	s.active.Go(func() {
+		defer func() { <-s.slots }()
+		defer group.Unlock()
+		s.run(f, r, false)
+	})
+	sleep(s.ctx, pause)
+}
+
+func (s *scheduler) run(f fault, r *rand.Rand, alone bool) FaultRecord {
+	record := FaultRecord{Kind: f.kind, Alone: alone, Recovery: f.recovery, Struck: time.Now()}
+	s.lab.timeline.add("fault begins", "kind", f.kind)
+	err := f.inject(s.ctx, s.lab, r, &record)
+	record.Ended = time.Now()
+	s.lab.timeline.add("fault ends", "kind", f.kind, "target", record.Target, "ms_since_struck", record.Ended.Sub(record.Struck).Milliseconds())
+	if err != nil && s.ctx.Err() == nil {
+		s.lab.timeline.add("fault failed", "kind", f.kind, "err", err.Error())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.err == nil {
+			s.err = err
+		}
+	}
+	s.lab.record(record)
+	return record
+}
+
+// wait waits until no fault is in force.
+func (s *scheduler) wait() { s.active.Wait() }
+
+func (s *scheduler) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// patience bounds how long the lab waits for the service to recover. What is
+// not recovered by then shows in the figures, and at the latest at the end.
+const patience = 8 * time.Second
+
+// calm waits until what is pending is published and publishing goes on, so
+// that a measurement measures one fault.
+func (l *lab) calm(ctx context.Context) bool {
+	deadline := time.Now().Add(patience)
+	return l.drained(ctx, deadline) && l.publishing(ctx, time.Now(), deadline)
+}
+
+// recovered waits until the service has recovered from a measured fault.
+func (l *lab) recovered(ctx context.Context, record FaultRecord) {
+	deadline := time.Now().Add(patience)
+	l.publishing(ctx, record.Ended, deadline)
+	l.drained(ctx, deadline)
+}
+
+// publishing waits until the broker has taken a message after a moment.
+func (l *lab) publishing(ctx context.Context, after, deadline time.Time) bool {
+	for !l.broker.lastPublished().After(after) {
+		if time.Now().After(deadline) || !sleep(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
+// drained waits until all that is pending now is published.
+func (l *lab) drained(ctx context.Context, deadline time.Time) bool {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := l.look(ctx, func(ctx context.Context, conn conn) error {
+		var newest int64
+		if err := conn.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM video.outbox_pending").Scan(&newest); err != nil {
+			return err
+		}
+		for pending := true; pending; {
+			err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM video.outbox_pending WHERE seq <= $1)", newest).Scan(&pending)
+			if err != nil {
+				return err
+			}
+			if pending && !sleep(ctx, 50*time.Millisecond) {
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	return err == nil
+}

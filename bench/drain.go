@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// cell is a combination that is measured.
+type cell struct {
+	peer, sink string
+	instances  int
+	size       int
+}
+
+func (c cell) name() string {
+	return fmt.Sprintf("Drain/peer=%s/sink=%s/instances=%d/payload=%d", c.peer, c.sink, c.instances, c.size)
+}
+
+// drains has all peers empty a backlog of the same events, in turns, so that whatever else happens on the machine
+// happens to all of them.
+func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p profile, r *results) error {
+	var cells []cell
+	for _, kind := range []string{sinkNone, sinkSlow, sinkPubSub} {
+		for _, instances := range []int{1, 4} {
+			for _, name := range peerNames {
+				cells = append(cells, cell{name, kind, instances, 500})
+			}
+		}
+	}
+	cells = append(cells, cell{"naive", sinkDefaults, 1, 500})
+	for _, name := range peerNames {
+		cells = append(cells, cell{name, sinkNone, 1, 1000})
+	}
+	events := map[cell]int{}
+	for _, c := range cells {
+		// How many events fill a turn is found out by a small one, which also warms up.
+		pilot, err := drain(ctx, m, s, peers[c.peer], c, uniform(pilotEvents(c), p.aggregates, c.size))
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name(), err)
+		}
+		events[c] = min(max(int(pilot.rate()*p.turn.Seconds()), leastEvents(c)), p.maxEvents)
+	}
+	for range p.rounds {
+		for _, c := range cells {
+			t, err := drain(ctx, m, s, peers[c.peer], c, uniform(events[c], p.aggregates, c.size))
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
+			}
+			if err := r.write(c.name(), t.events, t.values()...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leastEvents is how many events a turn needs so that each instance has something to claim.
+func leastEvents(c cell) int {
+	if c.instances > 1 && (c.peer == "naive" || c.peer == "batch") {
+		return 2 * c.instances * claimSize
+	}
+	return 50
+}
+
+func pilotEvents(c cell) int {
+	switch {
+	case c.peer == "ours":
+		return 20_000
+	case c.sink == sinkNone, c.peer == "river" && c.sink != sinkDefaults:
+		return 2000
+	}
+	return 100
+}
+
+// turn is what emptying a backlog took.
+type turn struct {
+	events               int
+	elapsed              time.Duration
+	ours, postgres       time.Duration
+	wal, size            int64
+	disorder, duplicates int64
+}
+
+func (t turn) rate() float64 { return float64(t.events) / t.elapsed.Seconds() }
+
+func (t turn) values() []value {
+	n := float64(t.events)
+	return []value{
+		{"events/s", t.rate()},
+		{"own-cpu-s/Mevent", t.ours.Seconds() / n * 1e6},
+		{"postgres-cpu-s/Mevent", t.postgres.Seconds() / n * 1e6},
+		{"cpu-s/Mevent", (t.ours + t.postgres).Seconds() / n * 1e6},
+		{"WAL-B/event", float64(t.wal) / n},
+		{"size-B/event", float64(t.size) / n},
+		{"out-of-order", float64(t.disorder)},
+		{"duplicates", float64(t.duplicates)},
+	}
+}
+
+// drain commits a backlog and measures from the start of the instances until every event is settled.
+func drain(ctx context.Context, m *machine, s *sinks, p peer, c cell, w workload) (turn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := m.backlogOf(ctx, p, w); err != nil {
+		return turn{}, err
+	}
+	return m.empty(ctx, s, p, c.sink, c.instances, w)
+}
+
+// empty has instances empty the backlog that is there.
+func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, instances int, w workload) (t turn, err error) {
+	l := newLedger(w)
+	k, err := s.begin(ctx, kind, l)
+	if err != nil {
+		return turn{}, err
+	}
+	before, err := m.read(ctx)
+	if err != nil {
+		return turn{}, err
+	}
+	begun := time.Now()
+	at, err := start(ctx, p, k, instances)
+	if err != nil {
+		return turn{}, err
+	}
+	err = m.settled(ctx, p, l)
+	t.elapsed = time.Since(begun)
+	if err = errors.Join(err, at.stop()); err != nil {
+		return turn{}, fmt.Errorf("%d of %d events: %w", l.distinct.Load(), w.len(), err)
+	}
+	after, err := m.read(ctx)
+	if err != nil {
+		return turn{}, err
+	}
+	for _, table := range p.tables() {
+		var size int64
+		// A partitioned table has no size of its own.
+		if err := p.db().QueryRow(ctx, `
+			SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM pg_partition_tree($1::text::regclass) WHERE isleaf`, table).Scan(&size); err != nil {
+			return turn{}, fmt.Errorf("size of %s: %w", table, err)
+		}
+		if size == 0 {
+			if err := p.db().QueryRow(ctx, "SELECT pg_total_relation_size($1::text::regclass)", table).Scan(&size); err != nil {
+				return turn{}, fmt.Errorf("size of %s: %w", table, err)
+			}
+		}
+		t.size += size
+	}
+	t.events, t.ours, t.postgres, t.wal = w.len(), after.ours-before.ours, after.postgres-before.postgres, after.wal-before.wal
+	t.disorder, t.duplicates = l.disorder.Load(), l.duplicates.Load()
+	return t, nil
+}
+
+// settled waits until every event was sent and nothing is left.
+func (m *machine) settled(ctx context.Context, p peer, l *ledger) error {
+	select {
+	case <-l.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for {
+		left, err := p.left(ctx)
+		if err != nil || left == 0 {
+			return err
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%d events are sent and not settled: %w", left, ctx.Err())
+		}
+	}
+}

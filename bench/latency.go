@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	writers   = 8
+	perSecond = 1000
+)
+
+// paced calls write for n events, perSecond of them a second, by eight writers. The events of an aggregate are one
+// writer's, in order.
+func paced(ctx context.Context, n int, write func(ctx context.Context, i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, writers)
+	begun := time.Now()
+	for w := range writers {
+		wg.Go(func() {
+			for i := w; i < n && errs[w] == nil; i += writers {
+				time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / perSecond)))
+				errs[w] = write(ctx, i)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// latencies measures, peer by peer, how long after its commit an event is handed to the broker, at a steady rate.
+func latencies(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p profile, r *results) error {
+	for range p.rounds {
+		for _, name := range peerNames {
+			if err := latencyOf(ctx, m, s, peers[name], name, p, r); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, prof profile, r *results) error {
+	ctx, cancel := context.WithTimeout(ctx, prof.latency+time.Minute)
+	defer cancel()
+	const aggregates = 1000 // a multiple of writers
+	w := inTurns(int(prof.latency.Seconds()*perSecond), aggregates, 500)
+	if err := m.backlogOf(ctx, p, uniform(0, 1, 500)); err != nil {
+		return err
+	}
+	l := newLedger(w)
+	k, err := s.begin(ctx, sinkNone, l)
+	if err != nil {
+		return err
+	}
+	at, err := start(ctx, p, k, 1)
+	if err != nil {
+		return err
+	}
+	time.Sleep(100 * time.Millisecond) // until it is idle
+	committed := make([]time.Time, w.len())
+	before, err := m.read(ctx)
+	if err != nil {
+		return errors.Join(err, at.stop())
+	}
+	err = paced(ctx, w.len(), func(ctx context.Context, i int) error {
+		err := pgx.BeginFunc(ctx, p.db(), func(tx pgx.Tx) error { return p.append(ctx, tx, w, i) })
+		committed[i] = time.Now()
+		p.committed()
+		return err
+	})
+	if err == nil {
+		err = m.settled(ctx, p, l)
+	}
+	after, readErr := m.read(ctx)
+	if err = errors.Join(err, readErr, at.stop()); err != nil {
+		return fmt.Errorf("%d of %d events: %w", l.distinct.Load(), w.len(), err)
+	}
+	took := make([]time.Duration, w.len())
+	for i := range took {
+		took[i] = max(0, l.sentAt(w.aggregates[i], w.versions[i]).Sub(committed[i]))
+	}
+	cpu := after.ours + after.postgres - before.ours - before.postgres
+	return r.write(fmt.Sprintf("Latency/peer=%s/rate=%d", name, perSecond), w.len(), append(quantiles("commit-to-sent", took),
+		value{"cpu-s/Mevent", cpu.Seconds() / float64(w.len()) * 1e6},
+		value{"out-of-order", float64(l.disorder.Load())}, value{"duplicates", float64(l.duplicates.Load())})...)
+}
+
+func quantiles(what string, took []time.Duration) []value {
+	slices.Sort(took)
+	at := func(q float64) float64 { return float64(took[int(q*float64(len(took)-1))].Microseconds()) / 1000 }
+	return []value{{"p50-" + what + "-ms", at(0.5)}, {"p99-" + what + "-ms", at(0.99)}}
+}
+
+// chain measures the whole way of the service, from the commit of a command until the catalog shows it: outbox,
+// pubsublocal, projector.
+func chain(ctx context.Context, m *machine, p profile, r *results) error {
+	for range p.rounds {
+		if err := chainOnce(ctx, m, p, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.latency+time.Minute)
+	defer cancel()
+	url, err := m.database(ctx)
+	if err != nil {
+		return err
+	}
+	pool, err := db.Open(ctx, url, writers+12, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.drop(context.WithoutCancel(ctx), pool)) }()
+	server, err := localbroker.Start()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	client, err := server.Client(ctx, project)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	outbox.RetrySoon(client)
+	if err := (localbroker.Resources{}).Create(ctx, client); err != nil {
+		return err
+	}
+	times := &times{visible: map[uuid.UUID]time.Time{}, sent: map[uuid.UUID]time.Time{}}
+	topic := outbox.NewTopic(client.Publisher(localbroker.Topic), 4*time.Second, 8000)
+	defer topic.Stop()
+	var publisher *outbox.Publisher
+	videos := store.NewVideos(pool, func() { publisher.Nudge() })
+	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
+		return err
+	}
+	projector, err := newProjector(client, &timedCatalog{store.NewCatalog(pool), times})
+	if err != nil {
+		return err
+	}
+	loops, stopLoops := context.WithCancel(ctx)
+	defer stopLoops()
+	var running sync.WaitGroup
+	loopErrs := make([]error, 2)
+	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
+	running.Go(func() { loopErrs[1] = projector.Run(loops) })
+
+	n := int(p.latency.Seconds() * perSecond)
+	ids, committed := make([]uuid.UUID, n), make([]time.Time, n)
+	err = paced(ctx, n, func(ctx context.Context, i int) error {
+		e, err := newVideo()
+		if err != nil {
+			return err
+		}
+		ids[i] = e.ID
+		_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
+		committed[i] = time.Now()
+		return err
+	})
+	for err == nil && times.seen() < n {
+		select {
+		case <-ctx.Done():
+			err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), n, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	stopLoops()
+	running.Wait()
+	if err = errors.Join(err, loopErrs[0], loopErrs[1]); err != nil {
+		return err
+	}
+	sent, visible := make([]time.Duration, n), make([]time.Duration, n)
+	for i, id := range ids {
+		sent[i], visible[i] = max(0, times.sent[id].Sub(committed[i])), max(0, times.visible[id].Sub(committed[i]))
+	}
+	return r.write(fmt.Sprintf("Chain/rate=%d", perSecond), n, append(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible)...)...)
+}
+
+func newProjector(client *pubsub.Client, catalog consumer.Store) (*consumer.Projector, error) {
+	return consumer.New(consumer.Config{}, client.Subscriber(localbroker.Subscription), catalog, discard, nil)
+}
+
+func newVideo() (*domain.Event, error) {
+	ids := make([]uuid.UUID, 2)
+	for i := range ids {
+		var err error
+		if ids[i], err = uuid.NewV7(); err != nil {
+			return nil, fmt.Errorf("make id: %w", err)
+		}
+	}
+	return domain.Create(ids[0], domain.Details{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
+}
+
+// times is when each event was sent, and when the catalog showed it.
+type times struct {
+	mu            sync.Mutex
+	sent, visible map[uuid.UUID]time.Time // guarded by mu while the loops run
+}
+
+func (t *times) seen() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.visible)
+}
+
+type timedBroker struct {
+	outbox.Broker
+	times *times
+}
+
+func (b timedBroker) Publish(m event.Message) outbox.Receipt {
+	b.times.mu.Lock()
+	b.times.sent[m.ID] = time.Now()
+	b.times.mu.Unlock()
+	return b.Broker.Publish(m)
+}
+
+type timedCatalog struct {
+	*store.Catalog
+	times *times
+}
+
+// Project implements consumer.Store: what it has committed is visible.
+func (c *timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]domain.Outcome, error) {
+	outcomes, err := c.Catalog.Project(ctx, name, events)
+	now := time.Now()
+	if err == nil {
+		c.times.mu.Lock()
+		defer c.times.mu.Unlock()
+		for _, e := range events {
+			if _, again := c.times.visible[e.ID]; !again {
+				c.times.visible[e.ID] = now
+			}
+		}
+	}
+	return outcomes, err
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localpg"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// machine is what everybody runs on: one PostgreSQL, on disk, with fsync on.
+type machine struct {
+	server     *localpg.Server
+	folder     string
+	admin      *pgx.Conn
+	postmaster int // its pid
+	databases  int
+}
+
+// settings are those of the server. A checkpoint happens only where a benchmark asks for one: one in the middle of a
+// turn would charge its full-page images to whoever is at work.
+var settings = map[string]string{
+	"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "max_connections": "200",
+}
+
+const template = "template_bench"
+
+func startMachine(ctx context.Context) (_ *machine, err error) {
+	m := &machine{}
+	defer func() {
+		if err != nil {
+			m.stop()
+		}
+	}()
+	if m.folder, err = os.MkdirTemp("", "bench-peers"); err != nil {
+		return nil, fmt.Errorf("make data folder: %w", err)
+	}
+	// As root the server is another user, who must be able to enter.
+	if err = os.Chmod(m.folder, 0o755); err != nil { //nolint:gosec // see above
+		return nil, fmt.Errorf("open data folder: %w", err)
+	}
+	if m.server, err = localpg.Start(ctx, localpg.Config{Dir: m.folder, Settings: settings}); err != nil {
+		return nil, err
+	}
+	if m.admin, err = pgx.Connect(ctx, m.server.DSN("postgres")); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	backend := int(m.admin.PgConn().PID())
+	stat, err := readStat(backend)
+	if err != nil {
+		return nil, err
+	}
+	m.postmaster = stat.parent
+	if _, err = m.admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
+		return nil, fmt.Errorf("create template: %w", err)
+	}
+	if _, err = db.Migrate(ctx, m.server.DSN(template), slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// stop leaves nothing behind. What fails here has told its reason before.
+func (m *machine) stop() {
+	if m.admin != nil {
+		_ = m.admin.Close(context.Background())
+	}
+	if m.server != nil {
+		_ = m.server.Stop()
+	}
+	if m.folder != "" {
+		_ = os.RemoveAll(m.folder)
+	}
+}
+
+// database makes a database with the schema of the service and answers its URL.
+func (m *machine) database(ctx context.Context) (string, error) {
+	m.databases++
+	name := fmt.Sprintf("bench_%d", m.databases)
+	if _, err := m.admin.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template); err != nil {
+		return "", fmt.Errorf("create database: %w", err)
+	}
+	return m.server.DSN(name), nil
+}
+
+// drop drops a database that nobody is connected to any longer.
+func (m *machine) drop(ctx context.Context, pool *pgxpool.Pool) error {
+	name := pool.Config().ConnConfig.Database
+	pool.Close()
+	if _, err := m.admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+		return fmt.Errorf("drop database: %w", err)
+	}
+	return nil
+}
+
+func (m *machine) checkpoint(ctx context.Context) error {
+	if _, err := m.admin.Exec(ctx, "CHECKPOINT"); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// meter is what had been used at a moment.
+type meter struct {
+	at       time.Time
+	ours     time.Duration // CPU of this process
+	postgres time.Duration // CPU of the server and all its children, ended ones too
+	wal      int64         // bytes ever written
+}
+
+func (m *machine) read(ctx context.Context) (meter, error) {
+	var wal int64
+	if err := m.admin.QueryRow(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&wal); err != nil {
+		return meter{}, fmt.Errorf("read WAL position: %w", err)
+	}
+	postgres, err := treeCPU(m.postmaster)
+	if err != nil {
+		return meter{}, err
+	}
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+		return meter{}, fmt.Errorf("read own CPU time: %w", err)
+	}
+	return meter{at: time.Now(), ours: time.Duration(self.Utime.Nano() + self.Stime.Nano()), postgres: postgres, wal: wal}, nil
+}
+
+// stat is what we want of /proc/pid/stat.
+type stat struct {
+	parent        int
+	own, children time.Duration // CPU; children are those that have ended and were waited for
+}
+
+const ticksPerSecond = 100 // USER_HZ, which is fixed in the ABI of Linux
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return stat{}, fmt.Errorf("read CPU time: %w", err)
+	}
+	// The name is in parentheses and may contain anything; the fields are counted behind it (proc(5), from 3 on).
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	number := func(field int) int {
+		n, _ := strconv.Atoi(fields[field-3]) // the kernel wrote it
+		return n
+	}
+	cpu := func(user, system int) time.Duration {
+		return time.Duration(number(user)+number(system)) * time.Second / ticksPerSecond
+	}
+	return stat{parent: number(4), own: cpu(14, 15), children: cpu(16, 17)}, nil
+}
+
+// treeCPU is the CPU time of a process and its children, also of those that have ended.
+func treeCPU(pid int) (time.Duration, error) {
+	root, err := readStat(pid)
+	if err != nil {
+		return 0, err
+	}
+	sum := root.own + root.children
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	for _, entry := range entries {
+		child, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue // no process
+		}
+		if s, err := readStat(child); err == nil && s.parent == pid { // else it has just ended
+			sum += s.own + s.children
+		}
+	}
+	return sum, nil
+}

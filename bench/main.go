@@ -1,0 +1,111 @@
+// Command bench measures the service beside its peers: on one machine, on one PostgreSQL, with the same payloads, in
+// turns. It writes a line per turn in the format of Go benchmarks; ./report makes tables and plots of them.
+//
+//	go run . -profile quick -out results.txt
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// profile says how much is measured.
+type profile struct {
+	turn       time.Duration // how long a turn takes, about
+	rounds     int           // how often everybody has a turn
+	maxEvents  int           // of a backlog
+	aggregates int
+	retained   []int         // events that are retained while the growth is measured
+	parked     int           // events that are parked
+	latency    time.Duration // how long a steady load lasts; inserts beside retained events have half of it
+}
+
+var profiles = map[string]profile{
+	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, maxEvents: 2000, aggregates: 100, retained: []int{1000, 5000}, parked: 1000, latency: 300 * time.Millisecond},
+	"quick": {turn: 600 * time.Millisecond, rounds: 3, maxEvents: 150_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000}, parked: 100_000, latency: 2 * time.Second},
+	"long": {turn: 5 * time.Second, rounds: 5, maxEvents: 500_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000},
+		parked: 100_000, latency: 20 * time.Second},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1) //nolint:forbidigo // main ends the process
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
+	if len(args) == 2 && args[0] == serveCommand {
+		return servePort(ctx, args[1], stdout)
+	}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	name := flags.String("profile", "quick", "how much to measure: tiny, quick or long")
+	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, port, growth, shape")
+	file := flags.String("out", "results.txt", "file that the results are written to")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	p, ok := profiles[*name]
+	if !ok {
+		return fmt.Errorf("-profile %q: must be tiny, quick or long", *name)
+	}
+	match, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-run: %w", err)
+	}
+	out, err := os.Create(*file)
+	if err != nil {
+		return fmt.Errorf("-out: %w", err)
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	m, err := startMachine(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.stop()
+	s, err := startSinks()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.server.Close()) }()
+	var version string
+	if err := m.admin.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	r := newResults(out, os.Stderr, *name, version)
+	peers, err := makePeers(ctx, m)
+	if err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name    string
+		measure func() error
+	}{
+		{"drain", func() error { return drains(ctx, m, s, peers, p, r) }},
+		{"latency", func() error { return latencies(ctx, m, s, peers, p, r) }},
+		{"chain", func() error { return chain(ctx, m, p, r) }},
+		{"write", func() error { return writes(ctx, m, p, r) }},
+		{"project", func() error { return projects(ctx, m, p, r) }},
+		{"port", func() error { return ports(ctx, p, r) }},
+		{"shape", func() error { return shapes(ctx, m, s, peers["ours"], p, r) }},
+		{"growth", func() error { return growth(ctx, m, s, p, r) }},
+	} {
+		if !match.MatchString(part.name) {
+			continue
+		}
+		if err := part.measure(); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// ours is the publisher of the service, with its default settings.
+type ours struct {
+	base
+	nudge func() // of the first instance
+}
+
+func (p *ours) prepare(context.Context) error { return nil } // the template has it all
+
+func (p *ours) tables() []string { return []string{"video.outbox", "video.outbox_pending"} }
+
+func (p *ours) backlog(ctx context.Context, w workload) error {
+	return p.insert(ctx, w, `
+		WITH event AS (
+			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, `+payloadSQL+`, now()
+			FROM `+eventsSQL+` ORDER BY e.n
+			RETURNING id, aggregate_type, aggregate_id, version
+		)
+		INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version FROM event`)
+}
+
+func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("make id: %w", err)
+	}
+	_, err = tx.Exec(ctx, "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5, NULL)",
+		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i), time.Now())
+	return err
+}
+
+func (p *ours) committed() {
+	if p.nudge != nil {
+		p.nudge()
+	}
+}
+
+func (p *ours) left(ctx context.Context) (int, error) {
+	return p.count(ctx, "SELECT count(*) FROM video.outbox_pending")
+}
+
+func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
+	const workers, batch = 4, 2000 // the defaults
+	pool, err := p.open(ctx, workers+2)
+	if err != nil {
+		return instance{}, err
+	}
+	broker, closeBroker, err := k.broker(ctx, workers*batch)
+	if err != nil {
+		pool.Close()
+		return instance{}, err
+	}
+	publisher, err := outbox.New(store.NewVideos(pool, nil), broker, outbox.Config{}, discard, nil)
+	if err != nil {
+		pool.Close()
+		return instance{}, errors.Join(err, closeBroker())
+	}
+	p.nudge = publisher.Nudge
+	return instance{run: publisher.Run, close: func() error { pool.Close(); return closeBroker() }}, nil
+}

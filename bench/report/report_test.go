@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const sample = `goos: linux
+cores: 2
+profile: tiny
+
+BenchmarkDrain/peer=ours/sink=none/instances=1/payload=500 100 400 events/s 3 cpu-s/Mevent 0 out-of-order 0 duplicates
+BenchmarkDrain/peer=naive/sink=none/instances=1/payload=500 100 10 events/s 60 cpu-s/Mevent 0 out-of-order 0 duplicates
+BenchmarkDrain/peer=ours/sink=none/instances=1/payload=500 100 100 events/s 3 cpu-s/Mevent 0 out-of-order 0 duplicates
+BenchmarkDrain/peer=naive/sink=none/instances=1/payload=500 100 5 events/s 90 cpu-s/Mevent 2 out-of-order 0 duplicates
+BenchmarkGrowth/retained=10 100 50 drain-events/s
+BenchmarkGrowth/retained=100 100 40 drain-events/s
+`
+
+func sampleResults(t *testing.T) *results {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "results.txt")
+	if err := os.WriteFile(file, []byte(sample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A ratio is that of the turns of one round, not of the medians: 40 and 20, so 30.
+func TestRatiosAreOfTheSameRound(t *testing.T) {
+	r := sampleResults(t)
+	got, ok := r.ratio(drainName("ours", "none", 1), drainName("naive", "none", 1), "events/s")
+	if want := 30.0; !ok || got != want {
+		t.Errorf("ratio() = %v, %t, want %v, true", got, ok, want)
+	}
+	if _, ok := r.ratio(drainName("ours", "none", 1), drainName("river", "none", 1), "events/s"); ok {
+		t.Error("ratio() to what was not measured is known")
+	}
+}
+
+// A target is met, not met, or not measured, and an upper bound is one.
+func TestTargetsTellWhetherTheyAreMet(t *testing.T) {
+	for _, test := range []struct {
+		target target
+		want   string
+	}{
+		{target{measured: 40, known: true, limit: 40}, "met"},
+		{target{measured: 39, known: true, limit: 40}, "**not met**"},
+		{target{measured: 0.5, known: true, limit: 0.5, atMost: true}, "met"},
+		{target{measured: 0.6, known: true, limit: 0.5, atMost: true}, "**not met**"},
+		{target{limit: 1}, "not measured"},
+	} {
+		if got := test.target.row()[3]; got != test.want {
+			t.Errorf("verdict of %+v: %q, want %q", test.target, got, test.want)
+		}
+	}
+}
+
+// The page has the figures, and a disorder that happened in one turn only.
+func TestMarkdownHasTheFigures(t *testing.T) {
+	page := markdown(sampleResults(t))
+	for _, want := range []string{"| ours | 250 | 30 |", "| naive | 7.5 | 1 |", "| 2 | 0 |", "| retained 100 | 40 | 0.8 |"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q:\n%s", want, page)
+		}
+	}
+}
+
+// Every plot is well-formed XML, also when most figures are missing.
+func TestPlotsAreWellFormed(t *testing.T) {
+	all := plots(sampleResults(t))
+	all["extremes"] = bars("a < b & c", []string{"x"}, []series{{"s", []float64{math.NaN()}}, {"t", []float64{1e-9}}})
+	for name, picture := range all {
+		decoder := xml.NewDecoder(strings.NewReader(picture))
+		for {
+			_, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+		}
+		if strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") {
+			t.Errorf("%s has a number that is none:\n%s", name, picture)
+		}
+	}
+}
+
+// Only what is between the marks is replaced, and a document without them is refused.
+func TestReplaceKeepsTheRest(t *testing.T) {
+	got, err := replace("a\n"+beginMark+"old\n"+endMark+"b\n", "new\n")
+	if want := "a\n" + beginMark + "\nnew\n\n" + endMark + "b\n"; err != nil || got != want {
+		t.Errorf("replace() = %q, %v, want %q", got, err, want)
+	}
+	if _, err := replace("a\n", "new\n"); err == nil {
+		t.Error("replace() of a document without marks: no error")
+	}
+}
+
+// Numbers are written with three significant digits.
+func TestShort(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 0.0123: "0.0123", 0.5: "0.5", 1: "1", 12.34: "12.3", 999: "999", 7568: "7568", 33320: "33.3k", 999_600: "1M", 1_500_000: "1.5M"} {
+		if got := short(v); got != want {
+			t.Errorf("short(%v) = %q, want %q", v, got, want)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// table is a Markdown table; the columns behind the first are numbers.
+func table(b *strings.Builder, header []string, rows [][]string) {
+	fmt.Fprintf(b, "| %s |\n| --- |%s\n", strings.Join(header, " | "), strings.Repeat(" ---: |", len(header)-1))
+	for _, row := range rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+	}
+	b.WriteByte('\n')
+}
+
+func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "### %s\n\n", text) }
+
+func picture(b *strings.Builder, file, text string) { fmt.Fprintf(b, "![%s](img/%s)\n\n", text, file) }
+
+// figure is the median of a benchmark, as text.
+func (r *results) figure(name, unit string) string {
+	if v, ok := r.median(name, unit); ok {
+		return short(v)
+	}
+	return "–"
+}
+
+// times is a ratio, as text.
+func (r *results) times(name, to, unit string) string {
+	if v, ok := r.ratio(name, to, unit); ok {
+		return short(v)
+	}
+	return "–"
+}
+
+var sinkTexts = []struct{ kind, text string }{
+	{"none", "a sink that answers at once"},
+	{"10ms", "a sink that answers each message after 10 ms"},
+	{"pubsub", "pubsublocal, with ordering keys"},
+}
+
+func markdown(r *results) string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, ratios turn by turn.\n\n",
+		r.config["date"], r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
+
+	heading(b, "What was aimed at")
+	var rows [][]string
+	for _, t := range targets(r) {
+		rows = append(rows, t.row())
+	}
+	table(b, []string{"what", "measured", "aim", "verdict"}, rows)
+
+	heading(b, "Emptying a backlog")
+	picture(b, "peers-drain.svg", "Events per second by publisher and sink")
+	drains(b, r)
+	picture(b, "peers-cpu.svg", "CPU per million events")
+
+	heading(b, "From the commit to the broker's client, at 1,000 events a second")
+	picture(b, "peers-latency.svg", "p50 and p99 by publisher")
+	latency(b, r)
+
+	heading(b, "The write path, the projector, the port")
+	paths(b, r)
+
+	heading(b, "What grows")
+	picture(b, "growth.svg", "Rates beside retained events")
+	picture(b, "aggregates.svg", "Events per second by number of aggregates")
+	picture(b, "payload.svg", "Events per second by payload")
+	growing(b, r)
+	return b.String()
+}
+
+func drains(b *strings.Builder, r *results) {
+	one := func(kind string, instances, payload int, text string) {
+		prefix := fmt.Sprintf("/sink=%s/instances=%d/payload=%d", kind, instances, payload)
+		naive := "Drain/peer=naive" + prefix
+		var rows [][]string
+		names, peers := r.with("Drain/", "peer")
+		for i, name := range names {
+			if !strings.HasSuffix(name, prefix) {
+				continue
+			}
+			rows = append(rows, []string{
+				peers[i], r.figure(name, "events/s"), r.times(name, naive, "events/s"),
+				r.figure(name, "own-cpu-s/Mevent"), r.figure(name, "postgres-cpu-s/Mevent"), r.figure(name, "WAL-B/event"), r.figure(name, "size-B/event"),
+				short(r.max(name, "out-of-order")), short(r.max(name, "duplicates")),
+			})
+		}
+		if len(rows) == 0 {
+			return
+		}
+		fmt.Fprintf(b, "Into %s, %d B, instances: %d\n\n", text, payload, instances)
+		table(b, []string{
+			"publisher", "events/s", "÷ naive", "CPU s/M events", "of PostgreSQL", "WAL B/event", "tables after, B/event", "out of order", "duplicates",
+		}, rows)
+	}
+	for _, sink := range sinkTexts {
+		one(sink.kind, 1, 500, sink.text)
+		one(sink.kind, 4, 500, sink.text)
+	}
+	one("pubsub-defaults", 1, 500, "pubsublocal, with a client that waits 10 ms to fill a request, as it comes")
+	one("none", 1, 1000, sinkTexts[0].text)
+}
+
+func latency(b *strings.Builder, r *results) {
+	var rows [][]string
+	names, peers := r.with("Latency/", "peer")
+	for i, name := range names {
+		rows = append(rows, []string{
+			peers[i], r.figure(name, "p50-commit-to-sent-ms"), r.figure(name, "p99-commit-to-sent-ms"), r.figure(name, "cpu-s/Mevent"),
+			short(r.max(name, "out-of-order")), short(r.max(name, "duplicates")),
+		})
+	}
+	table(b, []string{"publisher", "p50 ms", "p99 ms", "CPU s/M events, writers too", "out of order", "duplicates"}, rows)
+	const chain = "Chain/rate=1000"
+	fmt.Fprintf(b, "The whole service at the same rate, into pubsublocal and out of it: commit → sent p50 %s ms, p99 %s ms; commit → visible in the catalog p50 %s ms, p99 %s ms.\n\n",
+		r.figure(chain, "p50-commit-to-sent-ms"), r.figure(chain, "p99-commit-to-sent-ms"),
+		r.figure(chain, "p50-commit-to-visible-ms"), r.figure(chain, "p99-commit-to-visible-ms"))
+}
+
+func paths(b *strings.Builder, r *results) {
+	part := func(prefix, key, first string, header []string, units ...string) {
+		var rows [][]string
+		names, values := r.with(prefix, key)
+		for i, name := range names {
+			row := []string{values[i], r.figure(name, units[0]), r.times(names[0], name, units[0])}
+			for _, unit := range units[1:] {
+				row = append(row, r.figure(name, unit))
+			}
+			rows = append(rows, row)
+		}
+		table(b, append([]string{first}, header...), rows)
+	}
+	part("Write/", "kind", "write transaction, 8 connections", []string{"tx/s", "ours ÷ it", "client's CPU µs/tx", "PostgreSQL's CPU µs/tx", "WAL B/tx"},
+		"tx/s", "own-cpu-us/tx", "postgres-cpu-us/tx", "WAL-B/tx")
+	part("Project/", "batch", "projector, events per transaction", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
+	part("Port/", "server", "a unary call that does nothing", []string{"requests/s", "ours ÷ it", "server's CPU µs/request"}, "requests/s", "server-cpu-us/request")
+}
+
+func growing(b *strings.Builder, r *results) {
+	var rows [][]string
+	names, _ := r.with("Growth/", "retained")
+	for _, name := range names {
+		row := []string{strings.NewReplacer("=", " ", "/", ", ").Replace(strings.TrimPrefix(name, "Growth/"))}
+		for _, unit := range growthUnits {
+			row = append(row, r.figure(name, unit), r.times(name, names[0], unit))
+		}
+		rows = append(rows, row)
+	}
+	table(b, []string{"beside", "drain events/s", "÷ first", "claims/s", "÷ first", "empty looks/s", "÷ first", "inserts/s", "÷ first"}, rows)
+
+	rows = nil
+	for _, sink := range []string{"none", "pubsub"} {
+		for _, prefix := range []string{"Aggregates/sink=" + sink + "/", "Skew/sink=" + sink + "/"} {
+			key := map[bool]string{true: "of", false: "aggregates"}[strings.HasPrefix(prefix, "Skew")]
+			names, values := r.with(prefix, key)
+			for i, name := range names {
+				rows = append(rows, []string{sink, shapeText(key, values[i]), r.figure(name, "events/s"), r.figure(name, "cpu-s/Mevent"), short(r.max(name, "out-of-order"))})
+			}
+		}
+	}
+	table(b, []string{"sink", "aggregates", "events/s", "CPU s/M events", "out of order"}, rows)
+
+	rows = nil
+	names, values := r.with("Payload/", "bytes")
+	for i, name := range names {
+		rows = append(rows, []string{values[i], r.figure(name, "events/s"), r.figure(name, "MB/s"), r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event")})
+	}
+	table(b, []string{"payload, bytes", "events/s", "MB/s", "CPU s/M events", "WAL B/event"}, rows)
+}
+
+func shapeText(key, value string) string {
+	switch {
+	case key == "aggregates":
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return value
+		}
+		return short(n)
+	case value == "hot":
+		return "1000, one of them with half of the events"
+	case value == "zipf":
+		return "1000, by Zipf's law (1.1)"
+	}
+	return "1000, even"
+}
+
+// plots are the pictures, by file name.
+func plots(r *results) map[string]string {
+	peers := peersOf(r)
+	values := func(name func(peer string) string, unit string) []float64 {
+		out := make([]float64, len(peers))
+		for i, peer := range peers {
+			out[i] = math.NaN()
+			if v, ok := r.median(name(peer), unit); ok {
+				out[i] = v
+			}
+		}
+		return out
+	}
+	drain := func(sink string) func(string) string {
+		return func(peer string) string { return drainName(peer, sink, 1) }
+	}
+	rate := func(peer string) string { return "Latency/peer=" + peer + "/rate=1000" }
+	return map[string]string{
+		"peers-drain.svg": bars("Events per second, one instance, 500 B (logarithmic; more is better)", peers, []series{
+			{"answers at once", values(drain("none"), "events/s")}, {"answers after 10 ms", values(drain("10ms"), "events/s")},
+			{"pubsublocal", values(drain("pubsub"), "events/s")},
+		}),
+		"peers-cpu.svg": bars("CPU seconds per million events, one instance, no-op sink (logarithmic; less is better)", peers, []series{
+			{"publisher", values(drain("none"), "own-cpu-s/Mevent")}, {"PostgreSQL", values(drain("none"), "postgres-cpu-s/Mevent")},
+		}),
+		"peers-latency.svg": bars("Milliseconds from the commit to the broker's client, 1,000 events a second (logarithmic; less is better)", peers, []series{
+			{"p50", values(rate, "p50-commit-to-sent-ms")}, {"p99", values(rate, "p99-commit-to-sent-ms")},
+		}),
+		"growth.svg":     growthPlot(r),
+		"aggregates.svg": overPlot(r, "Events per second by number of aggregates", "aggregates", "Aggregates/sink=none/", "Aggregates/sink=pubsub/"),
+		"payload.svg":    overPlot(r, "Events per second by payload", "bytes", "Payload/"),
+	}
+}
+
+func peersOf(r *results) []string {
+	var peers []string
+	names, all := r.with("Drain/", "peer")
+	for i, name := range names {
+		if name == drainName(all[i], "none", 1) {
+			peers = append(peers, all[i])
+		}
+	}
+	return peers
+}
+
+func growthPlot(r *results) string {
+	names, values := r.with("Growth/", "retained")
+	var xs []float64
+	all := make([]series, len(growthUnits))
+	for i, name := range names {
+		x, err := strconv.ParseFloat(values[i], 64)
+		if err != nil || strings.Contains(name, "parked") {
+			continue
+		}
+		xs = append(xs, x)
+		for u, unit := range growthUnits {
+			v, _ := r.ratio(name, names[0], unit)
+			all[u].name, all[u].values = strings.TrimSuffix(unit, "/s"), append(all[u].values, v)
+		}
+	}
+	return lines("Rates beside retained events, relative to the fewest", "events retained", xs, all)
+}
+
+func overPlot(r *results, title, key string, prefixes ...string) string {
+	var xs []float64
+	var all []series
+	for _, prefix := range prefixes {
+		names, values := r.with(prefix, key)
+		one := series{name: strings.Trim(strings.ReplaceAll(prefix, "sink=", ""), "/")}
+		xs = nil
+		for i, name := range names {
+			x, err := strconv.ParseFloat(values[i], 64)
+			if err != nil {
+				continue
+			}
+			xs = append(xs, x)
+			v, _ := r.median(name, "events/s")
+			one.values = append(one.values, v)
+		}
+		all = append(all, one)
+	}
+	return lines(title, key, xs, all)
+}

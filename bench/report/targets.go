@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// target is a figure that this service is meant to reach.
+type target struct {
+	what     string
+	measured float64
+	known    bool
+	limit    float64
+	atMost   bool // the limit is an upper bound
+	unit     string
+}
+
+func (t target) row() []string {
+	sign, met := "≥", t.measured >= t.limit
+	if t.atMost {
+		sign, met = "≤", t.measured <= t.limit
+	}
+	verdict, measured := "**not met**", short(t.measured)+t.unit
+	switch {
+	case !t.known:
+		verdict, measured = "not measured", "–"
+	case met:
+		verdict = "met"
+	}
+	return []string{t.what, measured, sign + " " + short(t.limit) + t.unit, verdict}
+}
+
+func drainName(peer, sink string, instances int) string {
+	return fmt.Sprintf("Drain/peer=%s/sink=%s/instances=%d/payload=500", peer, sink, instances)
+}
+
+// ordered are the libraries that keep the order of an aggregate: with one instance, and with any number of them.
+var (
+	ordered       = []string{"watermill", "watermill-1000", "oagudo", "oagudo-1000"}
+	orderedByMany = []string{"watermill", "watermill-1000"}
+	byDefault     = []string{"watermill", "oagudo"}
+)
+
+func targets(r *results) []target {
+	ratio := func(what, name, to, unit string, limit float64) target {
+		v, known := r.ratio(name, to, unit)
+		return target{what: what, measured: v, known: known, limit: limit, unit: " ×"}
+	}
+	figure := func(what, name, unit string, limit float64) target {
+		v, known := r.median(name, unit)
+		return target{what: what, measured: v, known: known, limit: limit, atMost: true, unit: " ms"}
+	}
+	best := func(what string, instances int, peers []string) target {
+		t := target{what: what, limit: 5, unit: " ×"}
+		for _, peer := range peers {
+			v, known := r.ratio(drainName("ours", "none", instances), drainName(peer, "none", instances), "events/s")
+			if known && (!t.known || v < t.measured) {
+				t.measured, t.known = v, true
+				t.what = what + ": " + peer
+			}
+		}
+		return t
+	}
+	all := []target{
+		ratio("drain ÷ naive, no-op sink", drainName("ours", "none", 1), drainName("naive", "none", 1), "events/s", 40),
+		best("drain ÷ the best ordered peer, no-op sink, one instance, the peers' default batches", 1, byDefault),
+		best("the same, batches of 1000 too", 1, ordered),
+		best("drain ÷ the best peer that orders with many instances, no-op sink, 4 instances", 4, orderedByMany),
+		ratio("drain ÷ naive, sink of 10 ms", drainName("ours", "10ms", 1), drainName("naive", "10ms", 1), "events/s", 1000),
+		ratio("drain ÷ naive, into pubsublocal, client as it comes", drainName("ours", "pubsub", 1), drainName("naive", "pubsub-defaults", 1), "events/s", 60),
+		ratio("drain ÷ naive, into pubsublocal, naive's client sends at once", drainName("ours", "pubsub", 1), drainName("naive", "pubsub", 1), "events/s", 60),
+		ratio("write path ÷ without outbox", "Write/kind=ours", "Write/kind=without-outbox", "tx/s", 0.72),
+		ratio("write path ÷ pgbench", "Write/kind=ours", "Write/kind=pgbench", "tx/s", 0.9),
+		figure("commit → sent at 1,000/s, p50", "Latency/peer=ours/rate=1000", "p50-commit-to-sent-ms", 0.5),
+		figure("commit → visible in the catalog at 1,000/s, p50", "Chain/rate=1000", "p50-commit-to-visible-ms", 10),
+		ratio("projector: batch of 100 ÷ one transaction per message", "Project/batch=100", "Project/batch=1", "events/s", 7),
+	}
+	cpu := ratio("CPU per event: naive ÷ ours, no-op sink", drainName("naive", "none", 1), drainName("ours", "none", 1), "cpu-s/Mevent", 20)
+	all = append(all, cpu)
+	if grown, _ := r.with("Growth/", "retained"); len(grown) > 1 {
+		for _, name := range grown[1:] {
+			for _, unit := range growthUnits {
+				all = append(all, ratio("growth: "+strings.TrimSuffix(unit, "/s")+", "+place(name)+" ÷ "+place(grown[0]), name, grown[0], unit, 0.95))
+			}
+		}
+	}
+	return all
+}
+
+var growthUnits = []string{"drain-events/s", "claims/s", "empty-looks/s", "inserts/s"}
+
+// place is what a Growth benchmark was measured beside.
+func place(name string) string {
+	parts := strings.Split(strings.TrimPrefix(name, "Growth/"), "/")
+	slices.Reverse(parts) // parked events are the more telling ones
+	return strings.ReplaceAll(parts[0], "=", " ")
+}

@@ -1,0 +1,319 @@
+package deploytest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// object is a resource or a message, as JSON.
+type object = map[string]any
+
+// request is a request that changes something.
+type request struct {
+	Method string
+	Path   string
+	Query  url.Values
+	Body   object
+}
+
+func (r request) String() string { return r.Method + " " + r.Path }
+
+// controlPlane answers for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
+// Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, and keeps policies. It
+// checks nothing but that names exist, or do not. Requests reach it directly, or, for the hosts that gcloud makes of a
+// region's name, by way of it as a proxy.
+type controlPlane struct {
+	project, number, region string
+	pubsub                  http.Handler
+	broken                  string // the path of requests that are refused
+	mu                      sync.Mutex
+	resources               map[string]object // guarded by mu: by path, without the version of the API
+	policies                map[string]object // guarded by mu
+	enabled                 []string          // guarded by mu: APIs
+	changes                 []request         // guarded by mu: in order
+	unknown                 []string          // guarded by mu: what it could not answer
+}
+
+func newControlPlane(project, region string) *controlPlane {
+	return &controlPlane{
+		project: project, number: "123456789012", region: region,
+		resources: map[string]object{}, policies: map[string]object{},
+	}
+}
+
+// start serves until the test ends, and answers the port.
+func (c *controlPlane) start(t *testing.T) string {
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, u := range c.unknown {
+			t.Errorf("the control plane has no answer to %s", u)
+		}
+	})
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
+	return port
+}
+
+// withPubSub lets requests for pubsub.test through to a server, and records what they change.
+func (c *controlPlane) withPubSub(addr string) {
+	c.pubsub = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
+}
+
+// changed answers the requests since the last call that changed something.
+func (c *controlPlane) changed() []request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	changes := c.changes
+	c.changes = nil
+	return changes
+}
+
+// names answers the paths of all resources, sorted.
+func (c *controlPlane) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.resources))
+}
+
+// grants answers the policy of a resource as lines "role member", sorted.
+func (c *controlPlane) grants(path string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var lines []string
+	for _, b := range list(c.policies[path]["bindings"]) {
+		for _, member := range list(b.(object)["members"]) {
+			lines = append(lines, fmt.Sprint(b.(object)["role"], " ", member))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func list(v any) []any {
+	values, _ := v.([]any)
+	return values
+}
+
+func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body := object{}
+	data, err := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(data))
+	if err == nil && len(data) > 0 {
+		err = json.Unmarshal(data, &body)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if r.Host == "pubsub.test" {
+		c.mu.Lock()
+		c.record(r, body)
+		c.mu.Unlock()
+		c.pubsub.ServeHTTP(w, r)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
+	// The project of a service account may be a dash, for whichever it is.
+	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
+	if strings.HasSuffix(r.Host, "run.test") && strings.HasPrefix(path, "projects/") {
+		// Cloud Run's policies have its other form of names.
+		path = strings.Replace("run/"+path, "projects/"+c.project+"/locations/"+c.region, "namespaces/"+c.project, 1)
+	}
+	c.record(r, body)
+	answer, status := c.answer(r, path, method, body)
+	if status == http.StatusNotImplemented {
+		c.unknown = append(c.unknown, r.Method+" "+r.URL.String()+" "+string(data))
+	}
+	if status >= http.StatusBadRequest {
+		answer = object{"error": object{"code": status, "message": http.StatusText(status) + ": " + path, "status": statusNames[status]}}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // gcloud has gone; it tells
+}
+
+// record keeps a request that changes something. c.mu is held.
+func (c *controlPlane) record(r *http.Request, body object) {
+	if r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, ":getIamPolicy") {
+		c.changes = append(c.changes, request{Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), Body: body})
+	}
+}
+
+var statusNames = map[int]string{
+	http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND", http.StatusConflict: "ALREADY_EXISTS", http.StatusNotImplemented: "UNIMPLEMENTED",
+}
+
+// trimVersion takes /v1/ or a Kubernetes API off a path, and turns the latter's namespaces into projects.
+func trimVersion(path string) string {
+	path = strings.TrimPrefix(path, "/")
+	if rest, ok := strings.CutPrefix(path, "apis/"); ok {
+		_, rest, _ = strings.Cut(rest, "/") // the group
+		_, rest, _ = strings.Cut(rest, "/") // its version
+		return "run/" + rest
+	}
+	first, rest, _ := strings.Cut(path, "/")
+	if strings.HasPrefix(first, "v") {
+		return rest
+	}
+	return path
+}
+
+// answer is what to say to a request, and its status. c.mu is held.
+func (c *controlPlane) answer(r *http.Request, path, method string, body object) (object, int) {
+	switch {
+	case path == c.broken:
+		return nil, http.StatusForbidden
+	case path == "projects/"+c.project && method == "" && r.Method == http.MethodGet:
+		return object{"projectId": c.project, "projectNumber": c.number, "lifecycleState": "ACTIVE"}, http.StatusOK
+	case path == "projects/"+c.project+"/services":
+		return c.serviceUsage(method, body)
+	case method == "getIamPolicy" || method == "setIamPolicy":
+		return c.policy(path, method, body)
+	case strings.HasSuffix(path, "/builds") && r.Method == http.MethodPost:
+		return object{"name": "operations/build/" + c.project + "/1", "metadata": object{
+			"@type": "type.googleapis.com/google.devtools.cloudbuild.v1.BuildOperationMetadata",
+			"build": object{"id": "1", "projectId": c.project, "status": "QUEUED", "logUrl": "https://logs.test/1"},
+		}}, http.StatusOK
+	case strings.HasPrefix(path, "run/"):
+		return c.run(r, path, method, body)
+	case method != "":
+		return nil, http.StatusNotImplemented
+	}
+	return c.resource(r, path, body)
+}
+
+func (c *controlPlane) serviceUsage(method string, body object) (object, int) {
+	switch method {
+	case "":
+		services := []object{}
+		for _, name := range c.enabled {
+			services = append(services, object{
+				"name": "projects/" + c.number + "/services/" + name, "config": object{"name": name}, "state": "ENABLED",
+			})
+		}
+		return object{"services": services}, http.StatusOK
+	case "batchEnable":
+		for _, id := range list(body["serviceIds"]) {
+			c.enabled = append(c.enabled, fmt.Sprint(id))
+		}
+		return object{"name": "operations/noop.DONE_OPERATION", "done": true, "response": object{}}, http.StatusOK
+	}
+	return nil, http.StatusNotImplemented
+}
+
+// policy reads and writes policies as the services do: the whole one, guarded by its etag.
+func (c *controlPlane) policy(path, method string, body object) (object, int) {
+	if _, ok := c.resources[path]; !ok && path != "projects/"+c.project {
+		return nil, http.StatusNotFound
+	}
+	current := c.policies[path]
+	if current == nil {
+		current = object{"etag": "AAAA", "version": 1}
+	}
+	if method == "getIamPolicy" {
+		return current, http.StatusOK
+	}
+	policy, _ := body["policy"].(object)
+	if policy == nil {
+		return nil, http.StatusBadRequest
+	}
+	if policy["etag"] != current["etag"] {
+		return nil, http.StatusConflict
+	}
+	policy["etag"] = current["etag"].(string) + "AAAA" // base64, and another one
+	c.policies[path] = policy
+	return policy, http.StatusOK
+}
+
+// resource is the standard methods: of a collection, whose path has an odd number of parts, and of a resource.
+func (c *controlPlane) resource(r *http.Request, path string, body object) (object, int) {
+	parts := strings.Split(path, "/")
+	collection := parts[len(parts)-1]
+	switch {
+	case len(parts)%2 == 1 && r.Method == http.MethodGet:
+		found := []object{}
+		for _, name := range slices.Sorted(maps.Keys(c.resources)) {
+			if rest, ok := strings.CutPrefix(name, path+"/"); ok && !strings.Contains(rest, "/") {
+				found = append(found, c.resources[name])
+			}
+		}
+		answers := map[string]string{"serviceAccounts": "accounts"}
+		if other, ok := answers[collection]; ok {
+			collection = other
+		}
+		return object{collection: found}, http.StatusOK
+	case len(parts)%2 == 1 && r.Method == http.MethodPost:
+		id := c.newID(r, collection, body)
+		if id == "" {
+			return nil, http.StatusNotImplemented
+		}
+		name := path + "/" + id
+		if _, ok := c.resources[name]; ok {
+			return nil, http.StatusConflict
+		}
+		if collection == "serviceAccounts" {
+			body = object{"email": id, "displayName": body["serviceAccount"].(object)["displayName"]}
+		}
+		body["name"] = name
+		c.resources[name] = body
+		if collection == "repositories" {
+			return object{"name": "projects/" + c.project + "/locations/" + c.region + "/operations/1", "done": true, "response": body}, http.StatusOK
+		}
+		return body, http.StatusOK
+	}
+	found, ok := c.resources[path]
+	switch {
+	case slices.Contains(parts, "operations"):
+		return object{"name": path, "done": true, "response": object{}}, http.StatusOK
+	case !ok:
+		return nil, http.StatusNotFound
+	case r.Method == http.MethodGet:
+		return found, http.StatusOK
+	case r.Method == http.MethodPatch:
+		maps.Copy(found, body)
+		return found, http.StatusOK
+	case r.Method == http.MethodDelete:
+		c.remove(path)
+		if slices.Contains(parts, "repositories") {
+			return object{"name": "projects/" + c.project + "/locations/" + c.region + "/operations/1", "done": true, "response": object{}}, http.StatusOK
+		}
+		return object{}, http.StatusOK
+	}
+	return nil, http.StatusNotImplemented
+}
+
+func (c *controlPlane) remove(path string) {
+	delete(c.resources, path)
+	delete(c.policies, path)
+}
+
+// newID is the id of what a request creates.
+func (c *controlPlane) newID(r *http.Request, collection string, body object) string {
+	switch collection {
+	case "secrets":
+		return r.URL.Query().Get("secretId")
+	case "repositories":
+		return r.URL.Query().Get("repositoryId")
+	case "serviceAccounts":
+		return fmt.Sprintf("%v@%s.iam.gserviceaccount.com", body["accountId"], c.project)
+	case "jobs": // of Cloud Scheduler
+		name, _ := body["name"].(string)
+		return name[strings.LastIndex(name, "/")+1:]
+	}
+	return ""
+}

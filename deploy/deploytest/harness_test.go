@@ -1,0 +1,80 @@
+package deploytest
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	project = "my-project"
+	region  = "europe-west1"
+)
+
+// gcloud answers an environment in which gcloud talks to a control plane only, without credentials; false where gcloud is
+// not installed, or nobody asked: the hundred calls take minutes, so make deploy-test asks for them and make test does not.
+// Whoever gets false is done.
+func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
+	t.Helper()
+	if os.Getenv("DEPLOY_TEST") == "" {
+		t.Log("make deploy-test runs this with gcloud")
+		return nil, false
+	}
+	for _, tool := range []string{"gcloud", "bash"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Logf("%v: nothing is run", err)
+			return nil, false
+		}
+	}
+	env := append(os.Environ(),
+		"CLOUDSDK_CONFIG="+t.TempDir(),
+		"CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true",
+		"CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true",
+		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=true",
+		// gcloud puts the name of a region before the host of Cloud Run; a proxy does not mind.
+		"CLOUDSDK_PROXY_TYPE=http", "CLOUDSDK_PROXY_ADDRESS=127.0.0.1", "CLOUDSDK_PROXY_PORT="+c.start(t),
+	)
+	for _, api := range []string{
+		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "CLOUDSCHEDULER", "IAM", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
+	} {
+		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+".test/")
+	}
+	return env, true
+}
+
+// script runs a script of deploy/ and answers what it printed.
+func script(t *testing.T, env []string, name string, args ...string) (string, error) {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", name))
+	if err != nil {
+		t.Fatalf("find %s: %v", name, err)
+	}
+	return command(t, env, path, args...)
+}
+
+// command runs a program and answers what it printed.
+func command(t *testing.T, env []string, path string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = env
+	cmd.Dir = t.TempDir() // scripts find their files from anywhere
+	var out bytes.Buffer
+	cmd.Stdout = io.MultiWriter(&out, t.Output())
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// mustScript is script for one that has to succeed.
+func mustScript(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	out, err := script(t, env, name, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	return out
+}

@@ -1,0 +1,364 @@
+package deploytest
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/iam/apiv1/iampb"
+	"cloud.google.com/go/pubsub/v2"
+	pubsubapi "cloud.google.com/go/pubsub/v2/apiv1"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"example.com/videocatalog/internal/localbroker"
+)
+
+// stand is a project in which provision.sh runs, with clients that look at what it made.
+type stand struct {
+	control *controlPlane
+	env     []string
+	client  *pubsub.Client
+	schemas *pubsubapi.SchemaClient
+}
+
+func newStand(t *testing.T) (*stand, bool) {
+	t.Helper()
+	s := &stand{control: newControlPlane(project, region)}
+	broker, err := localbroker.Start()
+	if err != nil {
+		t.Fatalf("start Pub/Sub: %v", err)
+	}
+	t.Cleanup(func() { broker.Close() })
+	s.control.withPubSub(broker.Addr())
+	var ok bool
+	if s.env, ok = gcloud(t, s.control); !ok {
+		return nil, false
+	}
+	if s.client, err = broker.Client(t.Context(), project); err != nil {
+		t.Fatalf("open Pub/Sub: %v", err)
+	}
+	t.Cleanup(func() { s.client.Close() })
+	if s.schemas, err = pubsubapi.NewSchemaClient(t.Context(), broker.Options()...); err != nil {
+		t.Fatalf("open Pub/Sub: %v", err)
+	}
+	t.Cleanup(func() { s.schemas.Close() })
+	return s, true
+}
+
+const (
+	topicName        = "projects/" + project + "/topics/" + localbroker.Topic
+	deadTopicName    = "projects/" + project + "/topics/" + localbroker.DeadLetters
+	subscriptionName = "projects/" + project + "/subscriptions/" + localbroker.Subscription
+	deadName         = "projects/" + project + "/subscriptions/" + localbroker.DeadLetters
+	schemaName       = "projects/" + project + "/schemas/video.events"
+)
+
+func account(name string) string {
+	return "serviceAccount:" + name + "@" + project + ".iam.gserviceaccount.com"
+}
+
+const pubsubAgent = "serviceAccount:service-123456789012@gcp-sa-pubsub.iam.gserviceaccount.com"
+
+// The whole life of a project: everything is made as it should be, a second run changes nothing, what somebody changed by
+// hand is set right, a failure stops the script with a remedy, and nothing is left in the end. It is one test because
+// gcloud takes half a second for each of about a hundred commands.
+func TestProvisionAndDestroy(t *testing.T) {
+	t.Parallel()
+	s, ok := newStand(t)
+	if !ok {
+		return
+	}
+	mustScript(t, s.env, "provision.sh", project, region)
+	t.Run("Pub/Sub is as it should be", s.checkPubSub)
+	t.Run("every account has what it needs, and no more", s.checkGrants)
+	t.Run("the topic refuses what is no event", s.checkSchema)
+
+	s.control.changed()
+	mustScript(t, s.env, "provision.sh", project, region)
+	if changes := s.control.changed(); len(changes) != 0 {
+		t.Errorf("a second run changed %v, want nothing", changes)
+	}
+
+	t.Run("drift is set right, and a failure stops", s.checkDriftAndFailure)
+
+	if out, err := script(t, s.env, "destroy.sh", project, region); err == nil || !strings.Contains(out, "--yes") {
+		t.Errorf("destroy.sh without --yes: error %v, output %q, want it to refuse and to name --yes", err, out)
+	}
+	mustScript(t, s.env, "destroy.sh", "--yes", project, region)
+	t.Run("nothing is left", s.checkNothingLeft)
+}
+
+func (s *stand) checkPubSub(t *testing.T) {
+	topic, err := s.client.TopicAdminClient.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topicName})
+	if err != nil {
+		t.Fatalf("get topic: %v", err)
+	}
+	week := durationpb.New(7 * 24 * time.Hour)
+	inRegion := &pubsubpb.MessageStoragePolicy{AllowedPersistenceRegions: []string{region}}
+	if diff := cmp.Diff(&pubsubpb.Topic{
+		Name: topicName, MessageRetentionDuration: week, MessageStoragePolicy: inRegion, State: pubsubpb.Topic_ACTIVE,
+		SchemaSettings: &pubsubpb.SchemaSettings{Schema: schemaName, Encoding: pubsubpb.Encoding_BINARY},
+	}, topic, protocmp.Transform()); diff != "" {
+		t.Errorf("topic (-want +got):\n%s", diff)
+	}
+	dead, err := s.client.TopicAdminClient.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: deadTopicName})
+	if err != nil {
+		t.Fatalf("get dead-letter topic: %v", err)
+	}
+	if diff := cmp.Diff(&pubsubpb.Topic{Name: deadTopicName, MessageStoragePolicy: inRegion, State: pubsubpb.Topic_ACTIVE},
+		dead, protocmp.Transform()); diff != "" {
+		t.Errorf("dead-letter topic (-want +got):\n%s", diff)
+	}
+
+	// What the tests run on is what production has, but for what costs money: retention.
+	local, err := localbroker.Start()
+	if err != nil {
+		t.Fatalf("start Pub/Sub: %v", err)
+	}
+	defer local.Close()
+	client, err := local.Client(t.Context(), project)
+	if err != nil {
+		t.Fatalf("open Pub/Sub: %v", err)
+	}
+	defer client.Close()
+	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+		t.Fatalf("create local resources: %v", err)
+	}
+	for _, name := range []string{subscriptionName, deadName} {
+		request := &pubsubpb.GetSubscriptionRequest{Subscription: name}
+		want, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), request)
+		if err != nil {
+			t.Fatalf("get local subscription: %v", err)
+		}
+		got, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), request)
+		if err != nil {
+			t.Fatalf("get subscription: %v", err)
+		}
+		if name == subscriptionName {
+			want.RetainAckedMessages = true
+			want.TopicMessageRetentionDuration = week
+		}
+		want.MessageRetentionDuration = week
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("subscription %s (-want +got):\n%s", name, diff)
+		}
+		if ttl := got.GetExpirationPolicy().GetTtl(); got.GetExpirationPolicy() == nil || ttl != nil {
+			t.Errorf("subscription %s expires after %v, want never", name, ttl)
+		}
+	}
+}
+
+func (s *stand) checkGrants(t *testing.T) {
+	var accounts []string
+	for _, name := range s.control.names() {
+		if _, email, ok := strings.Cut(name, "/serviceAccounts/"); ok {
+			accounts = append(accounts, email)
+		}
+	}
+	var wantAccounts []string
+	for _, role := range []string{"-api", "-migrate", "-projector", "-publisher", "-release", "-scheduler", ""} {
+		wantAccounts = append(wantAccounts, "videocatalog"+role+"@"+project+".iam.gserviceaccount.com")
+	}
+	if diff := cmp.Diff(wantAccounts, accounts); diff != "" {
+		t.Errorf("accounts (-want +got):\n%s", diff)
+	}
+
+	release := account("videocatalog-release")
+	const reads, actAs = "roles/secretmanager.secretAccessor ", "roles/iam.serviceAccountUser "
+	inIAM := "projects/" + project + "/serviceAccounts/"
+	want := map[string][]string{
+		topicName:        {"roles/pubsub.publisher " + account("videocatalog"), "roles/pubsub.publisher " + account("videocatalog-publisher")},
+		deadTopicName:    {"roles/pubsub.publisher " + pubsubAgent},
+		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account("videocatalog"), "roles/pubsub.subscriber " + account("videocatalog-projector")},
+		deadName:         nil,
+
+		"projects/" + project + "/secrets/videocatalog-database-url":         {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-publisher")},
+		"projects/" + project + "/secrets/videocatalog-catalog-database-url": {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-projector")},
+		"projects/" + project + "/secrets/videocatalog-migrate-database-url": {reads + account("videocatalog-migrate")},
+
+		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},
+		"projects/" + project + "/locations/" + region + "/repositories/videocatalog": {"roles/artifactregistry.writer " + release},
+		inIAM + wantAccounts[4]: {"roles/iam.serviceAccountTokenCreator " + release},
+		inIAM + wantAccounts[5]: nil,
+	}
+	for _, i := range []int{0, 1, 2, 3, 6} {
+		want[inIAM+wantAccounts[i]] = []string{actAs + release}
+	}
+	for resource, grants := range want {
+		got := s.control.grants(resource)
+		if strings.Contains(resource, "/topics/") || strings.Contains(resource, "/subscriptions/") {
+			got = s.pubsubGrants(t, resource)
+		}
+		slices.Sort(grants)
+		if diff := cmp.Diff(grants, got); diff != "" {
+			t.Errorf("policy of %s (-want +got):\n%s", resource, diff)
+		}
+	}
+	for resource := range s.control.policies { // and of nothing else
+		if _, ok := want[resource]; !ok {
+			t.Errorf("%s has a policy, want none", resource)
+		}
+	}
+}
+
+func (s *stand) pubsubGrants(t *testing.T, resource string) []string {
+	t.Helper()
+	policy, err := s.client.TopicAdminClient.GetIamPolicy(t.Context(), &iampb.GetIamPolicyRequest{Resource: resource})
+	if err != nil {
+		t.Fatalf("get policy of %s: %v", resource, err)
+	}
+	var lines []string
+	for _, b := range policy.GetBindings() {
+		for _, member := range b.GetMembers() {
+			lines = append(lines, b.GetRole()+" "+member)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func (s *stand) checkSchema(t *testing.T) {
+	event, err := os.ReadFile("../../internal/event/testdata/video_published.1.binpb")
+	if err != nil {
+		t.Fatalf("read an event: %v", err)
+	}
+	for _, test := range []struct {
+		name string
+		data []byte
+		want codes.Code
+	}{
+		{"an event", event, codes.OK},
+		{"no event", []byte{0xff, 0xff}, codes.InvalidArgument},
+	} {
+		_, err := s.client.TopicAdminClient.Publish(t.Context(), &pubsubpb.PublishRequest{
+			Topic: topicName, Messages: []*pubsubpb.PubsubMessage{{Data: test.data}},
+		})
+		if got := status.Code(err); got != test.want {
+			t.Errorf("publish %s: %v, want %v", test.name, err, test.want)
+		}
+	}
+}
+
+// Somebody changed the topic, the subscription and the schema; IAM refuses. The first three are set right, exactly-once delivery
+// is turned on as asked for, and nothing happens after the failure.
+func (s *stand) checkDriftAndFailure(t *testing.T) {
+	_, err := s.client.TopicAdminClient.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
+		Topic:      &pubsubpb.Topic{Name: topicName, MessageRetentionDuration: durationpb.New(time.Hour)},
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}},
+	})
+	if err != nil {
+		t.Fatalf("change the topic: %v", err)
+	}
+	_, err = s.client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
+		Subscription: &pubsubpb.Subscription{Name: subscriptionName, AckDeadlineSeconds: 10},
+		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"ack_deadline_seconds", "retry_policy"}},
+	})
+	if err != nil {
+		t.Fatalf("change the subscription: %v", err)
+	}
+	schema, err := s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL})
+	if err != nil {
+		t.Fatalf("get the schema: %v", err)
+	}
+	want := schema.GetDefinition()
+	ours := schema.GetRevisionId()
+	schema.Definition = strings.Replace(want, "  string event_id = 1;", "  string event_id = 1;\n  string note = 99;", 1)
+	if _, err := s.schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schemaName, Schema: schema}); err != nil {
+		t.Fatalf("change the schema: %v", err)
+	}
+	// Ours is an earlier revision now, and no revision may be committed twice.
+	_, err = s.schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: schemaName + "@" + ours})
+	if err != nil {
+		t.Fatalf("delete our revision: %v", err)
+	}
+	s.control.broken = "projects/" + project + "/serviceAccounts"
+	defer func() { s.control.broken = "" }()
+	s.control.changed()
+
+	out, err := script(t, s.env, "provision.sh", "--dry-run", "--exactly-once", project, region)
+	if changes := s.control.changed(); err == nil || len(changes) != 0 || !strings.Contains(out, "+ gcloud pubsub topics update "+localbroker.Topic) {
+		t.Errorf("a dry run: error %v, changes %v, want it to show the update of the topic, and the failure, and to change nothing; output:\n%s", err, changes, out)
+	}
+	out, err = script(t, s.env, "provision.sh", "--exactly-once", project, region)
+	if err == nil || !strings.Contains(out, "remedy: you need roles/iam.serviceAccountAdmin") {
+		t.Errorf("provision.sh without permission: error %v, want a failure with its remedy; output:\n%s", err, out)
+	}
+	var got []string
+	for _, change := range s.control.changed() {
+		got = append(got, change.String())
+	}
+	if diff := cmp.Diff([]string{
+		"POST /v1/" + schemaName + ":commit", "PATCH /v1/" + topicName, "PATCH /v1/" + subscriptionName,
+	}, got); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	subscription, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName})
+	if err != nil {
+		t.Fatalf("get subscription: %v", err)
+	}
+	retry := &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(10 * time.Minute)}
+	if !subscription.GetEnableExactlyOnceDelivery() || subscription.GetAckDeadlineSeconds() != 60 || !proto.Equal(subscription.GetRetryPolicy(), retry) {
+		t.Errorf("subscription = %v, want exactly-once delivery, an ack deadline of 60 s and the retry policy %v", subscription, retry)
+	}
+	if schema, err = s.schemas.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: schemaName, View: pubsubpb.SchemaView_FULL}); err != nil {
+		t.Fatalf("get the schema: %v", err)
+	}
+	if diff := cmp.Diff(want, schema.GetDefinition()); diff != "" {
+		t.Errorf("schema (-want +got):\n%s", diff)
+	}
+}
+
+func (s *stand) checkNothingLeft(t *testing.T) {
+	if names := s.control.names(); len(names) != 0 {
+		t.Errorf("left: %q", names)
+	}
+	if grants := s.control.grants("projects/" + project); len(grants) != 0 {
+		t.Errorf("left in the project's policy: %q", grants)
+	}
+	inProject := "projects/" + project
+	for topic, err := range s.client.TopicAdminClient.ListTopics(t.Context(), &pubsubpb.ListTopicsRequest{Project: inProject}).All() {
+		t.Errorf("left: topic %v, error %v", topic, err)
+	}
+	for subscription, err := range s.client.SubscriptionAdminClient.ListSubscriptions(t.Context(), &pubsubpb.ListSubscriptionsRequest{Project: inProject}).All() {
+		t.Errorf("left: subscription %v, error %v", subscription, err)
+	}
+	for schema, err := range s.schemas.ListSchemas(t.Context(), &pubsubpb.ListSchemasRequest{Parent: inProject}).All() {
+		t.Errorf("left: schema %v, error %v", schema, err)
+	}
+}
+
+// A mistake in the arguments is refused before anything is asked.
+func TestScriptsRefuseBadArguments(t *testing.T) {
+	t.Parallel()
+	control := newControlPlane(project, region)
+	env, ok := gcloud(t, control)
+	if !ok {
+		return
+	}
+	for _, test := range []struct{ name, script, args, want string }{
+		{"no region", "provision.sh", project, "PROJECT REGION"},
+		{"a zone", "provision.sh", project + " europe-west1-b", "REGION is"},
+		{"a project's name", "destroy.sh", "--yes My_Project " + region, "PROJECT is"},
+		{"an unknown option", "provision.sh", "--force " + project + " " + region, "--dry-run"},
+		{"an image by tag", "release.sh", "all image:latest " + project + " " + region, "by digest"},
+		{"an unknown shape", "release.sh", "some image " + project + " " + region, "SHAPE"},
+		{"a version that is no name", "release.sh", "--rollback V_1 all " + project + " " + region, "VERSION is"},
+	} {
+		out, err := script(t, env, test.script, strings.Fields(test.args)...)
+		if err == nil || !strings.Contains(out, test.want) {
+			t.Errorf("%s: error %v, want one with %q; output:\n%s", test.name, err, test.want, out)
+		}
+	}
+	if changes := control.changed(); len(changes) != 0 {
+		t.Errorf("changed %v, want nothing", changes)
+	}
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# destroy.sh [--dry-run] --yes PROJECT REGION
+#
+# Removes what provision.sh and release.sh made, with every event that is in Pub/Sub, every image, and every value of the
+# secrets. The database, the enabled APIs and the logs stay. What is gone already is passed over, so it can be run again.
+#
+#   --dry-run  read, and show what would be removed; remove nothing
+#   --yes      needed: there is no way back
+#
+# SERVICE (videocatalog) and REPOSITORY (the same) in the environment choose other names.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=lib.sh
+. "$here/lib.sh"
+
+YES=''
+arguments=()
+for argument; do
+	case $argument in
+	--dry-run) DRY_RUN=1 ;;
+	--yes) YES=1 ;;
+	-*) usage ;;
+	*) arguments+=("$argument") ;;
+	esac
+done
+if [ -z "$YES" ] && [ -z "${DRY_RUN:-}" ]; then fail "this removes events, images and secrets for good" "say --yes, or first --dry-run"; fi
+start "${arguments[@]}"
+
+# remove LISTED NAME COMMAND…: deletes NAME when it is one of the lines.
+remove() {
+	local listed=$1 name=$2
+	shift 2
+	if has "$listed" "$name"; then
+		change "you need roles/owner, or the admin role of what is deleted here" "$@"
+	fi
+}
+owner="you need roles/owner, or the viewer role of what is listed here"
+
+listed=$(look "$owner" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
+remove "$listed" "$SERVICE-drain" gcloud scheduler jobs delete "$SERVICE-drain" --location="$REGION"
+
+# First what uses the rest. The worker pools' command is a beta one in older releases of gcloud.
+listed=$(look "$owner" gcloud run services list --region="$REGION" --format='value(metadata.name)')
+remove "$listed" "$SERVICE" gcloud run services delete "$SERVICE"
+listed=$(look "$owner" gcloud beta run worker-pools list --region="$REGION" --format='value(metadata.name)')
+for name in "$SERVICE-publisher" "$SERVICE-projector"; do
+	remove "$listed" "$name" gcloud beta run worker-pools delete "$name"
+done
+listed=$(look "$owner" gcloud run jobs list --region="$REGION" --format='value(metadata.name)')
+for name in "$SERVICE-migrate" "$SERVICE-drain"; do
+	remove "$listed" "$name" gcloud run jobs delete "$name"
+done
+
+listed=$(look "$owner" gcloud pubsub subscriptions list --format='value(name.basename())')
+for name in "$SUBSCRIPTION" "$DEAD_LETTERS"; do
+	remove "$listed" "$name" gcloud pubsub subscriptions delete "$name"
+done
+listed=$(look "$owner" gcloud pubsub topics list --format='value(name.basename())')
+for name in "$TOPIC" "$DEAD_LETTERS"; do
+	remove "$listed" "$name" gcloud pubsub topics delete "$name"
+done
+listed=$(look "$owner" gcloud pubsub schemas list --format='value(name.basename())')
+remove "$listed" "$SCHEMA" gcloud pubsub schemas delete "$SCHEMA"
+
+listed=$(look "$owner" gcloud secrets list --format='value(name.basename())')
+for name in "$VIDEO_SECRET" "$CATALOG_SECRET" "$MIGRATE_SECRET"; do
+	remove "$listed" "$name" gcloud secrets delete "$name"
+done
+
+# A grant on the project would outlive its account.
+release=serviceAccount:$(email "$SERVICE-release")
+listed=$(look "$owner" gcloud projects get-iam-policy "$PROJECT" \
+	--flatten='bindings[].members' --format='value[separator=" "](bindings.role,bindings.members)')
+for role in roles/run.developer roles/run.invoker roles/logging.logWriter; do
+	remove "$listed" "$role $release" \
+		gcloud projects remove-iam-policy-binding "$PROJECT" --role="$role" --member="$release" --condition=None
+done
+listed=$(look "$owner" gcloud iam service-accounts list --format='value(email)')
+for account in "${ACCOUNTS[@]}"; do
+	remove "$listed" "$(email "$account")" gcloud iam service-accounts delete "$(email "$account")"
+done
+
+listed=$(look "$owner" gcloud artifacts repositories list --location="$REGION" --format='value(name.basename())')
+remove "$listed" "$REPOSITORY" gcloud artifacts repositories delete "$REPOSITORY" --location="$REGION"

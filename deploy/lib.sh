@@ -1,0 +1,117 @@
+# Names and helpers of the scripts beside this file, which source it. The names of topics and subscriptions are those of
+# internal/localbroker; deploytest compares them.
+# shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
+
+SERVICE=${SERVICE:-videocatalog}
+REPOSITORY=${REPOSITORY:-$SERVICE} # in Artifact Registry; destroy.sh removes it
+
+TOPIC=video.events
+SUBSCRIPTION=video.events.catalog
+DEAD_LETTERS=video.events.catalog.dead # a topic, and its subscription
+SCHEMA=video.events
+
+# The secrets, each one a database URL.
+VIDEO_SECRET=$SERVICE-database-url
+CATALOG_SECRET=$SERVICE-catalog-database-url
+MIGRATE_SECRET=$SERVICE-migrate-database-url
+
+# The service accounts: one that does everything, for the shape "all"; one per role, for the others; and those of people's
+# tools. No account has a key.
+ACCOUNTS=("$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate" "$SERVICE-scheduler" "$SERVICE-release")
+
+SCRIPT=$(basename "$0")
+
+usage() {
+	# The comment at the head of the script, without its marks.
+	sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+
+fail() {
+	printf '%s: %s\n' "$SCRIPT" "$1" >&2
+	if [ -n "${2:-}" ]; then printf 'remedy: %s\n' "$2" >&2; fi
+	exit 1
+}
+
+show() {
+	{ printf '+' && printf ' %q' "$@" && printf '\n'; } >&2
+}
+
+# look REMEDY COMMAND…: a command that changes nothing; also in a dry run.
+look() {
+	local remedy=$1
+	shift
+	show "$@"
+	"$@" || fail "this command failed: $*" "$remedy"
+}
+
+# change REMEDY COMMAND…: a command that changes something; in a dry run it is only shown.
+change() {
+	local remedy=$1
+	shift
+	show "$@"
+	if [ -n "${DRY_RUN:-}" ]; then return; fi
+	"$@" >&2 || fail "this command failed: $*" "$remedy"
+}
+
+# has LINES LINE: whether one of the lines is that one.
+has() {
+	grep -qxF -- "$2" <<<"$1"
+}
+
+# The e-mail address of a service account.
+email() {
+	printf '%s@%s.iam.gserviceaccount.com' "$1" "$PROJECT"
+}
+
+# bind RESOURCE COMMAND… -- ROLE MEMBER [ROLE MEMBER]…: grants what is not granted yet; COMMAND such as "pubsub topics".
+bind() {
+	local resource=$1 granted role member
+	shift
+	local command=()
+	while [ "$1" != -- ]; do
+		command+=("$1")
+		shift
+	done
+	shift
+	granted=''
+	# What was made a moment ago has no policy yet.
+	if ! has "$CREATED" "$resource"; then
+		granted=$(look "you need a role that may read the policy, such as roles/owner" \
+			gcloud "${command[@]}" get-iam-policy "$resource" "${LOCATION[@]}" \
+			--flatten='bindings[].members' --format='value[separator=" "](bindings.role,bindings.members)')
+	fi
+	while [ $# -gt 0 ]; do
+		role=$1 member=$2
+		shift 2
+		if ! has "$granted" "$role $member"; then
+			change "you need a role that may set the policy, such as roles/owner; an account made a second ago may not be known yet: run this again" \
+				gcloud "${command[@]}" add-iam-policy-binding "$resource" "${LOCATION[@]}" --role="$role" --member="$member" "${CONDITION[@]}" --format=none
+		fi
+	done
+}
+
+# What some commands of bind need besides.
+LOCATION=() CONDITION=()
+
+# Names of what this run has created, a line each.
+CREATED=''
+
+# create NAME REMEDY COMMAND…: a change that creates NAME.
+create() {
+	CREATED+=$'\n'$1
+	shift
+	change "$@"
+}
+
+# start ARGS…: reads PROJECT and REGION, and tells gcloud.
+start() {
+	if [ $# -ne 2 ]; then usage; fi
+	PROJECT=$1 REGION=$2
+	command -v gcloud >/dev/null || fail "gcloud is not installed" "https://cloud.google.com/sdk/docs/install"
+	[[ $PROJECT =~ ^[a-z][a-z0-9-]{4,28}[a-z0-9]$ ]] || fail "PROJECT is \"$PROJECT\", want the id of a project, such as my-project-123" "gcloud projects list"
+	[[ $REGION =~ ^[a-z]+-[a-z]+[0-9]+$ ]] || fail "REGION is \"$REGION\", want one such as europe-west1" "gcloud run regions list"
+	export CLOUDSDK_CORE_PROJECT=$PROJECT CLOUDSDK_RUN_REGION=$REGION CLOUDSDK_CORE_DISABLE_PROMPTS=1
+	show export "CLOUDSDK_CORE_PROJECT=$PROJECT" "CLOUDSDK_RUN_REGION=$REGION" CLOUDSDK_CORE_DISABLE_PROMPTS=1
+	if [ -n "${DRY_RUN:-}" ]; then printf '%s: a dry run: what would change is shown, and nothing is changed\n' "$SCRIPT" >&2; fi
+}

@@ -1,0 +1,155 @@
+// Command licenses lists the modules that are linked into the server, with their licenses, as docs/licenses.md. It fails
+// when a license is not one of those that allow to ship a binary without its source, or is none that it knows.
+//
+//	licenses [--source FOLDER]   prints the list
+//
+// The texts are those in the module cache, which go.sum vouches for, recognized by the library that pkg.go.dev uses. It is a
+// module of its own: the service needs none of its dependencies.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/licensecheck"
+)
+
+// allowed are the licenses that ask for no more than their text beside the binary.
+var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
+
+// minCovered is the percentage of a file that has to be a license's text; the rest are names and years.
+const minCovered = 75
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "licenses:", err)
+		os.Exit(1) //nolint:forbidigo // main ends the process
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("licenses", flag.ContinueOnError)
+	source := flags.String("source", ".", "the folder of the service's module")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	modules, err := linked(ctx, *source, stderr)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	out.WriteString("# Licenses\n\nThe modules that are linked into the server, with their licenses as recognized in the module cache. " +
+		"Their texts must be shipped\nwith a binary that is given away. Made by `make licenses`; do not edit.\n\n| module | version | license |\n| --- | --- | --- |\n")
+	var errs []error
+	for _, m := range modules {
+		licenses, err := recognize(m.Dir)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", m.Path, m.Version, err))
+			continue
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s |\n", m.Path, m.Version, strings.Join(licenses, ", "))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	_, err = stdout.Write(out.Bytes())
+	return err
+}
+
+// module is what go list says of one.
+type module struct{ Path, Version, Dir string }
+
+// linked lists the modules that have a package in the server, by path.
+func linked(ctx context.Context, source string, stderr io.Writer) ([]module, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/server")
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0", "GOWORK=off")
+	cmd.Stderr = stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages: %w", err)
+	}
+	var modules []module
+	for packages := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			Module *struct {
+				module
+
+				Main    bool
+				Replace *module
+			}
+		}
+		err := packages.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read list of packages: %w", err)
+		}
+		if p.Module == nil || p.Module.Main {
+			continue
+		}
+		m := p.Module.module
+		if p.Module.Replace != nil {
+			m = *p.Module.Replace
+		}
+		if !slices.Contains(modules, m) {
+			modules = append(modules, m)
+		}
+	}
+	slices.SortFunc(modules, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
+	return modules, nil
+}
+
+// licenseFile is how a file with a license is called.
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([.-].*)?$`)
+
+// recognize answers the licenses of the files at the root of a module, sorted.
+func recognize(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read module: %w; go mod download brings it", err)
+	}
+	var found []string
+	for _, entry := range entries {
+		if entry.IsDir() || !licenseFile.MatchString(entry.Name()) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name())) //nolint:gosec // of the module cache
+		if err != nil {
+			return nil, fmt.Errorf("read license: %w", err)
+		}
+		coverage := licensecheck.Scan(text)
+		if coverage.Percent < minCovered {
+			return nil, fmt.Errorf("%s is recognized to %.0f%%, want %d%%: read it", entry.Name(), coverage.Percent, minCovered)
+		}
+		for _, match := range coverage.Match {
+			if !slices.Contains(allowed, match.ID) {
+				return nil, fmt.Errorf("%s is %s, allowed are %s", entry.Name(), match.ID, strings.Join(allowed, ", "))
+			}
+			if !slices.Contains(found, match.ID) {
+				found = append(found, match.ID)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("no license file: read its repository")
+	}
+	slices.Sort(found)
+	return found, nil
+}

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# provision.sh [--dry-run] [--exactly-once] PROJECT REGION
+#
+# Makes in a Google Cloud project all that the service needs, before it is released (release.sh): APIs, a repository for
+# images, the schema, topics and subscriptions, service accounts with the least they need, secrets without a value.
+# What is there already is left, or brought up to date; run it again whenever it changes or failed half-way. It prints
+# every command before it runs it, and stops at the first that fails.
+#
+#   --dry-run       read, and show what would change; change nothing
+#   --exactly-once  exactly-once delivery for the subscription; the inbox makes it unnecessary
+#
+# SERVICE (videocatalog) and REPOSITORY (the same) in the environment choose other names. destroy.sh undoes it.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=lib.sh
+. "$here/lib.sh"
+
+EXACTLY_ONCE=False
+arguments=()
+for argument; do
+	case $argument in
+	--dry-run) DRY_RUN=1 ;;
+	--exactly-once) EXACTLY_ONCE=True ;;
+	-*) usage ;;
+	*) arguments+=("$argument") ;;
+	esac
+done
+start "${arguments[@]}"
+
+schema_file=$here/../api/proto/video/v1/video_event.proto
+retention=7d retention_seconds=604800s
+
+number=$(look "is the id right, and may you see the project? gcloud projects list; gcloud auth login" \
+	gcloud projects describe "$PROJECT" --format='value(projectNumber)')
+
+# APIs.
+apis=(artifactregistry cloudbuild cloudscheduler iam iamcredentials pubsub run secretmanager)
+enabled=$(look "you need roles/serviceusage.serviceUsageAdmin" gcloud services list --enabled --format='value(config.name)')
+missing=()
+for api in "${apis[@]}"; do
+	has "$enabled" "$api.googleapis.com" || missing+=("$api.googleapis.com")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+	change "the project needs a billing account, and you roles/serviceusage.serviceUsageAdmin" gcloud services enable "${missing[@]}"
+fi
+
+# The repository of images.
+if ! has "$(look "you need roles/artifactregistry.admin" \
+	gcloud artifacts repositories list --location="$REGION" --format='value(name.basename())')" "$REPOSITORY"; then
+	create "$REPOSITORY" "you need roles/artifactregistry.admin; is there Artifact Registry in $REGION?" \
+		gcloud artifacts repositories create "$REPOSITORY" --location="$REGION" --repository-format=docker --immutable-tags \
+		--description="Images of services"
+fi
+
+# The schema: events that do not fit it are refused by Pub/Sub. A new revision must be readable by old consumers, which
+# make breaking sees to as well.
+schema_definition() {
+	look "you need roles/pubsub.editor" gcloud pubsub schemas describe "$SCHEMA" --format='value(definition)'
+}
+if ! has "$(look "you need roles/pubsub.editor" gcloud pubsub schemas list --format='value(name.basename())')" "$SCHEMA"; then
+	change "Pub/Sub wants one message in one file without imports" \
+		gcloud pubsub schemas create "$SCHEMA" --type=protocol-buffer --definition-file="$schema_file"
+elif [ "$(schema_definition)" != "$(cat "$schema_file")" ]; then
+	remedy="a revision may only add fields, a schema has at most 20, and each only once: to go back to an earlier one, gcloud pubsub schemas list-revisions $SCHEMA, then rollback"
+	change "$remedy" gcloud pubsub schemas commit "$SCHEMA" --type=protocol-buffer --definition-file="$schema_file"
+	# gcloud reports a refused revision, and exits with 0.
+	if [ -z "${DRY_RUN:-}" ] && [ "$(schema_definition)" != "$(cat "$schema_file")" ]; then fail "the schema is not what is in $schema_file" "$remedy"; fi
+fi
+
+# The topics. What is published in the region stays there: order is kept only where publishers use one region.
+topics=$(look "you need roles/pubsub.editor" gcloud pubsub topics list --format='value[separator=" "](
+	name.basename(), messageRetentionDuration, schemaSettings.schema.basename(), schemaSettings.encoding,
+	messageStoragePolicy.allowedPersistenceRegions.list())')
+for topic in "$TOPIC" "$DEAD_LETTERS"; do
+	flags=("--message-storage-policy-allowed-regions=$REGION")
+	want="$topic    $REGION"
+	if [ "$topic" = "$TOPIC" ]; then # dead letters need not fit the schema, and their subscription retains them
+		flags+=("--schema=$SCHEMA" --message-encoding=binary "--message-retention-duration=$retention")
+		want="$topic $retention_seconds $SCHEMA BINARY $REGION"
+	fi
+	if ! grep -q "^${topic//./\\.} " <<<"$topics"; then
+		create "$topic" "you need roles/pubsub.editor; does a policy of the organization forbid $REGION?" gcloud pubsub topics create "$topic" "${flags[@]}"
+	elif ! has "$topics" "$want"; then
+		change "compare: gcloud pubsub topics describe $topic" gcloud pubsub topics update "$topic" "${flags[@]}"
+	fi
+done
+
+# The subscriptions. Neither expires. The projector gives a message back only when it is stopped, or dies: after 20 times
+# in a row the message is at fault.
+subscriptions=$(look "you need roles/pubsub.editor" gcloud pubsub subscriptions list --format='value[separator=" "](
+	name.basename(), topic.basename(), enableMessageOrdering.yesno(yes=True,no=False), enableExactlyOnceDelivery.yesno(yes=True,no=False),
+	retainAckedMessages.yesno(yes=True,no=False), messageRetentionDuration, ackDeadlineSeconds, retryPolicy.minimumBackoff,
+	retryPolicy.maximumBackoff, deadLetterPolicy.deadLetterTopic.basename(), deadLetterPolicy.maxDeliveryAttempts, expirationPolicy.ttl)')
+for subscription in "$SUBSCRIPTION" "$DEAD_LETTERS"; do
+	flags=(--ack-deadline=60 "--message-retention-duration=$retention" --expiration-period=never)
+	fixed=("--topic=$DEAD_LETTERS")
+	ordered=False
+	want="$subscription $DEAD_LETTERS False False False $retention_seconds 60     "
+	if [ "$subscription" = "$SUBSCRIPTION" ]; then
+		flags+=(--retain-acked-messages --min-retry-delay=10s --max-retry-delay=600s
+			"--dead-letter-topic=$DEAD_LETTERS" --max-delivery-attempts=20)
+		if [ $EXACTLY_ONCE = True ]; then
+			flags+=(--enable-exactly-once-delivery)
+		else
+			flags+=(--no-enable-exactly-once-delivery)
+		fi
+		fixed=("--topic=$TOPIC" --enable-message-ordering)
+		ordered=True
+		want="$subscription $TOPIC True $EXACTLY_ONCE True $retention_seconds 60 10s 600s $DEAD_LETTERS 20 "
+	fi
+	found=$(grep "^${subscription//./\\.} " <<<"$subscriptions" || true)
+	if [ -z "$found" ]; then
+		create "$subscription" "you need roles/pubsub.editor" gcloud pubsub subscriptions create "$subscription" "${fixed[@]}" "${flags[@]}"
+		continue
+	fi
+	read -r _ topic is_ordered _ <<<"$found"
+	if [ "${fixed[0]}" != "--topic=$topic" ] || [ "$is_ordered" != "$ordered" ]; then
+		fail "subscription $subscription has topic $topic, ordering $is_ordered; want ${fixed[0]#--topic=}, $ordered, and neither can be changed" \
+			"stop the projector, gcloud pubsub subscriptions delete $subscription, run this again, then: server rebuild (docs/operations.md)"
+	fi
+	if [ "$found" != "$want" ]; then
+		change "compare: gcloud pubsub subscriptions describe $subscription" gcloud pubsub subscriptions update "$subscription" "${flags[@]}"
+	fi
+done
+
+# Service accounts.
+accounts=$(look "you need roles/iam.serviceAccountAdmin" gcloud iam service-accounts list --format='value(email)')
+for account in "${ACCOUNTS[@]}"; do
+	if ! has "$accounts" "$(email "$account")"; then
+		create "$(email "$account")" "you need roles/iam.serviceAccountAdmin; an account deleted less than 30 days ago: gcloud iam service-accounts undelete" \
+			gcloud iam service-accounts create "$account" --display-name="$account"
+	fi
+done
+
+# Secrets, without a value: that is for a person to add.
+secrets=$(look "you need roles/secretmanager.admin" gcloud secrets list --format='value(name.basename())')
+for secret in "$VIDEO_SECRET" "$CATALOG_SECRET" "$MIGRATE_SECRET"; do
+	if ! has "$secrets" "$secret"; then
+		create "$secret" "you need roles/secretmanager.admin" \
+			gcloud secrets create "$secret" --replication-policy=user-managed --locations="$REGION"
+	fi
+done
+
+if [ -n "${DRY_RUN:-}" ]; then
+	# Policies of what does not exist cannot be read.
+	printf '%s: grants are not shown in a dry run\n' "$SCRIPT" >&2
+	exit 0
+fi
+
+# Who may do what, each on the one resource. Pub/Sub itself moves dead letters: its own account publishes them, and
+# acknowledges them where they were.
+all=serviceAccount:$(email "$SERVICE")
+api=serviceAccount:$(email "$SERVICE-api")
+publisher=serviceAccount:$(email "$SERVICE-publisher")
+projector=serviceAccount:$(email "$SERVICE-projector")
+migrate=serviceAccount:$(email "$SERVICE-migrate")
+release=serviceAccount:$(email "$SERVICE-release")
+pubsub=serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com
+
+bind "$TOPIC" pubsub topics -- roles/pubsub.publisher "$all" roles/pubsub.publisher "$publisher"
+bind "$DEAD_LETTERS" pubsub topics -- roles/pubsub.publisher "$pubsub"
+bind "$SUBSCRIPTION" pubsub subscriptions -- \
+	roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
+
+CONDITION=(--condition=None)
+reads=roles/secretmanager.secretAccessor
+bind "$VIDEO_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$publisher"
+bind "$CATALOG_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$projector"
+bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
+
+# A release pushes images, deploys (and so acts as the accounts that run), calls the new revision, with a token of its own.
+bind "$PROJECT" projects -- roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
+for account in "$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
+	bind "$(email "$account")" iam service-accounts -- roles/iam.serviceAccountUser "$release"
+done
+bind "$(email "$SERVICE-release")" iam service-accounts -- roles/iam.serviceAccountTokenCreator "$release"
+LOCATION=("--location=$REGION") CONDITION=()
+bind "$REPOSITORY" artifacts repositories -- roles/artifactregistry.writer "$release"
+
+cat >&2 <<END
+$SCRIPT: all is there. What is left is for a person, once: the database URLs (docs/deploy.md says which user each one names), such as
+  printf %s "\$URL" | gcloud secrets versions add $VIDEO_SECRET --project=$PROJECT --data-file=-
+and the same for $CATALOG_SECRET and $MIGRATE_SECRET. Then: deploy/release.sh
+END

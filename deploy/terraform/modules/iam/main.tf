@@ -1,0 +1,30 @@
+# A service account per role, without keys. What each may do stands with what it may do it on.
+
+variable "project" { type = string }
+variable "service" { type = string }
+
+locals {
+  accounts = {
+    all       = var.service
+    api       = "${var.service}-api"
+    publisher = "${var.service}-publisher"
+    projector = "${var.service}-projector"
+    migrate   = "${var.service}-migrate"
+    scheduler = "${var.service}-scheduler"
+  }
+}
+
+resource "google_service_account" "this" {
+  for_each     = local.accounts
+  project      = var.project
+  account_id   = each.value
+  display_name = each.value
+}
+
+output "emails" {
+  value = { for role, account in google_service_account.this : role => account.email }
+}
+
+output "members" {
+  value = { for role, account in google_service_account.this : role => "serviceAccount:${account.email}" }
+}

@@ -1,0 +1,4 @@
+output "url" {
+  description = "Where the service answers those who may call it."
+  value       = module.run.url
+}

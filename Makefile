@@ -20,9 +20,15 @@ run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, 
 test: ## Run the tests. They start what they need.
 	go test ./...
 
+.PHONY: test-pooler
+test-pooler: ## Run the tests that use PostgreSQL once more, through PgBouncer in transaction mode.
+	STORETEST_POOLER=1 go test -shuffle=on ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server
+
 .PHONY: check
-check: drift lint breaking verify build ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
+	cd bench && go vet ./... && go test ./report
+	$(MAKE) --no-print-directory test-pooler chaos
 	@echo 'make check: OK'
 
 .PHONY: generate
@@ -78,6 +84,42 @@ bench: ## Measure. The results go to bench.txt too, for benchstat.
 	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 
+.PHONY: bench-peers
+bench-peers: ## Measure beside peers, for 10 minutes (all of it: PROFILE=long), and renew tables and plots.
+	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
+	$(MAKE) --no-print-directory bench-plots
+
+.PHONY: bench-plots
+bench-plots: ## Make the tables and plots in docs anew from bench/results.txt.
+	cd bench && go run ./report -in results.txt -doc ../docs/performance.md -img ../docs/img
+
+.PHONY: chaos
+chaos: ## Break everything around the service, and check every promise (for an hour: PROFILE=long; again: SEED=N).
+	go run ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
 .PHONY: image
-image: ## Build the container image.
-	docker build --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
+image: ## Build the container image, reproducibly and without Docker; docker load takes it.
+	go run -C deploy/image . --source=$(CURDIR) --version=$(VERSION) --output=$(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)
+	@echo 'docker load -i $(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)'
+
+.PHONY: deploy-test
+deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
+	DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploy/deploytest
+
+.PHONY: deploy-check
+deploy-check: ## Test the image, the Terraform files and the list of licenses.
+	cd deploy/image && go vet ./... && go test ./...
+	cd deploy/terraform/check && go vet ./... && go test ./...
+	cd deploy/licenses && go vet ./... && go test ./...
+
+.PHONY: licenses
+licenses: ## Renew the list of modules and their licenses, docs/licenses.md.
+	go run -C deploy/licenses . --source=$(CURDIR) > docs/licenses.md.new && mv docs/licenses.md.new docs/licenses.md
+
+.PHONY: secrets
+secrets: ## Look for secrets in the tree.
+	go tool -modfile=deploy/tools/go.mod gitleaks dir . --no-banner --redact --verbose
+
+.PHONY: vulns
+vulns: ## Ask the Go vulnerability database, over the network, about what we link.
+	go tool -modfile=deploy/tools/go.mod govulncheck ./...

@@ -334,7 +334,7 @@ func TestStack(t *testing.T) {
 		if code := s.end(t); code != 1 {
 			t.Errorf("exit code after the server was killed: %d, want 1", code)
 		}
-		for _, want := range []string{"the server ended by itself (signal: killed)", "server: started"} {
+		for _, want := range []string{"the server ended by itself (signal: killed)", "server: request"} {
 			if !strings.Contains(s.stderr.String(), want) {
 				t.Errorf("after the server was killed it says %q, want: %s", &s.stderr, want)
 			}

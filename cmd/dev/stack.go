@@ -295,11 +295,13 @@ func (s *stack) build(ctx context.Context) error {
 func (s *stack) binary() string { return filepath.Join(s.state, "bin", "server") }
 func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
 
-// environment is the server's: ours, but for what we decide.
+// environment is the server's: ours, but for what we decide. Whoever reaches the
+// port may do anything.
 func (s *stack) environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
 	return append(slices.Clone(s.environ),
 		"PORT="+port,
+		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
 		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=", "MIGRATE_DATABASE_URL=",
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project,
 		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)

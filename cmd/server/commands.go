@@ -37,7 +37,7 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 // drain publishes everything that is pending and not blocked. Lanes that a
 // publisher which died has leased are waited for.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	database, err := openDatabase(ctx, cfg)
+	database, err := openDatabase(ctx, cfg, nil)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg)
+	database, err := openDatabase(ctx, cfg, nil)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) er
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg)
+	database, err := openDatabase(ctx, cfg, nil)
 	if err != nil {
 		return err
 	}

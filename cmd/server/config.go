@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/telemetry"
 )
 
 // The roles a process can have.
@@ -35,6 +37,13 @@ type config struct {
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
+	Environment string        `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, which sets K_SERVICE, else development"`
+	Auth        string        `env:"AUTH" envDefault:"off" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production)"`
+	Issuer      string        `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
+	Audiences   []string      `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
+	PolicyFile  string        `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
+	AuthLeeway  time.Duration `env:"AUTH_LEEWAY" envDefault:"30s" help:"how far the clocks of the issuer and of this machine may be apart"`
+
 	DatabaseURL        string        `env:"DATABASE_URL" help:"PostgreSQL, the command side; required"`
 	CatalogDatabaseURL string        `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	MigrateDatabaseURL string        `env:"MIGRATE_DATABASE_URL" help:"PostgreSQL for migrate, a direct connection of the owner; default: DATABASE_URL"`
@@ -46,9 +55,20 @@ type config struct {
 	PubSubSubscription string `env:"PUBSUB_SUBSCRIPTION" envDefault:"video.events.catalog" help:"subscription that the projector receives from"`
 	PubSubEndpoint     string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
-	Drain           time.Duration `env:"SERVER_DRAIN_TIMEOUT" envDefault:"4500ms" help:"how long requests in flight may take after SIGTERM"`
-	MaxWait         time.Duration `env:"SERVER_MAX_WAIT" envDefault:"10s" help:"how long GetCatalogEntry waits for min_version at most"`
-	MaxStreams      int           `env:"SERVER_MAX_STREAMS" envDefault:"250" help:"concurrent requests per HTTP/2 connection; at least the concurrency of Cloud Run"`
+	Drain      time.Duration `env:"SERVER_DRAIN_TIMEOUT" envDefault:"4500ms" help:"how long requests in flight may take after SIGTERM"`
+	MaxWait    time.Duration `env:"SERVER_MAX_WAIT" envDefault:"10s" help:"how long GetCatalogEntry waits for min_version at most"`
+	MaxStreams int           `env:"SERVER_MAX_STREAMS" envDefault:"250" help:"concurrent requests per HTTP/2 connection; at least the concurrency of Cloud Run"`
+
+	CallTimeout     time.Duration `env:"SERVER_CALL_TIMEOUT" envDefault:"30s" help:"how long a call may take, whatever deadline its caller sets; more than SERVER_MAX_WAIT"`
+	StreamLifetime  time.Duration `env:"SERVER_STREAM_LIFETIME" envDefault:"30m" help:"how long a stream may last before its client has to call again, and is looked at again"`
+	MaxRequestBytes int           `env:"SERVER_MAX_REQUEST_BYTES" envDefault:"262144" help:"size of the largest request"`
+	MaxCalls        int           `env:"SERVER_MAX_CALLS" envDefault:"1000" help:"calls at a time, and half as many streams; more are refused"`
+	MaxConnections  int           `env:"SERVER_MAX_CONNECTIONS" envDefault:"20000" help:"connections at a time; more wait"`
+	CallerRate      int           `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
+	CallerBurst     int           `env:"SERVER_CALLER_BURST" envDefault:"200" help:"calls at once per caller"`
+	Callers         int           `env:"SERVER_CALLERS" envDefault:"10000" help:"callers whose rate is remembered"`
+	TrustedProxies  int           `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
+
 	RequestTimeout  time.Duration `env:"OUTBOX_REQUEST_TIMEOUT" envDefault:"4s" help:"how long one publish request is tried"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, and while they are pending"`
 
@@ -72,6 +92,12 @@ type config struct {
 	ConsumerStreams        int           `env:"CONSUMER_STREAMS" envDefault:"1" help:"StreamingPull streams"`
 	ConsumerStopTimeout    time.Duration `env:"CONSUMER_STOP_TIMEOUT" envDefault:"2500ms" help:"how long messages in hand may take once the process stops"`
 	InboxRetention         time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered; more than the topic or the subscription retains messages"`
+
+	TelemetryAddr   string        `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
+	TracesEndpoint  string        `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
+	TraceRatio      float64       `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
+	MetricsEndpoint string        `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
+	MetricsInterval time.Duration `env:"TELEMETRY_METRICS_INTERVAL" envDefault:"1m" help:"how often metrics are sent"`
 }
 
 // stopBudget is what Cloud Run gives between SIGTERM and SIGKILL
@@ -99,6 +125,7 @@ func readConfig(command string, environ []string) (config, error) {
 	}
 	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
 	cfg.MigrateDatabaseURL = cmp.Or(cfg.MigrateDatabaseURL, cfg.DatabaseURL)
+	cfg.onCloudRun(variables["K_SERVICE"] != "") // https://cloud.google.com/run/docs/container-contract#env-vars
 	unread := errs
 	for _, err := range cfg.check(command) {
 		// What could not be read has the zero value, about which there is nothing to say.
@@ -152,6 +179,8 @@ func kindName(t reflect.Type) string {
 		return "duration such as 10s or 5m"
 	case reflect.TypeFor[slog.Level]():
 		return "level: DEBUG, INFO, WARN or ERROR"
+	case reflect.TypeFor[float64]():
+		return "number such as 0.01"
 	default:
 		return "whole number"
 	}
@@ -190,6 +219,9 @@ func (c config) check(command string) []error {
 		value int64
 	}{
 		{"DATABASE_MAX_CONNS", int64(c.DatabaseMaxConns)}, {"DATABASE_WAIT", int64(c.DatabaseWait)},
+		{"AUTH_LEEWAY", int64(c.AuthLeeway)}, {"SERVER_CALL_TIMEOUT", int64(c.CallTimeout)}, {"SERVER_STREAM_LIFETIME", int64(c.StreamLifetime)},
+		{"SERVER_MAX_REQUEST_BYTES", int64(c.MaxRequestBytes)}, {"SERVER_MAX_CALLS", int64(c.MaxCalls)}, {"SERVER_MAX_CONNECTIONS", int64(c.MaxConnections)},
+		{"SERVER_CALLER_BURST", int64(c.CallerBurst)}, {"SERVER_CALLERS", int64(c.Callers)},
 		{"SERVER_DRAIN_TIMEOUT", int64(c.Drain)}, {"SERVER_MAX_WAIT", int64(c.MaxWait)}, {"SERVER_MAX_STREAMS", int64(c.MaxStreams)},
 		{"OUTBOX_REQUEST_TIMEOUT", int64(c.RequestTimeout)}, {"OUTBOX_WORKERS", int64(c.OutboxWorkers)}, {"OUTBOX_BATCH", int64(c.OutboxBatch)},
 		{"OUTBOX_LEASE", int64(c.OutboxLease)}, {"OUTBOX_PUBLISH_TIMEOUT", int64(c.OutboxPublishTimeout)},
@@ -199,7 +231,7 @@ func (c config) check(command string) []error {
 		{"CONSUMER_BATCH_SIZE", int64(c.ConsumerBatchSize)}, {"CONSUMER_BATCH_DELAY", int64(c.ConsumerBatchDelay)},
 		{"CONSUMER_WORKERS", int64(c.ConsumerWorkers)}, {"CONSUMER_MAX_OUTSTANDING", int64(c.ConsumerMaxOutstanding)},
 		{"CONSUMER_MAX_OUTSTANDING_BYTES", int64(c.ConsumerMaxBytes)}, {"CONSUMER_STREAMS", int64(c.ConsumerStreams)},
-		{"CONSUMER_STOP_TIMEOUT", int64(c.ConsumerStopTimeout)},
+		{"CONSUMER_STOP_TIMEOUT", int64(c.ConsumerStopTimeout)}, {"TELEMETRY_METRICS_INTERVAL", int64(c.MetricsInterval)},
 	} {
 		if f.value <= 0 {
 			wrong("%s must be more than 0", f.name)
@@ -213,6 +245,9 @@ func (c config) check(command string) []error {
 			wrong("%s must be at least 24h", f.name)
 		}
 	}
+	if command == "serve" {
+		errs = append(errs, c.checkCallers()...)
+	}
 
 	if c.OutboxPublishTimeout >= c.OutboxLease/2 {
 		wrong("OUTBOX_PUBLISH_TIMEOUT (%s) must be less than half of OUTBOX_LEASE (%s)", c.OutboxPublishTimeout, c.OutboxLease)
@@ -223,8 +258,21 @@ func (c config) check(command string) []error {
 	if c.OutboxRetryMin > c.OutboxRetryMax {
 		wrong("OUTBOX_RETRY_MIN (%s) must not exceed OUTBOX_RETRY_MAX (%s)", c.OutboxRetryMin, c.OutboxRetryMax)
 	}
-	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout) + closeTimeout; stop >= stopBudget {
-		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT plus %s is %s, it must be less than %s", closeTimeout, stop, stopBudget)
+	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout) + closeTimeout + flushTimeout; stop >= stopBudget {
+		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT plus %s is %s, it must be less than %s", closeTimeout+flushTimeout, stop, stopBudget)
+	}
+	for _, f := range []struct{ name, value string }{{"TELEMETRY_TRACES_ENDPOINT", c.TracesEndpoint}, {"TELEMETRY_METRICS_ENDPOINT", c.MetricsEndpoint}} {
+		if err := telemetry.CheckEndpoint(f.value); err != nil {
+			wrong("%s %w", f.name, err)
+		}
+	}
+	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // nor NaN
+		wrong("TELEMETRY_TRACE_RATIO must be between 0 and 1")
+	}
+	if c.TelemetryAddr != "" {
+		if _, _, err := net.SplitHostPort(c.TelemetryAddr); err != nil {
+			wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
+		}
 	}
 	if need := c.connections(); command == "serve" && c.DatabaseMaxConns < need {
 		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, and 2 for everything else", c.DatabaseMaxConns, need)
@@ -273,6 +321,15 @@ func (c config) consumer() consumer.Config {
 func (c config) server() server.Config {
 	return server.Config{
 		DrainTimeout: c.Drain, MaxWait: c.MaxWait, MaxConcurrentStreams: c.MaxStreams,
+		CallTimeout: c.CallTimeout, StreamLifetime: c.StreamLifetime, MaxReceive: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections,
+	}
+}
+
+func (c config) telemetry() telemetry.Config {
+	return telemetry.Config{
+		Service: "videocatalog", Version: version, Project: c.PubSubProject,
+		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
+		MetricsEndpoint: c.MetricsEndpoint, MetricsInterval: c.MetricsInterval, Prometheus: c.TelemetryAddr != "",
 	}
 }
 

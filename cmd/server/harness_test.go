@@ -47,9 +47,10 @@ const project = "test-project"
 
 // stack is what a server needs: a database with the schema, and Pub/Sub.
 type stack struct {
-	url    string
-	pool   *pgxpool.Pool // for the test itself
-	pubsub *localbroker.Server
+	url        string
+	migrateURL string        // the same database, without the pooler that may be between
+	pool       *pgxpool.Pool // for the test itself
+	pubsub     *localbroker.Server
 }
 
 func newStack(t testing.TB) *stack {
@@ -72,12 +73,14 @@ func newStack(t testing.TB) *stack {
 		t.Fatal(err)
 	}
 	pool := storetest.Pool(t, 4)
-	return &stack{url: pool.Config().ConnString(), pool: pool, pubsub: broker}
+	target := pool.Config().ConnString()
+	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: broker}
 }
 
 func (s *stack) environ(extra ...string) []string {
 	return append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "DATABASE_URL=" + s.url,
+		"MIGRATE_DATABASE_URL=" + s.migrateURL,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)
 }

@@ -8,10 +8,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"example.com/videocatalog/internal/telemetry"
 )
 
 // version is set by the linker.
@@ -42,10 +45,12 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	log := newLogger(stderr, cfg.LogLevel)
+	level := new(slog.LevelVar)
+	level.Set(cfg.LogLevel)
+	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
 	switch words := strings.Join(append([]string{command}, args...), " "); {
 	case words == "serve":
-		return serve(ctx, cfg, log)
+		return serve(ctx, cfg, level, log)
 	case words == "migrate":
 		return migrate(ctx, cfg, stdout, log)
 	case words == "drain":

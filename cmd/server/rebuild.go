@@ -24,7 +24,7 @@ import (
 // missed. The version of each row makes the overlap harmless. A crash leaves
 // the rows written so far; run it again.
 func rebuild(ctx context.Context, cfg config, target string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg)
+	database, err := openDatabase(ctx, cfg, nil)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/otel"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -21,6 +21,7 @@ import (
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry"
 )
 
 // serve runs the roles of this process until ctx ends.
@@ -31,13 +32,19 @@ import (
 // published. Then the loops finish what they have in hand. check keeps the sum
 // of their budgets below what Cloud Run allows. A crash at any point loses
 // nothing: what is not settled is in PostgreSQL or with the broker.
-func serve(ctx context.Context, cfg config, log *slog.Logger) error {
-	meter := otel.Meter("example.com/videocatalog")
-	database, err := openDatabase(ctx, cfg)
+func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logger) error {
+	tel, err := telemetry.Start(ctx, cfg.telemetry(), log)
 	if err != nil {
 		return err
 	}
-	defer database.close()
+	database, err := openDatabase(ctx, cfg, tel.QueryTracer())
+	defer func() {
+		closeTelemetry(ctx, tel, log) // the last look at the metrics is one at the database
+		database.close()
+	}()
+	if err != nil {
+		return err
+	}
 
 	var publisher *outbox.Publisher
 	// The publisher needs the store, and the store tells the publisher of commits.
@@ -47,6 +54,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 		}
 	})
 	catalog := store.NewCatalog(database.catalog)
+	if err := observeStores(cfg, tel, database, videos, catalog); err != nil {
+		return err
+	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
 		// Before the first write: after a long stop today's partition may be missing.
 		if _, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention); err != nil {
@@ -62,21 +72,41 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 		defer client.Close()
 	}
 	var projector *consumer.Projector
-	deps := server.Deps{Ready: database.ping, Log: log}
+	deps := server.Deps{Ready: database.ping, Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
 	if cfg.has(rolePublisher) {
 		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
 		defer closeTopic(topic)
-		if publisher, err = outbox.New(videos, topic, cfg.outbox(), log, meter); err != nil {
+		outboxConfig := cfg.outbox()
+		outboxConfig.Tracing = tel.Tracing
+		if publisher, err = outbox.New(videos, topic, outboxConfig, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
 	if cfg.has(roleProjector) {
-		if projector, err = consumer.New(cfg.consumer(), client.Subscriber(cfg.PubSubSubscription), catalog, log, meter); err != nil {
+		consumerConfig := cfg.consumer()
+		consumerConfig.Tracing = tel.Tracing
+		if projector, err = consumer.New(consumerConfig, client.Subscriber(cfg.PubSubSubscription), catalog, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
 	if cfg.has(roleAPI) {
 		deps.Videos, deps.Catalog, deps.Changes = videos, catalog, catalog
+	}
+	outboxMaintenance, inboxMaintenance := maintenanceLoop("outbox"), maintenanceLoop("inbox")
+	deps.Live = live(publisher, projector, outboxMaintenance, inboxMaintenance)
+	private, err := listenPrivate(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if private != nil {
+		defer private.Close()
+	}
+	gate, verifier, err := cfg.callers(log)
+	if err != nil {
+		return err
+	}
+	if gate != nil {
+		deps.Admit = gate.Admit
 	}
 	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", cfg.Port))
 	if err != nil {
@@ -87,22 +117,30 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 		return errors.Join(err, deps.Listener.Close())
 	}
 
-	log.InfoContext(ctx, "server: started", "version", version, "roles", cfg.Roles, "addr", deps.Listener.Addr().String())
+	log.InfoContext(ctx, "server: started", "version", version, "roles", cfg.Roles, "auth", cfg.Auth, "addr", deps.Listener.Addr().String())
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer stopLoops() // not before the last request is answered
 		return srv.Run(ctx)
 	})
+	if private != nil {
+		g.Go(func() error { return servePrivate(loops, private, cfg, tel, videos, level, log) })
+	}
+	if verifier != nil {
+		g.Go(func() error { return verifier.Run(loops) })
+	}
 	if publisher != nil {
 		g.Go(func() error { return publisher.Run(loops) })
 	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
-		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log) })
+		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log, outboxMaintenance) })
 	}
 	if projector != nil {
 		g.Go(func() error { return projector.Run(loops) })
-		g.Go(func() error { return maintainInbox(ctx, catalog, cfg.ConsumerName, cfg.InboxRetention, log) })
+		g.Go(func() error {
+			return maintainInbox(ctx, catalog, cfg.ConsumerName, cfg.InboxRetention, log, inboxMaintenance)
+		})
 	}
 	return g.Wait()
 }
@@ -111,8 +149,9 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) error {
 type database struct{ video, catalog *pgxpool.Pool }
 
 // openDatabase connects to both sides, waits for them a while, and refuses a
-// schema that is older than this build needs.
-func openDatabase(ctx context.Context, cfg config) (d database, err error) {
+// schema that is older than this build needs. tracer sees every statement; it
+// may be nil.
+func openDatabase(ctx context.Context, cfg config, tracer pgx.QueryTracer) (d database, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
 	defer cancel()
 	defer func() {
@@ -120,18 +159,18 @@ func openDatabase(ctx context.Context, cfg config) (d database, err error) {
 			d.close()
 		}
 	}()
-	if d.video, err = openPool(ctx, "DATABASE_URL", cfg.DatabaseURL, cfg.DatabaseMaxConns); err != nil {
+	if d.video, err = openPool(ctx, "DATABASE_URL", cfg.DatabaseURL, cfg.DatabaseMaxConns, tracer); err != nil {
 		return d, err
 	}
 	d.catalog = d.video
 	if cfg.CatalogDatabaseURL != cfg.DatabaseURL {
-		d.catalog, err = openPool(ctx, "CATALOG_DATABASE_URL", cfg.CatalogDatabaseURL, cfg.DatabaseMaxConns)
+		d.catalog, err = openPool(ctx, "CATALOG_DATABASE_URL", cfg.CatalogDatabaseURL, cfg.DatabaseMaxConns, tracer)
 	}
 	return d, err
 }
 
-func openPool(ctx context.Context, setting, url string, maxConns int32) (*pgxpool.Pool, error) {
-	pool, err := db.Open(ctx, url, maxConns)
+func openPool(ctx context.Context, setting, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
+	pool, err := db.Open(ctx, url, maxConns, tracer)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}

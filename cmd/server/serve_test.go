@@ -333,6 +333,14 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "it must be less than 10s",
 			"DATABASE_MAX_CONNS (3) must be at least 10", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
 		}},
+		{"telemetry", []string{
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5", "TELEMETRY_METRICS_INTERVAL=0s",
+		}, []string{
+			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
+			"TELEMETRY_TRACE_RATIO must be between 0 and 1", "TELEMETRY_METRICS_INTERVAL must be more than 0",
+		}},
+		{"no number", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -344,6 +352,9 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("readConfig() = %v, want in it %q", err, want)
 				}
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("readConfig() = %v tells a secret", err)
 			}
 			if got := strings.Count(err.Error(), "\n"); got != len(test.want) {
 				t.Errorf("readConfig() tells %d mistakes, want %d:\n%v", got, len(test.want), err)
@@ -378,7 +389,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openPool(ctx, "DATABASE_URL", "postgres://u:secret@h:port/d", 1)
+	_, err = openPool(ctx, "DATABASE_URL", "postgres://u:secret@h:port/d", 1, nil)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("openPool() = %v, want an error without the password", err)
 	}

@@ -27,14 +27,21 @@ const root = "../.."
 var imports = map[string][]string{
 	"api":                      {"api"},
 	"internal/domain":          {},
+	"internal/auth":            {},
 	"internal/event":           {"internal/domain", "api"},
 	"internal/store":           {"internal/domain", "internal/event", "internal/store/internal/sqlcgen"},
 	"internal/server":          {"internal/domain", "api"},
-	"internal/outbox":          {"internal/event"},
-	"internal/consumer":        {"internal/domain", "internal/event"},
+	"internal/outbox":          {"internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/consumer":        {"internal/domain", "internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/telemetry":       {},
+	"internal/failpoint":       {},
+	"internal/chaos":           {"api", "internal/failpoint", "internal/localbroker", "internal/localpg", "pubsublocal"},
+	"cmd/chaos":                {"internal/chaos"},
 	"cmd/server":               {"."},
 	"cmd/dev":                  {"."},
-	"internal/store/storetest": {"db", "internal/localpg"},
+	"deploy/smoke":             {"api"},
+	"internal/store/storetest": {"db", "internal/localbouncer", "internal/localpg"},
+	"internal/localbouncer":    {"internal/localpg"},
 	"internal/localbroker":     {"pubsublocal"},
 	"pubsublocal":              {},
 	"pubsublocal/conformance":  {},
@@ -44,8 +51,8 @@ var imports = map[string][]string{
 // localStack is what stands in for the platform, and who may import it outside
 // of tests.
 var (
-	localStack      = []string{"internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
-	localStackUsers = []string{"cmd/dev", "cmd/pubsublocal", "internal/localbroker", "internal/store/storetest"}
+	localStack      = []string{"internal/chaos", "internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
+	localStackUsers = []string{"cmd/chaos", "cmd/dev", "cmd/pubsublocal", "internal/chaos", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the

@@ -8,7 +8,11 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/failpoint"
+	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // collect makes batches out of what the callbacks submit. A batch goes to a
@@ -46,11 +50,13 @@ func (r *run) collect() {
 }
 
 // apply is a worker: it gives every delivery of its batches a verdict.
-func (r *run) apply() {
+func (r *run) apply(loop *heartbeat.Loop) {
+	defer loop.Rest()
 	for {
+		loop.Rest()
 		select {
 		case batch := <-r.batches:
-			r.applyBatch(batch)
+			r.applyBatch(batch, loop)
 		case <-r.work.Done():
 			return
 		}
@@ -59,7 +65,7 @@ func (r *run) apply() {
 
 // applyBatch projects what is new together, and whatever was refused before, or
 // belongs into the quarantine, one by one, so that it harms nothing else.
-func (r *run) applyBatch(batch []*delivery) {
+func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	var together, alone []*delivery
 	for _, d := range batch {
 		if d.reason == "" && d.failures == 0 {
@@ -72,35 +78,40 @@ func (r *run) applyBatch(batch []*delivery) {
 		alone, together = append(together, alone...), nil
 	}
 	if len(together) > 0 {
-		if err := r.project(together); err != nil {
+		if err := r.project(together, loop); err != nil {
 			r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(together), "err", err)
 			alone = append(together, alone...)
 		}
 	}
 	for _, d := range alone {
 		if d.reason != "" {
-			r.quarantine(d)
-		} else if err := r.project([]*delivery{d}); err != nil {
-			r.refused(d, err)
+			r.quarantine(d, loop)
+		} else if err := r.project([]*delivery{d}, loop); err != nil {
+			r.refused(d, err, loop)
 		}
 	}
 }
 
 // project applies deliveries in one transaction and gives them their verdict,
 // unless it answers an error: then the store has refused them.
-func (r *run) project(deliveries []*delivery) error {
+func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	events := make([]domain.Event, len(deliveries))
 	for i, d := range deliveries {
 		events[i] = d.event
 	}
 	var outcomes []domain.Outcome
-	err := r.persist(func(ctx context.Context) (err error) {
+	span, end := r.beginBatch(deliveries)
+	err := r.persist(loop, func(ctx context.Context) (err error) {
+		if span != nil {
+			ctx = trace.ContextWithSpan(ctx, span)
+		}
 		outcomes, err = r.store.Project(ctx, r.cfg.Consumer, events)
 		if err == nil && len(outcomes) != len(events) {
 			err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
 		}
 		return err
 	})
+	end(err)
 	if errors.Is(err, errGivenBack) {
 		giveBack(deliveries)
 		return nil
@@ -109,10 +120,11 @@ func (r *run) project(deliveries []*delivery) error {
 		return err
 	}
 	// A crash from here on: all of it comes again, as duplicates.
-	r.metrics.projected(r.work, events, outcomes)
+	failpoint.Hit(failpoint.ConsumerCommitted)
+	r.metrics.projected(r.work, deliveries, outcomes)
 	for i, d := range deliveries {
 		if outcomes[i] == domain.AppliedAfterGap {
-			r.log.WarnContext(r.work, "consumer: event applied, but one before it was not seen", d.with("version", d.event.Video.Version)...)
+			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.event.Video.Version)...)
 		}
 		d.verdict <- settled
 	}
@@ -120,7 +132,7 @@ func (r *run) project(deliveries []*delivery) error {
 }
 
 // refused gives the verdict on an event that the store has refused alone.
-func (r *run) refused(d *delivery, err error) {
+func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	d.failures++
 	if d.failures < r.cfg.MaxAttempts {
 		r.log.WarnContext(r.work, "consumer: event refused, trying again", d.with("attempts", d.failures, "err", err)...)
@@ -128,13 +140,13 @@ func (r *run) refused(d *delivery, err error) {
 		return
 	}
 	d.reason = fmt.Sprintf("refused %d times: %v", d.failures, err)
-	r.quarantine(d)
+	r.quarantine(d, loop)
 }
 
 // quarantine sets a message aside and gives the verdict on it. One that cannot
 // be set aside is tried again for as long as it takes: it must not get lost.
-func (r *run) quarantine(d *delivery) {
-	err := r.persist(func(ctx context.Context) error {
+func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
+	err := r.persist(loop, func(ctx context.Context) error {
 		return r.store.Quarantine(ctx, r.cfg.Consumer, d.quarantined())
 	})
 	switch {
@@ -146,7 +158,7 @@ func (r *run) quarantine(d *delivery) {
 		d.verdict <- retried
 	default:
 		r.metrics.quarantined(r.work)
-		r.log.ErrorContext(r.work, "consumer: message quarantined", d.with("reason", d.reason)...)
+		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("reason", d.reason)...)
 		d.verdict <- settled
 	}
 }
@@ -157,8 +169,9 @@ var errGivenBack = errors.New("stopped")
 // persist calls the store until it answers. While the database is away it
 // waits, as long as the projector is not stopped; any other error is the
 // store's answer.
-func (r *run) persist(call func(ctx context.Context) error) error {
+func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
 	for failures := 0; ; failures++ {
+		loop.Beat()
 		err := r.guard(func() error {
 			ctx, cancel := context.WithTimeout(r.work, r.cfg.TransactionTimeout)
 			defer cancel()

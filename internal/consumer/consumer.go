@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
@@ -96,6 +97,8 @@ type Config struct {
 	// StopTimeout is how long Run goes on after its context has ended; default
 	// 5 s. At four fifths of it, what is still not committed is given back.
 	StopTimeout time.Duration
+	// Tracing makes the spans of messages whose trace is sampled; nil: none.
+	Tracing trace.TracerProvider
 }
 
 func (c Config) withDefaults() Config {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
@@ -18,6 +19,7 @@ type delivery struct {
 	reason   string // why it belongs into the quarantine; empty: it does not
 	failures int    // how often the store refused it, alone
 	verdict  chan verdict
+	span     trace.Span // nil: its trace is not sampled
 }
 
 // verdict is what shall become of a delivery.
@@ -41,12 +43,16 @@ const (
 // what is in hand then shall be finished.
 func (r *run) handle(_ context.Context, msg *pubsub.Message) {
 	start := time.Now()
+	r.metrics.received(r.work)
+	defer r.metrics.left(r.work)
 	d := r.decode(msg)
+	r.begin(d)
 	for {
 		switch r.submit(d) {
 		case settled:
 			r.ack(d)
-			r.metrics.handled(r.work, time.Since(start))
+			r.metrics.handled(d.traced(r.work), time.Since(start))
+			d.end("settled")
 			return
 		case retried:
 			if sleep(r.stopping, backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)) {
@@ -56,6 +62,7 @@ func (r *run) handle(_ context.Context, msg *pubsub.Message) {
 		}
 		msg.Nack()
 		r.metrics.nacked(r.work)
+		d.end("given_back")
 		return
 	}
 }

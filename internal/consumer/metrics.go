@@ -19,9 +19,12 @@ type metrics struct {
 	unknownTypes metric.Int64Counter
 	failures     metric.Int64Counter
 	ackFailures  metric.Int64Counter
+	acks         metric.Int64Counter
 	nacks        metric.Int64Counter
+	inHand       metric.Int64UpDownCounter
 	batchSize    metric.Int64Histogram
 	duration     metric.Float64Histogram
+	delay        metric.Float64Histogram
 	lag          metric.Float64Histogram
 }
 
@@ -61,7 +64,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		meter = noop.Meter{}
 	}
 	var m metrics
-	var errs [8]error
+	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Messages settled, by outcome: applied, applied_after_gap, stale, duplicate, quarantined."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
@@ -70,6 +73,12 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 		metric.WithDescription("Failures, by error.type: the database was unavailable, the store refused, a panic, the subscription could not be received from."))
 	m.ackFailures, errs[3] = meter.Int64Counter("consumer.ack_failures", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages whose ack the broker did not confirm, under exactly-once delivery."))
+	m.acks, errs[8] = meter.Int64Counter("consumer.acks", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages acknowledged. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
+	m.inHand, errs[9] = meter.Int64UpDownCounter("consumer.messages", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages in hand: received and not yet settled."))
+	m.delay, errs[10] = meter.Float64Histogram("consumer.delivery.delay", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From when the broker took an event until it was applied."))
 	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages given back to the broker, which happens only at shutdown."))
 	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
@@ -85,26 +94,35 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	return &m, nil
 }
 
-func (m *metrics) projected(ctx context.Context, events []domain.Event, got []domain.Outcome) {
-	m.batchSize.Record(ctx, int64(len(events)))
-	for i, e := range events {
+func (m *metrics) projected(ctx context.Context, deliveries []*delivery, got []domain.Outcome) {
+	m.batchSize.Record(ctx, int64(len(deliveries)))
+	for i, d := range deliveries {
 		option, ok := outcomes[got[i]]
 		if !ok {
 			option = outcomeUnknown
 		}
 		m.events.Add(ctx, 1, option)
-		if e.Type == "" {
+		if d.event.Type == "" {
 			m.unknownTypes.Add(ctx, 1)
 		}
 		if got[i] == domain.Applied || got[i] == domain.AppliedAfterGap {
-			m.lag.Record(ctx, time.Since(e.OccurredAt).Seconds())
+			traced := d.traced(ctx)
+			m.lag.Record(traced, time.Since(d.event.OccurredAt).Seconds())
+			m.delay.Record(traced, time.Since(d.msg.PublishTime).Seconds())
 		}
 	}
 }
 
 func (m *metrics) quarantined(ctx context.Context) { m.events.Add(ctx, 1, outcomeQuarantined) }
 
-func (m *metrics) handled(ctx context.Context, d time.Duration) { m.duration.Record(ctx, d.Seconds()) }
+func (m *metrics) received(ctx context.Context) { m.inHand.Add(ctx, 1) }
+
+func (m *metrics) left(ctx context.Context) { m.inHand.Add(ctx, -1) }
+
+func (m *metrics) handled(ctx context.Context, d time.Duration) {
+	m.acks.Add(ctx, 1)
+	m.duration.Record(ctx, d.Seconds())
+}
 
 func (m *metrics) failed(ctx context.Context, what metric.MeasurementOption) {
 	m.failures.Add(ctx, 1, what)

@@ -2,12 +2,16 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // Projector builds the catalog from events.
@@ -17,6 +21,8 @@ type Projector struct {
 	store   Store
 	log     *slog.Logger
 	metrics *metrics
+	tracer  trace.Tracer      // nil: none
+	loops   []*heartbeat.Loop // one per worker
 }
 
 // source is the part of a *pubsub.Subscriber that a projector uses.
@@ -40,8 +46,20 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 	if err != nil {
 		return nil, err
 	}
-	return &Projector{cfg: cfg.withDefaults(), source: source, store: store, log: log, metrics: m}, nil
+	p := &Projector{cfg: cfg.withDefaults(), source: source, store: store, log: log, metrics: m}
+	if cfg.Tracing != nil {
+		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
+	}
+	for i := range p.cfg.Workers {
+		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer: worker %d", i), p.cfg.TransactionTimeout+p.cfg.RetryMax))
+	}
+	return p, nil
 }
+
+// Stuck answers an error when a worker is in a call of the store for three times
+// as long as it may take: it will never come back, and the process should be
+// started anew. Calls that fail, because the database is away, come back.
+func (p *Projector) Stuck() error { return heartbeat.Check(p.loops...) }
 
 // run is what the goroutines of one Run share.
 type run struct {
@@ -78,8 +96,8 @@ func (p *Projector) Run(ctx context.Context) error {
 	}
 	var workers sync.WaitGroup
 	workers.Go(r.collect)
-	for range p.cfg.Workers {
-		workers.Go(r.apply)
+	for _, loop := range p.loops {
+		workers.Go(func() { r.apply(loop) })
 	}
 	received := make(chan struct{})
 	go func() {

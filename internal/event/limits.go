@@ -18,6 +18,9 @@ func (m Message) checkLimits() error {
 		return domain.Errorf(domain.Invalid, "the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
 	}
 	size := len(m.Payload) + len(m.AggregateID)
+	if m.Traceparent == "" { // it may still get one
+		size += len(AttrTraceparent) + traceparentBytes
+	}
 	for name, value := range m.Attributes() {
 		if len(value) > maxAttributeValueBytes {
 			return domain.Errorf(domain.Invalid, "the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)

@@ -36,6 +36,13 @@ func (b *breaker) allow(now time.Time) (batch int, wait time.Duration) {
 	}
 }
 
+// isOpen tells whether the broker was away when it was last asked.
+func (b *breaker) isOpen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failures > 0
+}
+
 // report says how a pass with an allowed batch went, and answers whether that
 // opened or closed the breaker. Only an answer of the broker closes it.
 func (b *breaker) report(now time.Time, batch int, result Result) (opened, closed bool) {

@@ -2,12 +2,15 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	"google.golang.org/grpc/status"
 
 	"example.com/videocatalog/internal/event"
 )
@@ -15,46 +18,109 @@ import (
 // metrics are the instruments of a publisher.
 type metrics struct {
 	events     metric.Int64Counter
+	attempts   metric.Int64Counter
+	failures   metric.Int64Counter
 	batch      metric.Int64Histogram
 	delay      metric.Float64Histogram
+	duration   metric.Float64Histogram
+	retry      metric.Float64Histogram
 	lostLeases metric.Int64Counter
 }
 
 var (
-	outcomePublished = metric.WithAttributes(attribute.String("outcome", "published"))
-	outcomeUnsettled = metric.WithAttributes(attribute.String("outcome", "unsettled"))
-	outcomeRefused   = metric.WithAttributes(attribute.String("outcome", "refused"))
-	outcomeUnknown   = metric.WithAttributes(attribute.String("outcome", "unknown"))
+	outcomePublished = outcome("published")
+	outcomeUnsettled = outcome("unsettled")
+	outcomeRefused   = outcome("refused")
+	outcomeUnknown   = outcome("unknown")
+
+	attemptFirst = attempt("first")
+	attemptRetry = attempt("retry")
 )
 
-func newMetrics(meter metric.Meter) (*metrics, error) {
+func outcome(name string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", name)))
+}
+
+func attempt(name string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("attempt", name)))
+}
+
+// seconds are bucket bounds; the default ones are meant for milliseconds.
+var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+
+// newMetrics makes the instruments; isOpen tells whether the breaker is open.
+func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	if meter == nil {
 		meter = noop.Meter{}
 	}
 	var m metrics
-	var err error
-	if m.events, err = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of passes, by what became of them: published, published but unsettled and therefore to be published again, refused by the broker, or unknown.")); err != nil {
-		return nil, fmt.Errorf("make instrument: %w", err)
-	}
-	if m.batch, err = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
-		metric.WithDescription("Events per pass that claimed a lane.")); err != nil {
-		return nil, fmt.Errorf("make instrument: %w", err)
-	}
-	if m.delay, err = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"),
-		metric.WithDescription("From when an event happened until the broker acknowledged it.")); err != nil {
-		return nil, fmt.Errorf("make instrument: %w", err)
-	}
-	if m.lostLeases, err = meter.Int64Counter("outbox.lost_leases", metric.WithUnit("{lease}"),
-		metric.WithDescription("Settlements that came after the lease was taken over.")); err != nil {
-		return nil, fmt.Errorf("make instrument: %w", err)
+	var errs [9]error
+	m.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
+		metric.WithDescription("Events of passes, by outcome: published, unsettled (published, and to be published again, because the lease was lost), refused by the broker, unknown."))
+	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
+		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of an event that it refused before."))
+	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
+		metric.WithDescription("Events that the broker did not acknowledge, by error.type: missing, oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
+	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
+		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
+		metric.WithDescription("Events per pass that claimed a lane."))
+	m.delay, errs[4] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From when an event happened until the broker acknowledged it."))
+	m.duration, errs[5] = meter.Float64Histogram("outbox.publish.duration", metric.WithUnit("s"), seconds,
+		metric.WithDescription("From handing a message to the broker until its acknowledgement was read, which is done in order."))
+	m.retry, errs[6] = meter.Float64Histogram("outbox.retry.interval", metric.WithUnit("s"), seconds,
+		metric.WithDescription("Pauses before a refused event is tried again."))
+	m.lostLeases, errs[7] = meter.Int64Counter("outbox.lost_leases", metric.WithUnit("{lease}"),
+		metric.WithDescription("Settlements that the fence kept out, because they came after the lease was taken over."))
+	_, errs[8] = meter.Int64ObservableGauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
+		metric.WithDescription("1 while this process takes the broker for away and sends only probes, else 0."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			if isOpen() {
+				o.Observe(1)
+			} else {
+				o.Observe(0)
+			}
+			return nil
+		}))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
 	}
 	return &m, nil
 }
 
-func (m *metrics) published(ctx context.Context, e event.Message) {
-	m.delay.Record(ctx, time.Since(e.OccurredAt).Seconds())
+func (m *metrics) attempted(ctx context.Context, e event.Claimed) {
+	if e.Retry {
+		m.attempts.Add(ctx, 1, attemptRetry)
+	} else {
+		m.attempts.Add(ctx, 1, attemptFirst)
+	}
 }
+
+func (m *metrics) published(ctx context.Context, e event.Message, handed time.Time) {
+	m.delay.Record(ctx, time.Since(e.OccurredAt).Seconds())
+	m.duration.Record(ctx, time.Since(handed).Seconds())
+}
+
+func (m *metrics) failed(ctx context.Context, err error) {
+	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("error.type", errorType(err))))
+}
+
+// errorType is the class of a failure: one of a few, whatever the error says.
+func errorType(err error) string {
+	switch {
+	case errors.Is(err, errMissing):
+		return "missing"
+	case errors.Is(err, pubsub.ErrOversizedMessage):
+		return "oversized"
+	case errors.Is(err, errLeftOut), errors.Is(err, errNotSent), errors.As(err, new(pubsub.ErrPublishingPaused)):
+		return "not_sent"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return "unanswered"
+	}
+	return status.Code(err).String()
+}
+
+func (m *metrics) retrying(ctx context.Context, in time.Duration) { m.retry.Record(ctx, in.Seconds()) }
 
 func (m *metrics) pass(ctx context.Context, claim event.Claim, result Result, settled bool) {
 	m.batch.Record(ctx, int64(len(claim.Events)))

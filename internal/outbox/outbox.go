@@ -40,6 +40,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"example.com/videocatalog/internal/event"
 )
 
@@ -115,6 +117,8 @@ type Config struct {
 	// SettleTimeout bounds one attempt to settle, the last one at shutdown too;
 	// default 1 s.
 	SettleTimeout time.Duration
+	// Tracing makes the spans of events whose trace is sampled; nil: none.
+	Tracing trace.TracerProvider
 }
 
 func (c Config) withDefaults() Config {

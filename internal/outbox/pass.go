@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/failpoint"
 )
 
 // Result is what a pass did.
@@ -33,7 +34,8 @@ func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Ref
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	// Before the claim, so that by the clock of the database we stop earlier
 	// than we think.
-	deadline := time.Now().Add(p.cfg.PublishTimeout)
+	start := time.Now()
+	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
 	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.Lease)
 	cancel()
@@ -45,11 +47,16 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	if len(claim.Events) >= batch { // due retries come on top
 		p.Nudge() // there is more than one worker's work
 	}
-	receipts := p.publish(ctx, claim, deadline)
+	failpoint.Hit(failpoint.OutboxClaimed)
+	spans := passTrace{tracer: p.tracer}
+	spans.claimed(ctx, claim, start)
+	receipts := p.publish(ctx, claim, deadline, &spans)
+	failpoint.Hit(failpoint.OutboxHanded)
 	// A crash here, or anywhere before the settlement is committed, leaves
 	// events that were published and are still pending: they are published a
 	// second time.
-	result, settlement := p.collect(ctx, claim, receipts, deadline)
+	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
+	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)
 	return result, err
@@ -58,23 +65,32 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 // publish hands the events of a claim to the broker, in their order. Those
 // that it leaves out have no receipt: what comes when the pass is at its end,
 // and of an aggregate what is missing and all behind it.
-func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time) []Receipt {
-	receipts := make([]Receipt, len(claim.Events))
+func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time, spans *passTrace) []handed {
+	receipts := make([]handed, len(claim.Events))
 	missing := make(map[event.Aggregate]bool)
 	for i, e := range claim.Events {
 		// Checked before each, because a process can be stopped anywhere for
 		// longer than its lease.
-		if ctx.Err() != nil || time.Now().After(deadline) {
+		now := time.Now()
+		if ctx.Err() != nil || now.After(deadline) {
 			break
 		}
 		if e.Missing {
 			missing[e.Aggregate()] = true
 		}
 		if !missing[e.Aggregate()] {
-			receipts[i] = p.broker.Publish(e.Message)
+			p.metrics.attempted(ctx, e)
+			receipts[i] = handed{p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e)), now}
 		}
 	}
 	return receipts
+}
+
+// handed is what the broker was given: its receipt, and when that was. The zero
+// value says that it was not.
+type handed struct {
+	receipt Receipt
+	at      time.Time
 }
 
 var (
@@ -84,7 +100,7 @@ var (
 
 // collect waits for the answers and says what became of each event. The fate
 // of an aggregate is decided at its first event that is not acknowledged.
-func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []Receipt, deadline time.Time) (Result, event.Settlement) {
+func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	result := Result{Claimed: true}
@@ -98,7 +114,11 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []R
 			}
 			settlement.Tail = e.Seq
 		}
-		err := wait(ctx, e, receipts[i])
+		err := wait(ctx, e, receipts[i].receipt)
+		traced := spans.answered(ctx, i, err)
+		if err != nil {
+			p.metrics.failed(traced, err)
+		}
 		switch stopped[e.Aggregate()] {
 		case refused:
 			settlement.Aside = append(settlement.Aside, e.Seq)
@@ -111,7 +131,7 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []R
 		switch {
 		case err == nil:
 			result.Published++
-			p.metrics.published(ctx, e.Message)
+			p.metrics.published(traced, e.Message, receipts[i].at)
 			if e.Retry {
 				settlement.Retried = append(settlement.Retried, e.Seq)
 				settlement.Recovered = append(settlement.Recovered, e.Aggregate())
@@ -128,7 +148,7 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []R
 		default:
 			result.Unknown++
 			stopped[e.Aggregate()] = unknown
-			if result.err == nil && receipts[i] != nil {
+			if result.err == nil && receipts[i].receipt != nil {
 				result.err = err
 			}
 		}
@@ -155,6 +175,7 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 		failure.Park = true
 	} else {
 		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)
+		p.metrics.retrying(ctx, failure.RetryIn)
 	}
 	p.log.ErrorContext(ctx, "outbox: event refused", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version,
 		"attempts", attempts, "parked", failure.Park, "retry_in", failure.RetryIn, "err", cause)

@@ -251,9 +251,9 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 		if len(store.settled) != 1 {
 			t.Errorf("settled %d times, want once: an answer is an answer", len(store.settled))
 		}
-		want := map[string]int64{"published": 3}
+		want := map[string]int64{"published": 3, "outbox.publish.attempts": 3}
 		if !held {
-			want = map[string]int64{"unsettled": 3, "outbox.lost_leases": 1}
+			want = map[string]int64{"unsettled": 3, "outbox.publish.attempts": 3, "outbox.lost_leases": 1}
 		}
 		if diff := cmp.Diff(want, counters(t, reader)); diff != "" {
 			t.Errorf("held = %t: counters (-want +got):\n%s", held, diff)

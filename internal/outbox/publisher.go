@@ -3,12 +3,16 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // Publisher empties the outbox.
@@ -19,6 +23,9 @@ type Publisher struct {
 	log     *slog.Logger
 	metrics *metrics
 	breaker *breaker
+	tracer  trace.Tracer      // nil: none
+	loops   []*heartbeat.Loop // one per worker, which rests while it is idle
+	passes  *heartbeat.Loop   // of all workers: one of them looks every PollInterval
 
 	// wake has a token per worker that should look at the outbox now.
 	wake chan struct{}
@@ -36,13 +43,25 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	m, err := newMetrics(meter)
+	breaker := &breaker{max: cfg.ProbeInterval, batch: cfg.Batch}
+	m, err := newMetrics(meter, breaker.isOpen)
 	if err != nil {
 		return nil, err
 	}
+	var tracer trace.Tracer
+	if cfg.Tracing != nil {
+		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
+	}
+	// A pass ends with its lease, and one of the pauses comes on top.
+	interval := cfg.Lease + max(cfg.PollInterval, cfg.ProbeInterval, maxPause)
+	loops := make([]*heartbeat.Loop, cfg.Workers)
+	for i := range loops {
+		loops[i] = heartbeat.New(fmt.Sprintf("outbox: worker %d", i), interval)
+	}
 	return &Publisher{
-		store: store, broker: broker, cfg: cfg, log: log, metrics: m,
-		breaker: &breaker{max: cfg.ProbeInterval, batch: cfg.Batch},
+		store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, loops: loops,
+		passes:  heartbeat.New("outbox: any worker", interval),
+		breaker: breaker,
 		wake:    make(chan struct{}, cfg.Workers),
 		sentry:  make(chan struct{}, 1),
 		worked:  make(chan struct{}, 1),
@@ -67,12 +86,19 @@ func (p *Publisher) Run(ctx context.Context) error {
 	grace, cancel := p.grace(ctx)
 	defer cancel()
 	var workers sync.WaitGroup
-	for range p.cfg.Workers {
-		workers.Go(func() { p.work(ctx, grace) })
+	for _, loop := range p.loops {
+		workers.Go(func() { p.work(ctx, grace, loop) })
 	}
 	workers.Wait()
+	p.passes.Rest()
 	return nil
 }
+
+// Stuck answers an error when a worker is in a pass for three times as long as
+// it may take, or none has made a pass for as long: none ever will, and the
+// process should be started anew. Passes that fail, because the database or the
+// broker is away, are passes.
+func (p *Publisher) Stuck() error { return errors.Join(p.passes.Check(), heartbeat.Check(p.loops...)) }
 
 // grace answers a context that ends StopTimeout after ctx.
 func (p *Publisher) grace(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -106,9 +132,12 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 
 // work makes passes while there is work, and waits while there is none. Once
 // ctx is done it ends where it would wait, and when grace is over at the latest.
-func (p *Publisher) work(ctx, grace context.Context) {
+func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
+	defer loop.Rest()
 	failures, worked := 0, false
 	for grace.Err() == nil {
+		loop.Beat()
+		p.passes.Beat()
 		batch, wait := p.breaker.allow(time.Now())
 		if wait > 0 {
 			if ctx.Err() != nil {
@@ -133,32 +162,37 @@ func (p *Publisher) work(ctx, grace context.Context) {
 		switch {
 		case err != nil:
 			failures++
-			sleep(ctx, backoff(failures, minPause, 5*time.Second))
+			sleep(ctx, backoff(failures, minPause, maxPause))
 		case result.Claimed:
 			// Claim again until there is nothing: that is why a nudge may be
 			// lost while every worker is busy.
 			failures, worked = 0, true
 		default:
-			p.idle(ctx, worked)
+			p.idle(ctx, worked, loop)
 			failures, worked = 0, false
 		}
 	}
 }
 
-// minPause is the first pause of the sentry and of every back-off.
-const minPause = 5 * time.Millisecond
+const (
+	// minPause is the first pause of the sentry and of every back-off.
+	minPause = 5 * time.Millisecond
+	// maxPause is the longest pause after a pass that failed.
+	maxPause = 5 * time.Second
+)
 
 // idle waits until there may be work. One of the idle workers is the sentry,
 // which also watches the clock, so that an idle process makes one query per
 // PollInterval, whatever its workers are. After work the pause doubles from
 // minPause: an event of another process often follows the last one closely.
-func (p *Publisher) idle(ctx context.Context, worked bool) {
+func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop) {
 	if worked {
 		select {
 		case p.worked <- struct{}{}:
 		default: // the sentry does not know of the last time yet
 		}
 	}
+	loop.Rest()
 	select {
 	case <-ctx.Done():
 	case <-p.wake:

@@ -86,7 +86,7 @@ func newStorm(t testing.TB) *storm {
 // connect makes a pool like one of another process.
 func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	s.t.Helper()
-	pool, err := db.Open(s.t.Context(), s.url, maxConns)
+	pool, err := db.Open(s.t.Context(), s.url, maxConns, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ type catalogService struct {
 	catalogv1.UnimplementedCatalogServiceServer
 	store   CatalogStore
 	changes Changes
+	metrics *catalogMetrics
 	maxWait time.Duration // how long GetCatalogEntry waits for a version
 	// draining is closed when the server begins to stop; then drainWait is how
 	// long GetCatalogEntry goes on waiting.
@@ -51,8 +52,13 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 		return nil, err
 	}
 	entry, err := s.look(ctx, id)
-	if err == nil && entry.Version < request.GetMinVersion() {
-		entry, err = s.awaitVersion(ctx, id, request.GetMinVersion())
+	if want := request.GetMinVersion(); err == nil && want > 0 {
+		s.metrics.behind(ctx, want-entry.Version)
+		if entry.Version < want {
+			start := time.Now()
+			entry, err = s.awaitVersion(ctx, id, want)
+			s.metrics.waited(ctx, time.Since(start))
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -51,12 +52,12 @@ func newGateway(conn *grpc.ClientConn, maxReceive int64) (http.Handler, error) {
 	return http.MaxBytesHandler(mux, maxReceive), nil
 }
 
-// headerToMetadata lets through what ties a call to its trace, and nothing else
-// (but the gateway always passes on Authorization, the host and the address of
-// the caller).
+// headerToMetadata lets through what ties a call to its trace, and who calls, and
+// nothing else (but the gateway always passes on Authorization, the host and the
+// address of the caller).
 func headerToMetadata(header string) (string, bool) {
 	switch name := strings.ToLower(header); name {
-	case "traceparent", "tracestate", "x-request-id":
+	case "traceparent", "tracestate", "x-request-id", "x-serverless-authorization":
 		return name, true
 	}
 	return "", false
@@ -102,6 +103,9 @@ func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 func readable(err error) error {
 	if errors.Is(err, io.EOF) {
 		return err // there is no body, which may be fine
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.New("body: it took longer than a request may")
 	}
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return errors.New("body: " + strings.TrimPrefix(text, "proto: "))

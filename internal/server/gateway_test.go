@@ -219,12 +219,13 @@ func TestGatewayIgnoresMethodOverride(t *testing.T) {
 	}
 }
 
-// A handler gets no header that it has no use for.
-func TestGatewayPassesOnTraceHeadersOnly(t *testing.T) {
+// A handler gets no header that nobody has a use for.
+func TestGatewayPassesOnFewHeaders(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{
 		"Traceparent": "traceparent", "Tracestate": "tracestate", "X-Request-Id": "x-request-id",
-		"Cookie": "", "User-Agent": "", "Grpc-Metadata-Traceparent": "", "X-Goog-Iap-Jwt-Assertion": "",
+		"X-Serverless-Authorization": "x-serverless-authorization",
+		"Cookie":                     "", "User-Agent": "", "Grpc-Metadata-Traceparent": "", "X-Goog-Iap-Jwt-Assertion": "",
 	} {
 		if got, ok := headerToMetadata(header); got != want || ok != (want != "") {
 			t.Errorf("headerToMetadata(%q) = %q, %v, want %q", header, got, ok, want)

@@ -45,7 +45,7 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 		t.Fatal(err)
 	}
 	r.addr = listener.Addr().String()
-	deps := Deps{Videos: r.store, Catalog: r.store, Changes: r.store, Log: slog.New(slog.NewTextHandler(r.log, nil)), Listener: listener}
+	deps := Deps{Videos: r.store, Catalog: r.store, Changes: r.store, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), Listener: listener}
 	for _, f := range change {
 		f(&deps)
 	}

@@ -20,47 +20,55 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// guard stands around every call: no invalid request gets in, and nothing but a
-// status gets out, whatever the handler does. Whether a call came over gRPC or
-// REST, it passes here once.
+// guard stands around every call: no caller who is not admitted and no invalid
+// request gets in, and nothing but a status gets out, whatever the handler does.
+// Whether a call came over gRPC or REST, it passes here once.
 type guard struct {
-	validator protovalidate.Validator
-	log       *slog.Logger
-	draining  context.Context // the server's, not a call's
+	admit          func(ctx context.Context, fullMethod string) error
+	validator      protovalidate.Validator
+	log            *slog.Logger
+	draining       context.Context // the server's, not a call's
+	callTimeout    time.Duration
+	streamLifetime time.Duration
 }
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	defer func() { err = g.settle(ctx, info.FullMethod, err, recover()) }()
+	// The deadline of the caller, if there is one, ends an earlier time. A call
+	// that waits for a lock for ever would keep a connection of the pool from all
+	// others.
+	limited, cancel := context.WithTimeout(ctx, g.callTimeout)
+	defer cancel()
+	if err := g.admit(limited, info.FullMethod); err != nil {
+		return nil, err
+	}
 	if err := g.validate(request); err != nil {
 		return nil, err
 	}
-	if _, ok := ctx.Deadline(); !ok {
-		// Over REST there never is one. A call that waits for a lock for ever
-		// would keep a connection of the pool from all others.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-	}
-	return handler(ctx, request)
+	return handler(limited, request)
 }
 
-// callTimeout bounds a call whose caller set no deadline.
-const callTimeout = 30 * time.Second
-
-// stream also ends the context of the call when the server drains: a stream
-// has no end of its own, so shutdown would wait for it in vain.
+// stream also ends the context of the call when its lifetime is over, and when
+// the server drains: a stream has no end of its own, so shutdown would wait for
+// it in vain.
 func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	ctx, cancel := context.WithCancel(stream.Context())
+	ctx, cancel := context.WithTimeoutCause(stream.Context(), g.streamLifetime, errStreamOver)
 	defer cancel()
 	defer context.AfterFunc(g.draining, cancel)()
 	defer func() {
-		if g.draining.Err() != nil && status.Code(toStatus(err)) == codes.Canceled {
+		switch code := status.Code(toStatus(err)); {
+		case g.draining.Err() != nil && code == codes.Canceled:
 			err = errDraining
+		case errors.Is(context.Cause(ctx), errStreamOver) && (code == codes.Canceled || code == codes.DeadlineExceeded):
+			err = errStreamOver
 		}
 		err = g.settle(ctx, info.FullMethod, err, recover())
 	}()
 	if g.draining.Err() != nil {
 		return errDraining
+	}
+	if err := g.admit(ctx, info.FullMethod); err != nil {
+		return err
 	}
 	return handler(srv, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})
 }
@@ -105,7 +113,8 @@ func rejectNUL(message proto.Message) error {
 }
 
 // settle turns the end of a call into what the client sees, and logs what the
-// client must not see. It is the only place that logs an error of a call.
+// client must not see. It is the only place that logs an error of a call, but
+// for who refused to admit it.
 func (g *guard) settle(ctx context.Context, method string, err error, panicked any) error {
 	if panicked != nil {
 		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())

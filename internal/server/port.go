@@ -2,10 +2,15 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc/status"
 
 	"example.com/videocatalog/api"
 )
@@ -13,22 +18,120 @@ import (
 // readyTimeout is how long the readiness of the caller may take.
 const readyTimeout = time.Second
 
+// limitGrace is how much later than its call a request ends: what ends the call
+// comes first, with a status.
+const limitGrace = time.Second
+
+// grpcOverhead is what a request may have in gRPC beside its message: the prefix
+// of the message, and what a client may send behind it that nobody reads.
+const grpcOverhead = 1 << 10
+
 // handle is the shared port: gRPC by its content type, and by path what
 // operators ask for; the rest is REST.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	// The streams over REST end in :watch (AIP-136).
+	isStream := s.streaming[r.URL.Path] || strings.HasSuffix(r.URL.Path, ":watch")
+	s.limitTime(w, r, isStream)
+	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
+		// Whoever sends a length beside the chunks wants somebody in between to see
+		// another end of the request. net/http goes by the chunks and forgets the
+		// length, so this cannot be told any more, and the connection must end
+		// (RFC 9112, 6.1).
+		w.Header().Set("Connection", "close")
+	}
 	switch {
 	case r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
+		leave, ok := s.enter(isStream)
+		if !ok {
+			refuseGRPC(w, errTooManyCalls)
+			return
+		}
+		defer leave()
+		// gRPC reads a body to its end into memory, whether or not a handler wants it
+		// (grpc/internal/transport/handler_server.go).
+		r.Body = http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+grpcOverhead)
 		s.grpc.ServeHTTP(w, r)
 	case r.URL.Path == "/health/live":
-		writeHealth(w, http.StatusOK, "live")
+		s.handleLive(w, r)
 	case r.URL.Path == "/health/ready":
 		s.handleReady(w, r)
 	case r.URL.Path == "/openapi.json":
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(api.OpenAPI) // the client is gone
 	default:
+		leave, ok := s.enter(isStream)
+		if !ok {
+			refuseREST(w, errTooManyCalls, isStream)
+			return
+		}
+		defer leave()
 		s.gateway.ServeHTTP(w, r)
 	}
+}
+
+// handleLive answers whether this process still does its work, or should be
+// started anew.
+func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
+	if err := s.live(); err != nil {
+		s.log.ErrorContext(r.Context(), "server: stuck", "err", err)
+		writeHealth(w, http.StatusServiceUnavailable, "stuck")
+		return
+	}
+	writeHealth(w, http.StatusOK, "live")
+}
+
+// enter answers whether there is room for one more call, and what to do when it
+// has ended. Streams last, so that they get half of the room only.
+func (s *Server) enter(isStream bool) (leave func(), ok bool) {
+	count, most := &s.calls, int64(s.cfg.MaxCalls)
+	if isStream {
+		count, most = &s.streams, most/2
+	}
+	if count.Add(1) > most {
+		count.Add(-1)
+		return nil, false
+	}
+	return func() { count.Add(-1) }, true
+}
+
+// limitTime gives a request the time that its call may take. The call has a
+// deadline of its own, but that begins when the request is received, and reaches
+// nobody who waits for a client that does not send or does not read.
+func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool) {
+	limit := s.cfg.CallTimeout
+	if isStream {
+		limit = s.cfg.StreamLifetime
+	}
+	deadline := time.Now().Add(limit + limitGrace)
+	control := http.NewResponseController(w)
+	err := control.SetWriteDeadline(deadline)
+	if r.Body != http.NoBody { // nor may one that has none be read: it may be a stream, with the next request behind it
+		err = errors.Join(err, control.SetReadDeadline(deadline))
+	}
+	if err != nil {
+		s.log.WarnContext(r.Context(), "server: no time limit for a request", "err", err)
+	}
+}
+
+// refuseGRPC answers a call that nobody has looked at, as
+// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md says, in
+// headers only.
+func refuseGRPC(w http.ResponseWriter, st *status.Status) {
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+	w.Header().Set("Grpc-Message", st.Message())
+	w.WriteHeader(http.StatusOK)
+}
+
+// refuseREST does the same over REST, where an error of a stream is a field.
+func refuseREST(w http.ResponseWriter, st *status.Status, isStream bool) {
+	body := fmt.Sprintf(`{"code":%d,"message":%q,"details":[]}`, st.Code(), st.Message())
+	if isStream {
+		body = `{"error":` + body + `}`
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(runtime.HTTPStatusFromCode(st.Code()))
+	_, _ = fmt.Fprintln(w, body) // the client is gone
 }
 
 // handleReady answers whether new requests should come here.

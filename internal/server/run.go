@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+
+	"golang.org/x/net/netutil"
 )
 
 // Run serves until ctx is done, then drains and answers nil. Another error
@@ -18,6 +20,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("listen: %w", err)
 		}
 	}
+	listener = netutil.LimitListener(listener, s.cfg.MaxConnections)
 	ended := make(chan error, 2)
 	var serving sync.WaitGroup
 	serving.Go(func() { ended <- s.grpc.Serve(s.inProcess) })

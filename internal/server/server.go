@@ -12,16 +12,18 @@
 // [CatalogStore] and [Changes] say what it needs.
 //
 // Every call passes the same guard once, also one that came over REST, which
-// travels through an in-process connection: the rules in api/proto are checked,
-// a panic ends the call and not the process, an error becomes a status, and what
-// the client must not see of it is logged, once.
+// travels through an in-process connection: Deps.Admit is asked, the rules in
+// api/proto are checked, the call gets an end in time, a panic ends the call and
+// not the process, an error becomes a status, and what the client must not see
+// of it is logged, once.
 //
 // It promises: a request that was accepted is answered, also while the server
 // stops, within Config.DrainTimeout. A stream is no such request: it ends with
 // UNAVAILABLE when the server begins to stop.
 //
-// It does not authenticate, which is left to Cloud Run and its IAM, and it owns
-// no table.
+// What a client can make it hold is bounded, whoever the client is: see Config,
+// and docs/security.md for what was tried. It does not know who calls, which is
+// for Deps.Admit, and it owns no table.
 package server
 
 import (
@@ -31,15 +33,21 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"buf.build/go/protovalidate"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still ask it
 	"google.golang.org/grpc/test/bufconn"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -54,9 +62,22 @@ type Config struct {
 	// MaxWait is how long GetCatalogEntry waits for a version at most, whatever
 	// the deadline of the caller. Default: 10 s.
 	MaxWait time.Duration
+	// CallTimeout is how long a call may take, from its header to the last byte of
+	// its answer, when its caller sets no shorter deadline. Default: 30 s.
+	CallTimeout time.Duration
+	// StreamLifetime is how long a stream may last. Its client is told to call
+	// again, which is also when it is looked at again who it is. Default: 30 min.
+	StreamLifetime time.Duration
 	// MaxReceive is the size in bytes of the largest request, of the body of a
-	// REST request too. Default: 4 MiB.
+	// REST request too. Default: 256 KiB, several times what the contract allows.
 	MaxReceive int
+	// MaxCalls is the number of calls at a time, from their header on, and half of
+	// it is the number of streams beside them; more are refused with UNAVAILABLE.
+	// Default: 1000, the most that Cloud Run sends to one instance.
+	MaxCalls int
+	// MaxConnections is the number of connections at a time; more wait to be
+	// accepted. Default: 20,000.
+	MaxConnections int
 	// MaxConcurrentStreams is the number of calls at a time on one HTTP/2
 	// connection. The front end of Cloud Run uses few connections, so it must not
 	// be below the concurrency of the service. Default: 250.
@@ -86,7 +107,11 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Addr = cmp.Or(c.Addr, ":8080")
 	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
-	c.MaxReceive = cmp.Or(c.MaxReceive, 4<<20)
+	c.CallTimeout = cmp.Or(c.CallTimeout, 30*time.Second)
+	c.StreamLifetime = cmp.Or(c.StreamLifetime, 30*time.Minute)
+	c.MaxReceive = cmp.Or(c.MaxReceive, 256<<10)
+	c.MaxCalls = cmp.Or(c.MaxCalls, 1000)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 20_000)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 250)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)
@@ -102,11 +127,22 @@ type Deps struct {
 	Videos  VideoStore
 	Catalog CatalogStore
 	Changes Changes
+	// Admit answers the status of a call that may not go on, by its metadata and
+	// its method, /package.Service/Method; nil: all calls may.
+	Admit func(ctx context.Context, fullMethod string) error
 	// Ready answers why new requests should not come here; nil: they always
 	// should. It gets a second. It must not depend on the backlog of events:
 	// that would take away the instances which work it off.
 	Ready func(context.Context) error
-	// Log gets what clients must not see; nil: slog.Default().
+	// Live answers why this process will never work again and should be started
+	// anew; nil: it always will. What is away may come back: that is for Ready.
+	Live func() error
+	// Tracing makes a span of every call, and Metrics counts them; nil: nothing
+	// does.
+	Tracing trace.TracerProvider
+	Metrics metric.MeterProvider
+	// Log gets a line for every call, and what clients must not see; nil:
+	// slog.Default().
 	Log *slog.Logger
 	// Listener is where to serve, and Run closes it; nil: a new one on
 	// Config.Addr.
@@ -117,6 +153,7 @@ type Deps struct {
 type Server struct {
 	cfg      Config
 	ready    func(context.Context) error
+	live     func() error
 	log      *slog.Logger
 	listener net.Listener
 
@@ -126,6 +163,10 @@ type Server struct {
 	conn      *grpc.ClientConn  // from the gateway to inProcess
 	gateway   http.Handler
 	http      *http.Server // the port
+
+	streaming map[string]bool // the methods that are streams, by full name
+	calls     atomic.Int64    // under way, without the streams
+	streams   atomic.Int64    // under way
 
 	// draining ends when Run begins to stop, by drain.
 	draining context.Context
@@ -137,11 +178,14 @@ type Server struct {
 func New(cfg Config, deps Deps) (*Server, error) {
 	cfg = cfg.withDefaults()
 	s := &Server{
-		cfg: cfg, ready: deps.Ready, log: deps.Log, listener: deps.Listener,
+		cfg: cfg, ready: deps.Ready, live: deps.Live, log: deps.Log, listener: deps.Listener,
 		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),
 	}
 	if s.ready == nil {
 		s.ready = func(context.Context) error { return nil }
+	}
+	if s.live == nil {
+		s.live = func() error { return nil }
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -163,13 +207,20 @@ func (s *Server) makeGRPC(deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("make validator: %w", err)
 	}
-	guard := &guard{validator: validator, log: s.log, draining: s.draining}
-	s.grpc = grpc.NewServer(
-		grpc.UnaryInterceptor(guard.unary),
-		grpc.StreamInterceptor(guard.stream),
+	guard := &guard{
+		admit: deps.Admit, validator: validator, log: s.log, draining: s.draining,
+		callTimeout: s.cfg.CallTimeout, streamLifetime: s.cfg.StreamLifetime,
+	}
+	if guard.admit == nil {
+		guard.admit = func(context.Context, string) error { return nil }
+	}
+	requests := &requests{log: s.log}
+	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
+		grpc.ChainUnaryInterceptor(requests.unary, guard.unary),
+		grpc.ChainStreamInterceptor(requests.stream, guard.stream),
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
 		grpc.WaitForHandlers(true), // so that nothing uses the stores once Run has returned
-	)
+	)...)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if deps.Videos != nil {
@@ -177,14 +228,43 @@ func (s *Server) makeGRPC(deps Deps) error {
 		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	}
 	if deps.Catalog != nil {
+		metrics, err := newCatalogMetrics(deps.Metrics)
+		if err != nil {
+			return err
+		}
 		catalogv1.RegisterCatalogServiceServer(s.grpc, &catalogService{
-			store: deps.Catalog, changes: deps.Changes, maxWait: s.cfg.MaxWait,
+			store: deps.Catalog, changes: deps.Changes, metrics: metrics, maxWait: s.cfg.MaxWait,
 			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,
 		})
 		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	}
 	reflection.Register(s.grpc)
+	s.streaming = make(map[string]bool)
+	for service, info := range s.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			s.streaming["/"+service+"/"+method.Name] = method.IsClientStream || method.IsServerStream
+		}
+	}
 	return nil
+}
+
+// Methods answers all methods that a Server with all its services has, as
+// package.Service/Method.
+func Methods() []string {
+	var names []string
+	for _, service := range []grpc.ServiceDesc{
+		videov1.VideoService_ServiceDesc, catalogv1.CatalogService_ServiceDesc, healthpb.Health_ServiceDesc,
+		reflectionpb.ServerReflection_ServiceDesc, reflectionalphapb.ServerReflection_ServiceDesc,
+	} {
+		for _, method := range service.Methods {
+			names = append(names, service.ServiceName+"/"+method.MethodName)
+		}
+		for _, method := range service.Streams {
+			names = append(names, service.ServiceName+"/"+method.StreamName)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // makeGateway gives REST a connection to the gRPC server of its own. That one
@@ -202,7 +282,8 @@ func (s *Server) makeGateway() error {
 }
 
 // makeHTTP limits what a client may hold on to, but not the time of a whole
-// request or response: ReadTimeout and WriteTimeout would end streams.
+// request or response, which handle does: ReadTimeout and WriteTimeout would
+// end streams.
 func (s *Server) makeHTTP() *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -215,7 +296,9 @@ func (s *Server) makeHTTP() *http.Server {
 		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
+			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it has seen
 			SendPingTimeout:      30 * time.Second, // finds clients of a watch that are gone without a word
+			WriteByteTimeout:     30 * time.Second, // ends connections whose client reads nothing at all
 		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}

@@ -15,6 +15,13 @@ import (
 // errDraining ends what cannot be finished before the server stops.
 var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again")
 
+// errStreamOver ends a stream that has lasted as long as one may. The code is
+// the one that clients of a watch resume after.
+var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again")
+
+// errTooManyCalls refuses what would be more than the server can hold.
+var errTooManyCalls = status.New(codes.Unavailable, "too many calls at a time: call again")
+
 // errNotSeen is the answer to a caller who waited in vain for a version.
 func errNotSeen(want, seen int64) error {
 	return status.Errorf(codes.DeadlineExceeded, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want)

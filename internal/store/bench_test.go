@@ -55,7 +55,7 @@ func BenchmarkWrite(b *testing.B) {
 		return err
 	}
 	without := func(ctx context.Context, i int) error {
-		return inTx(ctx, pool, func(q *sqlcgen.Queries) error {
+		return inTx(ctx, pool, "without", func(ctx context.Context, q *sqlcgen.Queries) error {
 			row, err := q.LockVideo(ctx, ids[i%videos])
 			if err != nil {
 				return err

@@ -70,7 +70,7 @@ func notTheEvents(err error) error {
 func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error) {
 	outcomes := make([]domain.Outcome, len(events))
 	changed := false
-	err := inTx(ctx, c.pool, func(q *sqlcgen.Queries) error {
+	err := inTx(ctx, c.pool, "store.Project", func(ctx context.Context, q *sqlcgen.Queries) error {
 		fresh, err := q.InsertInbox(ctx, consumer, mapSlice(events, func(e domain.Event) uuid.UUID { return e.ID }))
 		if err != nil {
 			return fmt.Errorf("insert inbox: %w", err)
@@ -146,7 +146,7 @@ func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) er
 			news[entry.VideoID] = entry
 		}
 	}
-	err := inTx(ctx, c.pool, func(q *sqlcgen.Queries) error {
+	err := inTx(ctx, c.pool, "store.RebuildEntries", func(ctx context.Context, q *sqlcgen.Queries) error {
 		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(news))); err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -20,7 +22,14 @@ import (
 // is held for one. The errors of a waiting statement come with whatever sends
 // it. A number of affected rows is not to be had inside a transaction: lock the
 // row first, then an update of it cannot miss.
-func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(q *sqlcgen.Queries) error) error {
+//
+// In a trace that is recorded it is a span, which the statements are under.
+func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, q *sqlcgen.Queries) error) (err error) {
+	if parent := trace.SpanFromContext(ctx); parent.IsRecording() {
+		var span trace.Span
+		ctx, span = parent.TracerProvider().Tracer(scope).Start(ctx, name)
+		defer func() { endSpan(span, err) }()
+	}
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
@@ -30,7 +39,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(q *sqlcgen.Queries) e
 	defer conn.Release()
 	t := &tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
 	t.waiting.Queue("BEGIN")
-	err = fn(sqlcgen.New(t))
+	err = fn(ctx, sqlcgen.New(t))
 	if err == nil {
 		t.waiting.Queue("COMMIT")
 		err = t.send(ctx).Close()
@@ -39,6 +48,16 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, fn func(q *sqlcgen.Queries) e
 		t.rollback(ctx)
 	}
 	return err
+}
+
+// scope is whose spans and metrics ours are.
+const scope = "example.com/videocatalog/internal/store"
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
 }
 
 // tx is a transaction as sqlc's code sees it.

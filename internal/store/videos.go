@@ -39,7 +39,7 @@ func NewVideos(pool *pgxpool.Pool, onCommit func()) *Videos {
 // fingerprint, it answers the video of then as it is now; with another one the
 // error is domain.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
-	err := inTx(ctx, s.pool, func(q *sqlcgen.Queries) error {
+	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		if requestID != uuid.Nil {
 			if err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{
 				RequestID: requestID, VideoID: created.Video.ID, Fingerprint: fingerprint, CreateTime: created.OccurredAt,
@@ -81,7 +81,7 @@ func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, finger
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
 	var video domain.Video
 	changed := false
-	err := inTx(ctx, s.pool, func(q *sqlcgen.Queries) error {
+	err := inTx(ctx, s.pool, "store.ChangeVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		row, err := q.LockVideo(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return domain.Errorf(domain.NotFound, "video %q does not exist", id)
@@ -116,6 +116,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
+	message.Traceparent = event.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{

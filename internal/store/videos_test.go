@@ -359,7 +359,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 // A database that cannot be reached is Unavailable; a caller out of time is not.
 func TestDatabaseAwayIsUnavailable(t *testing.T) {
 	t.Parallel()
-	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1)
+	pool, err := db.Open(t.Context(), "postgres://nobody@127.0.0.1:1/none", 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestDatabaseAwayIsUnavailable(t *testing.T) {
 func TestCutConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	pool, err := db.Open(t.Context(), url, 2)
+	pool, err := db.Open(t.Context(), url, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -191,29 +191,66 @@ SELECT
 		) head
 		JOIN video.outbox o ON o.id = head.id
 	), 'epoch')::timestamptz AS oldest,
+	coalesce((
+		SELECT o.occurred_at
+		FROM (
+			SELECT p.outbox_id AS id FROM video.outbox_pending p
+			WHERE (p.lane, p.seq) > (-1, 0) AND (p.lane, p.seq) < (0, 0)
+			ORDER BY p.lane, p.seq LIMIT 1
+		) head
+		JOIN video.outbox o ON o.id = head.id
+	), 'epoch')::timestamptz AS oldest_blocked,
 	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_pending LIMIT $1) counted)::bigint AS pending,
-	(SELECT count(*) FROM video.outbox_blocked)::bigint AS blocked,
-	(SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL)::bigint AS parked
+	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_blocked LIMIT $1) counted)::bigint AS blocked,
+	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_blocked WHERE parked_at IS NOT NULL LIMIT $1) counted)::bigint AS parked,
+	(SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now())::bigint AS leased
 `
 
 type MeasureOutboxRow struct {
-	Oldest  time.Time
-	Pending int64
-	Blocked int64
-	Parked  int64
+	Oldest        time.Time
+	OldestBlocked time.Time
+	Pending       int64
+	Blocked       int64
+	Parked        int64
+	Leased        int64
 }
 
-// The backlog without a scan of it: the oldest pending event, how many are pending counted up to
-// max_counted, and the blocked and parked aggregates.
+// The backlog without a scan of it: the oldest event that waits, the oldest one that is set aside, how many are
+// pending, blocked and parked, each counted up to max_counted, and the lanes that somebody publishes.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, measureOutbox, maxCounted)
 	var i MeasureOutboxRow
 	err := row.Scan(
 		&i.Oldest,
+		&i.OldestBlocked,
 		&i.Pending,
 		&i.Blocked,
 		&i.Parked,
+		&i.Leased,
 	)
+	return i, err
+}
+
+const measureOutboxTables = `-- name: MeasureOutboxTables :one
+SELECT
+	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
+	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
+	pg_total_relation_size('video.outbox_pending')::bigint AS pending_bytes
+FROM pg_catalog.pg_class c
+WHERE c.relnamespace = 'video'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname LIKE 'outbox\_p%'
+`
+
+type MeasureOutboxTablesRow struct {
+	DaysAhead    int32
+	OutboxBytes  int64
+	PendingBytes int64
+}
+
+// How many days have their partition before they come, and the bytes on disk of the outbox and of what is pending.
+func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesRow, error) {
+	row := q.db.QueryRow(ctx, measureOutboxTables)
+	var i MeasureOutboxTablesRow
+	err := row.Scan(&i.DaysAhead, &i.OutboxBytes, &i.PendingBytes)
 	return i, err
 }
 

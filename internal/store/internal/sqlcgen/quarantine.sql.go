@@ -84,3 +84,24 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 	}
 	return items, nil
 }
+
+const measureCatalog = `-- name: MeasureCatalog :one
+SELECT
+	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
+	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
+	pg_total_relation_size('catalog_read.inbox')::bigint AS inbox_bytes
+`
+
+type MeasureCatalogRow struct {
+	Quarantined     int64
+	ProjectionBytes int64
+	InboxBytes      int64
+}
+
+// The messages in quarantine, counted up to max_counted, and the bytes on disk of the projection and of the inbox.
+func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounted int32) (MeasureCatalogRow, error) {
+	row := q.db.QueryRow(ctx, measureCatalog, consumer, maxCounted)
+	var i MeasureCatalogRow
+	err := row.Scan(&i.Quarantined, &i.ProjectionBytes, &i.InboxBytes)
+	return i, err
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/server"
+)
+
+// Who checks callers.
+const (
+	authOff  = "off"
+	authIAM  = "iam"
+	authOIDC = "oidc"
+)
+
+const (
+	production  = "production"
+	development = "development"
+)
+
+// onCloudRun fills in what depends on where the process runs.
+func (c *config) onCloudRun(yes bool) {
+	environment, proxies := development, 0
+	if yes {
+		environment, proxies = production, 1
+	}
+	c.Environment = cmp.Or(c.Environment, environment)
+	if c.TrustedProxies == -1 {
+		c.TrustedProxies = proxies
+	}
+}
+
+// checkCallers answers what is wrong with the settings about callers and their
+// limits.
+func (c config) checkCallers() []error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !slices.Contains([]string{production, development}, c.Environment) {
+		wrong("ENVIRONMENT must be production or development")
+	}
+	switch c.Auth {
+	case authOff:
+		if c.Environment != development && c.has(roleAPI) {
+			wrong("AUTH must not be off in production: set it to iam if Cloud Run's IAM checks callers, or to oidc for this process to check them")
+		}
+	case authIAM:
+	case authOIDC:
+		errs = append(errs, c.checkOIDC()...)
+	default:
+		wrong("AUTH must be off, iam or oidc")
+	}
+	if c.Auth != authOIDC && c.PolicyFile != "" {
+		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc: who calls is not known here; unset it, or set AUTH=oidc")
+	}
+	if c.CallerRate < 0 {
+		wrong("SERVER_CALLER_RATE must not be less than 0, which is any number")
+	}
+	if c.TrustedProxies < 0 {
+		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
+	}
+	if c.MaxWait >= c.CallTimeout {
+		wrong("SERVER_MAX_WAIT (%s) must be less than SERVER_CALL_TIMEOUT (%s)", c.MaxWait, c.CallTimeout)
+	}
+	return errs
+}
+
+func (c config) checkOIDC() []error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := auth.CheckIssuer(c.Issuer); err != nil {
+		wrong("AUTH_ISSUER %w", err)
+	}
+	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
+		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none of it may be empty: the URL of the service, as callers ask their tokens for")
+	}
+	if c.PolicyFile == "" {
+		wrong("AUTH_POLICY_FILE is required by AUTH=oidc: without a policy nobody may do anything")
+		return errs
+	}
+	if _, err := c.policy(); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			wrong("AUTH_POLICY_FILE: %s", strings.TrimSpace(line))
+		}
+	}
+	return errs
+}
+
+func (c config) policy() (*auth.Policy, error) {
+	text, err := os.ReadFile(c.PolicyFile)
+	if err != nil {
+		return nil, err
+	}
+	return auth.ParsePolicy(text, server.Methods())
+}
+
+// callers makes what answers whether calls may go on, and, if this process checks
+// tokens, what must Run for it. Both are nil when nobody checks.
+func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
+	if c.Auth == authOff {
+		return nil, nil, nil
+	}
+	cfg := auth.GateConfig{Proxies: c.TrustedProxies, Log: log}
+	if c.CallerRate > 0 {
+		cfg.Limiter = auth.NewLimiter(c.CallerRate, c.CallerBurst, c.Callers)
+	}
+	if c.Auth == authOIDC {
+		verifier, verifierErr := auth.NewVerifier(auth.VerifierConfig{Issuer: c.Issuer, Audiences: c.Audiences, Leeway: c.AuthLeeway, Log: log})
+		policy, policyErr := c.policy()
+		if err := errors.Join(verifierErr, policyErr); err != nil {
+			return nil, nil, fmt.Errorf("AUTH: %w", err)
+		}
+		cfg.Verifier, cfg.Policy = verifier, policy
+	}
+	gate, err := auth.NewGate(cfg)
+	return gate, cfg.Verifier, err
+}

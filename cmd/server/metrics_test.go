@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/otlptranslator"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md anew")
+
+const metricsFile = "../../docs/metrics.md"
+
+// docs/metrics.md lists every instrument of the process, as the code makes it.
+// After a change: go test ./cmd/server -run TestMetricsAreDocumented -update
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	want := metricsPage(t, instruments(t))
+	if *update {
+		if err := os.WriteFile(metricsFile, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(metricsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("docs/metrics.md is not what the code has: run go test ./cmd/server -run TestMetricsAreDocumented -update; it should be\n%s", want)
+	}
+}
+
+// instruments makes everything that measures, and answers what it made.
+func instruments(t *testing.T) []sdkmetric.Instrument {
+	t.Helper()
+	made := make(map[string]sdkmetric.Instrument)
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()), sdkmetric.WithView(func(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
+		made[i.Name] = i
+		return sdkmetric.Stream{}, false
+	}))
+	tel := &telemetry.Telemetry{Metrics: provider}
+	meter := tel.Meter(scope)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
+	check(err)
+	_, err = consumer.New(consumer.Config{}, new(pubsub.Subscriber), nil, nil, meter)
+	check(err)
+	check(store.NewVideos(nil, nil).Observe(meter))
+	check(store.NewCatalog(nil).Observe(meter, "catalog"))
+	tel.QueryTracer()
+	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
+	check(err)
+	defer pool.Close()
+	check(tel.ObservePool(pool, "video"))
+	check(telemetry.ObserveRuntime(provider))
+
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	check(err)
+	catalog := store.NewCatalog(nil)
+	srv, err := server.New(server.Config{}, server.Deps{Catalog: catalog, Changes: catalog, Metrics: provider, Listener: listener})
+	check(err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	check(srv.Run(ended)) // releases what it holds
+
+	all := make([]sdkmetric.Instrument, 0, len(made))
+	for _, i := range made {
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(a, b sdkmetric.Instrument) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// kinds is what the documentation and Prometheus call an instrument.
+var kinds = map[sdkmetric.InstrumentKind]struct {
+	name string
+	kind otlptranslator.MetricType
+}{
+	sdkmetric.InstrumentKindCounter:                 {"counter", otlptranslator.MetricTypeMonotonicCounter},
+	sdkmetric.InstrumentKindObservableCounter:       {"counter", otlptranslator.MetricTypeMonotonicCounter},
+	sdkmetric.InstrumentKindUpDownCounter:           {"gauge", otlptranslator.MetricTypeNonMonotonicCounter},
+	sdkmetric.InstrumentKindObservableUpDownCounter: {"gauge", otlptranslator.MetricTypeNonMonotonicCounter},
+	sdkmetric.InstrumentKindGauge:                   {"gauge", otlptranslator.MetricTypeGauge},
+	sdkmetric.InstrumentKindObservableGauge:         {"gauge", otlptranslator.MetricTypeGauge},
+	sdkmetric.InstrumentKindHistogram:               {"histogram", otlptranslator.MetricTypeHistogram},
+}
+
+// prometheusName is the name that Prometheus has for an instrument.
+func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
+	t.Helper()
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	name, err := namer.Build(otlptranslator.Metric{Name: i.Name, Unit: i.Unit, Type: kinds[i.Kind].kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// groups are the parts of the page, by the first word of a name.
+var groups = []struct{ prefix, title, text string }{
+	{"outbox", "The outbox and its publisher", "What is measured in the database (backlog, ages, aggregates, lanes, partitions, tables) is the same in every process: take the maximum, not the sum. It is sampled every 5 s at most."},
+	{"consumer", "The projector", ""},
+	{"catalog", "The catalog", ""},
+	{"rpc", "Calls", "By rpc.method and rpc.response.status_code; health checks and reflection are left out."},
+	{"db", "Statements", "By pgx.operation.type."},
+	{"pgxpool", "Connection pools", "By db.client.connection.pool.name: video, or catalog where that is another database."},
+	{"go", "The Go runtime", ""},
+}
+
+func metricsPage(t *testing.T, all []sdkmetric.Instrument) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	out.WriteString(`# Metrics
+
+<!-- Code generated by go test ./cmd/server -run TestMetricsAreDocumented -update. DO NOT EDIT. -->
+
+Names are those of OpenTelemetry, and beside them those of Prometheus; a histogram of Prometheus has ` + "`_bucket`, `_sum` and `_count`" + `
+too. Attributes are named in the text and have few values each. [observability.md](observability.md) says how to get at them.
+
+Names that the literature on outboxes uses, and where they are here:
+
+| there | here |
+| --- | --- |
+| ` + "`outbox_new`" + ` | ` + "`outbox_backlog`" + ` |
+| ` + "`publish_retry_total`" + ` | ` + "`outbox_publish_attempts_total{attempt=\"retry\"}`" + ` |
+| ` + "`publish_failure_total`" + ` | ` + "`outbox_publish_failures_total`" + ` |
+`)
+	left := slices.Clone(all)
+	for _, group := range groups {
+		fmt.Fprintf(&out, "\n## %s\n\n", group.title)
+		if group.text != "" {
+			fmt.Fprintf(&out, "%s\n\n", group.text)
+		}
+		out.WriteString("| name | in Prometheus | kind | unit | meaning |\n| --- | --- | --- | --- | --- |\n")
+		left = slices.DeleteFunc(left, func(i sdkmetric.Instrument) bool {
+			if !strings.HasPrefix(i.Name, group.prefix+".") {
+				return false
+			}
+			fmt.Fprintf(&out, "| `%s` | `%s` | %s | %s | %s |\n", i.Name, prometheusName(t, i), kinds[i.Kind].name, i.Unit, i.Description)
+			return true
+		})
+	}
+	if len(left) > 0 {
+		t.Errorf("instruments without a group: %+v", left)
+	}
+	out.WriteString(`
+## The process
+
+Only in Prometheus, from its own library and under its own names: ` + "`process_cpu_seconds_total`, `process_resident_memory_bytes`,\n`process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_start_time_seconds`" + ` and the like.
+`)
+	return out.Bytes()
+}
+
+// Each of our instruments has a name of its package, a unit and a description.
+func TestInstrumentsAreNamedByConvention(t *testing.T) {
+	t.Parallel()
+	ours := 0
+	for _, i := range instruments(t) {
+		prefix, _, _ := strings.Cut(i.Name, ".")
+		if !slices.Contains([]string{"outbox", "consumer", "catalog"}, prefix) {
+			continue
+		}
+		ours++
+		if i.Unit == "" || !strings.HasSuffix(i.Description, ".") || i.Name != strings.ToLower(i.Name) {
+			t.Errorf("%s: unit %q, description %q", i.Name, i.Unit, i.Description)
+		}
+		if kinds[i.Kind].name == "" {
+			t.Errorf("%s is of a kind that the documentation does not know", i.Name)
+		}
+	}
+	if ours < 20 {
+		t.Errorf("%d instruments, want those of all packages", ours)
+	}
+}

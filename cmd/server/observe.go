@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/telemetry/heartbeat"
+)
+
+// scope is the name of our meters.
+const scope = "example.com/videocatalog"
+
+// flushTimeout is how long a process that is done sends its last spans and
+// metrics.
+const flushTimeout = time.Second
+
+// closeTelemetry sends what is left. Losing it is no reason to fail.
+func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := tel.Close(ctx); err != nil {
+		log.WarnContext(ctx, "telemetry: lost", "err", err)
+	}
+}
+
+// observeStores lets metrics show the pools and what this process's roles look
+// after.
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, videos *store.Videos, catalog *store.Catalog) error {
+	meter := tel.Meter(scope)
+	if meter == nil {
+		return nil
+	}
+	errs := []error{tel.ObservePool(database.video, "video")}
+	if database.catalog != database.video {
+		errs = append(errs, tel.ObservePool(database.catalog, "catalog"))
+	}
+	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+		errs = append(errs, videos.Observe(meter))
+	}
+	if cfg.has(roleProjector) {
+		errs = append(errs, catalog.Observe(meter, cfg.ConsumerName))
+	}
+	return errors.Join(errs...)
+}
+
+// backlogCount is how far /health/backlog counts.
+const backlogCount = 100_000
+
+// backlog answers what waits, as JSON.
+func backlog(videos *store.Videos) func(context.Context) (any, error) {
+	return func(ctx context.Context) (any, error) {
+		b, err := videos.MeasureOutbox(ctx, backlogCount)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			Pending          int64 `json:"pending"`
+			OldestSeconds    int64 `json:"oldest_seconds"`
+			Blocked          int64 `json:"blocked"`
+			Parked           int64 `json:"parked"`
+			OldestBlockedSec int64 `json:"oldest_blocked_seconds"`
+			LanesLeased      int64 `json:"lanes_leased"`
+		}{b.Pending, seconds(b.Oldest), b.Blocked, b.Parked, seconds(b.OldestBlocked), b.Leased}, nil
+	}
+}
+
+func seconds(since time.Time) int64 {
+	if since.IsZero() {
+		return 0
+	}
+	return int64(max(0, time.Since(since)).Seconds())
+}
+
+// servePrivate serves the private port until ctx ends. It goes on while the
+// process stops, so that one can see how.
+func servePrivate(ctx context.Context, listener net.Listener, cfg config, tel *telemetry.Telemetry, videos *store.Videos, level *slog.LevelVar, log *slog.Logger) error {
+	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
+	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+		private.Backlog = backlog(videos)
+	}
+	log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	return telemetry.Serve(ctx, listener, private.Handler(), log)
+}
+
+// listenPrivate opens the private port; nil when there is none.
+func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
+	if cfg.TelemetryAddr == "" {
+		return nil, nil //nolint:nilnil // there may be none
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.TelemetryAddr)
+	if err != nil {
+		return nil, fmt.Errorf("TELEMETRY_ADDR: %w", err)
+	}
+	return listener, nil
+}
+
+// live answers what of this process is stuck, for the probe that ends it.
+func live(publisher *outbox.Publisher, projector *consumer.Projector, maintenance ...*heartbeat.Loop) func() error {
+	return func() error {
+		errs := []error{heartbeat.Check(maintenance...)}
+		if publisher != nil {
+			errs = append(errs, publisher.Stuck())
+		}
+		if projector != nil {
+			errs = append(errs, projector.Stuck())
+		}
+		return errors.Join(errs...)
+	}
+}

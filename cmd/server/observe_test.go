@@ -1,0 +1,398 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// collector is where a server sends its spans and metrics.
+type collector struct {
+	collectorpb.UnimplementedTraceServiceServer
+	url string
+
+	mu      sync.Mutex
+	spans   []*tracepb.Span // guarded by mu
+	metrics []string        // guarded by mu: their names
+}
+
+func newCollector(t *testing.T) *collector {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{url: "http://" + listener.Addr().String()}
+	server := grpc.NewServer()
+	collectorpb.RegisterTraceServiceServer(server, c)
+	metricspb.RegisterMetricsServiceServer(server, metricsCollector{collector: c})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func (c *collector) Export(_ context.Context, request *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, resource := range request.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			c.spans = append(c.spans, scope.GetSpans()...)
+		}
+	}
+	return &collectorpb.ExportTraceServiceResponse{}, nil
+}
+
+// metricsCollector is its other service, whose method has the same name.
+type metricsCollector struct {
+	metricspb.UnimplementedMetricsServiceServer
+	*collector
+}
+
+func (c metricsCollector) Export(_ context.Context, request *metricspb.ExportMetricsServiceRequest) (*metricspb.ExportMetricsServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, resource := range request.GetResourceMetrics() {
+		for _, scope := range resource.GetScopeMetrics() {
+			for _, m := range scope.GetMetrics() {
+				c.collector.metrics = append(c.collector.metrics, m.GetName())
+			}
+		}
+	}
+	return &metricspb.ExportMetricsServiceResponse{}, nil
+}
+
+// A process that stops sends its last metrics, by OTLP.
+func TestMetricsAreSent(t *testing.T) {
+	t.Parallel()
+	c := newCollector(t)
+	p := newStack(t).start(t, "TELEMETRY_METRICS_ENDPOINT="+c.url, "TELEMETRY_METRICS_INTERVAL=1h")
+	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.stop(t); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, want := range []string{"outbox.events", "outbox.publish.delay", "outbox.breaker.open", "rpc.server.call.duration", "go.goroutine.count"} {
+		if !slices.Contains(c.metrics, want) {
+			t.Errorf("%s was not sent, but %q", want, c.metrics)
+		}
+	}
+}
+
+// traces are the spans of each trace.
+func (c *collector) traces() map[string][]*tracepb.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	traces := make(map[string][]*tracepb.Span)
+	for _, span := range c.spans {
+		id := hex.EncodeToString(span.GetTraceId())
+		traces[id] = append(traces[id], span)
+	}
+	return traces
+}
+
+// paths writes each span of a trace with those above it: "outermost > … > span".
+func paths(spans []*tracepb.Span) []string {
+	byID := make(map[string]*tracepb.Span)
+	for _, span := range spans {
+		byID[string(span.GetSpanId())] = span
+	}
+	var all []string
+	for _, span := range spans {
+		path := span.GetName()
+		for parent := byID[string(span.GetParentSpanId())]; parent != nil; parent = byID[string(parent.GetParentSpanId())] {
+			path = parent.GetName() + " > " + path
+		}
+		all = append(all, path)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// One trace goes from the caller through the transaction, the outbox, the
+// broker and the projector into the catalog; whether it is recorded is what the
+// caller has decided, and nothing else is.
+func TestOneTraceFromCallToCatalog(t *testing.T) {
+	t.Parallel()
+	c, s := newCollector(t), newStack(t)
+	p := s.start(t, "TELEMETRY_TRACES_ENDPOINT="+c.url, "TELEMETRY_TRACE_RATIO=0")
+	const rest, viaGRPC, unsampled = "0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c", "2af7651916cd43dd8448eb211c80319c"
+	traceparent := func(id, flags string) string { return "00-" + id + "-b7ad6b7169203331-" + flags }
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.addr+"/v1/videos", strings.NewReader(`{"title":"Secret title"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("traceparent", traceparent(rest, "01"))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var created struct{ Name string }
+	if err := json.NewDecoder(response.Body).Decode(&created); err != nil || created.Name == "" {
+		t.Fatalf("POST /v1/videos = %d, %v", response.StatusCode, err)
+	}
+	response.Body.Close()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(viaGRPC, "01"))
+	if _, err := p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
+		t.Fatal(err)
+	}
+	ctx = metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent(unsampled, "00"))
+	if _, err := p.videos.UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: created.Name}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: created.Name}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+		Name: strings.Replace(created.Name, "videos/", "catalogEntries/", 1), MinVersion: 4,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.stop(t); err != nil { // sends the last spans
+		t.Fatal(err)
+	}
+
+	traces := c.traces()
+	if len(traces) != 2 {
+		t.Errorf("%d traces were recorded, want the two whose callers wanted them", len(traces))
+	}
+	for id, call := range map[string]struct{ method, command string }{
+		rest: {"video.v1.VideoService/CreateVideo", "store.CreateVideo"}, viaGRPC: {"video.v1.VideoService/PublishVideo", "store.ChangeVideo"},
+	} {
+		got := paths(traces[id])
+		transaction := call.method + " > " + call.command
+		for _, want := range []string{
+			call.method, transaction, transaction + " > outbox.claim", transaction + " > outbox.publish",
+			transaction + " > outbox.publish > consumer.process", transaction + " > outbox.publish > consumer.process > consumer.project",
+			transaction + " > outbox.publish > consumer.process > consumer.project > store.Project",
+		} {
+			if !slices.Contains(got, want) {
+				t.Errorf("trace %s has no %q, but\n\t%s", id, want, strings.Join(got, "\n\t"))
+			}
+		}
+		for _, statement := range []string{"AppendOutbox", "InsertInbox"} {
+			if !slices.ContainsFunc(got, func(path string) bool { return strings.HasSuffix(path, " > "+statement) }) {
+				t.Errorf("trace %s has no statement %s, but\n\t%s", id, statement, strings.Join(got, "\n\t"))
+			}
+		}
+	}
+	if text := fmt.Sprint(traces); strings.Contains(text, "ecret") {
+		t.Error("the spans tell what the video says")
+	}
+	// The broker has it too, for consumers of others, with the decision of each caller.
+	var flags []string
+	for _, message := range s.pubsub.Published() {
+		if got := message.Attributes["traceparent"]; got != "" {
+			flags = append(flags, got[3:6]+got[53:])
+		} else {
+			flags = append(flags, "none")
+		}
+	}
+	// The last one begins a trace here, which is not sampled.
+	if len(flags) != 4 || flags[0] != "0af01" || flags[1] != "1af01" || flags[2] != "2af00" || !strings.HasSuffix(flags[3], "00") {
+		t.Errorf("traces in the messages = %q, want 0af01, 1af01, 2af00, and a new one with 00", flags)
+	}
+}
+
+// private is the address of the private port, which the log tells.
+func (p *process) private(t *testing.T) (addr string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the private port is open", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, text := range p.log {
+			var line struct{ Message, Addr string }
+			if json.Unmarshal([]byte(text), &line) == nil && line.Message == "telemetry: private port open" {
+				addr = line.Addr
+			}
+		}
+		return addr != ""
+	})
+	return addr
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// The private port has the metrics of the whole U, each of which is documented,
+// and what it has is not on the public port.
+func TestPrivatePortIsPrivate(t *testing.T) {
+	t.Parallel()
+	p := newStack(t).start(t, "TELEMETRY_ADDR=127.0.0.1:0")
+	private := "http://" + p.private(t)
+	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if video, err = p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+		Name: strings.Replace(video.GetName(), "videos/", "catalogEntries/", 1), MinVersion: video.GetVersion(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var metrics string
+	eventually(t, 10*time.Second, "everything is counted", func() bool {
+		_, metrics = get(t, private+"/metrics")
+		return strings.Contains(metrics, "consumer_acks_total 2")
+	})
+	for _, want := range []string{
+		`outbox_events_total{outcome="published"} 2`, `outbox_publish_attempts_total{attempt="first"} 2`, "outbox_publish_delay_seconds_count 2",
+		"outbox_breaker_open 0", "outbox_partitions_ahead_days 7", `consumer_events_total{outcome="applied"} 2`, "consumer_lag_seconds_count 2",
+		"consumer_delivery_delay_seconds_count 2", "consumer_quarantine 0", "catalog_version_lag_count 1",
+		`rpc_method="video.v1.VideoService/CreateVideo"`, `pgxpool_max_connections{db_client_connection_pool_name="video"`, "go_goroutine_count", "process_resident_memory_bytes",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	documented, err := os.ReadFile(metricsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(metrics, -1)
+	if len(families) < 30 {
+		t.Errorf("%d metrics, want those of all packages", len(families))
+	}
+	for _, family := range families {
+		if name := family[1]; name != "target_info" && !strings.HasPrefix(name, "process_") && !strings.Contains(string(documented), "`"+name+"`") {
+			t.Errorf("%s is not in docs/metrics.md", name)
+		}
+	}
+	if strings.Contains(metrics, "127.0.0.1") || strings.Contains(metrics, video.GetName()[len("videos/"):]) {
+		t.Error("a label has an address or an id")
+	}
+
+	for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/pprof/heap", "/log/level", "/health/backlog"} {
+		if code, _ := get(t, private+path); code != http.StatusOK {
+			t.Errorf("GET %s on the private port = %d, want 200", path, code)
+		}
+		if code, _ := get(t, "http://"+p.addr+path); code != http.StatusNotFound {
+			t.Errorf("GET %s on the public port = %d, want 404", path, code)
+		}
+	}
+	if _, err := p.stop(t); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+}
+
+// health answers the two checks that decide over a process.
+func (p *process) health(t *testing.T) (live, ready int) {
+	t.Helper()
+	live, _ = get(t, "http://"+p.addr+"/health/live")
+	ready, _ = get(t, "http://"+p.addr+"/health/ready")
+	return live, ready
+}
+
+// A backlog, however old, is told, and neither ends a process nor takes it out
+// of rotation.
+func TestBacklogHarmsNoHealth(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api", "TELEMETRY_ADDR=127.0.0.1:0")
+	for range 3 {
+		if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE video.outbox SET occurred_at = now() - interval '2 days'"); err != nil {
+		t.Fatal(err)
+	}
+	var backlog struct {
+		Pending       int `json:"pending"`
+		OldestSeconds int `json:"oldest_seconds"`
+	}
+	code, body := get(t, "http://"+p.private(t)+"/health/backlog")
+	if err := json.Unmarshal([]byte(body), &backlog); err != nil || code != http.StatusOK {
+		t.Fatalf("GET /health/backlog = %d %s, %v", code, body, err)
+	}
+	if backlog.Pending != 3 || backlog.OldestSeconds < 2*24*60*60 {
+		t.Errorf("backlog = %s, want 3 events, 2 days old", body)
+	}
+	if live, ready := p.health(t); live != http.StatusOK || ready != http.StatusOK {
+		t.Errorf("live = %d, ready = %d, want 200 and 200", live, ready)
+	}
+}
+
+// A database that is away takes a process out of rotation and does not end it;
+// it is back by itself.
+func TestDeadDatabaseIsNotReadyAndLives(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "OUTBOX_POLL_INTERVAL=50ms")
+	cfg := s.pool.Config().ConnConfig.Copy()
+	database := cfg.Database
+	s.pool.Close()
+	cfg.Database = "postgres"
+	admin, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.Background())
+	allow := func(ctx context.Context, allowed bool) {
+		t.Helper()
+		if _, err := admin.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", database, allowed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow(t.Context(), false)
+	defer allow(context.Background(), true)
+	if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "the server is not ready", func() bool {
+		live, ready := p.health(t)
+		if live != http.StatusOK {
+			t.Fatalf("live = %d without a database, want 200", live)
+		}
+		return ready == http.StatusServiceUnavailable
+	})
+	allow(t.Context(), true)
+	eventually(t, 20*time.Second, "the server is ready again", func() bool {
+		live, ready := p.health(t)
+		return live == http.StatusOK && ready == http.StatusOK
+	})
+}

@@ -1,0 +1,208 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// proofs is what a row of docs/guarantees.md may name.
+type proofs struct {
+	tests   map[string]bool // like store.TestX: the folder, without internal/ in front, and the function
+	targets map[string]bool // of the Makefile
+	faults  map[string]bool // of the fault lab
+	points  map[string]bool // at which the fault lab stops a process
+}
+
+// Every row of the guarantees names a test that exists, and everything that it
+// names does.
+func TestGuaranteesNameTheirTests(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, mistakes := checkGuarantees(string(page), findProofs(t))
+	for _, mistake := range mistakes {
+		t.Errorf("docs/guarantees.md: %s", mistake)
+	}
+	if rows["What is promised"] < 20 || rows["What is not promised"] < 5 {
+		t.Errorf("rows of docs/guarantees.md by section = %v, want at least 20 that are promised and 5 that are not", rows)
+	}
+}
+
+// The check finds what is wrong with a row.
+func TestGuaranteesCheckFindsMistakes(t *testing.T) {
+	known := proofs{
+		tests: map[string]bool{"store.TestA": true, "store.BenchmarkA": true}, targets: map[string]bool{"breaking": true},
+		faults: map[string]bool{"kill publisher": true, "kill publisher at ": true}, points: map[string]bool{"outbox/claimed": true},
+	}
+	for _, test := range []struct {
+		name, row string
+		want      []string
+	}{
+		{"a test", "| a | b | `store.TestA` | 1 |", nil},
+		{"a test and more", "| a `x` | b | `store.TestA/sub`, `make breaking`, `store.BenchmarkA` | `y` |", nil},
+		{"a fault", "| a | b | `chaos: kill publisher` | 1 |", nil},
+		{"a fault at a point", "| a | b | `chaos: kill publisher at outbox/claimed` | 1 |", nil},
+		{"no test", "| a | b | see below | 1 |", []string{"line 5: names no test and no fault of the fault lab"}},
+		{"no cell", "| a | b | `store.TestA` |", []string{"line 5: has 3 cells, want 4"}},
+		{"an empty cell", "| a |  | `store.TestA` | 1 |", []string{"line 5: cell 2 is empty"}},
+		{"only a target", "| a | b | `make breaking` | 1 |", []string{"line 5: names no test and no fault of the fault lab"}},
+		{"only a benchmark", "| a | b | `store.BenchmarkA` | 1 |", []string{"line 5: names no test and no fault of the fault lab"}},
+		{"unknown test", "| a | b | `store.TestA`, `store.TestB` | 1 |", []string{"line 5: there is no test store.TestB"}},
+		{"test of another package", "| a | b | `outbox.TestA` | 1 |", []string{"line 5: there is no test outbox.TestA"}},
+		{"test without package", "| a | b | `TestA` | 1 |", []string{"line 5: there is no test TestA"}},
+		{"unknown target", "| a | b | `store.TestA`, `make cake` | 1 |", []string{"line 5: the Makefile has no target cake"}},
+		{"unknown fault", "| a | b | `chaos: rain` | 1 |", []string{"line 5: the fault lab has no fault rain"}},
+		{"unknown point", "| a | b | `chaos: kill publisher at noon` | 1 |", []string{"line 5: the fault lab has no fault kill publisher at noon"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			rows, got := checkGuarantees("## Section\n\n| promise | fault | shown by | last figures |\n| --- | --- | --- | --- |\n"+test.row+"\n", known)
+			if !slices.Equal(got, test.want) || rows["Section"] != 1 {
+				t.Errorf("mistakes = %q in %d rows, want %q in 1", got, rows["Section"], test.want)
+			}
+		})
+	}
+	if _, got := checkGuarantees("| a | b | c | d |\n", known); len(got) != 1 {
+		t.Errorf("mistakes of a table without a head = %q, want one", got)
+	}
+}
+
+var codeSpan = regexp.MustCompile("`([^`]*)`")
+
+// checkGuarantees answers how many rows the tables of each section have, and
+// what is wrong with them.
+func checkGuarantees(page string, known proofs) (rows map[string]int, mistakes []string) {
+	rows = make(map[string]int)
+	section, inTable := "", 0
+	for i, line := range strings.Split(page, "\n") {
+		complain := func(format string, args ...any) {
+			mistakes = append(mistakes, fmt.Sprintf("line %d: ", i+1)+fmt.Sprintf(format, args...))
+		}
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			section = title
+		}
+		if !strings.HasPrefix(line, "|") {
+			inTable = 0
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		inTable++
+		switch {
+		case inTable == 1 && (len(cells) != 4 || strings.TrimSpace(cells[2]) != "shown by"):
+			complain("is the head of a table, want 4 columns, of which the third is %q", "shown by")
+			continue
+		case inTable <= 2: // the head, and the line below it
+			continue
+		}
+		rows[section]++
+		if len(cells) != 4 {
+			complain("has %d cells, want 4", len(cells))
+			continue
+		}
+		for n, cell := range cells {
+			if strings.TrimSpace(cell) == "" {
+				complain("cell %d is empty", n+1)
+			}
+		}
+		shown := false
+		for _, span := range codeSpan.FindAllStringSubmatch(cells[2], -1) {
+			isProof, mistake := known.look(span[1])
+			shown = shown || isProof
+			if mistake != "" {
+				complain("%s", mistake)
+			}
+		}
+		if !shown {
+			complain("names no test and no fault of the fault lab")
+		}
+	}
+	return rows, mistakes
+}
+
+// look says whether a name promises to prove something, and what is wrong with
+// it.
+func (p proofs) look(name string) (isProof bool, mistake string) {
+	if target, ok := strings.CutPrefix(name, "make "); ok {
+		if !p.targets[target] {
+			return false, "the Makefile has no target " + target
+		}
+		return false, ""
+	}
+	if fault, ok := strings.CutPrefix(name, "chaos: "); ok {
+		what, point, _ := strings.Cut(fault, " at ")
+		if !p.faults[fault] && (!p.faults[what+" at "] || !p.points[point]) {
+			return true, "the fault lab has no fault " + fault
+		}
+		return true, ""
+	}
+	test := subtest.ReplaceAllString(name, "$1")
+	if !p.tests[test] {
+		return true, "there is no test " + test
+	}
+	return !strings.Contains(test, ".Benchmark"), ""
+}
+
+var (
+	subtest    = regexp.MustCompile(`^(.*\.\w+)/.*$`)
+	testName   = regexp.MustCompile(`^(Test|Fuzz|Benchmark)[^a-z]`)
+	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z-]*):`)
+)
+
+// findProofs reads the tests of the module, those of this package too, the
+// Makefile and the names of the fault lab.
+func findProofs(t *testing.T) proofs {
+	t.Helper()
+	known := proofs{tests: make(map[string]bool), targets: make(map[string]bool), faults: make(map[string]bool), points: make(map[string]bool)}
+	addTests := func(dir string, tree *ast.File) {
+		for _, decl := range tree.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
+				known.tests[strings.TrimPrefix(dir, "internal/")+"."+f.Name.Name] = true
+			}
+		}
+	}
+	for _, f := range source(t) {
+		names := map[string]map[string]bool{"internal/chaos": known.faults, "internal/failpoint": known.points}[f.dir]
+		switch {
+		case f.test:
+			addTests(f.dir, f.tree)
+		case names != nil:
+			for _, text := range f.strings() {
+				name, _ := strconv.Unquote(text.Value) // the parser has checked it
+				names[name] = true
+			}
+		}
+	}
+	own, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range own { // source leaves them out
+		tree, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addTests(path.Join("internal", "archtest"), tree)
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range makeTarget.FindAllStringSubmatch(string(makefile), -1) {
+		known.targets[match[1]] = true
+	}
+	if len(known.tests) == 0 || len(known.targets) == 0 {
+		t.Fatalf("found %d tests and the targets %q, want some", len(known.tests), slices.Collect(maps.Keys(known.targets)))
+	}
+	return known
+}

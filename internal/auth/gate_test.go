@@ -1,0 +1,245 @@
+package auth
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	getVideo    = "/video.v1.VideoService/GetVideo"
+	createVideo = "/video.v1.VideoService/CreateVideo"
+	checkHealth = "/grpc.health.v1.Health/Check"
+)
+
+// gated is a gate with its log.
+type gated struct {
+	*Gate
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+func (g *gated) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.log.Write(p)
+}
+
+func (g *gated) logged() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.log.String()
+}
+
+func newGate(t *testing.T, cfg GateConfig) *gated {
+	t.Helper()
+	g := new(gated)
+	cfg.Log = slog.New(slog.NewTextHandler(g, nil))
+	var err error
+	if g.Gate, err = NewGate(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// call answers the context of a call with headers, from an address.
+func call(ctx context.Context, from string, header ...string) context.Context {
+	host, port, _ := net.SplitHostPort(from)
+	var n int
+	_, _ = fmt.Sscan(port, &n)
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: n}})
+	return metadata.NewIncomingContext(ctx, metadata.Pairs(header...))
+}
+
+const somewhere = "192.0.2.1:40000"
+
+// Only who proves who they are may call, and only what they may; those who may
+// not learn nothing but that, and the log has why, without the token.
+func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
+	t.Parallel()
+	key := newKey(t, "1", jose.ES256)
+	i := newIssuer(t, key)
+	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{sub: ["123"], methods: [video.v1.VideoService/GetVideo]}]`)})
+	good := sign(t, key, i.goodClaims())
+	expired := sign(t, key, with(i.goodClaims(), "exp", time.Now().Unix()-3600))
+	stripped := good[:strings.LastIndex(good, ".")] + ".SIGNATURE_REMOVED_BY_GOOGLE"
+	for name, tt := range map[string]struct {
+		method string
+		header []string
+		code   codes.Code
+		reason string // in the log
+	}{
+		"good":                     {getVideo, []string{"authorization", "Bearer " + good}, codes.OK, ""},
+		"scheme in lower case":     {getVideo, []string{"authorization", "bearer " + good}, codes.OK, ""},
+		"another method":           {createVideo, []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
+		"a method that is not":     {"/video.v1.VideoService/Nothing", []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
+		"no token":                 {getVideo, nil, codes.Unauthenticated, "no token"},
+		"expired":                  {getVideo, []string{"authorization", "Bearer " + expired}, codes.Unauthenticated, "expired"},
+		"password":                 {getVideo, []string{"authorization", "Basic eDp5"}, codes.Unauthenticated, "no bearer"},
+		"empty":                    {getVideo, []string{"authorization", "Bearer "}, codes.Unauthenticated, "no bearer"},
+		"two":                      {getVideo, []string{"authorization", "Bearer " + expired, "authorization", "Bearer " + good}, codes.Unauthenticated, "several"},
+		"health":                   {checkHealth, nil, codes.OK, ""},
+		"health with a bad token":  {checkHealth, []string{"authorization", "Bearer x"}, codes.OK, ""},
+		"for Cloud Run":            {getVideo, []string{"x-serverless-authorization", "Bearer " + good}, codes.OK, ""},
+		"for both":                 {getVideo, []string{"authorization", "Bearer " + good, "x-serverless-authorization", "Bearer " + stripped}, codes.OK, ""},
+		"ours counts":              {getVideo, []string{"authorization", "Bearer " + expired, "x-serverless-authorization", "Bearer " + good}, codes.Unauthenticated, "expired"},
+		"read by Cloud Run":        {getVideo, []string{"x-serverless-authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
+		"ours read by Cloud Run":   {getVideo, []string{"authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
+		"forwarded by who it says": {getVideo, []string{"x-forwarded-for", "127.0.0.1"}, codes.Unauthenticated, "no token"},
+	} {
+		before := len(g.logged())
+		g.logging.Interval = 0 // every call
+		g.logging.Every = 1
+		err := g.Admit(call(t.Context(), somewhere, tt.header...), tt.method)
+		if status.Code(err) != tt.code {
+			t.Errorf("%s: Admit() = %v, want %v", name, err, tt.code)
+		}
+		log := g.logged()[before:]
+		if !strings.Contains(log, tt.reason) || (tt.code == codes.OK) != (log == "") {
+			t.Errorf("%s: log = %q, want it to contain %q, and nothing about success", name, log, tt.reason)
+		}
+		if tt.reason != "" && strings.Contains(err.Error(), tt.reason) || strings.Contains(log, good[:40]) {
+			t.Errorf("%s: error %q or log %q tell what they must not", name, err, log)
+		}
+		if st := status.Convert(err); len(st.Details()) != 0 {
+			t.Errorf("%s: details %v, want none", name, st.Details())
+		}
+	}
+}
+
+// While nobody can tell who somebody is, the answer is to call again, not that
+// the credentials are bad.
+func TestGateTellsWhenItCannotKnow(t *testing.T) {
+	t.Parallel()
+	key := newKey(t, "1", jose.ES256)
+	i := newIssuer(t, key)
+	i.answer = away
+	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`)})
+	if err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer "+sign(t, key, i.goodClaims())), getVideo); status.Code(err) != codes.Unavailable {
+		t.Errorf("Admit() = %v, want Unavailable", err)
+	}
+}
+
+// A caller who calls too often is told when to call again; others are not
+// affected, and a token does not help to count as somebody else.
+func TestGateLimitsEachCaller(t *testing.T) {
+	t.Parallel()
+	key := newKey(t, "1", jose.ES256)
+	i := newIssuer(t, key)
+	g := newGate(t, GateConfig{
+		Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`), Limiter: NewLimiter(1, 3, 10),
+	})
+	admit := func(from, subject string) error {
+		token := sign(t, key, with(i.goodClaims(), "sub", subject))
+		return g.Admit(call(t.Context(), from, "authorization", "Bearer "+token), getVideo)
+	}
+	for n := range 3 {
+		if err := admit(fmt.Sprintf("192.0.2.%d:1", n), "a"); err != nil {
+			t.Errorf("call %d = %v, want success", n, err)
+		}
+	}
+	err := admit("192.0.2.9:1", "a")
+	var retry *errdetails.RetryInfo
+	for _, detail := range status.Convert(err).Details() {
+		retry, _ = detail.(*errdetails.RetryInfo)
+	}
+	if after := retry.GetRetryDelay().AsDuration(); status.Code(err) != codes.ResourceExhausted || after <= 0 || after > time.Second {
+		t.Errorf("fourth call = %v with %v, want ResourceExhausted and a second at most", err, after)
+	}
+	if err := admit("192.0.2.9:1", "b"); err != nil {
+		t.Errorf("another caller = %v, want success", err)
+	}
+	for range 3 {
+		_ = g.Admit(call(t.Context(), somewhere), checkHealth)
+	}
+	if err := g.Admit(call(t.Context(), somewhere), checkHealth); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("health, the fourth time = %v, want ResourceExhausted", err)
+	}
+}
+
+// Behind Cloud Run's IAM a caller is whom the token names that it has looked at,
+// else where the call comes from, as those say who are trusted.
+func TestGateNamesCallersBehindIAM(t *testing.T) {
+	t.Parallel()
+	key := newKey(t, "1", jose.ES256)
+	i := newIssuer(t, key)
+	token := func(subject string) string {
+		text := sign(t, key, with(i.goodClaims(), "sub", subject))
+		return "Bearer " + text[:strings.LastIndex(text, ".")] + ".SIGNATURE_REMOVED_BY_GOOGLE"
+	}
+	for name, tt := range map[string]struct {
+		proxies int
+		from    string
+		header  []string
+		want    string
+	}{
+		"token":                     {1, somewhere, []string{"authorization", token("a")}, "sub a"},
+		"the one IAM has looked at": {1, somewhere, []string{"authorization", token("b"), "x-serverless-authorization", token("a")}, "sub a"},
+		"no token":                  {0, somewhere, []string{"authorization", "Bearer " + base64.RawURLEncoding.EncodeToString([]byte("x"))}, "address 192.0.2.1"},
+		"nobody is trusted":         {0, somewhere, []string{"x-forwarded-for", "198.51.100.7"}, "address 192.0.2.1"},
+		"one proxy":                 {1, somewhere, []string{"x-forwarded-for", "203.0.113.1, 198.51.100.7"}, "address 198.51.100.7"},
+		"two proxies":               {2, somewhere, []string{"x-forwarded-for", "203.0.113.1,198.51.100.7", "x-forwarded-for", "192.0.2.77"}, "address 198.51.100.7"},
+		"fewer than there should":   {2, somewhere, nil, "address 192.0.2.1"},
+		"nonsense":                  {1, somewhere, []string{"x-forwarded-for", "x"}, "address unknown"},
+		"IPv6":                      {0, "[2001:db8:1:2:3:4:5:6]:1", nil, "address 2001:db8:1:2::/64"},
+		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
+	} {
+		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10), Proxies: tt.proxies})
+		if err := g.Admit(call(t.Context(), tt.from, tt.header...), getVideo); err != nil {
+			t.Errorf("%s: Admit() = %v, want success", name, err)
+		}
+		var got []string
+		for caller := range g.cfg.Limiter.callers {
+			got = append(got, caller)
+		}
+		if len(got) != 1 || got[0] != tt.want {
+			t.Errorf("%s: callers = %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// However many calls are refused, the log gets a line a second, which says how
+// many there were.
+func TestGateDoesNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10)})
+		for range 10 * 1000 {
+			_ = g.Admit(call(t.Context(), somewhere), getVideo)
+			time.Sleep(time.Millisecond)
+		}
+		lines := strings.Split(strings.TrimSpace(g.logged()), "\n")
+		if len(lines) < 15 || len(lines) > 25 {
+			t.Errorf("%d lines in ten seconds, want about 20", len(lines))
+		}
+		if last := lines[len(lines)-1]; !strings.Contains(last, "not_logged=99") {
+			t.Errorf("last line = %s, want it to tell how many were not logged", last)
+		}
+	})
+}
+
+// Half of a check is none.
+func TestNewGateWantsVerifierAndPolicy(t *testing.T) {
+	t.Parallel()
+	if _, err := NewGate(GateConfig{Policy: new(Policy)}); err == nil {
+		t.Error("NewGate() with a policy only = nil, want an error")
+	}
+	if _, err := NewGate(GateConfig{Verifier: new(Verifier)}); err == nil {
+		t.Error("NewGate() with a verifier only = nil, want an error")
+	}
+}

@@ -1,0 +1,233 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// How keys are read. An issuer announces a key well before it signs with it,
+// and a token may name a key that does not exist, so neither every token nor
+// every refusal is a reason to ask.
+const (
+	keysRefresh = time.Hour        // how old keys get before they are read again
+	keysLast    = 24 * time.Hour   // how long keys are good while the issuer is away
+	keysPause   = 10 * time.Second // least time between two requests, whatever the tokens say
+	keysRetry   = 5 * time.Minute  // longest time until the next request after one that failed
+	keysTimeout = 5 * time.Second  // of one request
+	keysBytes   = 1 << 20          // of one document
+	keysMost    = 100              // in one set
+)
+
+var (
+	errUnknownKey = errors.New("signed with a key that the issuer does not have")
+	errNoKeys     = errors.New("the issuer's keys could not be read")
+)
+
+// keys are the public keys of one issuer.
+type keys struct {
+	issuer string
+	client *http.Client
+	log    *slog.Logger
+	want   chan struct{} // asks run to read again
+
+	mu  sync.Mutex
+	now keysState // guarded by mu
+}
+
+// keysState is what is known of the keys. Values of it are copied; what they
+// refer to is never changed.
+type keysState struct {
+	set      []jose.JSONWebKey
+	readTime time.Time     // when set was read
+	tryTime  time.Time     // when the last request began
+	trying   bool          // it has not ended
+	tryErr   error         // how the last one that ended did
+	tried    chan struct{} // closed when the current or else the next one ends
+}
+
+func newKeys(issuer string, transport http.RoundTripper, log *slog.Logger) *keys {
+	return &keys{
+		issuer: issuer, log: log, want: make(chan struct{}, 1), now: keysState{tried: make(chan struct{})},
+		client: &http.Client{
+			Transport: transport, Timeout: keysTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirects are not followed") },
+		},
+	}
+}
+
+// run keeps the keys fresh until ctx is done. It is the only one that asks the
+// issuer, so that there is one request at a time.
+func (k *keys) run(ctx context.Context) {
+	retry := keysPause
+	for ctx.Err() == nil {
+		pause := keysRefresh
+		if err := k.read(ctx); err == nil {
+			retry = keysPause
+		} else if ctx.Err() == nil {
+			k.log.WarnContext(ctx, "auth: keys of the issuer not read", "issuer", k.issuer, "err", err)
+			pause, retry = retry, min(2*retry, keysRetry)
+		}
+		k.wait(ctx, pause)
+	}
+}
+
+// wait waits for the next time to ask the issuer.
+func (k *keys) wait(ctx context.Context, pause time.Duration) {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over.C:
+			return
+		case <-k.want:
+			// Who asked before the last request knows its answer by now.
+			if time.Since(k.state().tryTime) >= keysPause {
+				return
+			}
+		}
+	}
+}
+
+func (k *keys) state() keysState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
+// find answers the keys that may have signed a token: those with its key id,
+// all if it has none. An unknown key id is worth one request to the issuer,
+// which find waits for, unless there was one just now.
+func (k *keys) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
+	state := k.state()
+	found, err := state.find(id)
+	if err == nil {
+		return found, nil
+	}
+	if !state.trying && time.Since(state.tryTime) < keysPause {
+		return nil, err
+	}
+	select {
+	case k.want <- struct{}{}:
+	default: // somebody else has asked
+	}
+	select {
+	case <-state.tried:
+		return k.state().find(id)
+	case <-ctx.Done():
+		return nil, errNoKeys
+	}
+}
+
+func (s keysState) find(id string) ([]jose.JSONWebKey, error) {
+	if s.readTime.IsZero() || time.Since(s.readTime) >= keysLast {
+		return nil, errNoKeys
+	}
+	found := s.set
+	if id != "" {
+		found = slices.DeleteFunc(slices.Clone(s.set), func(key jose.JSONWebKey) bool { return key.KeyID != id })
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case s.tryErr != nil: // it may be a new one
+		return nil, errNoKeys
+	}
+	return nil, errUnknownKey
+}
+
+// read asks the issuer for its keys. When that fails, those it had stay.
+func (k *keys) read(ctx context.Context) error {
+	began := time.Now()
+	k.mu.Lock()
+	k.now.tryTime, k.now.trying = began, true
+	k.mu.Unlock()
+
+	set, err := k.fetch(ctx)
+
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		k.now.set, k.now.readTime = set, began
+	}
+	close(k.now.tried)
+	k.now.trying, k.now.tryErr, k.now.tried = false, err, make(chan struct{})
+	return err
+}
+
+// fetch finds where the keys are, as
+// https://openid.net/specs/openid-connect-discovery-1_0.html says, and gets them.
+func (k *keys) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
+	var discovered struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := k.get(ctx, strings.TrimSuffix(k.issuer, "/")+"/.well-known/openid-configuration", &discovered); err != nil {
+		return nil, err
+	}
+	if discovered.Issuer != k.issuer {
+		return nil, fmt.Errorf("the issuer calls itself %q", discovered.Issuer)
+	}
+	if err := checkURL(discovered.Keys); err != nil {
+		return nil, fmt.Errorf("jwks_uri %q %w", discovered.Keys, err)
+	}
+	var document struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := k.get(ctx, discovered.Keys, &document); err != nil {
+		return nil, err
+	}
+	if len(document.Keys) > keysMost {
+		return nil, fmt.Errorf("%s has %d keys, at most %d are read", discovered.Keys, len(document.Keys), keysMost)
+	}
+	var set []jose.JSONWebKey
+	for _, raw := range document.Keys {
+		var key jose.JSONWebKey
+		// A kind of key that the library does not know is none that we accept.
+		if key.UnmarshalJSON(raw) == nil && key.IsPublic() && key.Valid() && (key.Use == "" || key.Use == "sig") {
+			set = append(set, key)
+		}
+	}
+	if len(set) == 0 {
+		return nil, fmt.Errorf("%s has no public key to verify signatures with", discovered.Keys)
+	}
+	return set, nil
+}
+
+func (k *keys) get(ctx context.Context, url string, document any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("get %s: %w", url, err)
+	}
+	response, err := k.client.Do(request)
+	if err != nil {
+		return err // which names the URL
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("get %s: status %s", url, response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, keysBytes+1))
+	if err != nil {
+		return fmt.Errorf("get %s: %w", url, err)
+	}
+	if len(body) > keysBytes {
+		return fmt.Errorf("get %s: more than %d bytes", url, keysBytes)
+	}
+	if err := json.Unmarshal(body, document); err != nil {
+		return fmt.Errorf("get %s: %w", url, err)
+	}
+	return nil
+}

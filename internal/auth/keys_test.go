@@ -1,0 +1,196 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// ask verifies a token of a key in the bubble of a test.
+func ask(t *testing.T, v *Verifier, i *issuer, key jose.JSONWebKey) error {
+	t.Helper()
+	_, err := v.Verify(t.Context(), sign(t, key, i.goodClaims()))
+	return err
+}
+
+func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *Verifier, key jose.JSONWebKey)) {
+	t.Helper()
+	key := newKey(t, "old", jose.ES256)
+	synctest.Test(t, func(t *testing.T) {
+		i := &issuer{url: "https://issuer.example.com", keys: []jose.JSONWebKey{key}}
+		v := i.verifier(t, i)
+		synctest.Wait() // until the keys are read
+		test(t, i, v, key)
+	})
+}
+
+// A key that the issuer has begun to use is known at once, and one that it has
+// given up is good for an hour at most.
+func TestKeysRotate(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, old jose.JSONWebKey) {
+		if err := ask(t, v, i, old); err != nil {
+			t.Fatalf("before: %v", err)
+		}
+		time.Sleep(time.Minute)
+		key := newKey(t, "new", jose.ES256)
+		i.set(func(i *issuer) { i.keys = []jose.JSONWebKey{old, key} })
+		if err := ask(t, v, i, key); err != nil {
+			t.Errorf("the new key: %v, want it to be read at once", err)
+		}
+		if got := i.requestCount(); got != 4 {
+			t.Errorf("%d requests, want 4: two documents at the start, and two for the new key", got)
+		}
+		if err := ask(t, v, i, old); err != nil {
+			t.Errorf("the old key: %v, want it to be good beside the new one", err)
+		}
+		i.set(func(i *issuer) { i.keys = []jose.JSONWebKey{key} })
+		time.Sleep(keysRefresh + time.Second)
+		if err := ask(t, v, i, old); !errors.Is(err, errUnknownKey) {
+			t.Errorf("the old key an hour after it was given up: %v, want %v", err, errUnknownKey)
+		}
+	})
+}
+
+// Tokens that name keys which do not exist make one request at a time, and no
+// more than one in ten seconds, and hold up nobody whose key is known.
+func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, known jose.JSONWebKey) {
+		i.set(func(i *issuer) {
+			i.answer = func(http.ResponseWriter, string) bool { time.Sleep(time.Second); return false }
+		})
+		unknown := newKey(t, "unknown", jose.ES256)
+		began := time.Now()
+		before := i.requestCount()
+		var callers sync.WaitGroup
+		for _, id := range ids(50) {
+			callers.Go(func() {
+				key := unknown
+				key.KeyID = id
+				token := sign(t, key, i.goodClaims())
+				for time.Since(began) < time.Minute {
+					if _, err := v.Verify(t.Context(), token); !errors.Is(err, errUnknownKey) {
+						t.Errorf("an unknown key: %v, want %v", err, errUnknownKey)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+			callers.Go(func() {
+				for time.Since(began) < time.Minute {
+					asked := time.Now()
+					if err := ask(t, v, i, known); err != nil || time.Since(asked) > 0 {
+						t.Errorf("the known key: %v after %v, want success at once", err, time.Since(asked))
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		callers.Wait()
+		if got := i.requestCount() - before; got < 2 || got > 2*6 {
+			t.Errorf("%d requests in a minute, want two documents every ten seconds at most", got)
+		}
+		if i.mostBusy != 1 {
+			t.Errorf("%d requests at a time, want 1", i.mostBusy)
+		}
+	})
+}
+
+// While the issuer is away its keys are good for a day, no longer, and once it is
+// back they are read soon. Whether an unknown key is new nobody can tell then.
+func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, key jose.JSONWebKey) {
+		i.set(func(i *issuer) { i.answer = away })
+		time.Sleep(keysRefresh)
+		before := i.requestCount()
+		time.Sleep(keysLast - keysRefresh - time.Minute)
+		if err := ask(t, v, i, key); err != nil {
+			t.Errorf("after nearly a day: %v, want the key to be good", err)
+		}
+		if err := ask(t, v, i, newKey(t, "new", jose.ES256)); !errors.Is(err, errNoKeys) {
+			t.Errorf("an unknown key: %v, want %v", err, errNoKeys)
+		}
+		if got := i.requestCount() - before; got > 24*12+10 {
+			t.Errorf("%d requests in a day, want about one in %v", got, keysRetry)
+		}
+		time.Sleep(2 * time.Minute)
+		if err := ask(t, v, i, key); !errors.Is(err, errNoKeys) {
+			t.Errorf("after a day: %v, want %v", err, errNoKeys)
+		}
+		i.set(func(i *issuer) { i.answer = nil })
+		time.Sleep(keysPause)
+		if err := ask(t, v, i, key); err != nil {
+			t.Errorf("the issuer is back: %v, want success", err)
+		}
+	})
+}
+
+// An issuer that is away when the process starts, or that answers what it should
+// not, is asked again; until then nobody is believed, and nobody waits long.
+func TestKeysSurviveABadIssuer(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(w http.ResponseWriter, path string) bool{
+		"away":    away,
+		"hanging": func(http.ResponseWriter, string) bool { time.Sleep(time.Hour); return true },
+		"another name": func(w http.ResponseWriter, _ string) bool {
+			_, _ = io.WriteString(w, `{"issuer": "https://evil.example.com", "jwks_uri": "https://issuer.example.com/keys"}`)
+			return true
+		},
+		"keys without TLS": func(w http.ResponseWriter, path string) bool {
+			_, _ = io.WriteString(w, `{"issuer": "https://issuer.example.com", "jwks_uri": "http://issuer.example.com/keys"}`)
+			return path != "/keys"
+		},
+		"elsewhere": func(w http.ResponseWriter, path string) bool {
+			w.Header().Set("Location", "https://issuer.example.com/keys")
+			w.WriteHeader(http.StatusFound)
+			return path == "/keys"
+		},
+		"no JSON": func(w http.ResponseWriter, path string) bool { return path == "/keys" && write(w, "<html>") },
+		"no keys": func(w http.ResponseWriter, path string) bool { return path == "/keys" && write(w, `{"keys": []}`) },
+		"secret keys": func(w http.ResponseWriter, path string) bool {
+			return path == "/keys" && write(w, `{"keys": [{"kty": "oct", "k": "AAAA", "kid": "old"}]}`)
+		},
+		"too many": func(w http.ResponseWriter, path string) bool {
+			return path == "/keys" && write(w, `{"keys": [`+strings.Repeat(`{},`, keysMost)+`{}]}`)
+		},
+		"endless": func(w http.ResponseWriter, path string) bool {
+			return path == "/keys" && write(w, `{"x": "`+strings.Repeat("x", keysBytes)+`"}`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := newKey(t, "old", jose.ES256)
+			synctest.Test(t, func(t *testing.T) {
+				i := &issuer{url: "https://issuer.example.com", keys: []jose.JSONWebKey{key}, answer: answer}
+				v := i.verifier(t, i)
+				began := time.Now()
+				if err := ask(t, v, i, key); !errors.Is(err, errNoKeys) {
+					t.Errorf("Verify() = %v, want %v", err, errNoKeys)
+				}
+				if took := time.Since(began); took > keysTimeout {
+					t.Errorf("it took %v, want at most %v", took, keysTimeout)
+				}
+				i.set(func(i *issuer) { i.answer = nil })
+				time.Sleep(2 * keysPause)
+				if err := ask(t, v, i, key); err != nil {
+					t.Errorf("once the issuer is well: %v, want success", err)
+				}
+				time.Sleep(time.Hour) // for what hangs
+			})
+		})
+	}
+}
+
+func write(w io.Writer, text string) bool {
+	fmt.Fprint(w, text)
+	return true
+}

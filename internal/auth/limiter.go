@@ -1,0 +1,65 @@
+package auth
+
+import (
+	"container/list"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Limiter bounds how often each caller may call. It remembers a bounded number
+// of callers: when it is full, it forgets the one who has not called for
+// longest, to whom nothing is held against then. It is good for any number of
+// callers at a time.
+type Limiter struct {
+	perSecond rate.Limit
+	burst     int
+	most      int
+
+	mu      sync.Mutex
+	callers map[string]*list.Element // guarded by mu; of *budget
+	recent  *list.List               // guarded by mu; who called last is first
+}
+
+type budget struct {
+	caller string
+	limit  *rate.Limiter
+}
+
+// NewLimiter makes a Limiter that admits perSecond calls a second, and burst at
+// once, of each of the last most callers. All must be positive.
+func NewLimiter(perSecond, burst, most int) *Limiter {
+	return &Limiter{
+		perSecond: rate.Limit(perSecond), burst: burst, most: most,
+		callers: make(map[string]*list.Element), recent: list.New(),
+	}
+}
+
+// Take counts a call. It answers 0 when the call may go on, else how long the
+// caller should wait before the next; a call that may not is not counted.
+func (l *Limiter) Take(caller string) time.Duration {
+	reservation := l.of(caller).Reserve()
+	after := reservation.Delay()
+	if after > 0 {
+		reservation.Cancel()
+	}
+	return after
+}
+
+func (l *Limiter) of(caller string) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if element, ok := l.callers[caller]; ok {
+		l.recent.MoveToFront(element)
+		return element.Value.(*budget).limit
+	}
+	if l.recent.Len() >= l.most {
+		last := l.recent.Back()
+		l.recent.Remove(last)
+		delete(l.callers, last.Value.(*budget).caller)
+	}
+	b := &budget{caller: caller, limit: rate.NewLimiter(l.perSecond, l.burst)}
+	l.callers[caller] = l.recent.PushFront(b)
+	return b.limit
+}

@@ -1,0 +1,182 @@
+package auth
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// open are the methods of the health service: those who start, watch and
+// balance this process have no credentials, and learn nothing but whether it
+// serves.
+const open = "grpc.health.v1.Health/"
+
+// Policy says who may call what. What no rule allows is denied.
+//
+// Its file is YAML, of which JSON is a part:
+//
+//	rules:
+//	  - email: [web@shop.iam.gserviceaccount.com]
+//	    methods: [video.v1.VideoService/*, catalog.v1.CatalogService/*]
+//	  - sub: ["112233445566778899000"]
+//	    methods: [video.v1.VideoService/ListVideos]
+//	  - any_authenticated: true
+//	    methods: [catalog.v1.CatalogService/GetCatalogEntry]
+//
+// A rule is for those whom any of its first three fields names, and allows the
+// methods it lists: a full name, all of a service (*), or all there are ("*").
+// Reflection is a service like any other. The health service is open to
+// everyone and cannot be listed.
+type Policy struct {
+	subjects map[string]map[string]bool // methods by subject
+	emails   map[string]map[string]bool // methods by email
+	anyone   map[string]bool            // methods of every authenticated caller
+}
+
+type policyFile struct {
+	Rules []policyRule `yaml:"rules"`
+}
+
+type policyRule struct {
+	Email            []string `yaml:"email"`
+	Sub              []string `yaml:"sub"`
+	AnyAuthenticated bool     `yaml:"any_authenticated"`
+	Methods          []string `yaml:"methods"`
+}
+
+// ParsePolicy reads a policy about methods, which are all that there are, as
+// package.Service/Method. It answers all mistakes at once, joined.
+func ParsePolicy(text []byte, methods []string) (*Policy, error) {
+	var file policyFile
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&file); err != nil {
+		return nil, errors.Join(yamlErrors(err)...)
+	}
+	if err := decoder.Decode(new(policyFile)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("it must be one YAML document")
+	}
+	p := &Policy{subjects: make(map[string]map[string]bool), emails: make(map[string]map[string]bool), anyone: make(map[string]bool)}
+	var errs []error
+	if len(file.Rules) == 0 {
+		errs = append(errs, errors.New("rules must have at least one: without one nobody may do anything"))
+	}
+	for i, rule := range file.Rules {
+		for _, err := range p.add(rule, methods) {
+			errs = append(errs, fmt.Errorf("rules[%d]%w", i, err))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return p, nil
+}
+
+// yamlErrors takes apart what the library says about one document.
+func yamlErrors(err error) []error {
+	if errors.Is(err, io.EOF) {
+		return []error{errors.New("it is empty: it must have rules")}
+	}
+	typed, ok := errors.AsType[*yaml.TypeError](err)
+	if !ok {
+		return []error{err}
+	}
+	var errs []error
+	for _, text := range typed.Errors {
+		text = strings.ReplaceAll(text, " in type auth.policyFile", "")
+		errs = append(errs, errors.New(strings.ReplaceAll(text, " in type auth.policyRule", " in a rule: it may have email, sub, any_authenticated, methods")))
+	}
+	return errs
+}
+
+func (p *Policy) add(rule policyRule, methods []string) []error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(rule.Email) == 0 && len(rule.Sub) == 0 && !rule.AnyAuthenticated {
+		wrong(" names nobody: it must have email, sub or any_authenticated: true")
+	}
+	for i, email := range rule.Email {
+		if name, domain, ok := strings.Cut(email, "@"); !ok || name == "" || domain == "" || strings.ContainsAny(email, "* \t\n") {
+			wrong(".email[%d]: %q must be an address such as web@shop.iam.gserviceaccount.com", i, email)
+		}
+	}
+	for i, sub := range rule.Sub {
+		if sub == "" || strings.ContainsAny(sub, "* \t\n") {
+			wrong(".sub[%d]: %q must be a subject as the issuer's tokens have it", i, sub)
+		}
+	}
+	if len(rule.Methods) == 0 {
+		wrong(".methods must list at least one, such as video.v1.VideoService/GetVideo or video.v1.VideoService/*")
+	}
+	var allowed []string
+	for i, pattern := range rule.Methods {
+		found, err := expand(pattern, methods)
+		if err != nil {
+			wrong(".methods[%d]: %w", i, err)
+		}
+		allowed = append(allowed, found...)
+	}
+	for _, method := range allowed {
+		for _, email := range rule.Email {
+			allow(p.emails, strings.ToLower(email), method)
+		}
+		for _, sub := range rule.Sub {
+			allow(p.subjects, sub, method)
+		}
+		if rule.AnyAuthenticated {
+			p.anyone[method] = true
+		}
+	}
+	return errs
+}
+
+func allow(table map[string]map[string]bool, who, method string) {
+	if table[who] == nil {
+		table[who] = make(map[string]bool)
+	}
+	table[who][method] = true
+}
+
+// expand answers the methods that a pattern names.
+func expand(pattern string, methods []string) ([]string, error) {
+	if strings.HasPrefix(pattern, open) {
+		return nil, fmt.Errorf("%q is open to everyone: take it out", pattern)
+	}
+	prefix, all := strings.CutSuffix(pattern, "*")
+	var found []string
+	for _, method := range methods {
+		if !strings.HasPrefix(method, open) && (method == pattern || all && strings.HasPrefix(method, prefix)) {
+			found = append(found, method)
+		}
+	}
+	if all && prefix != "" && !strings.HasSuffix(prefix, "/") {
+		return nil, fmt.Errorf("%q: * stands for all methods of a service, after its slash, or alone for everything", pattern)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%q is not served: there are %s", pattern, strings.Join(services(methods), ", "))
+	}
+	return found, nil
+}
+
+// services are the services that can be named, with a star.
+func services(methods []string) []string {
+	var names []string
+	for _, method := range methods {
+		service, _, _ := strings.Cut(method, "/")
+		if name := service + "/*"; !strings.HasPrefix(method, open) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Allows says whether a caller may call a method, package.Service/Method.
+func (p *Policy) Allows(caller Caller, method string) bool {
+	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[strings.ToLower(caller.Email)][method]
+}

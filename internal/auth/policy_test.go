@@ -1,0 +1,129 @@
+package auth
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var methods = []string{
+	"catalog.v1.CatalogService/GetCatalogEntry", "catalog.v1.CatalogService/ListCatalogEntries",
+	"grpc.health.v1.Health/Check", "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+	"video.v1.VideoService/CreateVideo", "video.v1.VideoService/GetVideo",
+}
+
+func mustParse(t *testing.T, text string) *Policy {
+	t.Helper()
+	p, err := ParsePolicy([]byte(text), methods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A rule is for those it names, and for nobody else; what no rule allows is
+// denied.
+func TestPolicyAllowsWhatItsRulesSay(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `
+# who may do what
+rules:
+  - email: [Web@shop.example.com, ops@shop.example.com]
+    sub: ["7"]
+    methods: [video.v1.VideoService/*]
+  - sub: ["1"]
+    methods: ["*"]
+  - email: [ops@shop.example.com]
+    methods: [grpc.reflection.v1.ServerReflection/ServerReflectionInfo]
+  - any_authenticated: true
+    methods: [catalog.v1.CatalogService/GetCatalogEntry]
+`)
+	all := "GetCatalogEntry ListCatalogEntries ServerReflectionInfo CreateVideo GetVideo"
+	for name, tt := range map[string]struct {
+		caller Caller
+		want   string
+	}{
+		"by email":           {Caller{"99", "web@shop.example.com"}, "GetCatalogEntry CreateVideo GetVideo"},
+		"by two rules":       {Caller{"98", "OPS@shop.example.com"}, "GetCatalogEntry ServerReflectionInfo CreateVideo GetVideo"},
+		"by subject":         {Caller{"7", ""}, "GetCatalogEntry CreateVideo GetVideo"},
+		"everything":         {Caller{"1", ""}, all},
+		"anyone":             {Caller{"2", ""}, "GetCatalogEntry"},
+		"email as a subject": {Caller{"web@shop.example.com", ""}, "GetCatalogEntry"},
+		"subject as email":   {Caller{"97", "7"}, "GetCatalogEntry"},
+	} {
+		var got []string
+		for _, method := range methods {
+			if p.Allows(tt.caller, method) {
+				_, short, _ := strings.Cut(method, "/")
+				got = append(got, short)
+			}
+		}
+		if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+			t.Errorf("%s: allowed methods (-want +got):\n%s", name, diff)
+		}
+	}
+	if p.Allows(Caller{"1", ""}, "video.v1.VideoService/PurgeVideo") {
+		t.Error("everything has a method that is not there, want it denied: a new method needs a new start")
+	}
+}
+
+// JSON is YAML too.
+func TestPolicyMayBeJSON(t *testing.T) {
+	t.Parallel()
+	p := mustParse(t, `{"rules": [{"sub": ["1"], "methods": ["video.v1.VideoService/GetVideo"]}]}`)
+	if !p.Allows(Caller{Subject: "1"}, "video.v1.VideoService/GetVideo") || p.Allows(Caller{Subject: "2"}, "video.v1.VideoService/GetVideo") {
+		t.Error("the rule does not say who")
+	}
+}
+
+// A policy with mistakes is refused as a whole, and all of them are told.
+func TestParsePolicyTellsAllMistakes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		text string
+		want []string
+	}{
+		"empty":    {"", []string{"it is empty"}},
+		"comments": {"# nothing\n", []string{"it is empty"}},
+		"no rules": {"rules: []", []string{"rules must have at least one"}},
+		"no YAML":  {"rules: [", []string{"line 1"}},
+		"two":      {"rules:\n- {sub: [a], methods: ['*']}\n---\nrules: []\n", []string{"one YAML document"}},
+		"unknown fields": {
+			"rule: []\nrules:\n- {subs: [a], method: b}\n",
+			[]string{"line 1: field rule not found", "line 3: field subs not found in a rule", "line 3: field method not found"},
+		},
+		"wrong types": {"rules:\n- {sub: a, any_authenticated: maybe, methods: {}}\n", []string{"line 2: cannot unmarshal", "into bool", "!!map"}},
+		"all at once": {
+			`
+rules:
+  - methods: [video.v1.VideoService/GetVideo]
+  - sub: [""]
+    email: [shop.example.com, "*@shop.example.com"]
+    methods: []
+  - any_authenticated: true
+    methods: [video.v1.VideoService/PurgeVideo, video.v2.VideoService/*, "video.*", /video.v1.VideoService/GetVideo, grpc.health.v1.Health/Check, ""]
+`,
+			[]string{
+				"rules[0] names nobody", "rules[1].sub[0]", "rules[1].email[0]", "rules[1].email[1]", "rules[1].methods must list",
+				`rules[2].methods[0]: "video.v1.VideoService/PurgeVideo" is not served: there are catalog.v1.CatalogService/*, grpc.reflection`,
+				"rules[2].methods[1]", `rules[2].methods[2]: "video.*": * stands for`, "rules[2].methods[3]",
+				"rules[2].methods[4]: \"grpc.health.v1.Health/Check\" is open to everyone", "rules[2].methods[5]",
+			},
+		},
+	} {
+		p, err := ParsePolicy([]byte(tt.text), methods)
+		if p != nil || err == nil {
+			t.Errorf("%s: ParsePolicy() = %v, %v, want nothing and an error", name, p, err)
+			continue
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error\n%v\nwant it to contain %q", name, err, want)
+			}
+		}
+		if got := strings.Count(err.Error(), "\n") + 1; name == "all at once" && got != len(tt.want) {
+			t.Errorf("%s: %d lines, want %d:\n%v", name, got, len(tt.want), err)
+		}
+	}
+}

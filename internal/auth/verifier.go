@@ -1,0 +1,160 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// algorithms are the signatures we accept: asymmetric ones only. With none a
+// token is its own proof, and with a symmetric one the issuer's public key
+// would be the secret (RFC 8725, 3.1).
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// maxToken is the size in bytes of the largest token that is looked at. Google's have about 1 KB.
+const maxToken = 8 << 10
+
+// googleIssuer also signs as googleOther (https://developers.google.com/identity/openid-connect/openid-connect#validatinganidtoken).
+const (
+	googleIssuer = "https://accounts.google.com"
+	googleOther  = "accounts.google.com"
+)
+
+// VerifierConfig are the settings of a Verifier.
+type VerifierConfig struct {
+	// Issuer is the URL of the issuer, exactly as its tokens have it. Its keys are
+	// found by OpenID Connect discovery. Required.
+	Issuer string
+	// Audiences are the names that tokens may be made out to: that of the service
+	// at least, which on Cloud Run is its URL. Required.
+	Audiences []string
+	// Leeway is how far the clocks of the issuer and of this machine may be apart.
+	Leeway time.Duration
+	// Transport sends the requests to the issuer; nil: http.DefaultTransport.
+	Transport http.RoundTripper
+	// Log gets why keys could not be read; nil: slog.Default().
+	Log *slog.Logger
+}
+
+// Verifier tells who a token is about. It is good for any number of callers at
+// a time. Its Run must be running.
+type Verifier struct {
+	cfg  VerifierConfig
+	keys *keys
+}
+
+// NewVerifier makes a Verifier, and asks nobody yet.
+func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
+	if err := CheckIssuer(cfg.Issuer); err != nil {
+		return nil, fmt.Errorf("issuer %w", err)
+	}
+	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
+		return nil, errors.New("audiences must be given, and none may be empty: tokens for others would be good here too")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
+}
+
+// CheckIssuer answers what is wrong with the URL of an issuer.
+func CheckIssuer(issuer string) error {
+	if err := checkURL(issuer); err != nil {
+		return err
+	}
+	if u, err := url.Parse(issuer); err != nil || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("must have no query and no fragment")
+	}
+	return nil
+}
+
+// checkURL answers what is wrong with a URL to get keys from: whoever can
+// change what comes from there is the issuer.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil {
+		return errors.New("must be a URL such as https://accounts.google.com")
+	}
+	if ip := net.ParseIP(u.Hostname()); u.Scheme != "https" && !(u.Scheme == "http" && (u.Hostname() == "localhost" || ip.IsLoopback())) {
+		return errors.New("must begin with https://, unless it is on this machine")
+	}
+	return nil
+}
+
+// Run keeps the issuer's keys fresh. It returns nil once ctx is done.
+func (v *Verifier) Run(ctx context.Context) error {
+	v.keys.run(ctx)
+	return nil
+}
+
+// claims are those that we look at, besides the registered ones.
+type claims struct {
+	Email         string `json:"email"`
+	EmailVerified any    `json:"email_verified"` // true, or "true" from some issuers
+}
+
+// Verify answers who a token is about. The error says why nobody believes it,
+// and is not for the caller; it is errNoKeys if that could not be found out.
+func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
+	if len(token) > maxToken {
+		return Caller{}, fmt.Errorf("the token has %d bytes, at most %d are read", len(token), maxToken)
+	}
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return Caller{}, err
+	}
+	header := parsed.Headers[0] // the compact form, the only one that is parsed, has one
+	candidates, err := v.keys.find(ctx, header.KeyID)
+	if err != nil {
+		return Caller{}, err
+	}
+	var registered jwt.Claims
+	var ours claims
+	for _, key := range candidates {
+		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
+			err = fmt.Errorf("the key is for %s, the token is signed with %s", key.Algorithm, header.Algorithm)
+			continue
+		}
+		if err = parsed.Claims(key.Key, &registered, &ours); err == nil {
+			break
+		}
+		err = fmt.Errorf("verify with key %q: %w", key.KeyID, err)
+	}
+	if err != nil {
+		return Caller{}, err
+	}
+	if err := v.check(registered); err != nil {
+		return Caller{}, err
+	}
+	caller := Caller{Subject: registered.Subject}
+	if ours.EmailVerified == true || ours.EmailVerified == "true" {
+		caller.Email = ours.Email
+	}
+	return caller, nil
+}
+
+// check looks at claims whose signature is good.
+func (v *Verifier) check(c jwt.Claims) error {
+	if c.Issuer == googleOther && v.cfg.Issuer == googleIssuer {
+		c.Issuer = googleIssuer
+	}
+	if c.Subject == "" || c.Expiry == nil {
+		return errors.New("the token has no subject or no expiry")
+	}
+	err := c.ValidateWithLeeway(jwt.Expected{Issuer: v.cfg.Issuer, AnyAudience: v.cfg.Audiences, Time: time.Now()}, v.cfg.Leeway)
+	if err != nil {
+		return fmt.Errorf("%w (issuer %q, audience %q)", err, c.Issuer, c.Audience)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+)
+
+// Messages in sampled traces are spans from arrival to ack. Their transaction
+// is under the first of a batch, and the others link to it.
+func TestSampledMessagesAreTraced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(t, 4)
+		for i, m := range source {
+			flags := "00"
+			if i < 2 {
+				flags = "01"
+			}
+			m.Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
+		}
+		delete(source[3].Attributes, event.AttrTraceparent)
+		store, exporter := &memStore{}, tracetest.NewInMemoryExporter()
+		var transactions []trace.SpanContext
+		store.onProject = func(ctx context.Context, _ []domain.Event) error {
+			transactions = append(transactions, trace.SpanContextFromContext(ctx))
+			return nil
+		}
+		project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))}, store, source, time.Second)
+
+		var got []string
+		names := make(map[trace.SpanID]string)
+		links := 0
+		for _, span := range exporter.GetSpans() {
+			names[span.SpanContext.SpanID()] = span.Name
+		}
+		names[trace.SpanID{6: 0xa, 7: 0xbc}] = "the publisher"
+		for _, span := range exporter.GetSpans() {
+			got = append(got, span.SpanContext.TraceID().String()[31:]+" "+span.Name+" under "+names[span.Parent.SpanID()])
+			for _, link := range span.Links {
+				links++
+				if len(transactions) != 1 || !link.SpanContext.Equal(transactions[0]) {
+					t.Errorf("%s links to %v, want the transaction %v", span.Name, link.SpanContext, transactions)
+				}
+			}
+		}
+		slices.Sort(got)
+		want := []string{
+			"1 consumer.process under the publisher", "1 consumer.project under consumer.process",
+			"2 consumer.process under the publisher", "2 consumer.project under consumer.process",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("spans (-want +got):\n%s", diff)
+		}
+		if links != 1 || len(transactions) != 1 || !transactions[0].IsSampled() {
+			t.Errorf("%d links, transactions under %v, want one and one", links, transactions)
+		}
+	})
+}
+
+// Acks and nacks are counted, what is in hand is not lost count of, and how
+// long an event took refers to its trace.
+func TestDeliveriesAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := messages(t, 3)
+		source[0].Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
+		store := &memStore{}
+		store.onProject = func(context.Context, []domain.Event) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		}
+		read := project(t, consumer.Config{Tracing: sdktrace.NewTracerProvider()}, store, source, time.Second)
+		if acks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.messages")[""]; acks != 3 || inHand != 0 {
+			t.Errorf("acks = %d, in hand = %d, want 3 and 0", acks, inHand)
+		}
+		if n, sum := read.histogram("consumer.delivery.delay"); n != 3 || sum < 0.6 || sum > 1 {
+			t.Errorf("consumer.delivery.delay = %d times, %.2f s in all, want 3 of a little over 0.2 s", n, sum)
+		}
+		exemplars := make(map[string]int)
+		for _, m := range read.collect() {
+			if data, ok := m.Data.(metricdata.Histogram[float64]); ok {
+				exemplars[m.Name] = len(data.DataPoints[0].Exemplars)
+			}
+		}
+		want := map[string]int{"consumer.lag": 1, "consumer.delivery.delay": 1, "consumer.message.duration": 1}
+		if diff := cmp.Diff(want, exemplars); diff != "" {
+			t.Errorf("exemplars (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A message that is given back is a nack and no ack.
+func TestNacksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memStore{onProject: func(context.Context, []domain.Event) error { return unavailable() }}
+		read := project(t, consumer.Config{}, store, messages(t, 2), time.Second)
+		if acks, nacks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.nacks")[""], read.counter("consumer.messages")[""]; acks != 0 || nacks != 2 || inHand != 0 {
+			t.Errorf("acks = %d, nacks = %d, in hand = %d, want 0, 2 and 0", acks, nacks, inHand)
+		}
+	})
+}
+
+// A worker whose call of the store never comes back is stuck. One that waits
+// for messages, or for a database that is away, is not.
+func TestHangingTransactionIsStuck(t *testing.T) {
+	const interval = 30*time.Second + 5*time.Second // the timeout of a transaction, and the longest pause
+	for _, test := range []struct {
+		name     string
+		messages int
+		call     func(hang <-chan struct{}) error
+		stuck    bool
+	}{
+		{"hangs", 1, func(hang <-chan struct{}) error { <-hang; return nil }, true},
+		{"no database", 1, func(<-chan struct{}) error { time.Sleep(30 * time.Second); return unavailable() }, false},
+		{"no messages", 0, nil, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hang := make(chan struct{})
+				store := &memStore{onProject: func(context.Context, []domain.Event) error { return test.call(hang) }}
+				projector, err := consumer.NewFrom(consumer.Config{}, messages(t, test.messages), store, discard, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+				time.Sleep(3 * interval)
+				if err := projector.Stuck(); err != nil {
+					t.Errorf("Stuck() = %v within three intervals, want nil", err)
+				}
+				for range 100 {
+					time.Sleep(time.Second)
+					if err := projector.Stuck(); (err != nil) != test.stuck || err != nil && !strings.Contains(err.Error(), "consumer: worker") {
+						t.Fatalf("Stuck() = %v, want an error: %t", err, test.stuck)
+					}
+				}
+				close(hang)
+				stop()
+				running.Wait()
+			})
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package consumer
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/event"
+)
+
+// begin begins the span of a delivery whose trace is sampled: from its arrival
+// until it is settled. Others have none.
+func (r *run) begin(d *delivery) {
+	if r.tracer == nil {
+		return
+	}
+	msg := d.msg
+	ctx, sampled := event.ContinueTrace(r.work, msg.Attributes[event.AttrTraceparent])
+	if !sampled {
+		return
+	}
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.destination.subscription.name", r.source.String()), attribute.String("messaging.message.id", msg.ID),
+		attribute.String("messaging.gcp_pubsub.message.ordering_key", msg.OrderingKey),
+		attribute.String("event.id", msg.Attributes[event.AttrEventID]), attribute.String("event.type", msg.Attributes[event.AttrEventType]),
+	}
+	if msg.DeliveryAttempt != nil {
+		attributes = append(attributes, attribute.Int("messaging.gcp_pubsub.message.delivery_attempt", *msg.DeliveryAttempt))
+	}
+	_, d.span = r.tracer.Start(ctx, "consumer.process", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes...)) //nolint:spancheck // end ends it
+}
+
+// end ends the span of a message.
+func (d *delivery) end(became string) {
+	if d.span == nil {
+		return
+	}
+	d.span.SetAttributes(attribute.String("outcome", became))
+	if became == "given_back" {
+		d.span.SetStatus(codes.Error, "given back to the broker")
+	}
+	d.span.End()
+}
+
+// traced answers ctx with the span of a delivery, for metrics and log lines
+// about it to refer to.
+func (d *delivery) traced(ctx context.Context) context.Context {
+	if d.span == nil {
+		return ctx
+	}
+	return trace.ContextWithSpan(ctx, d.span)
+}
+
+// beginBatch begins the spans of a transaction over deliveries, one in each
+// trace. There is one transaction, so its statements are under the first; the
+// others link to that. It answers the first span, nil when nothing is traced.
+func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(error)) {
+	var spans []trace.Span
+	for _, d := range deliveries {
+		if d.span == nil {
+			continue
+		}
+		options := []trace.SpanStartOption{trace.WithAttributes(
+			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.event.Video.Version))}
+		if first != nil {
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: first.SpanContext()}))
+		}
+		_, span := r.tracer.Start(d.traced(r.work), "consumer.project", options...)
+		if first == nil {
+			first = span
+		}
+		spans = append(spans, span)
+	}
+	return first, func(err error) {
+		for _, span := range spans {
+			if err != nil {
+				span.SetStatus(codes.Error, err.Error())
+			}
+			span.End()
+		}
+	}
+}

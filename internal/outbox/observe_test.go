@@ -1,0 +1,276 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+)
+
+// traced puts the events of a claim into traces of their own, of which those
+// that are named are sampled.
+func traced(events []event.Claimed, sampled string) []event.Claimed {
+	for i := range events {
+		flags := "00"
+		if slices.Contains(strings.Fields(sampled), nameOf(events[i].Message)) {
+			flags = "01"
+		}
+		events[i].Traceparent = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
+	}
+	return events
+}
+
+// An event in a sampled trace gets a span for its claim and one for being
+// published, which goes with the message; others are left as they are.
+func TestSampledEventsAreTraced(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	store := &oneClaim{claim: event.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1"), "a1 c1")}}
+	sent := make(map[string]string)
+	publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+		sent[nameOf(m)] = m.Traceparent
+		if nameOf(m) == "c1" {
+			return answer(errRefused)
+		}
+		return answer(nil)
+	}), outbox.Config{Tracing: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, span := range exporter.GetSpans() {
+		trace, name := span.SpanContext.TraceID().String(), span.Name
+		got = append(got, fmt.Sprintf("%s %s %s under %s", trace[31:], name, span.Status.Code, span.Parent.SpanID()))
+		if want := event.Traceparent(tracedContext(span)); name == "outbox.publish" && !slices.Contains([]string{sent["a1"], sent["c1"]}, want) {
+			t.Errorf("no message carries %s: %v", want, sent)
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"1 outbox.claim Unset under 0000000000000abc", "1 outbox.publish Unset under 0000000000000abc",
+		"3 outbox.claim Unset under 0000000000000abc", "3 outbox.publish Error under 0000000000000abc",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("spans (-want +got):\n%s", diff)
+	}
+	if want := fmt.Sprintf("00-%032x-%016x-00", 2, 0xabc); sent["b1"] != want {
+		t.Errorf("b1 carries %q, want %q as it was", sent["b1"], want)
+	}
+}
+
+func tracedContext(span tracetest.SpanStub) context.Context {
+	ctx, _ := event.ContinueTrace(context.Background(), "00-"+span.SpanContext.TraceID().String()+"-"+span.SpanContext.SpanID().String()+"-01")
+	return ctx
+}
+
+// How long an event took refers to its trace, if that is sampled.
+func TestPublishDelayHasExemplars(t *testing.T) {
+	t.Parallel()
+	for sampled, want := range map[string]int{"a1": 1, "": 0} {
+		reader := metric.NewManualReader()
+		store := &oneClaim{claim: event.Claim{Token: 1, Events: traced(claimed("a1"), sampled)}}
+		publisher, err := outbox.New(store, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
+			outbox.Config{Tracing: sdktrace.NewTracerProvider()}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, m := range measured(t, reader) {
+			if data, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "outbox.publish.delay" {
+				for _, exemplar := range data.DataPoints[0].Exemplars {
+					seen++
+					if got := fmt.Sprintf("%x", exemplar.TraceID); got != fmt.Sprintf("%032x", 1) {
+						t.Errorf("the exemplar is in trace %s", got)
+					}
+				}
+			}
+		}
+		if seen != want {
+			t.Errorf("sampled %q: %d exemplars, want %d", sampled, seen, want)
+		}
+	}
+}
+
+func measured(t *testing.T, reader metric.Reader) []metricdata.Metrics {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	var all []metricdata.Metrics
+	for _, scope := range data.ScopeMetrics {
+		all = append(all, scope.Metrics...)
+	}
+	return all
+}
+
+// Attempts are told apart by whether they are retries, and failures by class,
+// of which there are few; a pause before a retry is measured, and an open
+// breaker shows.
+func TestAttemptsAndFailuresAreCounted(t *testing.T) {
+	t.Parallel()
+	answers := map[string]error{
+		"b1": &outbox.RefusedError{Err: pubsub.ErrOversizedMessage},
+		"c1": &outbox.RefusedError{Err: status.Error(codes.InvalidArgument, "bad 4711")},
+		"d1": status.Error(codes.Unavailable, "away"),
+		"d2": pubsub.ErrPublishingPaused{OrderingKey: "d"},
+		"e1": context.DeadlineExceeded,
+	}
+	events := claimed("a1 b1 c1 d1 d2 e1 f1")
+	events[0].Retry, events[0].Attempts = true, 2
+	events[6].Missing = true
+	reader := metric.NewManualReader()
+	publisher, err := outbox.New(&oneClaim{claim: event.Claim{Token: 1, Events: events}}, broker(func(m event.Message) outbox.Receipt {
+		return answer(answers[nameOf(m)])
+	}), outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]int64)
+	for _, m := range measured(t, reader) {
+		switch data := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, point := range data.DataPoints {
+				for _, attr := range point.Attributes.ToSlice() {
+					got[m.Name+" "+attr.Value.AsString()] = point.Value
+				}
+			}
+		case metricdata.Histogram[float64]:
+			got[m.Name] = int64(data.DataPoints[0].Count)
+		case metricdata.Gauge[int64]:
+			got[m.Name] = data.DataPoints[0].Value
+		}
+	}
+	want := map[string]int64{
+		"outbox.publish.attempts retry": 1, "outbox.publish.attempts first": 5,
+		"outbox.publish.failures oversized": 1, "outbox.publish.failures InvalidArgument": 1, "outbox.publish.failures Unavailable": 1,
+		"outbox.publish.failures not_sent": 1, "outbox.publish.failures unanswered": 1, "outbox.publish.failures missing": 1,
+		"outbox.publish.delay": 1, "outbox.publish.duration": 1, "outbox.retry.interval": 2, "outbox.breaker.open": 0,
+		"outbox.events published": 1, "outbox.events refused": 3, "outbox.events unknown": 3,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// A breaker that is open shows, and shows no longer when the broker is back.
+func TestOpenBreakerShows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, topic := newMemory(1), &flaky{back: time.Now().Add(90 * time.Second)}
+		store.add(0, "a1")
+		reader := metric.NewManualReader()
+		publisher, err := outbox.New(store, topic, outbox.Config{Workers: 1}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func() (value int64) {
+			for _, m := range measured(t, reader) {
+				if m.Name == "outbox.breaker.open" {
+					value = m.Data.(metricdata.Gauge[int64]).DataPoints[0].Value
+				}
+			}
+			return value
+		}
+		stop := run(t, publisher)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := open(); got != 1 {
+			t.Errorf("outbox.breaker.open = %d after a minute of outage, want 1", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := open(); got != 0 {
+			t.Errorf("outbox.breaker.open = %d half a minute after the outage, want 0", got)
+		}
+		stop()
+	})
+}
+
+// hangingStore has a claim that never comes back, whatever its context says.
+type hangingStore struct {
+	outbox.Store
+	hang chan struct{}
+}
+
+func (s hangingStore) ClaimEvents(context.Context, int, time.Duration) (event.Claim, error) {
+	<-s.hang
+	return event.Claim{}, nil
+}
+
+// A worker that hangs is found after three times as long as a pass may take. A
+// publisher without work, without a database or without a broker is not stuck.
+func TestHangingWorkerIsStuck(t *testing.T) {
+	t.Parallel()
+	interval := 30*time.Second + 5*time.Second // the lease, and the longest pause
+	t.Run("hangs", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := hangingStore{hang: make(chan struct{})}
+			publisher := mustNew(t, store, nil, outbox.Config{Workers: 2})
+			stop := run(t, publisher)
+			time.Sleep(3 * interval)
+			if err := publisher.Stuck(); err != nil {
+				t.Errorf("Stuck() = %v within three intervals, want nil", err)
+			}
+			time.Sleep(time.Second)
+			if err := publisher.Stuck(); err == nil || !strings.Contains(err.Error(), "any worker") || !strings.Contains(err.Error(), "worker 0") || !strings.Contains(err.Error(), "worker 1") {
+				t.Errorf("Stuck() = %v, want both workers, and that there was no pass", err)
+			}
+			close(store.hang)
+			stop()
+			if err := publisher.Stuck(); err != nil {
+				t.Errorf("Stuck() = %v after Run returned, want nil", err)
+			}
+		})
+	})
+	healthy := map[string]func(*memory) (outbox.Store, outbox.Broker){
+		"idle": func(s *memory) (outbox.Store, outbox.Broker) { return s, nil },
+		"no database": func(*memory) (outbox.Store, outbox.Broker) {
+			return silentStore{}, nil
+		},
+		"no broker": func(s *memory) (outbox.Store, outbox.Broker) {
+			s.add(0, "a1 b1")
+			return s, broker(func(event.Message) outbox.Receipt { return answer(errAway) })
+		},
+	}
+	for name, make := range healthy {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, broker := make(newMemory(2))
+				// The turn of an idle worker comes every eight minutes.
+				publisher := mustNew(t, store, broker, outbox.Config{Workers: 8, PollInterval: time.Minute})
+				stop := run(t, publisher)
+				for range 360 {
+					time.Sleep(10 * time.Second)
+					if err := publisher.Stuck(); err != nil {
+						t.Fatalf("Stuck() = %v, want nil", err)
+					}
+				}
+				stop()
+			})
+		})
+	}
+}

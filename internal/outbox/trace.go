@@ -1,0 +1,74 @@
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"example.com/videocatalog/internal/event"
+)
+
+// passTrace are the spans of a pass: one per event whose trace is sampled, from
+// when it is handed to the broker until the answer. Each belongs to the trace
+// of its event. The zero value has none, as nearly every pass.
+type passTrace struct {
+	tracer trace.Tracer // nil: nothing is traced
+	spans  []trace.Span // by the index of the event; nil while there is none
+}
+
+// claimed adds the claim to the traces of its events, each of which waited for
+// it until now.
+func (t *passTrace) claimed(ctx context.Context, claim event.Claim, start time.Time) {
+	if t.tracer == nil {
+		return
+	}
+	for _, e := range claim.Events {
+		if traced, sampled := event.ContinueTrace(ctx, e.Traceparent); sampled {
+			_, span := t.tracer.Start(traced, "outbox.claim", trace.WithTimestamp(start), trace.WithAttributes(
+				attribute.Int("outbox.lane", int(claim.Lane)), attribute.Int("messaging.batch.message_count", len(claim.Events)),
+				attribute.String("event.id", e.ID.String()),
+			))
+			span.End()
+		}
+	}
+}
+
+// publish begins the span of the i-th of n events and answers the message that
+// carries it on; without a span the message stays what it is.
+func (t *passTrace) publish(ctx context.Context, i, n int, e event.Claimed) event.Message {
+	if t.tracer == nil {
+		return e.Message
+	}
+	ctx, sampled := event.ContinueTrace(ctx, e.Traceparent)
+	if !sampled {
+		return e.Message
+	}
+	if t.spans == nil {
+		t.spans = make([]trace.Span, n)
+	}
+	ctx, t.spans[i] = t.tracer.Start(ctx, "outbox.publish", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes( //nolint:spancheck // answered ends it
+		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "send"),
+		attribute.String("messaging.gcp_pubsub.message.ordering_key", e.AggregateID),
+		attribute.String("event.id", e.ID.String()), attribute.String("event.type", e.Type), attribute.Int64("event.version", e.Version),
+		attribute.Int("outbox.attempts", e.Attempts),
+	))
+	e.Traceparent = event.Traceparent(ctx)
+	return e.Message
+}
+
+// answered ends the span of the i-th event, and answers ctx with it, for the
+// metrics about the event to refer to.
+func (t *passTrace) answered(ctx context.Context, i int, err error) context.Context {
+	if t.spans == nil || t.spans[i] == nil {
+		return ctx
+	}
+	span := t.spans[i]
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+	return trace.ContextWithSpan(ctx, span)
+}

@@ -1,0 +1,282 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// Every call of every transport is asked about once, before anything else is
+// looked at, and who is not admitted gets that answer and changes nothing.
+func TestServerAsksWhoMayCall(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []string
+	deny := func(_ context.Context, method string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, method)
+		return status.Error(codes.PermissionDenied, "the caller may not do this")
+	}
+	r := start(t, Config{}, func(d *Deps) { d.Admit = deny })
+	for name, c := range map[string]client{"gRPC": r.grpcClient(t), "REST over HTTP1": r.restClient(t, false), "REST over HTTP2": r.restClient(t, true)} {
+		asked = nil
+		// A request that breaks the rules too: who may not call is not told which.
+		_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{}})
+		if status.Code(err) != codes.PermissionDenied || len(violations(err)) > 0 {
+			t.Errorf("%s: CreateVideo() = %v, want PermissionDenied without a word about fields", name, err)
+		}
+		if _, err := watchFrom(t, c, "nonsense").Recv(); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: WatchCatalogEntries() = %v, want PermissionDenied", name, err)
+		}
+		mu.Lock()
+		if diff := cmp.Diff([]string{"/video.v1.VideoService/CreateVideo", "/catalog.v1.CatalogService/WatchCatalogEntries"}, asked); diff != "" {
+			t.Errorf("%s: methods asked about (-want +got):\n%s", name, diff)
+		}
+		mu.Unlock()
+	}
+	if got := len(r.store.allEvents()); got != 0 {
+		t.Errorf("%d events, want none", got)
+	}
+	if log := r.log.String(); log != "" {
+		t.Errorf("log = %s, want none of the server: who refused says why", log)
+	}
+	if response, _ := ask(t, r, "GET", "/health/ready", ""); response.StatusCode != http.StatusOK {
+		t.Errorf("/health/ready: %s, want 200: it is no call", response.Status)
+	}
+}
+
+// Who asks about a call sees its credentials and where it comes from, whatever
+// the transport.
+func TestServerPassesOnCredentials(t *testing.T) {
+	t.Parallel()
+	seen := make(chan metadata.MD, 1)
+	r := start(t, Config{}, func(d *Deps) {
+		d.Admit = func(ctx context.Context, _ string) error {
+			md, _ := metadata.FromIncomingContext(ctx)
+			seen <- md
+			return nil
+		}
+	})
+	ask(t, r, "GET", "/v1/videos", "", "Authorization", "Bearer a", "X-Serverless-Authorization", "Bearer b", "X-Forwarded-For", "203.0.113.1", "Cookie", "c")
+	md := <-seen
+	for header, want := range map[string][]string{
+		"authorization": {"Bearer a"}, "x-serverless-authorization": {"Bearer b"}, "x-forwarded-for": {"203.0.113.1, 127.0.0.1"}, "cookie": nil,
+	} {
+		if diff := cmp.Diff(want, md.Get(header)); diff != "" {
+			t.Errorf("REST: %s (-want +got):\n%s", header, diff)
+		}
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a", "x-serverless-authorization", "Bearer b")
+	if _, err := r.grpcClient(t).videos.ListVideos(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	md = <-seen
+	if got := append(md.Get("authorization"), md.Get("x-serverless-authorization")...); !slices.Equal(got, []string{"Bearer a", "Bearer b"}) {
+		t.Errorf("gRPC: credentials = %q, want both", got)
+	}
+}
+
+// A call ends in time without a deadline, and whatever deadline its caller sets;
+// a shorter one counts.
+func TestServerGivesEveryCallADeadline(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{CallTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+		hang(r)
+		for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour, "short": 50 * time.Millisecond} {
+			ctx, cancel := t.Context(), context.CancelFunc(func() {})
+			if timeout > 0 {
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+			}
+			began := time.Now()
+			_, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: film()})
+			cancel()
+			took := time.Since(began)
+			if timeout == 50*time.Millisecond {
+				if took > 200*time.Millisecond || err == nil {
+					t.Errorf("deadline %s: %v after %v, want an error after 50 ms", name, err, took)
+				}
+				continue
+			}
+			if status.Code(err) != codes.DeadlineExceeded || took < 250*time.Millisecond || took > 2*time.Second {
+				t.Errorf("deadline %s: %v after %v, want DeadlineExceeded after 300 ms", name, err, took)
+			}
+		}
+	})
+}
+
+// A stream ends when its lifetime is over, and says to call again; the deadline
+// of a caller is another matter.
+func TestServerEndsStreamsInTime(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{StreamLifetime: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+		stream := watchFrom(t, c, "")
+		began := time.Now()
+		next(t, stream)
+		_, err := stream.Recv()
+		if took := time.Since(began); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "as long as it may") || took > 2*time.Second {
+			t.Errorf("Recv() = %v after %v, want Unavailable after 300 ms", err, took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if watch, err := r.grpcClient(t).catalog.WatchCatalogEntries(ctx, nil); err == nil {
+			for err == nil {
+				_, err = watch.Recv()
+			}
+			if status.Code(err) != codes.DeadlineExceeded {
+				t.Errorf("a watch with a deadline = %v, want DeadlineExceeded", err)
+			}
+		}
+	})
+}
+
+// A stream that only its client could end, as one that asks for reflection, ends
+// too, soon after its time.
+func TestServerEndsStreamsThatOnlyRead(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{StreamLifetime: 100 * time.Millisecond})
+	stream, err := r.dial(t).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	err = stream.RecvMsg(new(healthpb.HealthCheckResponse)) // of any type: there is none
+	if took := time.Since(began); err == nil || took > limitGrace+2*time.Second {
+		t.Errorf("RecvMsg() = %v after %v, want an error soon after %v", err, took, limitGrace)
+	}
+}
+
+// There is room for so many calls; more are refused until one has ended. Streams
+// have half as much room, and take none from calls.
+func TestServerBoundsCallsAtATime(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{MaxCalls: 4}, func(t *testing.T, r *running, c client) {
+		for range 2 {
+			next(t, watchFrom(t, c, ""))
+		}
+		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "too many") {
+			t.Errorf("a third stream = %v, want Unavailable", err)
+		}
+		entered, release := hang(r)
+		results := make(chan error, 4)
+		for range 4 {
+			go func() {
+				_, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+				results <- err
+			}()
+			<-entered
+		}
+		if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "too many") {
+			t.Errorf("a fifth call = %v, want Unavailable", err)
+		}
+		if response, _ := ask(t, r, "GET", "/health/live", ""); response.StatusCode != http.StatusOK {
+			t.Errorf("live: %s, want 200: it is no call", response.Status)
+		}
+		release()
+		for range 4 {
+			if err := <-results; err != nil {
+				t.Errorf("one of four calls = %v, want success", err)
+			}
+		}
+		if _, err := c.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()}); err != nil {
+			t.Errorf("a call after they have ended = %v, want success", err)
+		}
+	})
+}
+
+// A connection beyond the limit is served when another one ends.
+func TestServerBoundsConnections(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{MaxConnections: 1})
+	first, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if got := firstLine(t, first, 2*time.Second); !strings.Contains(got, "200") {
+		t.Errorf("the first connection: %q, want 200", got)
+	}
+	second, err := net.Dial("tcp", r.addr) // the system accepts it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if got := firstLine(t, second, 200*time.Millisecond); got != "" {
+		t.Errorf("the second connection: %q, want nothing yet", got)
+	}
+	_ = first.Close()
+	buffer := make([]byte, 100)
+	_ = second.SetReadDeadline(time.Now().Add(2 * time.Second))
+	if n, err := second.Read(buffer); err != nil || !strings.Contains(string(buffer[:n]), "200") {
+		t.Errorf("the second connection, once the first has ended: %q, %v, want 200", buffer[:n], err)
+	}
+}
+
+func firstLine(t *testing.T, conn net.Conn, within time.Duration) string {
+	t.Helper()
+	if _, err := io.WriteString(conn, "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 1000)
+	_ = conn.SetReadDeadline(time.Now().Add(within))
+	n, _ := conn.Read(buffer) // nothing, when the time is over
+	line, _, _ := strings.Cut(string(buffer[:n]), "\r\n")
+	return line
+}
+
+// A body that does not come in time is told so, without a word of where.
+func TestGatewayDoesNotWaitForBodies(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{CallTimeout: 10 * time.Millisecond})
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprint(conn, lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 1000", "", `{"title":`)); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(limitGrace + 5*time.Second))
+	answer, err := io.ReadAll(conn)
+	if err != nil || strings.Count(string(answer), "HTTP/1.1") > 1 || strings.Contains(string(answer), "127.0.0.1") {
+		t.Errorf("answer = %q, %v, want at most one without an address, and the end of the connection", answer, err)
+	}
+}
+
+// The methods that a policy may name are those that there are.
+func TestMethodsAreThoseOfTheServer(t *testing.T) {
+	t.Parallel()
+	store := newFakeStore()
+	server, err := New(Config{}, Deps{Videos: store, Catalog: store, Changes: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.release()
+	var want []string
+	for service, info := range server.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			want = append(want, service+"/"+method.Name)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, Methods()); diff != "" || !slices.Contains(want, strings.TrimPrefix(catalogv1.CatalogService_WatchCatalogEntries_FullMethodName, "/")) {
+		t.Errorf("methods (-want +got):\n%s", diff)
+	}
+}

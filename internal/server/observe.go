@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// observed answers the option that makes a span and a metric of every call,
+// also one that came over REST, which brings the trace of its caller along;
+// none when nobody wants either. Health checks and reflection are left out.
+func observed(tracing trace.TracerProvider, metrics metric.MeterProvider) []grpc.ServerOption {
+	if tracing == nil && metrics == nil {
+		return nil
+	}
+	if tracing == nil {
+		tracing = tracenoop.NewTracerProvider()
+	}
+	if metrics == nil {
+		metrics = metricnoop.NewMeterProvider()
+	}
+	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(
+		otelgrpc.WithTracerProvider(tracing), otelgrpc.WithMeterProvider(metrics), otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.None(filters.HealthCheck(), filters.ServicePrefix("grpc.reflection."))),
+	))}
+}
+
+// requests writes a line for every call: the outermost of the interceptors, so
+// that it sees what the client gets. It tells ids, and nothing else of what a
+// request or a response says. What is wrong inside is told by the guard.
+type requests struct{ log *slog.Logger }
+
+func (r *requests) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !r.wanted(ctx, info.FullMethod) {
+		return handler(ctx, request)
+	}
+	start := time.Now()
+	response, err := handler(ctx, request)
+	r.write(ctx, info.FullMethod, start, err, ids(request, response)...)
+	return response, err
+}
+
+func (r *requests) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !r.wanted(stream.Context(), info.FullMethod) {
+		return handler(srv, stream)
+	}
+	start := time.Now()
+	err := handler(srv, stream)
+	r.write(stream.Context(), info.FullMethod, start, err)
+	return err
+}
+
+func (r *requests) wanted(ctx context.Context, method string) bool {
+	return !strings.HasPrefix(method, "/grpc.") && r.log.Enabled(ctx, slog.LevelInfo)
+}
+
+func (r *requests) write(ctx context.Context, method string, start time.Time, err error, ids ...slog.Attr) {
+	attrs := append([]slog.Attr{
+		slog.String("method", method), slog.String("code", status.Code(err).String()),
+		slog.Float64("latency_ms", float64(time.Since(start).Microseconds())/1000), slog.String("caller", caller(ctx)),
+	}, ids...)
+	if id := header(ctx, "x-request-id"); id != "" {
+		attrs = append(attrs, slog.String("x_request_id", id))
+	}
+	r.log.LogAttrs(ctx, slog.LevelInfo, "server: request", attrs...)
+}
+
+// ids are the names of what a call was about. Of an invalid request they may be
+// anything, so they are cut.
+func ids(request, response any) []slog.Attr {
+	var attrs []slog.Attr
+	type named interface{ GetName() string }
+	name := ""
+	if r, ok := request.(named); ok {
+		name = r.GetName()
+	} else if r, ok := response.(named); ok {
+		name = r.GetName()
+	}
+	if name != "" {
+		attrs = append(attrs, slog.String("name", cut(name)))
+	}
+	if r, ok := request.(interface{ GetRequestId() string }); ok && r.GetRequestId() != "" {
+		attrs = append(attrs, slog.String("request_id", cut(r.GetRequestId())))
+	}
+	return attrs
+}
+
+// caller is the address a call came from: as the front end saw it, if there is
+// one, which a caller without one may make up.
+func caller(ctx context.Context) string {
+	if forwarded := header(ctx, "x-forwarded-for"); forwarded != "" {
+		return forwarded
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+func header(ctx context.Context, name string) string {
+	values := metadata.ValueFromIncomingContext(ctx, name)
+	if len(values) == 0 {
+		return ""
+	}
+	return cut(values[0])
+}
+
+// cut bounds what somebody else writes into our log.
+func cut(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "")
+}
+
+// catalogMetrics show how far the catalog is behind those who wait for it; nil
+// ones show nothing.
+type catalogMetrics struct {
+	lag  metric.Int64Histogram
+	wait metric.Float64Histogram
+}
+
+func newCatalogMetrics(provider metric.MeterProvider) (*catalogMetrics, error) {
+	if provider == nil {
+		return nil, nil //nolint:nilnil // see catalogMetrics
+	}
+	meter := provider.Meter("example.com/videocatalog/internal/server")
+	var m catalogMetrics
+	var errs [2]error
+	m.lag, errs[0] = meter.Int64Histogram("catalog.version.lag", metric.WithUnit("{version}"),
+		metric.WithExplicitBucketBoundaries(0, 1, 2, 5, 10, 20, 50, 100),
+		metric.WithDescription("Versions that an entry was behind min_version when a caller of GetCatalogEntry asked for it; 0 when it was not."))
+	m.wait, errs[1] = meter.Float64Histogram("catalog.version.wait", metric.WithUnit("s"),
+		metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30),
+		metric.WithDescription("How long callers of GetCatalogEntry waited for min_version, if the catalog was behind, also in vain."))
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
+	}
+	return &m, nil
+}
+
+func (m *catalogMetrics) behind(ctx context.Context, versions int64) {
+	if m != nil {
+		m.lag.Record(ctx, max(0, versions))
+	}
+}
+
+func (m *catalogMetrics) waited(ctx context.Context, d time.Duration) {
+	if m != nil {
+		m.wait.Record(ctx, d.Seconds())
+	}
+}

@@ -1,0 +1,226 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/metadata"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// Every call is a line with its code, latency, caller and ids, and nothing of
+// what it says.
+func TestRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	var out logBuffer
+	r := start(t, Config{}, func(d *Deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+	const requestID = "0a000000-0000-4000-8000-000000000001"
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.7", "x-request-id", "abc", "authorization", "Bearer secret")
+	client := r.grpcClient(t)
+	video, err := client.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Secret title"}, RequestId: requestID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: strings.Repeat("x", 1000)}); err == nil {
+		t.Fatal("GetVideo() of a bad name succeeded")
+	}
+	response, err := http.Get("http://" + r.addr + "/v1/" + video.GetName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+
+	type line struct {
+		Level, Msg, Method, Code, Caller, Name string
+		RequestID                              string  `json:"request_id"`
+		XRequestID                             string  `json:"x_request_id"`
+		LatencyMS                              float64 `json:"latency_ms"`
+	}
+	var got []line
+	for text := range strings.Lines(out.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		if l.LatencyMS <= 0 {
+			t.Errorf("latency = %g, want more than 0: %s", l.LatencyMS, text)
+		}
+		got = append(got, l)
+	}
+	want := []line{
+		{Method: "/video.v1.VideoService/CreateVideo", Code: "OK", Caller: "203.0.113.7", Name: video.GetName(), RequestID: requestID, XRequestID: "abc"},
+		{Method: "/video.v1.VideoService/GetVideo", Code: "InvalidArgument", Caller: "127.0.0.1", Name: strings.Repeat("x", 200)},
+		{Method: "/video.v1.VideoService/GetVideo", Code: "OK", Caller: "127.0.0.1", Name: video.GetName()},
+	}
+	for i := range want {
+		want[i].Level, want[i].Msg = "INFO", "server: request"
+	}
+	for i := range got { // gRPC tells the port too
+		got[i].Caller, _, _ = strings.Cut(got[i].Caller, ":")
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(line{}, "LatencyMS")); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	if text := out.String(); strings.Contains(text, "ecret") {
+		t.Errorf("the log tells secrets:\n%s", text)
+	}
+}
+
+// Health checks and reflection are nobody's news.
+func TestHealthChecksAreNotLogged(t *testing.T) {
+	t.Parallel()
+	r := &requests{log: slog.New(slog.NewJSONHandler(new(bytes.Buffer), nil))}
+	for method, want := range map[string]bool{
+		"/grpc.health.v1.Health/Check": false, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": false, "/video.v1.VideoService/GetVideo": true,
+	} {
+		if got := r.wanted(t.Context(), method); got != want {
+			t.Errorf("wanted(%s) = %t, want %t", method, got, want)
+		}
+	}
+}
+
+// A call over gRPC and one over REST are a span each, in the trace of their
+// caller, and counted, by method and code.
+func TestCallsAreObserved(t *testing.T) {
+	t.Parallel()
+	spans, reader := tracetest.NewInMemoryExporter(), sdkmetric.NewManualReader()
+	r := start(t, Config{}, func(d *Deps) {
+		d.Tracing = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+		d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	})
+	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	const traceparent = "00-" + traceID + "-" + spanID + "-01"
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/v1/videos/none", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("traceparent", traceparent)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	client := r.grpcClient(t)
+	for _, ctx := range []context.Context{t.Context(), metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent)} {
+		if _, err := client.videos.ListVideos(ctx, &videov1.ListVideosRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, span := range spans.GetSpans() {
+		got = append(got, fmt.Sprintf("%s %s in %s under %s", span.Name, span.SpanKind, span.SpanContext.TraceID(), span.Parent.SpanID()))
+	}
+	want := []string{
+		"video.v1.VideoService/GetVideo server in " + traceID + " under " + spanID,
+		"video.v1.VideoService/ListVideos server in " + traceID + " under " + spanID,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("spans (-want +got):\n%s", diff)
+	}
+	calls := histogram[float64](t, reader, "rpc.server.call.duration")
+	counts := make(map[string]uint64)
+	for _, point := range calls.DataPoints {
+		method, _ := point.Attributes.Value("rpc.method")
+		code, _ := point.Attributes.Value("rpc.response.status_code")
+		counts[method.AsString()+" "+code.AsString()] += point.Count
+		for _, attr := range point.Attributes.ToSlice() {
+			if attr.Value.Type() == attribute.STRING && strings.Contains(attr.Value.AsString(), "videos/") {
+				t.Errorf("%s = %s has no bound", attr.Key, attr.Value.AsString())
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]uint64{"video.v1.VideoService/GetVideo INVALID_ARGUMENT": 1, "video.v1.VideoService/ListVideos OK": 2}, counts); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func histogram[N int64 | float64](t *testing.T, reader sdkmetric.Reader, name string) metricdata.Histogram[N] {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(context.Background(), &data); err != nil {
+		t.Fatal(err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name == name {
+				return m.Data.(metricdata.Histogram[N])
+			}
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return metricdata.Histogram[N]{}
+}
+
+// Whoever asks for a version tells how far the catalog is behind it.
+func TestVersionLagIsMeasured(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	r := start(t, Config{MaxWait: 1}, func(d *Deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
+	const name = "catalogEntries/01890000-0000-7000-8000-000000000001"
+	catalog := r.grpcClient(t).catalog
+	for _, version := range []int64{0, 3} { // nobody has seen the video
+		if _, err := catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: name, MinVersion: version}); err == nil {
+			t.Error("GetCatalogEntry() = nil, want an error")
+		}
+	}
+	lag := histogram[int64](t, reader, "catalog.version.lag")
+	if got := lag.DataPoints[0]; got.Count != 1 || got.Sum != 3 {
+		t.Errorf("lag = %d times, %d in all, want once 3", got.Count, got.Sum)
+	}
+	if got := histogram[float64](t, reader, "catalog.version.wait").DataPoints[0]; got.Count != 1 {
+		t.Errorf("waited %d times, want once", got.Count)
+	}
+}
+
+// A process that is stuck fails the check for being live, and only that one.
+func TestStuckIsNotLive(t *testing.T) {
+	t.Parallel()
+	var stuck atomic.Bool
+	r := start(t, Config{}, func(d *Deps) {
+		d.Live = func() error {
+			if stuck.Load() {
+				return errors.New("outbox: worker 0 has not come by")
+			}
+			return nil
+		}
+	})
+	health := func(path string) int {
+		response, err := http.Get("http://" + r.addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return response.StatusCode
+	}
+	if got := health("/health/live"); got != http.StatusOK {
+		t.Errorf("/health/live = %d, want 200", got)
+	}
+	stuck.Store(true)
+	if live, ready := health("/health/live"), health("/health/ready"); live != http.StatusServiceUnavailable || ready != http.StatusOK {
+		t.Errorf("stuck: /health/live = %d, /health/ready = %d, want 503 and 200", live, ready)
+	}
+	if !strings.Contains(r.log.String(), "worker 0 has not come by") {
+		t.Errorf("the log does not say who is stuck: %s", r.log.String())
+	}
+}

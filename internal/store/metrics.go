@@ -1,0 +1,163 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+const (
+	// countLimit is how far a sample counts rows: a backlog is measured when it
+	// is largest, and must not become larger for that.
+	countLimit = 10_000
+	// sampleAge is how old a sample may be, however often somebody asks.
+	sampleAge = 5 * time.Second
+	// sampleTimeout bounds one sample: a reader of metrics does not wait long.
+	sampleTimeout = 2 * time.Second
+)
+
+// Observe lets a meter show the outbox. Every process that does so shows the
+// same, that of the database: take the maximum of them, not the sum. A sample
+// that fails shows nothing, and its error goes to the handler of OpenTelemetry.
+func (s *Videos) Observe(meter metric.Meter) error {
+	var errs [9]error
+	gauge := func(i int, name, unit, description string) metric.Int64ObservableGauge {
+		var g metric.Int64ObservableGauge
+		g, errs[i] = meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+		return g
+	}
+	age := func(i int, name, description string) metric.Float64ObservableGauge {
+		var g metric.Float64ObservableGauge
+		g, errs[i] = meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+		return g
+	}
+	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit))
+	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
+	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates whose next event the broker refused, parked ones too; counted up to %d.", countLimit))
+	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
+	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
+	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
+	ahead := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
+	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.")
+
+	backlogs := sample[Backlog]{take: func(ctx context.Context) (Backlog, error) { return s.MeasureOutbox(ctx, countLimit) }}
+	tables := sample[outboxTables]{take: s.measureTables}
+	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		backlog, err := backlogs.get(ctx)
+		if err == nil {
+			o.ObserveInt64(pending, backlog.Pending)
+			o.ObserveInt64(blocked, backlog.Blocked)
+			o.ObserveInt64(parked, backlog.Parked)
+			o.ObserveInt64(leased, backlog.Leased)
+			o.ObserveFloat64(oldest, since(backlog.Oldest))
+			o.ObserveFloat64(oldestBlocked, since(backlog.OldestBlocked))
+		}
+		table, tablesErr := tables.get(ctx)
+		if tablesErr == nil {
+			o.ObserveInt64(ahead, int64(table.daysAhead))
+			o.ObserveInt64(size, table.outbox, ofTable("outbox"))
+			o.ObserveInt64(size, table.pending, ofTable("outbox_pending"))
+		}
+		report(errors.Join(err, tablesErr))
+		return nil
+	}, pending, oldest, blocked, parked, oldestBlocked, leased, ahead, size)
+	if err := errors.Join(errs[:]...); err != nil {
+		return fmt.Errorf("make instruments: %w", err)
+	}
+	return nil
+}
+
+type outboxTables struct {
+	daysAhead       int32
+	outbox, pending int64
+}
+
+func (s *Videos) measureTables(ctx context.Context) (outboxTables, error) {
+	row, err := s.queries.MeasureOutboxTables(ctx)
+	return outboxTables{daysAhead: row.DaysAhead, outbox: row.OutboxBytes, pending: row.PendingBytes}, wrap(err, "measure tables of the outbox")
+}
+
+// Observe lets a meter show the catalog of a consumer, as Videos.Observe does
+// the outbox.
+func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
+	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
+		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)))
+	if err != nil {
+		return fmt.Errorf("make instrument: %w", err)
+	}
+	size, err := meter.Int64ObservableGauge("catalog.table.size", metric.WithUnit("By"),
+		metric.WithDescription("Bytes on disk, by table: video_projection, inbox."))
+	if err != nil {
+		return fmt.Errorf("make instrument: %w", err)
+	}
+	type measured struct{ quarantined, projection, inbox int64 }
+	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
+		row, err := c.queries.MeasureCatalog(ctx, consumer, countLimit)
+		return measured{quarantined: row.Quarantined, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
+	}}
+	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		m, err := measures.get(ctx)
+		if err != nil {
+			report(err)
+			return nil
+		}
+		o.ObserveInt64(quarantined, m.quarantined)
+		o.ObserveInt64(size, m.projection, ofTable("video_projection"))
+		o.ObserveInt64(size, m.inbox, ofTable("inbox"))
+		return nil
+	}, quarantined, size)
+	if err != nil {
+		return fmt.Errorf("register callback: %w", err)
+	}
+	return nil
+}
+
+// report tells of a sample that failed. A callback that answers an error makes a
+// reader that sends drop everything else too, just when the database is away
+// (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
+func report(err error) {
+	if err != nil {
+		otel.Handle(err)
+	}
+}
+
+func ofTable(name string) metric.ObserveOption {
+	return metric.WithAttributes(attribute.String("table", name))
+}
+
+// since is an age in seconds; that of nothing is 0.
+func since(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(t).Seconds())
+}
+
+// sample is a measurement that is taken again when it is older than sampleAge,
+// also when it failed. Whoever asks meanwhile waits for it.
+type sample[T any] struct {
+	take func(ctx context.Context) (T, error)
+
+	mu    sync.Mutex
+	taken time.Time // guarded by mu, as are the next two
+	value T
+	err   error
+}
+
+func (s *sample[T]) get(ctx context.Context) (T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken.IsZero() || time.Since(s.taken) >= sampleAge {
+		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+		defer cancel()
+		s.value, s.err = s.take(ctx)
+		s.taken = time.Now()
+	}
+	return s.value, s.err
+}

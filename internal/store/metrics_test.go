@@ -1,0 +1,174 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// gauges answers what a reader sees, by name, and by table where there is one.
+func gauges(t *testing.T, reader metric.Reader) map[string]float64 {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	values := make(map[string]float64)
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch gauge := m.Data.(type) {
+			case metricdata.Gauge[int64]:
+				for _, point := range gauge.DataPoints {
+					table, _ := point.Attributes.Value("table")
+					values[m.Name+table.AsString()] = float64(point.Value)
+				}
+			case metricdata.Gauge[float64]:
+				values[m.Name] = gauge.DataPoints[0].Value
+			default:
+				t.Errorf("%s is a %T", m.Name, gauge)
+			}
+		}
+	}
+	return values
+}
+
+// The gauges of the outbox tell pending, blocked and parked events and leased
+// lanes apart; the ages are those of the oldest.
+func TestOutboxIsObserved(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2")
+	l.park("a1 a2", "a1")
+	l.append(l.pool, "b1 A1 A2 A3")
+	l.claim(1, hour)
+	reader := metric.NewManualReader()
+	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
+		t.Fatal(err)
+	}
+	got := gauges(t, reader)
+	for _, name := range []string{"outbox.backlog.age", "outbox.blocked.age"} {
+		if age := time.Duration(got[name] * float64(time.Second)); (age - time.Since(epoch)).Abs() > time.Minute {
+			t.Errorf("%s = %s, want %s", name, age, time.Since(epoch))
+		}
+		delete(got, name)
+	}
+	for _, name := range []string{"outbox.table.sizeoutbox", "outbox.table.sizeoutbox_pending"} {
+		if got[name] < 8192 {
+			t.Errorf("%s = %g, want a page at least", name, got[name])
+		}
+		delete(got, name)
+	}
+	want := map[string]float64{
+		"outbox.backlog": 6, "outbox.aggregates.blocked": 1, "outbox.aggregates.parked": 1, "outbox.lanes.leased": 1, "outbox.partitions.ahead": 7,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("gauges (-want +got):\n%s", diff)
+	}
+}
+
+// An empty outbox has no age.
+func TestEmptyOutboxIsObserved(t *testing.T) {
+	t.Parallel()
+	reader := metric.NewManualReader()
+	if err := newLetters(t, 4).Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
+		t.Fatal(err)
+	}
+	got := gauges(t, reader)
+	for _, name := range []string{"outbox.backlog", "outbox.backlog.age", "outbox.blocked.age", "outbox.aggregates.blocked", "outbox.lanes.leased"} {
+		if value, ok := got[name]; !ok || value != 0 {
+			t.Errorf("%s = %g, %t, want 0", name, value, ok)
+		}
+	}
+}
+
+// However large the backlog is and however often somebody looks, a sample
+// reads as many rows as it counts.
+func TestObservingDoesNotScanTheBacklog(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	if _, err := l.pool.Exec(t.Context(), `
+		WITH event AS (
+			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
+			FROM generate_series(1, 50000) n
+			RETURNING id, aggregate_type, aggregate_id, version
+		)
+		INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version)
+		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE video.outbox_lane(aggregate_type, aggregate_id) END, id, aggregate_type, aggregate_id, version FROM event`); err != nil {
+		t.Fatal(err)
+	}
+	reader := metric.NewManualReader()
+	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
+		t.Fatal(err)
+	}
+	read := func() int {
+		l.scans() // brings the statistics up to date
+		return l.count("SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'outbox_pending'")
+	}
+	before := read()
+	for range 20 {
+		if got := gauges(t, reader)["outbox.backlog"]; got != 10_000 {
+			t.Fatalf("outbox.backlog = %g, want 10000, where it stops counting", got)
+		}
+	}
+	if rows := read() - before; rows < 10_000 || rows > 10_100 {
+		t.Errorf("20 looks read %d rows, want the 10000 of one sample and few more", rows)
+	}
+	if _, err := l.pool.Exec(t.Context(), "TRUNCATE video.outbox_pending"); err != nil { // for the invariants, which are about letters
+		t.Fatal(err)
+	}
+}
+
+// Without the database its gauges are not there, and all others are: readers get
+// no error, for which they would drop everything.
+func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	reader := metric.NewManualReader()
+	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+	for _, err := range []error{store.NewVideos(pool, nil).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, err := meter.Int64Gauge("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Record(t.Context(), 1)
+	pool.Close()
+	if diff := cmp.Diff(map[string]float64{"other": 1}, gauges(t, reader)); diff != "" {
+		t.Errorf("gauges (-want +got):\n%s", diff)
+	}
+}
+
+// The gauges of the catalog show the quarantine of their consumer.
+func TestCatalogIsObserved(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	for _, consumer := range []string{"catalog", "another"} {
+		if err := catalog.Quarantine(t.Context(), consumer, event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := metric.NewManualReader()
+	if err := catalog.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), "catalog"); err != nil {
+		t.Fatal(err)
+	}
+	got := gauges(t, reader)
+	if got["consumer.quarantine"] != 1 {
+		t.Errorf("consumer.quarantine = %g, want 1", got["consumer.quarantine"])
+	}
+	for _, table := range []string{"video_projection", "inbox"} {
+		if got["catalog.table.size"+table] < 8192 {
+			t.Errorf("catalog.table.size of %s = %g, want a page at least", table, got["catalog.table.size"+table])
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"example.com/videocatalog/internal/telemetry"
+)
+
+// ask makes a request of a handler and answers the status and the body.
+func ask(t *testing.T, handler http.Handler, method, path, body string) (int, string) {
+	t.Helper()
+	response := httptest.NewRecorder()
+	handler.ServeHTTP(response, httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body)))
+	return response.Code, strings.TrimSpace(response.Body.String())
+}
+
+// PUT changes the level of the log; nonsense changes nothing.
+func TestPrivatePortChangesTheLevel(t *testing.T) {
+	var level slog.LevelVar
+	handler := telemetry.Private{Level: &level}.Handler()
+	for _, test := range []struct {
+		method, body string
+		code         int
+		want         string
+		level        slog.Level
+	}{
+		{http.MethodGet, "", http.StatusOK, "INFO", slog.LevelInfo},
+		{http.MethodPut, "debug", http.StatusOK, "DEBUG", slog.LevelDebug},
+		{http.MethodPut, "loud", http.StatusBadRequest, "the body must be a level: DEBUG, INFO, WARN or ERROR", slog.LevelDebug},
+		{http.MethodPut, strings.Repeat("x", 1000), http.StatusBadRequest, "the body must be a level: DEBUG, INFO, WARN or ERROR", slog.LevelDebug},
+		{http.MethodGet, "", http.StatusOK, "DEBUG", slog.LevelDebug},
+		{http.MethodDelete, "", http.StatusMethodNotAllowed, "Method Not Allowed", slog.LevelDebug},
+	} {
+		code, body := ask(t, handler, test.method, "/log/level", test.body)
+		if code != test.code || body != test.want || level.Level() != test.level {
+			t.Errorf("%s %q = %d %q, level %s, want %d %q, level %s", test.method, test.body, code, body, level.Level(), test.code, test.want, test.level)
+		}
+	}
+}
+
+// The backlog is told as it is; one that cannot be measured is no news of it.
+func TestPrivatePortTellsTheBacklog(t *testing.T) {
+	var failure error
+	handler := telemetry.Private{Backlog: func(context.Context) (any, error) {
+		return struct {
+			Pending int `json:"pending"`
+		}{1_000_000}, failure
+	}}.Handler()
+	if code, body := ask(t, handler, http.MethodGet, "/health/backlog", ""); code != http.StatusOK || body != `{"pending":1000000}` {
+		t.Errorf("GET /health/backlog = %d %q, want 200, however long it is", code, body)
+	}
+	failure = errors.New("no database")
+	if code, body := ask(t, handler, http.MethodGet, "/health/backlog", ""); code != http.StatusServiceUnavailable || body != "no database" {
+		t.Errorf("GET /health/backlog = %d %q, want 503 no database", code, body)
+	}
+}
+
+// Profiles are there, and what the process does not have is not.
+func TestPrivatePortHasProfiles(t *testing.T) {
+	handler := telemetry.Private{}.Handler()
+	if code, body := ask(t, handler, http.MethodGet, "/debug/pprof/goroutine?debug=1", ""); code != http.StatusOK || !strings.HasPrefix(body, "goroutine profile:") {
+		t.Errorf("GET /debug/pprof/goroutine = %d %.40q", code, body)
+	}
+	for _, path := range []string{"/metrics", "/log/level", "/health/backlog", "/"} {
+		if code, _ := ask(t, handler, http.MethodGet, path, ""); code != http.StatusNotFound {
+			t.Errorf("GET %s = %d, want 404", path, code)
+		}
+	}
+}
+
+// The port serves until the context ends, also when somebody is being answered.
+func TestPrivatePortStops(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- telemetry.Serve(ctx, listener, telemetry.Private{}.Handler(), slog.New(slog.DiscardHandler))
+	}()
+	response, err := http.Get("http://" + listener.Addr().String() + "/debug/pprof/trace?seconds=60")
+	if err == nil {
+		defer response.Body.Close()
+		stop()
+		_, err = io.ReadAll(response.Body)
+	} else {
+		stop()
+	}
+	if err == nil {
+		t.Error("a minute of trace ended by itself")
+	}
+	select {
+	case err := <-served:
+		if err != nil {
+			t.Errorf("Serve() = %v, want nil", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Serve() did not return")
+	}
+}

@@ -21,6 +21,7 @@ import (
 
 var (
 	soakSeeds    = flag.Int("soak.seeds", 2, "how many seeds TestOrderUnderFaults runs")
+	soakFirst    = flag.Int("soak.first", 0, "the first seed of TestOrderUnderFaults")
 	soakMessages = flag.Int("soak.messages", 100, "how many messages each of its 100 keys gets")
 )
 
@@ -29,7 +30,8 @@ var (
 // order, but for going back to the message that failed. Afterwards the server
 // keeps nothing.
 func TestOrderUnderFaults(t *testing.T) {
-	for seed := range *soakSeeds {
+	for i := range *soakSeeds {
+		seed := *soakFirst + i
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { soak(t, uint64(seed)) })
 	}
 }

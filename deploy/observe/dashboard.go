@@ -1,0 +1,176 @@
+package observe
+
+import (
+	"fmt"
+
+	dashboards "google.golang.org/api/monitoring/v1"
+)
+
+// page is the source of the dashboards. A section is on the left, on the right, or below both.
+type page struct {
+	Title    string    `yaml:"title"`
+	Sections []section `yaml:"sections"`
+}
+
+type section struct {
+	Title  string  `yaml:"title"`
+	Side   string  `yaml:"side"`
+	Panels []panel `yaml:"panels"`
+}
+
+// panel is one chart. A query has the name of its only series, or the label that tells its series apart.
+type panel struct {
+	Title   string  `yaml:"title"`
+	Unit    string  `yaml:"unit"`
+	Cloud   bool    `yaml:"cloud"` // only in Cloud Monitoring
+	Queries []query `yaml:"queries"`
+}
+
+type query struct {
+	Expr   string `yaml:"expr"`
+	Name   string `yaml:"name"`
+	Legend string `yaml:"legend"`
+}
+
+// The grid is Grafana's, 24 columns wide; a panel is a quarter of it.
+const (
+	gridWidth    = 24
+	panelWidth   = 6
+	panelHeight  = 7
+	headerHeight = 2
+)
+
+func readPage(path string) (page, error) {
+	var p page
+	if err := readYAML(path, &p); err != nil {
+		return page{}, err
+	}
+	for _, s := range p.Sections {
+		if s.Side != "left" && s.Side != "right" && s.Side != "bottom" {
+			return page{}, fmt.Errorf("%s: section %q: side is %q: write left, right or bottom", path, s.Title, s.Side)
+		}
+		for _, panel := range s.Panels {
+			for _, q := range panel.Queries {
+				if (q.Name == "") == (q.Legend == "") {
+					return page{}, fmt.Errorf("%s: panel %q: query %q needs a name or a legend, and not both", path, panel.Title, q.Expr)
+				}
+			}
+		}
+	}
+	return p, nil
+}
+
+// place is where a heading (panel is nil) or a panel is.
+type place struct {
+	title      string
+	panel      *panel
+	x, y, w, h int
+}
+
+// layout puts the sections of each side one below the other, and those at the bottom below the longer side.
+func (p page) layout(cloud bool) []place {
+	var places []place
+	next := map[string]int{} // the first free line of each side
+	for _, side := range []string{"left", "right", "bottom"} {
+		x, width := 0, gridWidth/2
+		switch side {
+		case "right":
+			x = gridWidth / 2
+		case "bottom":
+			width = gridWidth
+			next[side] = max(next["left"], next["right"])
+		}
+		for _, s := range p.Sections {
+			if s.Side != side {
+				continue
+			}
+			places = append(places, place{title: s.Title, x: x, y: next[side], w: width, h: headerHeight})
+			next[side] += headerHeight
+			column := 0
+			for i := range s.Panels {
+				if s.Panels[i].Cloud && !cloud {
+					continue
+				}
+				if column == width {
+					column = 0
+					next[side] += panelHeight
+				}
+				places = append(places, place{s.Panels[i].Title, &s.Panels[i], x + column, next[side], panelWidth, panelHeight})
+				column += panelWidth
+			}
+			next[side] += panelHeight
+		}
+	}
+	return places
+}
+
+// cloud is the dashboard of Cloud Monitoring, whose grid is twice as fine.
+func (p page) cloud() *dashboards.Dashboard {
+	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: 2 * gridWidth}}
+	for _, at := range p.layout(true) {
+		w := &dashboards.Widget{Title: at.title}
+		if at.panel == nil {
+			w.Text = &dashboards.Text{Format: "MARKDOWN"}
+		} else {
+			w.XyChart = &dashboards.XyChart{YAxis: &dashboards.Axis{Label: at.panel.Unit, Scale: "LINEAR"}}
+			for _, q := range at.panel.Queries {
+				legend := q.Name
+				if q.Legend != "" {
+					legend = "${metric.labels." + q.Legend + "}"
+				}
+				w.XyChart.DataSets = append(w.XyChart.DataSets, &dashboards.DataSet{
+					PlotType: "LINE", TargetAxis: "Y1", LegendTemplate: legend,
+					TimeSeriesQuery: &dashboards.TimeSeriesQuery{PrometheusQuery: q.Expr},
+				})
+			}
+		}
+		d.MosaicLayout.Tiles = append(d.MosaicLayout.Tiles, &dashboards.Tile{
+			XPos: int64(2 * at.x), YPos: int64(2 * at.y), Width: int64(2 * at.w), Height: int64(2 * at.h), Widget: w,
+		})
+	}
+	return d
+}
+
+// units are Grafana's names of the units that it can scale; it shows the others as they are.
+var units = map[string]string{"s": "s", "bytes": "bytes", "": "short"}
+
+type object = map[string]any
+
+// grafana is the dashboard of Grafana, for any data source of the kind Prometheus.
+func (p page) grafana() object {
+	source := object{"type": "prometheus", "uid": "${datasource}"}
+	var panels []object
+	for i, at := range p.layout(false) {
+		o := object{"id": i + 1, "gridPos": object{"x": at.x, "y": at.y, "w": at.w, "h": at.h}}
+		panels = append(panels, o)
+		if at.panel == nil {
+			o["type"], o["title"] = "text", ""
+			o["options"] = object{"mode": "markdown", "content": "### " + at.title}
+			continue
+		}
+		var targets []object
+		for j, q := range at.panel.Queries {
+			legend := q.Name
+			if q.Legend != "" {
+				legend = "{{" + q.Legend + "}}"
+			}
+			targets = append(targets, object{
+				"refId": string(rune('A' + j)), "datasource": source, "expr": q.Expr, "legendFormat": legend, "range": true,
+			})
+		}
+		unit, ok := units[at.panel.Unit]
+		if !ok {
+			unit = "suffix: " + at.panel.Unit
+		}
+		o["type"], o["title"], o["datasource"], o["targets"] = "timeseries", at.title, source, targets
+		o["fieldConfig"] = object{"defaults": object{"unit": unit, "min": 0}, "overrides": []object{}}
+	}
+	return object{
+		"uid": "videocatalog", "title": p.Title, "schemaVersion": 39, "editable": false, "refresh": "10s", "tags": []string{"videocatalog"},
+		"time":   object{"from": "now-1h", "to": "now"},
+		"panels": panels,
+		"templating": object{"list": []object{{
+			"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
+		}}},
+	}
+}

@@ -1,0 +1,174 @@
+// Package observe makes what watches the service: alert policies and dashboards.
+//
+// alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, dashboard.yaml is a page of panels. From them
+// Files makes the policies and the dashboard of Cloud Monitoring, and the dashboard of Grafana, so that all of them say the
+// same. The results are in the tree, in monitoring and dashboard; a test fails when they are not what the sources say, and
+// writes them anew with -update.
+//
+// The names of metrics are those of Prometheus. In Cloud Monitoring they are there when its managed service for
+// Prometheus scrapes the private port; what is sent there by OTLP has other names.
+package observe
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	monitoring "google.golang.org/api/monitoring/v3"
+)
+
+// Sources of the rules: those that a Prometheus loads, and those about metrics that only Cloud Monitoring has.
+const (
+	alerts      = "alerts.yaml"
+	cloudAlerts = "alerts.cloud.yaml"
+)
+
+// Files returns the files that are made from the sources in dir, by path below dir. An error names the source and what is
+// wrong in it.
+func Files(dir string) (map[string][]byte, error) {
+	files := make(map[string]any)
+	for _, name := range []string{alerts, cloudAlerts} {
+		r, err := readRules(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		for _, group := range r.Groups {
+			for _, rule := range group.Rules {
+				p, err := policy(group.Name, rule)
+				if err != nil {
+					return nil, fmt.Errorf("%s: rule %s: %w", name, rule.Alert, err)
+				}
+				path := "monitoring/" + strings.ToLower(rule.Alert) + ".json"
+				if files[path] != nil {
+					return nil, fmt.Errorf("%s: rule %s is there twice: give one another name", name, rule.Alert)
+				}
+				files[path] = p
+			}
+		}
+	}
+	page, err := readPage(filepath.Join(dir, "dashboard.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	files["dashboard/grafana.json"] = page.grafana()
+	files["dashboard/monitoring.json"] = page.cloud()
+
+	encoded := make(map[string][]byte, len(files))
+	for path, content := range files {
+		if encoded[path], err = encode(content); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", path, err)
+		}
+	}
+	return encoded, nil
+}
+
+// encode writes JSON for people, who compare it: indented, and with < and > as they are. The types of Google's library escape
+// them by themselves, hence the way around.
+func encode(content any) ([]byte, error) {
+	escaped, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	if err := json.Unmarshal(escaped, &plain); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(plain); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// rules is a file of rules, as Prometheus reads it; what is not here we do not use.
+type rules struct {
+	Groups []struct {
+		Name  string `yaml:"name"`
+		Rules []rule `yaml:"rules"`
+	} `yaml:"groups"`
+}
+
+type rule struct {
+	Alert       string            `yaml:"alert"`
+	Expr        string            `yaml:"expr"`
+	For         string            `yaml:"for,omitempty"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"`
+}
+
+func readRules(path string) (rules, error) {
+	var r rules
+	return r, readYAML(path, &r)
+}
+
+// readYAML refuses fields that it does not know.
+func readYAML(path string, v any) error {
+	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this folder
+	if err != nil {
+		return fmt.Errorf("read source: %w", err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	d.KnownFields(true)
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("decode %s: %w", path, err)
+	}
+	return nil
+}
+
+// severities are those of Cloud Monitoring, by ours.
+var severities = map[string]string{"page": "CRITICAL", "ticket": "WARNING"}
+
+// policy is the rule as a policy of Cloud Monitoring. Its text is without the templates of Prometheus, which Cloud
+// Monitoring does not know: the summary must have none.
+func policy(group string, r rule) (*monitoring.AlertPolicy, error) {
+	severity := severities[r.Labels["severity"]]
+	if severity == "" {
+		return nil, fmt.Errorf("severity %q is none: write page or ticket", r.Labels["severity"])
+	}
+	summary, runbook := r.Annotations["summary"], r.Annotations["runbook"]
+	if summary == "" || strings.Contains(summary, "{{") {
+		return nil, fmt.Errorf("summary %q: write one, and put templates into the annotation value", summary)
+	}
+	if want := "docs/runbooks.md#" + strings.ToLower(r.Alert); runbook != want {
+		return nil, fmt.Errorf("runbook is %q: write %s", runbook, want)
+	}
+	var hold time.Duration
+	if r.For != "" {
+		var err error
+		if hold, err = time.ParseDuration(r.For); err != nil || hold%(30*time.Second) != 0 {
+			return nil, fmt.Errorf("for is %q: write whole half minutes, such as 5m", r.For)
+		}
+	}
+	return &monitoring.AlertPolicy{
+		DisplayName: r.Alert,
+		Severity:    severity,
+		UserLabels:  map[string]string{"service": "videocatalog", "severity": r.Labels["severity"]},
+		Documentation: &monitoring.Documentation{
+			MimeType: "text/markdown",
+			Content:  summary + "\n\nWhat to do: `" + runbook + "` of the service's repository.",
+		},
+		Combiner: "OR",
+		Conditions: []*monitoring.Condition{{
+			DisplayName: r.Alert,
+			ConditionPrometheusQueryLanguage: &monitoring.PrometheusQueryLanguageCondition{
+				Query:              r.Expr,
+				Duration:           fmt.Sprintf("%.0fs", hold.Seconds()),
+				EvaluationInterval: "30s",
+				RuleGroup:          group,
+				AlertRule:          r.Alert,
+				// A policy may be made before the service has ever been scraped.
+				DisableMetricValidation: true,
+			},
+		}},
+		AlertStrategy: &monitoring.AlertStrategy{AutoClose: "1800s"},
+		Enabled:       true,
+	}, nil
+}

@@ -1,0 +1,300 @@
+package observe
+
+import (
+	"bytes"
+	"flag"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+var update = flag.Bool("update", false, "write monitoring and dashboard anew")
+
+// root is the folder of the module.
+const root = "../.."
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+// The files in the tree are what the sources say, and there are no others.
+func TestFilesAreUpToDate(t *testing.T) {
+	want, err := Files(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, dir := range []string{"monitoring", "dashboard"} {
+		paths, err := filepath.Glob(dir + "/*.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, paths...)
+	}
+	if *update {
+		for _, path := range found {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for path, content := range want {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, content, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	const remedy = "run go test ./deploy/observe -run TestFilesAreUpToDate -update"
+	slices.Sort(found)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), found); diff != "" {
+		t.Errorf("files (-want +got):\n%s%s", diff, remedy)
+	}
+	for path, content := range want {
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("%s is stale (%v): %s", path, err, remedy)
+		}
+	}
+}
+
+// Every rule and every chart asks for metrics that the service has.
+func TestMetricsExist(t *testing.T) {
+	documented := map[string]bool{
+		"pubsub_googleapis_com:subscription_num_undelivered_messages":   true, // of Pub/Sub, in Cloud Monitoring
+		"pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
+	}
+	row := regexp.MustCompile("(?m)^\\| `[^`]+` \\| `([^`]+)` \\| (\\w+) \\|")
+	for _, m := range row.FindAllStringSubmatch(read(t, root+"/docs/metrics.md"), -1) {
+		if m[2] != "histogram" {
+			documented[m[1]] = true
+			continue
+		}
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			documented[m[1]+suffix] = true
+		}
+	}
+	queries := map[string]string{} // by what asks
+	for _, r := range allRules(t) {
+		queries["rule "+r.Alert] = r.Expr
+	}
+	p, err := readPage("dashboard.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.Sections {
+		for _, panel := range s.Panels {
+			for _, q := range panel.Queries {
+				queries["panel "+panel.Title+", "+q.Expr] = q.Expr
+			}
+		}
+	}
+	for who, expr := range queries {
+		names := metricNames(expr)
+		if len(names) == 0 {
+			t.Errorf("%s: no metric found in %s", who, expr)
+		}
+		for _, name := range names {
+			if !documented[name] {
+				t.Errorf("%s: %s is not in docs/metrics.md", who, name)
+			}
+		}
+	}
+}
+
+var (
+	labels   = regexp.MustCompile(`\{[^}]*\}|\b(by|without|on|ignoring) *\([^)]*\)|"[^"]*"`)
+	identity = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
+)
+
+// metricNames are the names in a query that are neither labels, nor functions, nor words of the language. All metrics of ours
+// have an underscore; of the functions that have one, we list those we use.
+func metricNames(expr string) []string {
+	var names []string
+	for _, name := range identity.FindAllString(labels.ReplaceAllString(expr, " "), -1) {
+		if strings.Contains(name, "_") && name != "histogram_quantile" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Who is woken finds a section for each alert, with a command in it, and no section is about an alert that is gone.
+func TestEveryAlertHasItsRunbook(t *testing.T) {
+	var want, got []string
+	for _, r := range allRules(t) {
+		want = append(want, r.Alert)
+	}
+	for _, s := range strings.Split(read(t, root+"/docs/runbooks.md"), "\n## ")[1:] {
+		title, text, _ := strings.Cut(s, "\n")
+		got = append(got, title)
+		if !strings.Contains(text, "```sh\n") {
+			t.Errorf("docs/runbooks.md: %s has no command", title)
+		}
+		if !strings.HasPrefix(strings.TrimSpace(text), "*Page.*") && !strings.HasPrefix(strings.TrimSpace(text), "*Ticket.*") {
+			t.Errorf("docs/runbooks.md: %s does not begin with its severity", title)
+			continue
+		}
+		for _, r := range allRules(t) {
+			if severity := r.Labels["severity"]; r.Alert == title && !strings.HasPrefix(strings.ToLower(strings.TrimSpace(text)), "*"+severity+".*") {
+				t.Errorf("docs/runbooks.md: %s is a %s by its rule", title, severity)
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sections of docs/runbooks.md (-want +got):\n%s", diff)
+	}
+}
+
+// The statements of the runbooks run on the schema as it is.
+func TestRunbookStatementsRun(t *testing.T) {
+	statement := regexp.MustCompile(`(?m)^psql (?:-U migrator )?-c (?:'([^'\n]+)'|"([^"\n]+)")$`)
+	found := statement.FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
+	if len(found) < 10 {
+		t.Fatalf("%d statements found, want at least 10: does the expression still fit?", len(found))
+	}
+	pool := storetest.Pool(t, 2)
+	for _, m := range found {
+		rows, err := pool.Query(t.Context(), m[1]+m[2])
+		if err == nil {
+			rows.Close()
+			err = rows.Err()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", m[1]+m[2], err)
+		}
+	}
+}
+
+// The commands of the runbooks are commands that server help lists, with as many arguments.
+func TestRunbookCommandsExist(t *testing.T) {
+	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
+	known := map[string]bool{} // such as "outbox requeue # #"
+	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/config.go"), -1) {
+		known[upper.ReplaceAllString(m[1], "#")] = true
+	}
+	used := regexp.MustCompile("(?m)^server ([^#\n]+)|`server ([a-z][^`]*)`").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
+	if len(known) < 8 || len(used) < 8 {
+		t.Fatalf("%d commands in the help, %d in docs/runbooks.md, want at least 8 each: do the expressions still fit?", len(known), len(used))
+	}
+	for _, m := range used {
+		command := strings.ReplaceAll(strings.TrimSpace(m[1]+m[2]), " video ID", " TYPE ID")
+		if !known[upper.ReplaceAllString(command, "#")] {
+			t.Errorf("docs/runbooks.md: server help does not know server %s", command)
+		}
+	}
+}
+
+// Prometheus takes the rules, and they fire when they should and only then.
+func TestRulesWithPromtool(t *testing.T) {
+	tests := read(t, "alerts_test.yaml")
+	for _, r := range allRules(t) {
+		if !strings.Contains(tests, `alertname="`+r.Alert+`"`) {
+			t.Errorf("alerts_test.yaml: %s has no test in which it fires", r.Alert)
+		}
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
+		return
+	}
+	for _, args := range [][]string{{"check", "rules", alerts, cloudAlerts}, {"test", "rules", "alerts_test.yaml"}} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// A rule that Cloud Monitoring cannot say, or that leads nowhere, is refused with its name.
+func TestPolicyRefuses(t *testing.T) {
+	good := func() rule {
+		return rule{
+			Alert: "Parked", Expr: "x > 0", For: "5m", Labels: map[string]string{"severity": "page"},
+			Annotations: map[string]string{"summary": "Parked.", "runbook": "docs/runbooks.md#parked"},
+		}
+	}
+	if p, err := policy("outbox", good()); err != nil || p.Conditions[0].ConditionPrometheusQueryLanguage.Duration != "300s" {
+		t.Fatalf("policy of a good rule = %+v, %v, want 300s", p, err)
+	}
+	for name, spoil := range map[string]func(*rule){
+		"severity": func(r *rule) { r.Labels["severity"] = "loud" },
+		"summary":  func(r *rule) { r.Annotations["summary"] = "{{ $value }} parked" },
+		"runbook":  func(r *rule) { r.Annotations["runbook"] = "docs/runbooks.md#other" },
+		"for":      func(r *rule) { r.For = "45s" },
+	} {
+		r := good()
+		spoil(&r)
+		if _, err := policy("outbox", r); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("policy with a bad %s: %v, want an error that names it", name, err)
+		}
+	}
+}
+
+// The panels lie on the page without overlapping, in the order of the U.
+func TestLayoutIsTheU(t *testing.T) {
+	p, err := readPage("dashboard.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cloud := range []bool{false, true} {
+		taken := map[[2]int]string{}
+		heading := map[string]place{} // by its number
+		for _, at := range p.layout(cloud) {
+			if at.panel == nil {
+				heading[at.title[:1]] = at
+			}
+			for x := at.x; x < at.x+at.w; x++ {
+				for y := at.y; y < at.y+at.h; y++ {
+					if other := taken[[2]int{x, y}]; other != "" {
+						t.Fatalf("%s lies on %s at %d, %d", at.title, other, x, y)
+					}
+					taken[[2]int{x, y}] = at.title
+				}
+			}
+			if at.x+at.w > gridWidth {
+				t.Errorf("%s ends in column %d of %d", at.title, at.x+at.w, gridWidth)
+			}
+		}
+		commands, outbox, publisher, pubsub, projector, catalog := heading["1"], heading["2"], heading["3"], heading["4"], heading["5"], heading["6"]
+		if commands.y >= outbox.y || outbox.y >= publisher.y || publisher.y >= pubsub.y || pubsub.y <= projector.y || projector.y <= catalog.y {
+			t.Errorf("headings = %+v, want down the left side and up the right side", heading)
+		}
+		if commands.x != 0 || publisher.x != 0 || projector.x != gridWidth/2 || catalog.x != gridWidth/2 {
+			t.Errorf("headings = %+v, want commands left and the catalog right", heading)
+		}
+	}
+}
+
+func allRules(t *testing.T) []rule {
+	t.Helper()
+	var all []rule
+	for _, name := range []string{alerts, cloudAlerts} {
+		r, err := readRules(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range r.Groups {
+			all = append(all, g.Rules...)
+		}
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

@@ -1,0 +1,150 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// elsewhere is another project.
+func elsewhere(e *Env) string { return e.Project + "-other" }
+
+func topicIn(t *testing.T, e *Env, project string) string {
+	t.Helper()
+	return e.Topic(t, func(p *pubsubpb.Topic) { p.Name = strings.Replace(p.GetName(), "/"+e.Project+"/", "/"+project+"/", 1) })
+}
+
+// schemaIn creates a schema with the first revision and answers its name.
+func schemaIn(t *testing.T, e *Env, project string) string {
+	t.Helper()
+	_, id, _ := strings.Cut(e.Name("schemas"), "/schemas/")
+	schema, err := e.Schema.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{
+		Parent: "projects/" + project, SchemaId: id,
+		Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: firstRevision},
+	})
+	if err != nil {
+		t.Fatalf("CreateSchema: %v", err)
+	}
+	return schema.GetName()
+}
+
+func schemaRevision(t *testing.T, e *Env, name string) string {
+	t.Helper()
+	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
+	if err != nil {
+		t.Fatalf("GetSchema: %v", err)
+	}
+	return schema.GetRevisionId()
+}
+
+// snapshotOf creates a snapshot of a subscription and answers its name.
+func snapshotOf(t *testing.T, e *Env, sub string, change ...func(*pubsubpb.CreateSnapshotRequest)) string {
+	t.Helper()
+	request := &pubsubpb.CreateSnapshotRequest{Name: e.Name("snapshots"), Subscription: sub}
+	for _, f := range change {
+		f(request)
+	}
+	if _, err := e.Subs.CreateSnapshot(t.Context(), request); err != nil {
+		t.Fatalf("CreateSnapshot: %v", err)
+	}
+	return request.GetName()
+}
+
+func seekToTime(t *testing.T, e *Env, sub string, at time.Time) {
+	t.Helper()
+	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
+		Subscription: sub, Target: &pubsubpb.SeekRequest_Time{Time: timestamppb.New(at)},
+	}); err != nil {
+		t.Fatalf("Seek: %v", err)
+	}
+}
+
+func seekToSnapshot(t *testing.T, e *Env, sub, snapshot string) {
+	t.Helper()
+	if _, err := e.Subs.Seek(t.Context(), &pubsubpb.SeekRequest{
+		Subscription: sub, Target: &pubsubpb.SeekRequest_Snapshot{Snapshot: snapshot},
+	}); err != nil {
+		t.Fatalf("Seek: %v", err)
+	}
+}
+
+// collect pulls until so many messages have come, or none come any more, and looks whether there are more than
+// that. It acknowledges nothing.
+func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.ReceivedMessage) {
+	t.Helper()
+	for len(messages) < want {
+		next := e.Pull(t, sub, 1000)
+		if len(next) == 0 {
+			return messages
+		}
+		messages = append(messages, next...)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	more, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1000}, singleTry)
+	if err != nil && status.Code(err) != codes.DeadlineExceeded {
+		t.Fatalf("Pull: %v", err)
+	}
+	return append(messages, more.GetReceivedMessages()...)
+}
+
+// wantTexts pulls from a subscription and wants messages with exactly these texts, in any order.
+func wantTexts(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
+	t.Helper()
+	messages := collect(t, e, sub, len(want))
+	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(Texts(messages)))); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+	return messages
+}
+
+// streamFrom opens a stream as the client does, without limits.
+func streamFrom(t *testing.T, e *Env, sub string) pubsubpb.Subscriber_StreamingPullClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	stream, err := e.Subs.StreamingPull(ctx, singleTry)
+	if err != nil {
+		t.Fatalf("StreamingPull: %v", err)
+	}
+	if err := stream.Send(&pubsubpb.StreamingPullRequest{
+		Subscription: sub, StreamAckDeadlineSeconds: 10, ClientId: "conformance", ProtocolVersion: 1,
+	}); err != nil && !errors.Is(err, io.EOF) { // EOF: Recv says why
+		t.Fatalf("StreamingPull: %v", err)
+	}
+	return stream
+}
+
+// nextMessages waits for a response with messages.
+func nextMessages(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) *pubsubpb.StreamingPullResponse {
+	t.Helper()
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("StreamingPull: %v", err)
+		}
+		if len(response.GetReceivedMessages()) > 0 {
+			return response
+		}
+	}
+}
+
+// endOf reads a stream to its end, and answers why it ended.
+func endOf(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) error {
+	t.Helper()
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+}

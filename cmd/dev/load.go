@@ -339,11 +339,7 @@ func (l *loader) report(ctx context.Context, last sample) error {
 	l.screen.row("✓", "loaded", fmt.Sprintf("%s: %d videos are in the catalog, %d of them are new", filepath.Base(l.file), last.projected, len(isNew)))
 	l.screen.row(" ", "accepted", fmt.Sprintf("%d commands %s", 2*len(l.inputs), rate(2*len(l.inputs), l.accepted)))
 	if len(ids) > 0 && last.projected == last.expected {
-		pace := ""
-		if l.getenv("PUBSUB_EMULATOR_HOST") == "" {
-			pace = ", the pace of the Pub/Sub in this process"
-		}
-		l.screen.row(" ", "projected", fmt.Sprintf("%d events %s%s", last.published, rate(last.published, took), pace))
+		l.screen.row(" ", "projected", fmt.Sprintf("%d events %s", last.published, rate(last.published, took)))
 		median, slowest, err := l.latency(ctx, ids, versions, times)
 		if err != nil {
 			return err

@@ -1,21 +1,15 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	vkit "cloud.google.com/go/pubsub/v2/apiv1"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/api/iterator"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
 // Three revisions of a schema: year goes, rating comes, and a message can be told which of them it fits.
@@ -762,134 +756,4 @@ var schemas = []Case{
 			}
 		},
 	},
-}
-
-// createSchemaRequest is that for a protobuf schema of this full name.
-func createSchemaRequest(name, definition string) *pubsubpb.CreateSchemaRequest {
-	parent, id, _ := strings.Cut(name, "/schemas/")
-	return &pubsubpb.CreateSchemaRequest{
-		Parent: parent, SchemaId: id, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition},
-	}
-}
-
-// newSchema creates a protobuf schema.
-func newSchema(t *testing.T, e *Env, definition string) *pubsubpb.Schema {
-	t.Helper()
-	schema, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(e.Name("schemas"), definition))
-	if err != nil {
-		t.Fatalf("CreateSchema: %v", err)
-	}
-	return schema
-}
-
-// commitSchema commits a protobuf definition.
-func commitSchema(t *testing.T, e *Env, name, definition string) (*pubsubpb.Schema, error) {
-	t.Helper()
-	return e.Schema.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{
-		Name: name, Schema: &pubsubpb.Schema{Name: name, Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition},
-	})
-}
-
-// filmRevision is one of many definitions that are compatible and differ.
-func filmRevision(n int) string {
-	return fmt.Sprintf(`syntax = "proto3"; message Film { string title = 1; string note_%[1]d = %[1]d; }`, 100+n)
-}
-
-// fullSchema creates a schema with 20 revisions. It answers its name and the id of its first one.
-func fullSchema(t *testing.T, e *Env) (name, first string) {
-	t.Helper()
-	schema := newSchema(t, e, filmRevision(1))
-	for n := 2; n <= 20; n++ {
-		if _, err := commitSchema(t, e, schema.GetName(), filmRevision(n)); err != nil {
-			t.Fatalf("CommitSchema of revision %d: %v", n, err)
-		}
-	}
-	return schema.GetName(), schema.GetRevisionId()
-}
-
-func getSchema(t *testing.T, e *Env, name string) *pubsubpb.Schema {
-	t.Helper()
-	schema, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	if err != nil {
-		t.Fatalf("GetSchema: %v", err)
-	}
-	return schema
-}
-
-// wantNoSchema fails the test when there is a schema, or a revision, of this name.
-func wantNoSchema(t *testing.T, e *Env, name string) {
-	t.Helper()
-	_, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
-	WantCode(t, err, codes.NotFound)
-}
-
-// revisionsOf lists the revisions of a schema.
-func revisionsOf(t *testing.T, e *Env, name string, view pubsubpb.SchemaView) []*pubsubpb.Schema {
-	t.Helper()
-	return allSchemas(t, e.Schema.ListSchemaRevisions(t.Context(), &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: view}))
-}
-
-func allSchemas(t *testing.T, it *vkit.SchemaIterator) (all []*pubsubpb.Schema) {
-	t.Helper()
-	for {
-		schema, err := it.Next()
-		if errors.Is(err, iterator.Done) {
-			return all
-		}
-		if err != nil {
-			t.Fatalf("list of schemas: %v", err)
-		}
-		all = append(all, schema)
-	}
-}
-
-func revisionIDs(schemas []*pubsubpb.Schema) (ids []string) {
-	for _, s := range schemas {
-		ids = append(ids, s.GetRevisionId())
-	}
-	return ids
-}
-
-// unusedRevision is a revision id that is well formed and not among these.
-func unusedRevision(used []string) string {
-	for _, id := range []string{"00000000", "11111111", "22222222"} {
-		if !slices.Contains(used, id) {
-			return id
-		}
-	}
-	return "33333333"
-}
-
-// topicWithSchema creates a topic whose messages are validated.
-func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema string, change ...func(*pubsubpb.Topic)) string {
-	t.Helper()
-	set := func(topic *pubsubpb.Topic) {
-		topic.SchemaSettings = &pubsubpb.SchemaSettings{Schema: schema, Encoding: encoding}
-	}
-	return e.Topic(t, append([]func(*pubsubpb.Topic){set}, change...)...)
-}
-
-// setSchemaSettings updates a path of a topic's schema settings.
-func setSchemaSettings(t *testing.T, e *Env, topic string, settings *pubsubpb.SchemaSettings, path string) error {
-	t.Helper()
-	_, err := e.Topics.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
-		Topic: &pubsubpb.Topic{Name: topic, SchemaSettings: settings}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{path}},
-	})
-	return err
-}
-
-// publishData publishes messages in one request, which may be refused.
-func publishData(t *testing.T, e *Env, topic string, data ...string) error {
-	t.Helper()
-	request := &pubsubpb.PublishRequest{Topic: topic}
-	for _, d := range data {
-		request.Messages = append(request.Messages, &pubsubpb.PubsubMessage{Data: []byte(d)})
-	}
-	_, err := e.Topics.Publish(t.Context(), request)
-	return err
-}
-
-// protoString encodes one field of bytes.
-func protoString(number protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
 }

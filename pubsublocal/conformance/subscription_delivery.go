@@ -1,0 +1,421 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+func retryLimits(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	d := func(seconds int64) *durationpb.Duration { return &durationpb.Duration{Seconds: seconds} }
+	tests := []struct {
+		name         string
+		given, shown *pubsubpb.RetryPolicy
+		want         codes.Code
+	}{
+		{"widest", &pubsubpb.RetryPolicy{MinimumBackoff: d(0), MaximumBackoff: d(600)},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(0), MaximumBackoff: d(600)}, codes.OK},
+		{"equal", &pubsubpb.RetryPolicy{MinimumBackoff: d(30), MaximumBackoff: d(30)},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(30), MaximumBackoff: d(30)}, codes.OK},
+		{"both 0", &pubsubpb.RetryPolicy{MinimumBackoff: d(0), MaximumBackoff: d(0)},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(0), MaximumBackoff: d(0)}, codes.OK},
+		{"unset", &pubsubpb.RetryPolicy{},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(10), MaximumBackoff: d(600)}, codes.OK},
+		{"maximum unset", &pubsubpb.RetryPolicy{MinimumBackoff: d(20)},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(20), MaximumBackoff: d(600)}, codes.OK},
+		{"minimum unset", &pubsubpb.RetryPolicy{MaximumBackoff: d(20)},
+			&pubsubpb.RetryPolicy{MinimumBackoff: d(10), MaximumBackoff: d(20)}, codes.OK},
+		{"minimum above maximum", &pubsubpb.RetryPolicy{MinimumBackoff: d(31), MaximumBackoff: d(30)}, nil, codes.InvalidArgument},
+		{"minimum negative", &pubsubpb.RetryPolicy{MinimumBackoff: d(-1)}, nil, codes.InvalidArgument},
+		{"minimum too long", &pubsubpb.RetryPolicy{MinimumBackoff: d(601), MaximumBackoff: d(601)}, nil, codes.InvalidArgument},
+		{"maximum negative", &pubsubpb.RetryPolicy{MinimumBackoff: d(-2), MaximumBackoff: d(-1)}, nil, codes.InvalidArgument},
+		{"maximum too long", &pubsubpb.RetryPolicy{MaximumBackoff: d(601)}, nil, codes.InvalidArgument},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) { s.RetryPolicy = test.given }, test.want,
+				func(t *testing.T, s *pubsubpb.Subscription) {
+					if diff := cmp.Diff(test.shown, s.GetRetryPolicy(), protocmp.Transform()); diff != "" {
+						t.Errorf("retry policy (-want +got):\n%s", diff)
+					}
+				}, "retry_policy")
+		})
+	}
+}
+
+func withoutRetryPolicy(t *testing.T, e *Env) {
+	t.Run("Pull", func(t *testing.T) {
+		topic := e.Topic(t)
+		sub := e.Subscription(t, topic)
+		e.Publish(t, topic, "", "m")
+		for range 3 {
+			e.Nack(t, sub, wantTexts(t, e, sub, "m")...)
+		}
+		wantTexts(t, e, sub, "m")
+		e.Advance(10 * time.Second) // the lease ends
+		wantTexts(t, e, sub, "m")
+	})
+	t.Run("StreamingPull", func(t *testing.T) {
+		topic := e.Topic(t)
+		sub := e.Subscription(t, topic)
+		stream := streamFrom(t, e, sub)
+		e.Publish(t, topic, "", "m")
+		before := time.Now()
+		for range 3 {
+			e.Nack(t, sub, nextMessages(t, stream).GetReceivedMessages()...)
+		}
+		nextMessages(t, stream)
+		e.Advance(10 * time.Second)
+		nextMessages(t, stream)
+		if took := time.Since(before); took > 5*time.Second {
+			t.Errorf("five deliveries took %v, want them at once", took)
+		}
+	})
+}
+
+func retryDelays(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	for _, test := range []struct {
+		name   string
+		policy func(*pubsubpb.Subscription)
+		delays []int // in seconds
+	}{
+		{"up to the maximum", delaying(10*time.Second, time.Minute), []int{10, 20, 40, 60, 60}},
+		{"default", func(s *pubsubpb.Subscription) { s.RetryPolicy = &pubsubpb.RetryPolicy{} },
+			[]int{10, 20, 40, 80, 160, 320, 600, 600}},
+		{"always the same", delaying(30*time.Second, 30*time.Second), []int{30, 30, 30}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			sub := e.Subscription(t, topic, test.policy)
+			e.Publish(t, topic, "", "m")
+			failed := wantTexts(t, e, sub, "m")
+			for i, seconds := range test.delays {
+				delay := time.Duration(seconds) * time.Second
+				if i == 1 { // the end of a lease is a failure like any other
+					e.Advance(10 * time.Second)
+				} else {
+					e.Nack(t, sub, failed...)
+				}
+				e.Advance(delay - 4*time.Second) // the clock runs while we look
+				wantTexts(t, e, sub)
+				e.Advance(4 * time.Second)
+				if failed = wantTexts(t, e, sub, "m"); len(failed) == 0 {
+					t.Fatalf("nothing %v after failure %d", delay, i+1)
+				}
+			}
+			e.Ack(t, sub, failed...)
+		})
+	}
+}
+
+func retryDelayOfOne(t *testing.T, e *Env) {
+	delay := delaying(5*time.Minute, 10*time.Minute)
+	t.Run("unordered", func(t *testing.T) {
+		topic := e.Topic(t)
+		sub := e.Subscription(t, topic, delay)
+		e.Publish(t, topic, "a", "a1")
+		e.Nack(t, sub, wantTexts(t, e, sub, "a1")...)
+		e.Publish(t, topic, "a", "a2")
+		e.Publish(t, topic, "", "x")
+		e.Ack(t, sub, wantTexts(t, e, sub, "a2", "x")...)
+		e.Advance(5 * time.Minute)
+		wantTexts(t, e, sub, "a1")
+	})
+	t.Run("ordered", func(t *testing.T) {
+		topic := e.Topic(t)
+		sub := e.Subscription(t, topic, delay, Ordered)
+		e.Publish(t, topic, "a", "a1")
+		e.Nack(t, sub, wantTexts(t, e, sub, "a1")...)
+		e.Publish(t, topic, "a", "a2")
+		e.Publish(t, topic, "b", "b1")
+		e.Publish(t, topic, "", "x")
+		e.Ack(t, sub, wantTexts(t, e, sub, "b1", "x")...)
+		e.Publish(t, topic, "b", "b2")
+		e.Ack(t, sub, wantTexts(t, e, sub, "b2")...)
+		e.Advance(5 * time.Minute)
+		wantInOrder(t, e, sub, "a1", "a2")
+	})
+	t.Run("ordered, delivered together", func(t *testing.T) {
+		topic := e.Topic(t)
+		sub := e.Subscription(t, topic, delay, Ordered)
+		e.Publish(t, topic, "a", "a1", "a2", "a3")
+		run := e.Pull(t, sub, 10)
+		if len(run) == 0 {
+			t.Fatal("got no messages")
+		}
+		e.Nack(t, sub, run[0])
+		e.Advance(15 * time.Second) // past all leases: those of the later ones ended with the nack, and are no failures
+		wantTexts(t, e, sub)
+		e.Advance(5*time.Minute - 15*time.Second)
+		wantInOrder(t, e, sub, "a1", "a2", "a3")
+	})
+}
+
+// wantInOrder receives and acknowledges messages, and wants exactly these texts in this order.
+func wantInOrder(t *testing.T, e *Env, sub string, want ...string) {
+	t.Helper()
+	var got []string
+	for len(got) < len(want) {
+		messages := e.Pull(t, sub, 10)
+		if len(messages) == 0 {
+			break
+		}
+		got = append(got, Texts(messages)...)
+		e.Ack(t, sub, messages...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}
+
+func ackedRetained(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	keeping := e.Subscription(t, topic, retaining(time.Hour), retainingAcked)
+	plain := e.Subscription(t, topic, retaining(time.Hour))
+	e.Publish(t, topic, "", "1", "2")
+	for _, sub := range []string{keeping, plain} {
+		e.Ack(t, sub, wantTexts(t, e, sub, "1", "2")...)
+		wantTexts(t, e, sub) // kept, not delivered
+	}
+	seekToTime(t, e, plain, aBeginning())
+	wantTexts(t, e, plain)
+	e.Advance(50 * time.Minute)
+	seekToTime(t, e, keeping, aBeginning())
+	// An hour from publication, not from the last acknowledgment.
+	e.Ack(t, keeping, wantTexts(t, e, keeping, "1", "2")...)
+	e.Publish(t, topic, "", "3")
+	e.Ack(t, keeping, wantTexts(t, e, keeping, "3")...)
+	e.Advance(15 * time.Minute)
+	seekToTime(t, e, keeping, aBeginning())
+	wantTexts(t, e, keeping, "3")
+}
+
+func unackedDropped(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	sub := e.Subscription(t, topic, retaining(10*time.Minute), func(s *pubsubpb.Subscription) { s.AckDeadlineSeconds = 600 })
+	waiting := e.Subscription(t, topic, retaining(10*time.Minute))
+	e.Publish(t, topic, "", "1", "2", "3")
+	e.Advance(8 * time.Minute)
+	outstanding := wantTexts(t, e, sub, "1", "2", "3")
+	if len(outstanding) != 3 {
+		t.Fatalf("got %d messages, want 3", len(outstanding))
+	}
+	e.Publish(t, topic, "", "new")
+	e.Advance(3 * time.Minute)
+	wantTexts(t, e, waiting, "new")
+	e.Ack(t, sub, outstanding[0])
+	e.Nack(t, sub, outstanding[1])
+	e.Ack(t, sub, wantTexts(t, e, sub, "new")...)
+	e.Advance(10 * time.Minute) // the lease of the third one ends
+	wantTexts(t, e, sub)
+	seekToTime(t, e, sub, aBeginning())
+	wantTexts(t, e, sub)
+}
+
+func detach(t *testing.T, e *Env, sub string) {
+	t.Helper()
+	if _, err := e.Topics.DetachSubscription(t.Context(), &pubsubpb.DetachSubscriptionRequest{Subscription: sub}); err != nil {
+		t.Fatalf("DetachSubscription: %v", err)
+	}
+}
+
+func detached(t *testing.T, e *Env) {
+	topic := e.Topic(t, keeping(time.Hour))
+	sub, other := e.Subscription(t, topic), e.Subscription(t, topic)
+	stream := streamFrom(t, e, sub)
+	e.Publish(t, topic, "", "before")
+	leased := nextMessages(t, stream).GetReceivedMessages()
+	if subscriptionNow(t, e, sub).GetDetached() {
+		t.Error("detached from the beginning")
+	}
+	detach(t, e, sub)
+	e.Publish(t, topic, "", "after")
+	WantCode(t, endOf(t, stream), codes.FailedPrecondition)
+	_, err := e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)
+	WantCode(t, err, codes.FailedPrecondition)
+	WantCode(t, endOf(t, streamFrom(t, e, sub)), codes.FailedPrecondition)
+	if !subscriptionNow(t, e, sub).GetDetached() {
+		t.Error("not shown as detached")
+	}
+	// Whatever becomes of what was leased, it does not come back.
+	_ = e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{Subscription: sub, AckIds: AckIDs(leased)}, singleTry)
+	_, err = e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)
+	WantCode(t, err, codes.FailedPrecondition)
+	wantTexts(t, e, other, "before", "after")
+}
+
+func detachedForGood(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	sub, other := e.Subscription(t, topic), e.Subscription(t, topic)
+	detach(t, e, sub)
+	if !subscriptionNow(t, e, sub).GetDetached() {
+		t.Error("GetSubscription: not detached")
+	}
+	listed := 0
+	for s, err := range e.Subs.ListSubscriptions(t.Context(), &pubsubpb.ListSubscriptionsRequest{Project: "projects/" + e.Project}).All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.GetName() == sub {
+			listed++
+			if !s.GetDetached() {
+				t.Error("ListSubscriptions: not detached")
+			}
+		}
+	}
+	if listed != 1 {
+		t.Errorf("ListSubscriptions has it %d times, want once", listed)
+	}
+	var attached []string
+	for name, err := range e.Topics.ListTopicSubscriptions(t.Context(), &pubsubpb.ListTopicSubscriptionsRequest{Topic: topic}).All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		attached = append(attached, name)
+	}
+	if diff := cmp.Diff([]string{other}, attached); diff != "" {
+		t.Errorf("ListTopicSubscriptions (-want +got):\n%s", diff)
+	}
+
+	for _, path := range []string{"detached", "topic"} {
+		_, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, Topic: topic}, path)
+		WantCode(t, err, codes.InvalidArgument)
+	}
+	_, err := e.Subs.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: sub, Topic: topic}, singleTry)
+	WantCode(t, err, codes.AlreadyExists)
+	if !subscriptionNow(t, e, sub).GetDetached() {
+		t.Error("attached again")
+	}
+	if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}, singleTry); err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub}, singleTry)
+	WantCode(t, err, codes.NotFound)
+}
+
+// destination is a way of delivery other than pulling.
+type destination struct {
+	set  func(*pubsubpb.Subscription)
+	path string
+}
+
+func destinations(e *Env) []destination {
+	return []destination{
+		{func(s *pubsubpb.Subscription) {
+			s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/push"}
+		}, "push_config"},
+		{func(s *pubsubpb.Subscription) {
+			s.BigqueryConfig = &pubsubpb.BigQueryConfig{Table: e.Project + ".dataset.table"}
+		}, "bigquery_config"},
+		{func(s *pubsubpb.Subscription) {
+			s.CloudStorageConfig = &pubsubpb.CloudStorageConfig{Bucket: "some-bucket"}
+		}, "cloud_storage_config"},
+		{func(s *pubsubpb.Subscription) {
+			s.BigtableConfig = &pubsubpb.BigtableConfig{Table: "projects/" + e.Project + "/instances/i/tables/t"}
+		}, "bigtable_config"},
+	}
+}
+
+func oneWayOfDelivery(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	all := destinations(e)
+	nothing := func(*testing.T, *pubsubpb.Subscription) {}
+	for i, first := range all {
+		for _, second := range all[i+1:] {
+			t.Run(first.path+" and "+second.path, func(t *testing.T) {
+				tryBoth(t, e, topic, func(s *pubsubpb.Subscription) { first.set(s); second.set(s) }, codes.InvalidArgument, nothing,
+					first.path, second.path)
+			})
+		}
+	}
+	t.Run("all", func(t *testing.T) {
+		tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
+			for _, d := range all {
+				d.set(s)
+			}
+		}, codes.InvalidArgument, nothing, all[0].path, all[1].path, all[2].path, all[3].path)
+	})
+	t.Run("one", func(t *testing.T) {
+		tryBoth(t, e, topic, all[0].set, codes.OK, func(t *testing.T, s *pubsubpb.Subscription) {
+			if got := s.GetPushConfig().GetPushEndpoint(); got != "https://example.com/push" {
+				t.Errorf("got endpoint %q", got)
+			}
+		}, all[0].path)
+	})
+}
+
+func exactlyOncePulls(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	for _, d := range destinations(e) {
+		t.Run(d.path, func(t *testing.T) {
+			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) { ExactlyOnce(s); d.set(s) }, codes.InvalidArgument,
+				func(*testing.T, *pubsubpb.Subscription) {}, "enable_exactly_once_delivery", d.path)
+			sub := e.Subscription(t, topic, ExactlyOnce)
+			body := &pubsubpb.Subscription{Name: sub}
+			d.set(body)
+			_, err := subscriptionUpdate(t, e, body, d.path)
+			WantCode(t, err, codes.InvalidArgument)
+		})
+	}
+	push := destinations(e)[0]
+	t.Run("push, then exactly-once", func(t *testing.T) {
+		sub := e.Subscription(t, topic, push.set)
+		_, err := subscriptionUpdate(t, e, &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: true}, "enable_exactly_once_delivery")
+		WantCode(t, err, codes.InvalidArgument)
+	})
+	t.Run("exactly-once, then ModifyPushConfig", func(t *testing.T) {
+		sub := e.Subscription(t, topic, ExactlyOnce)
+		body := &pubsubpb.Subscription{}
+		push.set(body)
+		err := e.Subs.ModifyPushConfig(t.Context(), &pubsubpb.ModifyPushConfigRequest{
+			Subscription: sub, PushConfig: body.GetPushConfig(),
+		}, singleTry)
+		WantCode(t, err, codes.InvalidArgument)
+	})
+	t.Run("alone", func(t *testing.T) {
+		tryBoth(t, e, topic, ExactlyOnce, codes.OK, func(t *testing.T, s *pubsubpb.Subscription) {
+			if !s.GetEnableExactlyOnceDelivery() {
+				t.Error("exactly-once delivery is off")
+			}
+		}, "enable_exactly_once_delivery")
+	})
+}
+
+func switchExactlyOnce(t *testing.T, e *Env) {
+	topic := e.Topic(t)
+	sub := e.Subscription(t, topic)
+	stream := streamFrom(t, e, sub)
+	var outstanding []*pubsubpb.ReceivedMessage // kept over all switches
+	for i, on := range []bool{false, true, false, true} {
+		if i > 0 {
+			body := &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: on}
+			want, _ := proto.Clone(subscriptionNow(t, e, sub)).(*pubsubpb.Subscription)
+			want.EnableExactlyOnceDelivery = on
+			got, err := subscriptionUpdate(t, e, body, "enable_exactly_once_delivery")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("switched to %v (-want +got):\n%s", on, diff)
+			}
+		}
+		e.Publish(t, topic, "", fmt.Sprint(i))
+		response := nextMessages(t, stream)
+		if got := response.GetSubscriptionProperties().GetExactlyOnceDeliveryEnabled(); got != on {
+			t.Errorf("the stream was told %v, want %v", got, on)
+		}
+		outstanding = slices.Concat(outstanding, response.GetReceivedMessages())
+	}
+	if diff := cmp.Diff([]string{"0", "1", "2", "3"}, Texts(outstanding)); diff != "" {
+		t.Errorf("messages (-want +got):\n%s", diff)
+	}
+}

@@ -13,7 +13,8 @@ import (
 // topic numbers messages and hands them to its subscriptions.
 //
 // Locks are taken in the order registry, topic, subscription, and none is held
-// while anything is sent or waited for.
+// while anything is sent or waited for, but that of the registry, under which a change
+// of a resource waits for the journal: the data path does not take it.
 type topic struct {
 	server    *Server
 	name      string

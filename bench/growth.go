@@ -196,7 +196,7 @@ func (p *place) claims(ctx context.Context) (time.Duration, error) {
 	var took time.Duration
 	for range times {
 		begun := time.Now()
-		claim, err := p.videos.ClaimEvents(ctx, 2000, time.Minute)
+		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute)
 		took += time.Since(begun)
 		if err != nil {
 			return 0, err
@@ -216,7 +216,7 @@ func (p *place) looks(ctx context.Context) (time.Duration, error) {
 	const times = 500
 	begun := time.Now()
 	for range times {
-		claim, err := p.videos.ClaimEvents(ctx, 2000, time.Minute)
+		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute)
 		if err != nil {
 			return 0, err
 		}

@@ -34,6 +34,7 @@ CREATE TABLE video.outbox_pending (
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
 	version bigint NOT NULL,
+	payload_bytes int NOT NULL,
 	PRIMARY KEY (lane, seq)
 ) WITH (
 	fillfactor = 90,
@@ -46,6 +47,7 @@ CREATE TABLE video.outbox_pending (
 COMMENT ON TABLE video.outbox_pending IS 'One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it.';
 COMMENT ON COLUMN video.outbox_pending.lane IS '0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.';
 COMMENT ON COLUMN video.outbox_pending.seq IS 'The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.';
+COMMENT ON COLUMN video.outbox_pending.payload_bytes IS 'For the claim, which takes no more than its publisher can hold.';
 
 CREATE INDEX outbox_pending_aside ON video.outbox_pending (aggregate_type, aggregate_id, seq) WHERE lane = -1;
 
@@ -82,7 +84,7 @@ CREATE TABLE video.outbox_blocked (
 COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate whose next event the broker refused. Only failures write it.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 
-CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at) WHERE next_retry_at IS NOT NULL;
+CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 
 -- The four functions below are functions, and not statements of the client, because their plan is then
 -- cached by the session even where the client must not prepare statements (a transaction pooler): of the
@@ -101,105 +103,133 @@ BEGIN
 		VALUES (event_id, a_type, a_id, e_type, a_version, e_schema_version, e_payload, e_time, e_traceparent)
 		RETURNING id, aggregate_type, aggregate_id, version
 	)
-	INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version)
-	SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version
+	INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
+	SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version, octet_length(e_payload)
 	FROM event;
 END $$;
 -- +goose StatementEnd
 
 -- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
--- any order; nothing when no lane has work. One statement, the clock of the database. A row with seq 0 is no
--- event: with an aggregate it says that this blocked aggregate has nothing left to retry, without one that
--- the whole claim was set aside. found is false when the event of a pending row is missing.
+-- any order; nothing when no lane has work. An event is the last one when it is the max_events-th, or when
+-- the payloads up to it have max_bytes. By the clock of the database. A row with seq 0 is no event: with an
+-- aggregate it says that this blocked aggregate has nothing left to retry, without one that the whole claim
+-- was set aside. found is false when the event of a pending row is missing.
+--
+-- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
+-- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
+-- lane: only the holder of its lease takes events out of it, blocks an aggregate or ends that.
 -- +goose StatementBegin
-CREATE FUNCTION video.outbox_claim(max_events int, lease_for interval)
+CREATE FUNCTION video.outbox_claim(max_events int, max_bytes bigint, lease_for interval)
 RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, set_aside bool, attempts int, found bool,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
 	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
+DECLARE
+	lease record;
 BEGIN
-	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
-	PERFORM set_config('synchronous_commit', 'off', true);
-	RETURN QUERY
-	WITH pick AS (
+	UPDATE video.outbox_lanes l
+	-- The clock, in microseconds: after a crash or a failover that forgot a claim, which is committed
+	-- asynchronously, its token must not be that of the next one.
+	SET lease_token = greatest(l.lease_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+		leased_until = clock_timestamp() + lease_for,
+		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
+	WHERE l.lane = (
 		-- LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with
 		-- ORDER BY, without which the plan may be a sequential scan.
-		SELECT l.lane, l.lease_token
-		FROM video.outbox_lanes l
+		SELECT free.lane
+		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
+			WHERE (p.lane, p.seq) > (free.lane, free.floor_seq) AND (p.lane, p.seq) < (free.lane + 1, 0)
 			ORDER BY p.lane, p.seq LIMIT 1)
 			UNION ALL
-			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at <= now() LIMIT 1)
+			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		WHERE l.leased_until < now()
-		ORDER BY l.leased_until
+		-- A lease that is longer than any was made by a clock that has been set back since.
+		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * lease_for
+		ORDER BY free.leased_until
 		LIMIT 1
-		FOR UPDATE OF l SKIP LOCKED
-	), lease AS (
-		-- pick shows the newest version of the row, this UPDATE finds it as the snapshot does: when the
-		-- tokens differ, somebody claimed and released in between, and our snapshot is too old to trust.
-		UPDATE video.outbox_lanes l
-		-- The clock, in microseconds: after a crash or a failover that forgot a claim, which is committed
-		-- asynchronously, its token must not be that of the next one.
-		SET lease_token = greatest(l.lease_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-			leased_until = clock_timestamp() + lease_for,
-			mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
-		FROM pick
-		WHERE l.lane = pick.lane AND l.lease_token = pick.lease_token
-		RETURNING l.lane, l.lease_token, l.floor_seq
-	), seen AS (
-		-- The row comparison gets the ordered index scan with and without statistics; lane = x does not.
-		SELECT p.seq, p.outbox_id, p.aggregate_type, p.aggregate_id, p.version,
-			EXISTS (
+		FOR UPDATE OF free SKIP LOCKED
+	)
+	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
+	IF NOT FOUND THEN
+		RETURN;
+	END IF;
+	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
+	PERFORM set_config('synchronous_commit', 'off', true);
+
+	IF NOT EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane) THEN
+		RETURN QUERY
+		SELECT lease.lane, lease.lease_token, p.seq, false, 0, o.id IS NOT NULL, p.outbox_id, p.aggregate_type, p.aggregate_id, p.version,
+			coalesce(o.event_type, ''), coalesce(o.schema_version, 0), coalesce(o.payload, ''), coalesce(o.occurred_at, 'epoch'), coalesce(o.traceparent, '')
+		FROM (
+			-- The row comparison gets the ordered index scan with and without statistics; lane = x does not.
+			SELECT *, sum(p.payload_bytes) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - p.payload_bytes AS bytes_before
+			FROM video.outbox_pending p
+			WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
+			ORDER BY p.lane, p.seq LIMIT max_events
+		) p
+		LEFT JOIN LATERAL (
+			-- LIMIT forces the nested loop; LEFT brings back a pending row whose event is missing.
+			SELECT * FROM video.outbox o WHERE o.id = p.outbox_id LIMIT 1
+		) o ON true
+		WHERE p.bytes_before < max_bytes;
+	ELSE
+		RETURN QUERY
+		WITH seen AS (
+			SELECT p.*, EXISTS (
 				SELECT 1 FROM video.outbox_blocked b
 				WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
 				OFFSET 0 -- forbids a hashed plan: one probe per row
 			) AS blocked
-		FROM lease
-		CROSS JOIN LATERAL (
-			SELECT * FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
-			ORDER BY p.lane, p.seq LIMIT max_events
-		) p
-	), aside AS (
-		-- Events appended after their aggregate blocked leave the lane here, once each.
-		UPDATE video.outbox_pending p SET lane = -1
-		FROM lease
-		WHERE p.lane = lease.lane AND p.seq = ANY (ARRAY (SELECT seq FROM seen WHERE blocked))
-	), heads AS (
-		-- Of a blocked aggregate that is due, only the first event is tried again. LEFT JOIN: an
-		-- aggregate with nothing set aside has recovered, and is answered without an event.
-		SELECT h.seq, h.outbox_id, b.aggregate_type, b.aggregate_id, h.version, b.attempts
-		FROM lease
-		CROSS JOIN LATERAL (
-			SELECT * FROM video.outbox_blocked b
-			WHERE b.lane = lease.lane AND b.next_retry_at <= now()
-			ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
-		) b
+			FROM (
+				SELECT *, sum(p.payload_bytes) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - p.payload_bytes AS bytes_before
+				FROM video.outbox_pending p
+				WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
+				ORDER BY p.lane, p.seq LIMIT max_events
+			) p
+		), aside AS (
+			-- Events appended after their aggregate blocked leave the lane here, once each. In the statement that
+			-- answers the others: what comes in between would be neither answered nor above the next floor.
+			UPDATE video.outbox_pending p SET lane = -1
+			WHERE p.lane = lease.lane AND p.seq = ANY (ARRAY (SELECT seq FROM seen WHERE blocked))
+		), heads AS (
+			-- Of a blocked aggregate that is due, only the first event is tried again. LEFT JOIN: an
+			-- aggregate with nothing set aside has recovered, and is answered without an event.
+			SELECT h.seq, h.outbox_id, b.aggregate_type, b.aggregate_id, h.version, b.attempts,
+				sum(h.payload_bytes) OVER (ORDER BY b.next_retry_at ROWS UNBOUNDED PRECEDING) - h.payload_bytes AS bytes_before
+			FROM (
+				SELECT * FROM video.outbox_blocked b
+				WHERE b.lane = lease.lane AND b.next_retry_at <= now()
+				ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
+			) b
+			LEFT JOIN LATERAL (
+				SELECT * FROM video.outbox_pending p
+				WHERE p.lane = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
+				ORDER BY p.seq LIMIT 1
+			) h ON true
+		)
+		SELECT lease.lane, lease.lease_token, coalesce(e.seq, 0), e.set_aside, e.attempts, o.id IS NOT NULL,
+			coalesce(e.outbox_id, '00000000-0000-0000-0000-000000000000'), e.aggregate_type, e.aggregate_id, coalesce(e.version, 0),
+			coalesce(o.event_type, ''), coalesce(o.schema_version, 0), coalesce(o.payload, ''), coalesce(o.occurred_at, 'epoch'), coalesce(o.traceparent, '')
+		FROM (
+			SELECT seq, true AS set_aside, outbox_id, aggregate_type, aggregate_id, version, attempts
+			FROM heads WHERE seq IS NULL OR bytes_before < max_bytes
+			UNION ALL
+			SELECT seq, false, outbox_id, aggregate_type, aggregate_id, version, 0
+			FROM seen WHERE NOT blocked AND bytes_before < max_bytes
+		) e
 		LEFT JOIN LATERAL (
-			SELECT * FROM video.outbox_pending p
-			WHERE p.lane = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-			ORDER BY p.seq LIMIT 1
-		) h ON true
-	)
-	SELECT lease.lane, lease.lease_token, coalesce(e.seq, 0), coalesce(e.set_aside, false), coalesce(e.attempts, 0), o.id IS NOT NULL,
-		coalesce(e.outbox_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.aggregate_type, ''), coalesce(e.aggregate_id, ''), coalesce(e.version, 0),
-		coalesce(o.event_type, ''), coalesce(o.schema_version, 0), coalesce(o.payload, ''), coalesce(o.occurred_at, 'epoch'), coalesce(o.traceparent, '')
-	FROM lease
-	LEFT JOIN (
-		SELECT seq, true AS set_aside, outbox_id, aggregate_type, aggregate_id, version, attempts FROM heads
-		UNION ALL
-		SELECT seq, false, outbox_id, aggregate_type, aggregate_id, version, 0 FROM seen WHERE NOT blocked
-	) e ON true
-	LEFT JOIN LATERAL (
-		-- LIMIT forces the nested loop; LEFT brings back a pending row whose event is missing.
-		SELECT * FROM video.outbox o WHERE o.id = e.outbox_id LIMIT 1
-	) o ON true;
+			SELECT * FROM video.outbox o WHERE o.id = e.outbox_id LIMIT 1
+		) o ON true;
+	END IF;
+	IF NOT FOUND THEN
+		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, 0, false,
+			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '';
+	END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -212,59 +242,53 @@ CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
 	failed_types text[], failed_ids text[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
 	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
-) RETURNS TABLE (held bool, deleted bigint) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
+	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
+	UPDATE video.outbox_lanes
+	SET lease_token = lease_token + 1,
+		leased_until = clock_timestamp(),
+		floor_seq = CASE
+			WHEN cardinality(recovered_ids) > 0 THEN 0 -- rows with a low seq come back
+			WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1))
+			ELSE floor_seq END,
+		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
+		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_snapshot_xmax(pg_current_snapshot()) ELSE mark_xid END
+	WHERE lane = the_lane AND lease_token = token;
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
 	-- Losing a delete in a crash means publishing twice, never losing.
 	PERFORM set_config('synchronous_commit', 'off', true);
-	RETURN QUERY
-	WITH lane AS (
-		-- The fence: every other part reads this row.
-		UPDATE video.outbox_lanes
-		SET lease_token = lease_token + 1,
-			leased_until = clock_timestamp(),
-			floor_seq = CASE
-				WHEN cardinality(recovered_ids) > 0 THEN 0 -- rows with a low seq come back
-				WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1))
-				ELSE floor_seq END,
-			mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
-			mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_snapshot_xmax(pg_current_snapshot()) ELSE mark_xid END
-		WHERE lane = the_lane AND lease_token = token
-		RETURNING lane
-	), done AS (
-		-- Row by row: a range up to a seq would delete what committed late and was never sent.
-		DELETE FROM video.outbox_pending p USING lane
-		WHERE p.lane = lane.lane AND p.seq = ANY (done_seqs)
-		RETURNING 1
-	), retried AS (
-		DELETE FROM video.outbox_pending p USING lane
-		WHERE p.lane = -1 AND p.seq = ANY (retried_seqs)
-		RETURNING 1
-	), failed AS (
+
+	-- Row by row: a range up to a seq would delete what committed late and was never sent.
+	DELETE FROM video.outbox_pending WHERE lane = the_lane AND seq = ANY (done_seqs);
+	IF cardinality(retried_seqs) > 0 THEN
+		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = ANY (retried_seqs);
+	END IF;
+	IF cardinality(failed_ids) > 0 THEN
 		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at)
-		SELECT f.aggregate_type, f.aggregate_id, lane.lane, 1,
+		SELECT f.aggregate_type, f.aggregate_id, the_lane, 1,
 			CASE WHEN NOT f.park THEN clock_timestamp() + f.retry_in END, f.error,
 			CASE WHEN f.park THEN clock_timestamp() END
-		FROM lane, unnest(failed_types, failed_ids, failed_errors, failed_retry_in, failed_park)
+		FROM unnest(failed_types, failed_ids, failed_errors, failed_retry_in, failed_park)
 			AS f (aggregate_type, aggregate_id, error, retry_in, park)
 		ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-		SET attempts = b.attempts + 1, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
-		RETURNING 1
-	), aside AS (
-		UPDATE video.outbox_pending p SET lane = -1 FROM lane
-		WHERE p.lane = lane.lane AND p.seq = ANY (aside_seqs)
-		RETURNING 1
-	), recovered AS (
-		DELETE FROM video.outbox_blocked b USING lane, unnest(recovered_types, recovered_ids) AS r (aggregate_type, aggregate_id)
-		WHERE b.aggregate_type = r.aggregate_type AND b.aggregate_id = r.aggregate_id
-		RETURNING b.aggregate_type, b.aggregate_id, b.lane
-	), back AS (
-		UPDATE video.outbox_pending p SET lane = r.lane FROM recovered r
-		WHERE p.lane = -1 AND p.aggregate_type = r.aggregate_type AND p.aggregate_id = r.aggregate_id
-			AND p.seq <> ALL (retried_seqs)
-		RETURNING 1
-	)
-	SELECT EXISTS (SELECT 1 FROM lane), (SELECT count(*) FROM done) + (SELECT count(*) FROM retried);
+		SET attempts = b.attempts + 1, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at;
+	END IF;
+	IF cardinality(aside_seqs) > 0 THEN
+		UPDATE video.outbox_pending SET lane = -1 WHERE lane = the_lane AND seq = ANY (aside_seqs);
+	END IF;
+	IF cardinality(recovered_ids) > 0 THEN
+		UPDATE video.outbox_pending p SET lane = the_lane
+		FROM unnest(recovered_types, recovered_ids) AS r (aggregate_type, aggregate_id)
+		WHERE p.lane = -1 AND p.aggregate_type = r.aggregate_type AND p.aggregate_id = r.aggregate_id;
+		DELETE FROM video.outbox_blocked b
+		USING unnest(recovered_types, recovered_ids) AS r (aggregate_type, aggregate_id)
+		WHERE b.aggregate_type = r.aggregate_type AND b.aggregate_id = r.aggregate_id;
+	END IF;
+	RETURN true;
 END $$;
 -- +goose StatementEnd
 

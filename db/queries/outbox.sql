@@ -8,15 +8,14 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
-FROM video.outbox_claim(@max_events::int, @lease_for::interval) AS c;
+FROM video.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval) AS c;
 
 -- name: SettleOutbox :one
 -- Settles a claim: see video.outbox_settle.
-SELECT s.held::bool AS held, s.deleted::bigint AS deleted
-FROM video.outbox_settle(@lane::smallint, @lease_token::bigint, @done_seqs::bigint[], @retried_seqs::bigint[],
+SELECT video.outbox_settle(@lane::smallint, @lease_token::bigint, @done_seqs::bigint[], @retried_seqs::bigint[],
 	@failed_types::text[], @failed_ids::text[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
 	@aside_seqs::bigint[], @recovered_types::text[], @recovered_ids::text[],
-	sqlc.narg('head_seq')::bigint, sqlc.narg('tail_seq')::bigint) AS s;
+	sqlc.narg('head_seq')::bigint, sqlc.narg('tail_seq')::bigint)::bool AS held;
 
 -- name: MaintainOutbox :one
 -- Makes and drops partitions: see video.outbox_maintain.

@@ -49,8 +49,9 @@ import (
 // concurrently.
 type Store interface {
 	// ClaimEvents takes the lease of a lane with work and answers its oldest
-	// events in order; the zero Claim when there is no work.
-	ClaimEvents(ctx context.Context, maxEvents int, leaseFor time.Duration) (event.Claim, error)
+	// events in order: at most maxEvents, and none behind the one with which
+	// their payloads have maxBytes; the zero Claim when there is no work.
+	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
 	SettleClaim(ctx context.Context, settlement event.Settlement) (held bool, err error)
@@ -91,6 +92,10 @@ type Config struct {
 	Workers int
 	// Batch is how many events a pass takes at most; default 2000.
 	Batch int
+	// BatchBytes is how many bytes of payload a pass takes at most, and one
+	// event more; default 8 MiB. Each worker holds that much, and the client of
+	// the broker once more.
+	BatchBytes int64
 	// Lease is how long a lane is ours after a claim; default 30 s. After a
 	// crash its events wait that long. Longer than 2 × PublishTimeout.
 	Lease time.Duration
@@ -124,6 +129,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	setDefault(&c.Workers, 4)
 	setDefault(&c.Batch, 2000)
+	setDefault(&c.BatchBytes, 8<<20)
 	setDefault(&c.Lease, 30*time.Second)
 	setDefault(&c.PublishTimeout, 12*time.Second)
 	setDefault(&c.PollInterval, time.Second)
@@ -152,7 +158,7 @@ func (c Config) Validate() error {
 		name  string
 		value int64
 	}{
-		{"Workers", int64(c.Workers)}, {"Batch", int64(c.Batch)}, {"Lease", int64(c.Lease)},
+		{"Workers", int64(c.Workers)}, {"Batch", int64(c.Batch)}, {"BatchBytes", c.BatchBytes}, {"Lease", int64(c.Lease)},
 		{"PublishTimeout", int64(c.PublishTimeout)}, {"PollInterval", int64(c.PollInterval)},
 		{"MaxAttempts", int64(c.MaxAttempts)}, {"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)},
 		{"ProbeInterval", int64(c.ProbeInterval)}, {"StopTimeout", int64(c.StopTimeout)}, {"SettleTimeout", int64(c.SettleTimeout)},

@@ -21,7 +21,8 @@ type Result struct {
 	// Unknown events stay pending: nobody knows whether the broker has them.
 	Unknown int
 
-	err error // of the first event that the broker left unanswered
+	full bool  // the lane may have more
+	err  error // of the first event that the broker left unanswered
 }
 
 // outage tells whether the broker seems to be away: it was asked, and answered
@@ -37,14 +38,15 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	start := time.Now()
 	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
-	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.Lease)
+	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.BatchBytes, p.cfg.Lease)
 	cancel()
 	if err != nil || claim.Token == 0 {
 		return Result{}, err
 	}
 	// A crash from here on leaves the lane leased: its events wait until
 	// leased_until, then another publisher claims them.
-	if len(claim.Events) >= batch { // due retries come on top
+	full := p.full(claim, batch)
+	if full {
 		p.Nudge() // there is more than one worker's work
 	}
 	failpoint.Hit(failpoint.OutboxClaimed)
@@ -59,7 +61,19 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)
+	result.full = full
 	return result, err
+}
+
+// full tells whether a claim ended because it had enough, so that its lane may
+// have more: as many events or bytes as a pass takes, or nothing but events
+// that were set aside.
+func (p *Publisher) full(claim event.Claim, batch int) bool {
+	var bytes int64
+	for _, e := range claim.Events {
+		bytes += int64(len(e.Payload))
+	}
+	return len(claim.Events) == 0 || len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
 }
 
 // publish hands the events of a claim to the broker, in their order. Those

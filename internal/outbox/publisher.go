@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -35,6 +36,11 @@ type Publisher struct {
 	worked chan struct{}
 	// pause is how long the sentry waits; owned by who holds sentry.
 	pause time.Duration
+	// busy is how many workers are in a pass.
+	busy atomic.Int32
+	// missed: a worker was nudged and found nothing while others were in a
+	// pass. The event may be in the lane of one of them, whose claim came before.
+	missed atomic.Bool
 }
 
 // New makes a publisher. meter may be nil.
@@ -134,7 +140,7 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 // ctx is done it ends where it would wait, and when grace is over at the latest.
 func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
-	failures, worked := 0, false
+	failures, worked, nudged := 0, false, false
 	for grace.Err() == nil {
 		loop.Beat()
 		p.passes.Beat()
@@ -146,7 +152,9 @@ func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 			sleep(ctx, wait)
 			continue
 		}
+		start, others := time.Now(), p.busy.Add(1)-1
 		result, err := p.RunOnce(grace, batch)
+		p.busy.Add(-1)
 		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
 			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
 		}
@@ -163,14 +171,40 @@ func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
 		case err != nil:
 			failures++
 			sleep(ctx, backoff(failures, minPause, maxPause))
-		case result.Claimed:
-			// Claim again until there is nothing: that is why a nudge may be
-			// lost while every worker is busy.
-			failures, worked = 0, true
+		case p.again(result, nudged, others > 0, time.Since(start)):
+			failures, worked = 0, worked || result.Claimed
 		default:
-			p.idle(ctx, worked, loop)
+			nudged = p.idle(ctx, worked || result.Claimed, loop)
 			failures, worked = 0, false
 		}
+	}
+}
+
+// again tells whether a worker looks once more after a pass, or waits until it
+// is called. Called by the clock it looks until there is nothing. Called by a
+// nudge, which is about one event, it has mostly done its work with one pass:
+// to look again after each would double the load of the database. What that may
+// miss waits for minPause, the first pause of the sentry.
+func (p *Publisher) again(result Result, nudged, others bool, took time.Duration) bool {
+	switch {
+	case !result.Claimed && nudged && others:
+		// Somebody's pass began before us, perhaps in the lane of the event that we
+		// were called for: who is last in a pass looks for it. Whoever ends one
+		// reads missed after busy, we write it before, so one of us sees the other.
+		p.missed.Store(true)
+		return p.busy.Load() == 0 && p.missed.Swap(false)
+	case !result.Claimed:
+		return false
+	case !nudged, result.full, p.missed.Swap(false):
+		return true
+	case took > minPause: // more has come, and its nudges may be lost while every worker is busy
+		return true
+	}
+	select {
+	case <-p.wake:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -181,11 +215,11 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// idle waits until there may be work. One of the idle workers is the sentry,
+// idle waits until there may be work, and tells whether a nudge says so. One of the idle workers is the sentry,
 // which also watches the clock, so that an idle process makes one query per
 // PollInterval, whatever its workers are. After work the pause doubles from
 // minPause: an event of another process often follows the last one closely.
-func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop) {
+func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop) (nudged bool) {
 	if worked {
 		select {
 		case p.worked <- struct{}{}:
@@ -195,7 +229,9 @@ func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop)
 	loop.Rest()
 	select {
 	case <-ctx.Done():
+		return false
 	case <-p.wake:
+		return true
 	case p.sentry <- struct{}{}:
 		defer func() { <-p.sentry }()
 		timer := time.NewTimer(p.pause)
@@ -203,16 +239,16 @@ func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop)
 		for {
 			select {
 			case <-ctx.Done():
-				return
+				return false
 			case <-p.wake:
 				p.pause = minPause
-				return
+				return true
 			case <-p.worked:
 				p.pause = minPause
 				timer.Reset(p.pause)
 			case <-timer.C:
 				p.pause = min(2*p.pause, p.cfg.PollInterval)
-				return
+				return false
 			}
 		}
 	}

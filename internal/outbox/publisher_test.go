@@ -86,7 +86,7 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, batch int, lease time.Duration) (event.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration) (event.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -109,7 +109,14 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, lease time.Duration) 
 		lane := &s.lanes[pick]
 		lane.token++
 		lane.until = now.Add(lease)
-		claim = event.Claim{Lane: int16(pick), Token: lane.token, Events: slices.Clone(lane.pending[:min(batch, len(lane.pending))])}
+		claim = event.Claim{Lane: int16(pick), Token: lane.token}
+		for _, e := range lane.pending[:min(batch, len(lane.pending))] {
+			if maxBytes <= 0 {
+				break
+			}
+			claim.Events = append(claim.Events, e)
+			maxBytes -= int64(len(e.Payload))
+		}
 	}
 	made.found = len(claim.Events)
 	s.claims = append(s.claims, made)
@@ -225,8 +232,8 @@ func TestNudgeWakesAWorkerAtOnce(t *testing.T) {
 			if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "b1"}) {
 				t.Errorf("sent at once: %q, want everything", sent)
 			}
-			if got := len(store.claimsSince(start)); got != 2 { // and claims until there is nothing
-				t.Errorf("%d claims, want 2", got)
+			if got := len(store.claimsSince(start)); got != 1 { // what it was called for, and no look more
+				t.Errorf("%d claims, want 1", got)
 			}
 			time.Sleep(time.Hour)
 		}
@@ -253,6 +260,63 @@ func TestNudgeIsNeverLost(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "b1"}) {
 			t.Errorf("sent %q, want a1 and b1", sent)
+		}
+	})
+}
+
+// A nudge about an event of a lane that another worker has is not lost, though
+// the worker that it wakes finds nothing: who has the lane looks again.
+func TestNudgeAboutALeasedLane(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		// Shorter than the first pause of the sentry, which would find it as well.
+		const publishing = 3 * time.Millisecond
+		store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
+		defer run(t, publisher)()
+		time.Sleep(10 * time.Hour)
+		for range 10 {
+			start := time.Now()
+			store.add(0, "a1")
+			publisher.Nudge()
+			time.Sleep(time.Millisecond)
+			store.add(0, "a2")
+			publisher.Nudge()
+			time.Sleep(time.Hour)
+			if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != publishing {
+				t.Errorf("sent %q, the last one after %s, want a1, and a2 after %s", sent, last.Sub(start), publishing)
+			}
+		}
+	})
+}
+
+// A claim with as many bytes as a pass takes is full, however few its events
+// are: the lane is looked at again, and a second worker is woken.
+func TestFullOfBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(time.Millisecond, nil) }}
+		for _, name := range []string{"a1", "a2", "a3"} {
+			store.addPayload(0, name)
+		}
+		publisher := mustNew(t, store, topic, outbox.Config{Workers: 2, BatchBytes: 3, PollInterval: time.Hour})
+		start := time.Now()
+		defer run(t, publisher)()
+		time.Sleep(time.Hour)
+		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "a3"}) || last.Sub(start) != time.Millisecond {
+			t.Errorf("sent %q, the last one after %s, want two, and the third after 1ms", sent, last.Sub(start))
+		}
+		store.addPayload(1, "b1") // so that the other lane was served longer ago
+		publisher.Nudge()
+		time.Sleep(time.Hour)
+		topic.take()
+		store.addPayload(0, "a4")
+		store.addPayload(0, "a5")
+		store.addPayload(1, "b2")
+		publisher.Nudge()
+		synctest.Wait()
+		if sent, _ := topic.take(); len(sent) != 3 {
+			t.Errorf("sent at once: %q, want a4, a5 and b2", sent)
 		}
 	})
 }

@@ -329,8 +329,8 @@ func (h *hazard) stop() {
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, lease time.Duration) (event.Claim, error) {
-	claim, err := h.Store.ClaimEvents(ctx, batch, lease)
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration) (event.Claim, error) {
+	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease)
 	if claim.Token == 0 {
 		return claim, err
 	}
@@ -511,7 +511,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if claim, err := videos.ClaimEvents(t.Context(), 10, lease); len(claim.Events) != 1 || err != nil {
+	if claim, err := videos.ClaimEvents(t.Context(), 10, 1<<20, lease); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	claimed := time.Now()

@@ -205,7 +205,7 @@ func TestSupportRoleLooks(t *testing.T) {
 	}
 	for _, sql := range []string{
 		"DELETE FROM catalog_read.quarantine", "UPDATE video.videos SET title = ''", "INSERT INTO catalog_read.inbox VALUES ('c', gen_random_uuid())",
-		"SELECT video.outbox_claim(1, '1s')", "SELECT video.outbox_maintain(1, '1 day')", "SELECT nextval('catalog_read.quarantine_id_seq')",
+		"SELECT video.outbox_claim(1, 1, '1s')", "SELECT video.outbox_maintain(1, '1 day')", "SELECT nextval('catalog_read.quarantine_id_seq')",
 	} {
 		err := pgx.BeginTxFunc(t.Context(), support, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), sql)

@@ -14,10 +14,11 @@ import (
 )
 
 // ClaimEvents takes the lease of a lane that has work, until leaseFor from
-// now by the clock of the database, and answers at most maxEvents of its
-// events. The zero Claim: there is nothing to do.
-func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, leaseFor time.Duration) (event.Claim, error) {
-	rows, err := s.queries.ClaimOutbox(ctx, limit(maxEvents), leaseFor)
+// now by the clock of the database, and answers its oldest events: at most
+// maxEvents, and none behind the one with which their payloads have maxBytes.
+// The zero Claim: there is nothing to do.
+func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error) {
+	rows, err := s.queries.ClaimOutbox(ctx, limit(maxEvents), maxBytes, leaseFor)
 	if err != nil {
 		return event.Claim{}, wrap(err, "claim events")
 	}
@@ -68,11 +69,8 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		params.RecoveredTypes = append(params.RecoveredTypes, aggregate.Type)
 		params.RecoveredIds = append(params.RecoveredIds, aggregate.ID)
 	}
-	row, err := s.queries.SettleOutbox(ctx, params)
-	if err != nil {
-		return false, wrap(err, "settle lane %d", settlement.Lane)
-	}
-	return row.Held, nil
+	held, err = s.queries.SettleOutbox(ctx, params)
+	return held, wrap(err, "settle lane %d", settlement.Lane)
 }
 
 // MaintainOutbox makes the partitions of the next daysAhead days and drops

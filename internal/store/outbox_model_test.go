@@ -240,7 +240,7 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 // there was anything.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch int) bool {
 	claimable := m.model.claimable()
-	claim, err := m.ClaimEvents(t.Context(), batch, hour)
+	claim, err := m.ClaimEvents(t.Context(), batch, 1<<20, hour)
 	if err != nil {
 		t.Fatal(err)
 	}

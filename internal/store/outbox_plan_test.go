@@ -58,10 +58,10 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 					INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 					SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, '', now()
 					FROM generate_series(1, 100000) n
-					RETURNING id, aggregate_type, aggregate_id, version
+					RETURNING id, aggregate_type, aggregate_id, version, payload
 				)
-				INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version)
-				SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version FROM event ORDER BY version, id`,
+				INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
+				SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version, octet_length(payload) FROM event ORDER BY version, id`,
 				`INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 				SELECT 'word', n::text, video.outbox_lane('word', n::text), 10, 'refused', now() FROM generate_series(1, 2000) n`,
 				test.after,

@@ -98,7 +98,7 @@ const hour = time.Hour
 // claim makes a claim of at most batch events.
 func (l *letters) claim(batch int, lease time.Duration) event.Claim {
 	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), batch, lease)
+	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -356,14 +356,15 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 	l.settle(l.settlement(next, ""))
 }
 
-// A claim whose snapshot is older than the last settlement of a lane leaves the
-// lane alone: it would see deleted events, and set events aside whose aggregate
-// is blocked no longer, where nobody would find them again.
+// A claim that chose its lane by a snapshot older than the last settlement of it
+// answers what that settlement left: neither events that it deleted, nor does it
+// set events aside whose aggregate is blocked no longer, where nobody would find
+// them again.
 //
 // The moment is rare: a settlement after its lease has ended is executed before
 // the claim begins, and committed after the claim's snapshot and before its look
 // at the row of the lane. Here a policy stops the claim in between.
-func TestClaimDoesNotTrustAnOldSnapshot(t *testing.T) {
+func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
 	l.append(l.pool, "a1 b1 b2")
@@ -400,10 +401,10 @@ func TestClaimDoesNotTrustAnOldSnapshot(t *testing.T) {
 		late.Lane, late.Token, []int64{late.Events[1].Seq}, seqs, recovered, late.Events[1].Seq); err != nil {
 		t.Fatal(err)
 	}
-	claims := make(chan int, 1)
+	claimed := make(chan string, 1)
 	go func() {
-		n := -1
-		defer func() { claims <- n }()
+		rows := ""
+		defer func() { claimed <- rows }()
 		conn, err := pgx.Connect(t.Context(), storetest.Direct(t, l.pool.Config().ConnString())) // a role is of the session
 		if err != nil {
 			t.Error(err)
@@ -414,7 +415,7 @@ func TestClaimDoesNotTrustAnOldSnapshot(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM video.outbox_claim(10, '1 hour')").Scan(&n); err != nil {
+		if err := conn.QueryRow(t.Context(), "SELECT string_agg(aggregate_id || ' ' || version, ', ') FROM video.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -426,10 +427,68 @@ func TestClaimDoesNotTrustAnOldSnapshot(t *testing.T) {
 	if err := settling.Commit(t.Context()); err != nil { // and let the claim go on
 		t.Fatal(err)
 	}
-	if n := <-claims; n != 0 {
-		t.Errorf("the claim answers %d rows, want none", n)
+	if got, want := <-claimed, l.ids["b"]+" 2"; got != want {
+		t.Errorf("claimed %q, want %q", got, want)
 	}
-	l.settle(l.settlement(l.claimNames(10, "b2"), ""))
+}
+
+// A claim ends with the event that fills its bytes, retried ones counted apart,
+// and what it leaves out is claimed next.
+func TestClaimIsBoundedByBytes(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	claim := func(maxBytes int64) event.Claim {
+		t.Helper()
+		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return claim
+	}
+	l.append(l.pool, "a1 b1 c1 c2 c3 c4") // two bytes each
+	for _, test := range []struct {
+		maxBytes int64
+		want     string
+	}{{1, "a1"}, {2, "a1"}, {3, "a1 b1"}, {8, "a1 b1 c1 c2"}, {100, "a1 b1 c1 c2 c3 c4"}} {
+		got := claim(test.maxBytes)
+		if l.namesOf(got) != test.want {
+			t.Errorf("claim of %d bytes = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
+		}
+		l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[0].Seq, Tail: got.Events[len(got.Events)-1].Seq})
+	}
+	l.settle(l.settlement(claim(3), "a1 b1")) // both are refused
+	l.due("a")
+	l.due("b")
+	for _, test := range []struct {
+		maxBytes int64
+		want     string
+	}{{2, "a1/1 c1"}, {3, "a1/1 b1/1 c1 c2"}} {
+		got := claim(test.maxBytes)
+		if l.namesOf(got) != test.want {
+			t.Errorf("claim of %d bytes beside blocked aggregates = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
+		}
+		l.settle(event.Settlement{Lane: got.Lane, Token: got.Token})
+	}
+}
+
+// A clock that was set back leaves no lane leased until it is where it was.
+func TestClaimAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1")
+	lost := l.claim(10, 3*time.Minute)
+	for _, test := range []struct {
+		lease time.Duration
+		want  string
+	}{{2 * time.Minute, ""}, {time.Minute, "a1"}} { // three minutes are no lease of somebody who leases for one
+		claim := l.claim(10, test.lease)
+		if got := l.namesOf(claim); got != test.want {
+			t.Errorf("claim for %s beside a lease of 3m = %q, want %q", test.lease, got, test.want)
+		}
+	}
+	if held, err := l.SettleClaim(t.Context(), l.settlement(lost, "")); held || err != nil {
+		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
+	}
 }
 
 // A lease that has ended and that nobody has taken still settles: nobody else
@@ -467,7 +526,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 	for c := range claimers {
 		wg.Go(func() {
 			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, hour)
+				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour)
 				if err != nil {
 					t.Error(err)
 					return
@@ -607,7 +666,7 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 				last = true
 			default:
 			}
-			claim, err := l.ClaimEvents(t.Context(), 5, hour)
+			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour)
 			if err != nil {
 				t.Error(err)
 				return
@@ -961,7 +1020,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	for range publishers {
 		running.Go(func() {
 			for !stopped() {
-				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), hour)
+				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour)
 				if err != nil {
 					t.Error(err)
 					return

@@ -103,7 +103,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	// One event is refused and the rest set aside, then it is skipped, the next
 	// one tried again, and what is left is published.
 	aggregate := event.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
-	claim, err := videos.ClaimEvents(ctx, 10, time.Minute)
+	claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute)
 	check(t, "ClaimEvents()", err)
 	if len(claim.Events) != 4 {
 		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
@@ -137,7 +137,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "RequeueEvent()", videos.RequeueEvent(ctx, aggregate))
 	check(t, "SkipEvent()", videos.SkipEvent(ctx, aggregate, blocked[0].EventID))
 	for backlog.Pending > 0 {
-		if claim, err = videos.ClaimEvents(ctx, 10, time.Minute); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
+		if claim, err = videos.ClaimEvents(ctx, 10, 1<<20, time.Minute); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
 			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
 		}
 		settlement := event.Settlement{Recovered: claim.Recovered}
@@ -274,7 +274,7 @@ func TestRolesAreSeparate(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
 		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, err := videos.ClaimEvents(t.Context(), 1, time.Second); !isDenied(err) {
+	if _, err := videos.ClaimEvents(t.Context(), 1, 1<<20, time.Second); !isDenied(err) {
 		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
 	}
 	if _, _, err := videos.MaintainOutbox(t.Context(), 1, time.Hour); !isDenied(err) {

@@ -109,6 +109,8 @@ type VideoOutboxPending struct {
 	AggregateType string
 	AggregateID   string
 	Version       int64
+	// For the claim, which takes no more than its publisher can hold.
+	PayloadBytes int32
 }
 
 // Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.

@@ -49,7 +49,7 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
-FROM video.outbox_claim($1::int, $2::interval) AS c
+FROM video.outbox_claim($1::int, $2::bigint, $3::interval) AS c
 `
 
 type ClaimOutboxRow struct {
@@ -71,8 +71,8 @@ type ClaimOutboxRow struct {
 }
 
 // Claims a lane: see video.outbox_claim.
-func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, leaseFor time.Duration) ([]ClaimOutboxRow, error) {
-	rows, err := q.db.Query(ctx, claimOutbox, maxEvents, leaseFor)
+func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int64, leaseFor time.Duration) ([]ClaimOutboxRow, error) {
+	rows, err := q.db.Query(ctx, claimOutbox, maxEvents, maxBytes, leaseFor)
 	if err != nil {
 		return nil, err
 	}
@@ -271,11 +271,10 @@ func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggre
 }
 
 const settleOutbox = `-- name: SettleOutbox :one
-SELECT s.held::bool AS held, s.deleted::bigint AS deleted
-FROM video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
+SELECT video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
 	$5::text[], $6::text[], $7::text[], $8::interval[], $9::bool[],
 	$10::bigint[], $11::text[], $12::text[],
-	$13::bigint, $14::bigint) AS s
+	$13::bigint, $14::bigint)::bool AS held
 `
 
 type SettleOutboxParams struct {
@@ -295,13 +294,8 @@ type SettleOutboxParams struct {
 	TailSeq        *int64
 }
 
-type SettleOutboxRow struct {
-	Held    bool
-	Deleted int64
-}
-
 // Settles a claim: see video.outbox_settle.
-func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (SettleOutboxRow, error) {
+func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (bool, error) {
 	row := q.db.QueryRow(ctx, settleOutbox,
 		arg.Lane,
 		arg.LeaseToken,
@@ -318,9 +312,9 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (Set
 		arg.HeadSeq,
 		arg.TailSeq,
 	)
-	var i SettleOutboxRow
-	err := row.Scan(&i.Held, &i.Deleted)
-	return i, err
+	var held bool
+	err := row.Scan(&held)
+	return held, err
 }
 
 const skipOutbox = `-- name: SkipOutbox :execrows

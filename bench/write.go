@@ -30,9 +30,11 @@ var description = strings.Repeat("x", 200)
 
 // writes measures a command's transaction over eight connections: lock the video, decide, write the row, append the
 // event; beside the same without the append, and beside pgbench, which sends the same statements in the same two round
-// trips. Each has a database of its own.
+// trips. Each has a database of its own. The last two take their turns where PostgreSQL has half of the CPUs and the client
+// the others, as in production: elsewhere what the client costs is taken from the database.
 func writes(ctx context.Context, m *machine, p profile, r *results) (err error) {
-	kinds := []string{"ours", "without-outbox", "pgbench"}
+	const apart = "-apart"
+	kinds := []string{"ours", "without-outbox", "pgbench", "ours" + apart, "pgbench" + apart}
 	pools := map[string]*pgxpool.Pool{}
 	for _, kind := range kinds {
 		url, err := m.database(ctx)
@@ -51,7 +53,6 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
-	videos := store.NewVideos(pools["ours"], nil)
 	turn := max(p.turn, time.Second).Truncate(time.Second) // pgbench counts in seconds
 	for range p.rounds {
 		for _, kind := range kinds {
@@ -62,10 +63,18 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 			if err != nil {
 				return err
 			}
+			name, together := "Write/kind=", func() error { return nil }
+			if strings.HasSuffix(kind, apart) {
+				name = "WriteApart/kind="
+				if together, err = m.server.Apart(); err != nil {
+					return err
+				}
+			}
 			var tps float64
 			var other time.Duration // CPU of a client that is not this process
-			switch kind {
+			switch strings.TrimSuffix(kind, apart) {
 			case "ours":
+				videos := store.NewVideos(pools[kind], nil)
 				tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error {
 					_, err := videos.ChangeVideo(ctx, videoID(i), change())
 					return err
@@ -75,7 +84,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 			case "pgbench":
 				tps, other, err = pgbench(ctx, pools[kind], script, turn)
 			}
-			if err != nil {
+			if err = errors.Join(err, together()); err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
 			}
 			after, err := m.read(ctx)
@@ -83,7 +92,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 				return err
 			}
 			n := tps * turn.Seconds()
-			if err := r.write("Write/kind="+kind, int(n), value{"tx/s", tps},
+			if err := r.write(name+strings.TrimSuffix(kind, apart), int(n), value{"tx/s", tps},
 				value{"own-cpu-us/tx", float64((after.ours - before.ours + other).Microseconds()) / n},
 				value{"postgres-cpu-us/tx", float64((after.postgres - before.postgres).Microseconds()) / n},
 				value{"WAL-B/tx", float64(after.wal-before.wal) / n}); err != nil {

@@ -46,7 +46,14 @@ func (s *Videos) Observe(meter metric.Meter) error {
 	ahead := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
 	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.")
 
-	backlogs := sample[Backlog]{take: func(ctx context.Context) (Backlog, error) { return s.MeasureOutbox(ctx, countLimit) }}
+	type measured struct {
+		Backlog
+		age, blockedAge float64 // when it was taken; later the event may be gone, and must not seem to grow older
+	}
+	backlogs := sample[measured]{take: func(ctx context.Context) (measured, error) {
+		backlog, err := s.MeasureOutbox(ctx, countLimit)
+		return measured{Backlog: backlog, age: since(backlog.Oldest), blockedAge: since(backlog.OldestBlocked)}, err
+	}}
 	tables := sample[outboxTables]{take: s.measureTables}
 	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		backlog, err := backlogs.get(ctx)
@@ -55,8 +62,8 @@ func (s *Videos) Observe(meter metric.Meter) error {
 			o.ObserveInt64(blocked, backlog.Blocked)
 			o.ObserveInt64(parked, backlog.Parked)
 			o.ObserveInt64(leased, backlog.Leased)
-			o.ObserveFloat64(oldest, since(backlog.Oldest))
-			o.ObserveFloat64(oldestBlocked, since(backlog.OldestBlocked))
+			o.ObserveFloat64(oldest, backlog.age)
+			o.ObserveFloat64(oldestBlocked, backlog.blockedAge)
 		}
 		table, tablesErr := tables.get(ctx)
 		if tablesErr == nil {

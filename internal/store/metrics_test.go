@@ -52,7 +52,10 @@ func TestOutboxIsObserved(t *testing.T) {
 	if err := l.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
 		t.Fatal(err)
 	}
-	got := gauges(t, reader)
+	got, again := gauges(t, reader), gauges(t, reader)
+	if diff := cmp.Diff(got, again); diff != "" {
+		t.Errorf("gauges of the same sample (-first +second):\n%s", diff)
+	}
 	for _, name := range []string{"outbox.backlog.age", "outbox.blocked.age"} {
 		if age := time.Duration(got[name] * float64(time.Second)); (age - time.Since(epoch)).Abs() > time.Minute {
 			t.Errorf("%s = %s, want %s", name, age, time.Since(epoch))

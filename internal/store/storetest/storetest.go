@@ -162,6 +162,21 @@ func Direct(t testing.TB, target string) string {
 	return direct.String()
 }
 
+// Apart gives the server and the benchmark CPUs of their own until undo, as if
+// each had a machine of its own; see localpg.
+func Apart(b *testing.B) (undo func()) {
+	b.Helper()
+	back, err := server.Apart()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() {
+		if err := back(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // Pool makes a database like URL and opens a pool of at most maxConns on it,
 // which is closed when the test ends.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {

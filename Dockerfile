@@ -1,5 +1,5 @@
-# The image for those who build with Docker. deploy/image makes the one that is released: the same file system, reproducible,
-# and without Docker.
+# The image for those who build with Docker or buildah. deploy/image makes the one that is released: the same binary, and all
+# of it reproducible, without either.
 FROM --platform=$BUILDPLATFORM golang:1.26.8-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./

@@ -25,7 +25,7 @@ test-pooler: ## Run the tests that use PostgreSQL once more, through PgBouncer i
 	STORETEST_POOLER=1 go test -shuffle=on ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server
 
 .PHONY: check
-check: drift lint breaking verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
 	cd bench && go vet ./... && go test ./report
 	$(MAKE) --no-print-directory test-pooler chaos
@@ -104,6 +104,7 @@ image: ## Build the container image, reproducibly and without Docker; docker loa
 
 .PHONY: deploy-test
 deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
+	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
 	DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploy/deploytest
 
 .PHONY: deploy-check

@@ -6,7 +6,7 @@
 # What is there already is left, or brought up to date; run it again whenever it changes or failed half-way. It prints
 # every command before it runs it, and stops at the first that fails.
 #
-#   --dry-run       read, and show what would change; change nothing
+#   --dry-run       read, and show every command that would be run; change nothing
 #   --exactly-once  exactly-once delivery for the subscription; the inbox makes it unnecessary
 #
 # SERVICE (videocatalog) and REPOSITORY (the same) in the environment choose other names. destroy.sh undoes it.
@@ -42,6 +42,15 @@ for api in "${apis[@]}"; do
 done
 if [ ${#missing[@]} -gt 0 ]; then
 	change "the project needs a billing account, and you roles/serviceusage.serviceUsageAdmin" gcloud services enable "${missing[@]}"
+	if [ -n "${DRY_RUN:-}" ]; then
+		for api in "${missing[@]}"; do
+			case ${api%.googleapis.com} in
+			artifactregistry) OFF+=$'\n'artifacts ;;
+			secretmanager) OFF+=$'\n'secrets ;;
+			*) OFF+=$'\n'${api%.googleapis.com} ;;
+			esac
+		done
+	fi
 fi
 
 # The repository of images.
@@ -141,16 +150,11 @@ for secret in "$VIDEO_SECRET" "$CATALOG_SECRET" "$MIGRATE_SECRET"; do
 	fi
 done
 
-if [ -n "${DRY_RUN:-}" ]; then
-	# Policies of what does not exist cannot be read.
-	printf '%s: grants are not shown in a dry run\n' "$SCRIPT" >&2
-	exit 0
-fi
-
 # Who may do what, each on the one resource. Pub/Sub itself moves dead letters: its own account publishes them, and
 # acknowledges them where they were.
 all=serviceAccount:$(email "$SERVICE")
 api=serviceAccount:$(email "$SERVICE-api")
+drain=serviceAccount:$(email "$SERVICE-drain")
 publisher=serviceAccount:$(email "$SERVICE-publisher")
 projector=serviceAccount:$(email "$SERVICE-projector")
 migrate=serviceAccount:$(email "$SERVICE-migrate")
@@ -160,23 +164,24 @@ pubsub=serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com
 bind "$TOPIC" pubsub topics -- roles/pubsub.publisher "$all" roles/pubsub.publisher "$publisher"
 bind "$DEAD_LETTERS" pubsub topics -- roles/pubsub.publisher "$pubsub"
 bind "$SUBSCRIPTION" pubsub subscriptions -- \
-	roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
+	roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$drain" roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
 
 CONDITION=(--condition=None)
 reads=roles/secretmanager.secretAccessor
-bind "$VIDEO_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$publisher"
-bind "$CATALOG_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$projector"
+bind "$VIDEO_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$publisher"
+bind "$CATALOG_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
 
 # A release pushes images, deploys (and so acts as the accounts that run), calls the new revision, with a token of its own.
 bind "$PROJECT" projects -- roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
-for account in "$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
+for account in "$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
 	bind "$(email "$account")" iam service-accounts -- roles/iam.serviceAccountUser "$release"
 done
 bind "$(email "$SERVICE-release")" iam service-accounts -- roles/iam.serviceAccountTokenCreator "$release"
 LOCATION=("--location=$REGION") CONDITION=()
 bind "$REPOSITORY" artifacts repositories -- roles/artifactregistry.writer "$release"
 
+if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 cat >&2 <<END
 $SCRIPT: all is there. What is left is for a person, once: the database URLs (docs/deploy.md says which user each one names), such as
   printf %s "\$URL" | gcloud secrets versions add $VIDEO_SECRET --project=$PROJECT --data-file=-

@@ -118,9 +118,8 @@ if [ "$SHAPE" = drain ]; then
 	file=$(render drain.job)
 	change "Cloud Run says above what it does not like" gcloud run jobs replace "$file"
 	if [ -n "${SCHEDULE:-}" ]; then
-		if [ -z "${DRY_RUN:-}" ]; then
-			bind "$SERVICE-drain" run jobs -- roles/run.invoker "serviceAccount:$(email "$SERVICE-scheduler")"
-		fi
+		if [ -n "${DRY_RUN:-}" ]; then CREATED+=$'\n'$SERVICE-drain; fi # it may not be there yet
+		bind "$SERVICE-drain" run jobs -- roles/run.invoker "serviceAccount:$(email "$SERVICE-scheduler")"
 		scheduled=$(look "you need roles/cloudscheduler.admin" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
 		if ! has "$scheduled" "$SERVICE-drain"; then
 			change "you need roles/cloudscheduler.admin; is there Cloud Scheduler in $REGION?" \

@@ -22,8 +22,12 @@ import (
 // errUsage sends a person who mistyped a command to the list of them.
 var errUsage = errors.New("unknown command: try `server help`")
 
-// listRows is how much the list commands show.
-const listRows = 1000
+const (
+	// listRows is how many blocked aggregates are listed, the worst first.
+	listRows = 1000
+	// quarantineRows is how many messages are read at a time: each may have 10 MB.
+	quarantineRows = 20
+)
 
 func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
 	n, err := db.Migrate(ctx, cfg.MigrateDatabaseURL, log)
@@ -138,16 +142,22 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 }
 
 func listQuarantine(ctx context.Context, catalog *store.Catalog, consumer string, stdout io.Writer) error {
-	rows, err := catalog.ListQuarantine(ctx, consumer, 0, listRows)
-	if err != nil {
-		return err
-	}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tMESSAGE_ID\tORDERING_KEY\tBYTES\tREASON")
-	for _, row := range rows {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\n", row.ID, row.MessageID, row.OrderingKey, len(row.Payload), row.Reason)
+	after := int64(0)
+	for {
+		rows, err := catalog.ListQuarantine(ctx, consumer, after, quarantineRows)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			after = row.ID
+			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\n", row.ID, row.MessageID, row.OrderingKey, len(row.Payload), row.Reason)
+		}
+		if len(rows) < quarantineRows {
+			return table.Flush()
+		}
 	}
-	return table.Flush()
 }
 
 // replayQuarantine applies, oldest first, what this build can decode. A crash
@@ -157,7 +167,7 @@ func replayQuarantine(ctx context.Context, catalog *store.Catalog, consumer stri
 	applied, left := 0, 0
 	after := int64(0)
 	for {
-		rows, err := catalog.ListQuarantine(ctx, consumer, after, listRows)
+		rows, err := catalog.ListQuarantine(ctx, consumer, after, quarantineRows)
 		if err != nil {
 			return err
 		}
@@ -179,7 +189,7 @@ func replayQuarantine(ctx context.Context, catalog *store.Catalog, consumer stri
 			}
 			applied++
 		}
-		if len(rows) < listRows {
+		if len(rows) < quarantineRows {
 			_, err := fmt.Fprintf(stdout, "replayed %d messages, %d are left\n", applied, left)
 			return err
 		}

@@ -349,7 +349,10 @@ func printHelp(w io.Writer) error {
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
-  server rebuild HOST:PORT             build the catalog anew from the VideoService there
+  server rebuild [FLAGS] HOST:PORT     build the catalog anew from the VideoService there; https://HOST for TLS
+         --id-token                    call with an ID token of Google, of the service account that runs this
+         --audience AUDIENCE           of that token; default: https://HOST
+         --token-file FILE             call with the ID token in this file, which is read for every call
   server outbox list                   show aggregates whose next event the broker refused
   server outbox requeue TYPE ID        try that event again
   server outbox skip TYPE ID EVENT_ID  give that event up

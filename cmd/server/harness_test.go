@@ -88,10 +88,16 @@ func (s *stack) environ(extra ...string) []string {
 // command runs a command of the binary to its end.
 func (s *stack) command(t testing.TB, args ...string) (stdout string, err error) {
 	t.Helper()
+	return s.commandIn(t, nil, args...)
+}
+
+// commandIn does so with more in the environment.
+func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout string, err error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = s.environ()
+	cmd.Env = s.environ(extra...)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {

@@ -55,8 +55,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return migrate(ctx, cfg, stdout, log)
 	case words == "drain":
 		return drain(ctx, cfg, stdout, log)
-	case command == "rebuild" && len(args) == 1:
-		return rebuild(ctx, cfg, args[0], stdout)
+	case command == "rebuild":
+		return rebuild(ctx, cfg, args, stdout)
 	case command == "outbox":
 		return outboxCommand(ctx, cfg, args, stdout)
 	case command == "quarantine":

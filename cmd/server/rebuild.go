@@ -5,17 +5,18 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	gax "github.com/googleapis/gax-go/v2"
+	"google.golang.org/grpc/codes"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
 )
 
-// rebuild writes the catalog anew from what VideoService at target says: the
+// rebuild writes the catalog anew from what VideoService at a source says: the
 // full history of a new catalog, or the repair of a damaged one. It asks the
 // owner and does not read the owner's tables.
 //
@@ -23,16 +24,20 @@ import (
 // has to exist before the first page is read, or what happens in between is
 // missed. The version of each row makes the overlap harmless. A crash leaves
 // the rows written so far; run it again.
-func rebuild(ctx context.Context, cfg config, target string, stdout io.Writer) error {
+func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+	source, err := parseRebuild(args)
+	if err != nil {
+		return err
+	}
 	database, err := openDatabase(ctx, cfg, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
 	catalog := store.NewCatalog(database.catalog)
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := source.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", target, err)
+		return fmt.Errorf("connect to %s: %w", source.address, err)
 	}
 	defer conn.Close()
 	client := videov1.NewVideoServiceClient(conn)
@@ -40,9 +45,9 @@ func rebuild(ctx context.Context, cfg config, target string, stdout io.Writer) e
 	written := 0
 	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true}
 	for {
-		page, err := client.ListVideos(ctx, request)
+		page, err := listVideos(ctx, client, request, written > 0)
 		if err != nil {
-			return fmt.Errorf("list videos after %d: %w", written, err)
+			return fmt.Errorf("list videos after %d: %w%s", written, err, source.refused(err))
 		}
 		entries := make([]domain.Entry, len(page.GetVideos()))
 		for i, video := range page.GetVideos() {
@@ -59,6 +64,27 @@ func rebuild(ctx context.Context, cfg config, target string, stdout io.Writer) e
 			return err
 		}
 	}
+}
+
+// retryTimeout is how long the same page is asked for.
+const retryTimeout = time.Minute
+
+// listVideos asks again while this caller calls too often and, if the service
+// has answered before, while it is away. The retries of gRPC would not do: they
+// end with the header of an answer, which the server sends before a status.
+func listVideos(ctx context.Context, client videov1.VideoServiceClient, request *videov1.ListVideosRequest, again bool) (page *videov1.ListVideosResponse, err error) {
+	busy := []codes.Code{codes.ResourceExhausted}
+	if again {
+		busy = append(busy, codes.Unavailable)
+	}
+	retry := func() gax.Retryer {
+		return gax.OnCodes(busy, gax.Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2})
+	}
+	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
+		page, err = client.ListVideos(ctx, request)
+		return err
+	}, gax.WithRetry(retry), gax.WithTimeout(retryTimeout))
+	return page, err
 }
 
 func entryOf(v *videov1.Video) (domain.Entry, error) {

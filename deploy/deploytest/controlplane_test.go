@@ -31,7 +31,7 @@ func (r request) String() string { return r.Method + " " + r.Path }
 
 // controlPlane answers for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
 // Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, and keeps policies. It
-// checks nothing but that names exist, or do not. Requests reach it directly, or, for the hosts that gcloud makes of a
+// checks nothing but that APIs are enabled, and that names exist, or do not. Requests reach it directly, or, for the hosts that gcloud makes of a
 // region's name, by way of it as a proxy.
 type controlPlane struct {
 	project, number, region string
@@ -46,10 +46,23 @@ type controlPlane struct {
 }
 
 func newControlPlane(project, region string) *controlPlane {
-	return &controlPlane{
+	c := &controlPlane{
 		project: project, number: "123456789012", region: region,
 		resources: map[string]object{}, policies: map[string]object{},
 	}
+	for _, api := range apis {
+		c.enabled = append(c.enabled, api+".googleapis.com")
+	}
+	return c
+}
+
+// apis are those that have to be enabled in a project; each is the first part of a host that gcloud asks.
+var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "iam", "pubsub", "run", "secretmanager"}
+
+// disabled answers the API that a host is of, if nobody has enabled it. c.mu is held.
+func (c *controlPlane) disabled(host string) (api string, yes bool) {
+	api = strings.TrimPrefix(strings.TrimSuffix(host, ".test"), c.region+"-")
+	return api, slices.Contains(apis, api) && !slices.Contains(c.enabled, api+".googleapis.com")
 }
 
 // start serves until the test ends, and answers the port.
@@ -118,15 +131,17 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if api, yes := c.disabled(r.Host); yes {
+		writeError(w, http.StatusForbidden, api+" API has not been used in project "+c.number+" before or it is disabled")
+		return
+	}
 	if r.Host == "pubsub.test" {
-		c.mu.Lock()
 		c.record(r, body)
-		c.mu.Unlock()
 		c.pubsub.ServeHTTP(w, r)
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
 	// The project of a service account may be a dash, for whichever it is.
 	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
@@ -140,8 +155,17 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.unknown = append(c.unknown, r.Method+" "+r.URL.String()+" "+string(data))
 	}
 	if status >= http.StatusBadRequest {
-		answer = object{"error": object{"code": status, "message": http.StatusText(status) + ": " + path, "status": statusNames[status]}}
+		writeError(w, status, http.StatusText(status)+": "+path)
+		return
 	}
+	writeJSON(w, status, answer)
+}
+
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, object{"error": object{"code": status, "message": message, "status": statusNames[status]}})
+}
+
+func writeJSON(w http.ResponseWriter, status int, answer object) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // gcloud has gone; it tells

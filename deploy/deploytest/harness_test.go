@@ -2,12 +2,15 @@ package deploytest
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -30,7 +33,7 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 			return nil, false
 		}
 	}
-	env := append(os.Environ(),
+	env := append(environ(),
 		"CLOUDSDK_CONFIG="+t.TempDir(),
 		"CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true",
 		"CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true",
@@ -46,6 +49,18 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	return env, true
 }
 
+// environ is the environment without what somebody has told gcloud or the scripts in it, but for which Python to take.
+func environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return strings.HasPrefix(name, "CLOUDSDK_") && !strings.HasPrefix(name, "CLOUDSDK_PYTHON") ||
+			slices.Contains([]string{"SERVICE", "REPOSITORY", "VERSION", "SMOKE", "SMOKE_TOKEN", "DRY_RUN", "ROLLBACK", "SCHEDULE"}, name)
+	})
+}
+
+// patience is how long a script may take. It calls gcloud up to sixty times, a second each, on a machine that does much else.
+const patience = 10 * time.Minute
+
 // script runs a script of deploy/ and answers what it printed.
 func script(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
@@ -59,7 +74,10 @@ func script(t *testing.T, env []string, name string, args ...string) (string, er
 // command runs a program and answers what it printed.
 func command(t *testing.T, env []string, path string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = 10 * time.Second // a gcloud that is left alone keeps the output open
 	cmd.Env = env
 	cmd.Dir = t.TempDir() // scripts find their files from anywhere
 	var out bytes.Buffer

@@ -33,6 +33,7 @@ type stand struct {
 func newStand(t *testing.T) (*stand, bool) {
 	t.Helper()
 	s := &stand{control: newControlPlane(project, region)}
+	s.control.enabled = nil // a new project
 	broker, err := localbroker.Start()
 	if err != nil {
 		t.Fatalf("start Pub/Sub: %v", err)
@@ -68,16 +69,23 @@ func account(name string) string {
 
 const pubsubAgent = "serviceAccount:service-123456789012@gcp-sa-pubsub.iam.gserviceaccount.com"
 
-// The whole life of a project: everything is made as it should be, a second run changes nothing, what somebody changed by
-// hand is set right, a failure stops the script with a remedy, and nothing is left in the end. It is one test because
-// gcloud takes half a second for each of about a hundred commands.
+// The whole life of a project: a dry run shows every command of the run behind it, everything is made as it should be, a
+// second run changes nothing, what somebody changed by hand is set right, a failure stops the script with a remedy, and
+// nothing is left in the end. It is one test because gcloud takes half a second for each of more than a hundred commands.
 func TestProvisionAndDestroy(t *testing.T) {
 	t.Parallel()
 	s, ok := newStand(t)
 	if !ok {
 		return
 	}
-	mustScript(t, s.env, "provision.sh", project, region)
+	plan := commands(mustScript(t, s.env, "provision.sh", "--dry-run", project, region))
+	if changes := s.control.changed(); len(changes) != 0 {
+		t.Errorf("a dry run changed %v, want nothing", changes)
+	}
+	done := commands(mustScript(t, s.env, "provision.sh", project, region))
+	if diff := cmp.Diff(done, plan); diff != "" {
+		t.Errorf("what the dry run showed (-what was done +shown):\n%s", diff)
+	}
 	t.Run("Pub/Sub is as it should be", s.checkPubSub)
 	t.Run("every account has what it needs, and no more", s.checkGrants)
 	t.Run("the topic refuses what is no event", s.checkSchema)
@@ -95,6 +103,17 @@ func TestProvisionAndDestroy(t *testing.T) {
 	}
 	mustScript(t, s.env, "destroy.sh", "--yes", project, region)
 	t.Run("nothing is left", s.checkNothingLeft)
+}
+
+// commands answers the commands that a script showed.
+func commands(out string) []string {
+	var shown []string
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "+ ") {
+			shown = append(shown, line)
+		}
+	}
+	return shown
 }
 
 func (s *stand) checkPubSub(t *testing.T) {
@@ -165,7 +184,7 @@ func (s *stand) checkGrants(t *testing.T) {
 		}
 	}
 	var wantAccounts []string
-	for _, role := range []string{"-api", "-migrate", "-projector", "-publisher", "-release", "-scheduler", ""} {
+	for _, role := range []string{"-api", "-drain", "-migrate", "-projector", "-publisher", "-release", "-scheduler", ""} {
 		wantAccounts = append(wantAccounts, "videocatalog"+role+"@"+project+".iam.gserviceaccount.com")
 	}
 	if diff := cmp.Diff(wantAccounts, accounts); diff != "" {
@@ -178,19 +197,19 @@ func (s *stand) checkGrants(t *testing.T) {
 	want := map[string][]string{
 		topicName:        {"roles/pubsub.publisher " + account("videocatalog"), "roles/pubsub.publisher " + account("videocatalog-publisher")},
 		deadTopicName:    {"roles/pubsub.publisher " + pubsubAgent},
-		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account("videocatalog"), "roles/pubsub.subscriber " + account("videocatalog-projector")},
+		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account("videocatalog"), "roles/pubsub.subscriber " + account("videocatalog-drain"), "roles/pubsub.subscriber " + account("videocatalog-projector")},
 		deadName:         nil,
 
-		"projects/" + project + "/secrets/videocatalog-database-url":         {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-publisher")},
-		"projects/" + project + "/secrets/videocatalog-catalog-database-url": {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-projector")},
+		"projects/" + project + "/secrets/videocatalog-database-url":         {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-drain"), reads + account("videocatalog-publisher")},
+		"projects/" + project + "/secrets/videocatalog-catalog-database-url": {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-drain"), reads + account("videocatalog-projector")},
 		"projects/" + project + "/secrets/videocatalog-migrate-database-url": {reads + account("videocatalog-migrate")},
 
 		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},
 		"projects/" + project + "/locations/" + region + "/repositories/videocatalog": {"roles/artifactregistry.writer " + release},
-		inIAM + wantAccounts[4]: {"roles/iam.serviceAccountTokenCreator " + release},
-		inIAM + wantAccounts[5]: nil,
+		inIAM + wantAccounts[5]: {"roles/iam.serviceAccountTokenCreator " + release},
+		inIAM + wantAccounts[6]: nil,
 	}
-	for _, i := range []int{0, 1, 2, 3, 6} {
+	for _, i := range []int{0, 1, 2, 3, 4, 7} {
 		want[inIAM+wantAccounts[i]] = []string{actAs + release}
 	}
 	for resource, grants := range want {

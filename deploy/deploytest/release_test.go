@@ -188,7 +188,7 @@ func TestReleaseWithDrainJob(t *testing.T) {
 	env = append(env, "SMOKE=true", "SMOKE_TOKEN=token", "VERSION=v1")
 	mustScript(t, env, "release.sh", "--schedule", "drain", image, project, region)
 	_, bodies := sent(control.changed())
-	checkService(t, bodies["Service videocatalog"], "videocatalog", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
+	checkService(t, bodies["Service videocatalog"], "videocatalog-drain", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
 	checkJob(t, bodies["Job videocatalog-drain"], "drain", "videocatalog-publisher", "videocatalog-database-url")
 	job := "projects/" + project + "/locations/" + region + "/jobs/videocatalog-drain"
 	schedule := control.resources[job]

@@ -90,11 +90,13 @@ func dial(address, token string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(host, options...)
 }
 
-// bearer is an identity token, as Cloud Run wants it.
+// bearer is an identity token. It is sent twice, because Cloud Run takes the signature out of the one that it has read, the
+// second if there is one, and a service that checks tokens itself (AUTH=oidc) reads the first: docs/security.md.
 type bearer string
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+	value := "Bearer " + string(b)
+	return map[string]string{"authorization": value, "x-serverless-authorization": value}, nil
 }
 
 func (bearer) RequireTransportSecurity() bool { return true }

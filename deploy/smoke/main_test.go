@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -124,6 +125,18 @@ func startServer(t *testing.T, database, roles string) string {
 		t.Fatalf("the server's address is %q, want one with a port", address)
 	}
 	return "127.0.0.1:" + port
+}
+
+// The token is where Cloud Run reads it, and where the service does.
+func TestTokenIsSentTwice(t *testing.T) {
+	got, err := bearer("a.b.c").GetRequestMetadata(t.Context())
+	want := map[string]string{"authorization": "Bearer a.b.c", "x-serverless-authorization": "Bearer a.b.c"}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("GetRequestMetadata() = %v, %v, want %v", got, err, want)
+	}
+	if !bearer("").RequireTransportSecurity() {
+		t.Error("RequireTransportSecurity() = false, want the token over TLS only")
+	}
 }
 
 // A URL that cannot be, or would send the token in the clear, is refused.

@@ -42,7 +42,7 @@ module "pubsub" {
   schema       = file("${path.module}/../../api/proto/video/v1/video_event.proto")
   exactly_once = var.exactly_once
   publishers   = [module.iam.members["all"], module.iam.members["publisher"]]
-  subscribers  = [module.iam.members["all"], module.iam.members["projector"]]
+  subscribers  = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]
   # Pub/Sub's own account moves dead letters.
   agent      = "serviceAccount:service-${data.google_project.this.number}@gcp-sa-pubsub.iam.gserviceaccount.com"
   depends_on = [google_project_service.this]
@@ -53,8 +53,8 @@ module "secrets" {
   project = var.project
   region  = var.region
   readers = {
-    "${var.service}-database-url"         = [for role in ["all", "api", "publisher"] : module.iam.members[role]]
-    "${var.service}-catalog-database-url" = [for role in ["all", "api", "projector"] : module.iam.members[role]]
+    "${var.service}-database-url"         = [for role in ["all", "drain", "api", "publisher"] : module.iam.members[role]]
+    "${var.service}-catalog-database-url" = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
     "${var.service}-migrate-database-url" = [module.iam.members["migrate"]]
   }
   depends_on = [google_project_service.this]

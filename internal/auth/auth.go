@@ -40,6 +40,14 @@ type Caller struct {
 	Email string
 }
 
+// String is how a person knows the caller: the email, or without one the subject.
+func (c Caller) String() string {
+	if c.Email != "" {
+		return c.Email
+	}
+	return "sub " + c.Subject
+}
+
 // What a caller who is refused gets to see. It is the same whatever the reason,
 // so that nobody can find out by trying what almost worked.
 var (

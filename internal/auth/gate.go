@@ -69,8 +69,9 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 // Admit answers nil when a call of fullMethod, /package.Service/Method, may go
 // on, else the status that its caller gets: Unauthenticated, PermissionDenied,
 // ResourceExhausted with google.rpc.RetryInfo, or Unavailable when the issuer
-// has not told its keys yet. The metadata of the call is in ctx.
-func (g *Gate) Admit(ctx context.Context, fullMethod string) error {
+// has not told its keys yet. The metadata of the call is in ctx. It also answers
+// who calls, for a log, if the Verifier knows, whether or not the call may go on.
+func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method := strings.TrimPrefix(fullMethod, "/")
 	name := "address " + g.address(ctx)
 	switch {
@@ -82,23 +83,23 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) error {
 	default:
 		caller, err := g.identify(ctx)
 		if errors.Is(err, errNoKeys) {
-			return g.refuse(ctx, errUnavailable, method, name, err.Error())
+			return "", g.refuse(ctx, errUnavailable, method, name, err.Error())
 		}
 		if err != nil {
-			return g.refuse(ctx, errUnauthenticated, method, name, err.Error())
+			return "", g.refuse(ctx, errUnauthenticated, method, name, err.Error())
 		}
-		name = "sub " + caller.Subject
+		name, verified = "sub "+caller.Subject, caller.String()
 		if !g.cfg.Policy.Allows(caller, method) {
-			return g.refuse(ctx, errDenied, method, name, "no rule of the policy allows it; email "+caller.Email)
+			return verified, g.refuse(ctx, errDenied, method, name, "no rule of the policy allows it; email "+caller.Email)
 		}
 	}
 	if g.cfg.Limiter == nil {
-		return nil
+		return verified, nil
 	}
 	if after := g.cfg.Limiter.Take(name); after > 0 {
-		return g.refuse(ctx, errExhausted(after), method, name, "calls too often")
+		return verified, g.refuse(ctx, errExhausted(after), method, name, "calls too often")
 	}
-	return nil
+	return verified, nil
 }
 
 // identify answers who calls. A token in headerOwn is ours; one in

@@ -105,9 +105,16 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 		before := len(g.logged())
 		g.logging.Interval = 0 // every call
 		g.logging.Every = 1
-		err := g.Admit(call(t.Context(), somewhere, tt.header...), tt.method)
+		who, err := g.Admit(call(t.Context(), somewhere, tt.header...), tt.method)
 		if status.Code(err) != tt.code {
 			t.Errorf("%s: Admit() = %v, want %v", name, err, tt.code)
+		}
+		wantWho := "" // without a token nobody is known, and whose token is bad is not
+		if tt.method != checkHealth && (tt.code == codes.OK || tt.code == codes.PermissionDenied) {
+			wantWho = "web@shop.example.com"
+		}
+		if who != wantWho {
+			t.Errorf("%s: Admit() names %q, want %q", name, who, wantWho)
 		}
 		log := g.logged()[before:]
 		if !strings.Contains(log, tt.reason) || (tt.code == codes.OK) != (log == "") {
@@ -130,7 +137,7 @@ func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	i := newIssuer(t, key)
 	i.answer = away
 	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`)})
-	if err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer "+sign(t, key, i.goodClaims())), getVideo); status.Code(err) != codes.Unavailable {
+	if _, err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer "+sign(t, key, i.goodClaims())), getVideo); status.Code(err) != codes.Unavailable {
 		t.Errorf("Admit() = %v, want Unavailable", err)
 	}
 }
@@ -146,7 +153,8 @@ func TestGateLimitsEachCaller(t *testing.T) {
 	})
 	admit := func(from, subject string) error {
 		token := sign(t, key, with(i.goodClaims(), "sub", subject))
-		return g.Admit(call(t.Context(), from, "authorization", "Bearer "+token), getVideo)
+		_, err := g.Admit(call(t.Context(), from, "authorization", "Bearer "+token), getVideo)
+		return err
 	}
 	for n := range 3 {
 		if err := admit(fmt.Sprintf("192.0.2.%d:1", n), "a"); err != nil {
@@ -165,9 +173,9 @@ func TestGateLimitsEachCaller(t *testing.T) {
 		t.Errorf("another caller = %v, want success", err)
 	}
 	for range 3 {
-		_ = g.Admit(call(t.Context(), somewhere), checkHealth)
+		_, _ = g.Admit(call(t.Context(), somewhere), checkHealth)
 	}
-	if err := g.Admit(call(t.Context(), somewhere), checkHealth); status.Code(err) != codes.ResourceExhausted {
+	if _, err := g.Admit(call(t.Context(), somewhere), checkHealth); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("health, the fourth time = %v, want ResourceExhausted", err)
 	}
 }
@@ -200,8 +208,8 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {
 		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10), Proxies: tt.proxies})
-		if err := g.Admit(call(t.Context(), tt.from, tt.header...), getVideo); err != nil {
-			t.Errorf("%s: Admit() = %v, want success", name, err)
+		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getVideo); err != nil || who != "" {
+			t.Errorf("%s: Admit() = %q, %v, want success, and no name that was not checked here", name, who, err)
 		}
 		var got []string
 		for caller := range g.cfg.Limiter.callers {
@@ -220,7 +228,7 @@ func TestGateDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10)})
 		for range 10 * 1000 {
-			_ = g.Admit(call(t.Context(), somewhere), getVideo)
+			_, _ = g.Admit(call(t.Context(), somewhere), getVideo)
 			time.Sleep(time.Millisecond)
 		}
 		lines := strings.Split(strings.TrimSpace(g.logged()), "\n")

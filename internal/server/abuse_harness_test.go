@@ -60,11 +60,11 @@ const patience = 10 * time.Second
 // has before it reads any.
 const slow = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
-func admitSlowly(ctx context.Context, method string) error {
+func admitSlowly(ctx context.Context, method string) (string, error) {
 	if method == slow {
 		<-ctx.Done()
 	}
-	return ctx.Err()
+	return "", ctx.Err()
 }
 
 // serveVictim serves until its standard input ends, and answers each line of it

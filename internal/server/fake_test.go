@@ -47,8 +47,11 @@ func newFakeStore() *fakeStore {
 }
 
 func (s *fakeStore) enter(ctx context.Context, method string) error {
-	if s.before != nil {
-		if err := s.before(ctx, method); err != nil {
+	s.mu.Lock()
+	before := s.before // a test may set it while a watch asks
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, method); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ import (
 // request gets in, and nothing but a status gets out, whatever the handler does.
 // Whether a call came over gRPC or REST, it passes here once.
 type guard struct {
-	admit          func(ctx context.Context, fullMethod string) error
+	admit          func(ctx context.Context, fullMethod string) (caller string, err error)
 	validator      protovalidate.Validator
 	log            *slog.Logger
 	draining       context.Context // the server's, not a call's
@@ -39,7 +39,9 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	// others.
 	limited, cancel := context.WithTimeout(ctx, g.callTimeout)
 	defer cancel()
-	if err := g.admit(limited, info.FullMethod); err != nil {
+	caller, err := g.admit(limited, info.FullMethod)
+	setCaller(ctx, caller)
+	if err != nil {
 		return nil, err
 	}
 	if err := g.validate(request); err != nil {
@@ -67,7 +69,9 @@ func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	if g.draining.Err() != nil {
 		return errDraining
 	}
-	if err := g.admit(ctx, info.FullMethod); err != nil {
+	caller, err := g.admit(ctx, info.FullMethod)
+	setCaller(ctx, caller)
+	if err != nil {
 		return err
 	}
 	return handler(srv, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})

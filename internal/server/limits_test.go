@@ -29,11 +29,11 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var asked []string
-	deny := func(_ context.Context, method string) error {
+	deny := func(_ context.Context, method string) (string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = append(asked, method)
-		return status.Error(codes.PermissionDenied, "the caller may not do this")
+		return "", status.Error(codes.PermissionDenied, "the caller may not do this")
 	}
 	r := start(t, Config{}, func(d *Deps) { d.Admit = deny })
 	for name, c := range map[string]client{"gRPC": r.grpcClient(t), "REST over HTTP1": r.restClient(t, false), "REST over HTTP2": r.restClient(t, true)} {
@@ -69,10 +69,10 @@ func TestServerPassesOnCredentials(t *testing.T) {
 	t.Parallel()
 	seen := make(chan metadata.MD, 1)
 	r := start(t, Config{}, func(d *Deps) {
-		d.Admit = func(ctx context.Context, _ string) error {
+		d.Admit = func(ctx context.Context, _ string) (string, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
 			seen <- md
-			return nil
+			return "", nil
 		}
 	})
 	ask(t, r, "GET", "/v1/videos", "", "Authorization", "Bearer a", "X-Serverless-Authorization", "Bearer b", "X-Forwarded-For", "203.0.113.1", "Cookie", "c")

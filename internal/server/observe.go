@@ -49,7 +49,7 @@ func (r *requests) unary(ctx context.Context, request any, info *grpc.UnaryServe
 	if !r.wanted(ctx, info.FullMethod) {
 		return handler(ctx, request)
 	}
-	start := time.Now()
+	ctx, start := remember(ctx), time.Now()
 	response, err := handler(ctx, request)
 	r.write(ctx, info.FullMethod, start, err, ids(request, response)...)
 	return response, err
@@ -59,9 +59,9 @@ func (r *requests) stream(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 	if !r.wanted(stream.Context(), info.FullMethod) {
 		return handler(srv, stream)
 	}
-	start := time.Now()
-	err := handler(srv, stream)
-	r.write(stream.Context(), info.FullMethod, start, err)
+	ctx, start := remember(stream.Context()), time.Now()
+	err := handler(srv, &rememberingStream{ServerStream: stream, ctx: ctx})
+	r.write(ctx, info.FullMethod, start, err)
 	return err
 }
 
@@ -100,11 +100,37 @@ func ids(request, response any) []slog.Attr {
 	return attrs
 }
 
-// caller is the address a call came from: as the front end saw it, if there is
-// one, which a caller without one may make up.
+// admittedKey is where the context of a call has the name of its caller, a
+// *string: the guard, which is inside, learns it, and the log, outside, tells it.
+type admittedKey struct{}
+
+func remember(ctx context.Context) context.Context {
+	return context.WithValue(ctx, admittedKey{}, new(string))
+}
+
+type rememberingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *rememberingStream) Context() context.Context { return s.ctx }
+
+// setCaller tells the log, if there is one, who calls.
+func setCaller(ctx context.Context, name string) {
+	if remembered, ok := ctx.Value(admittedKey{}).(*string); ok {
+		*remembered = name
+	}
+}
+
+// caller is who calls, if that was checked; else the address a call came from:
+// as the front end saw it, if there is one, which a caller without one may make
+// up. A front end adds to the end, so a caller cannot push it out of the log.
 func caller(ctx context.Context) string {
-	if forwarded := header(ctx, "x-forwarded-for"); forwarded != "" {
-		return forwarded
+	if remembered, ok := ctx.Value(admittedKey{}).(*string); ok && *remembered != "" {
+		return cut(*remembered)
+	}
+	if forwarded := strings.Join(metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), ", "); forwarded != "" {
+		return strings.ToValidUTF8(forwarded[max(0, len(forwarded)-most):], "")
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
@@ -120,9 +146,10 @@ func header(ctx context.Context, name string) string {
 	return cut(values[0])
 }
 
-// cut bounds what somebody else writes into our log.
+// most is how much of one thing somebody else may write into our log, in bytes.
+const most = 200
+
 func cut(s string) string {
-	const most = 200
 	if len(s) <= most {
 		return s
 	}

@@ -19,7 +19,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -80,6 +82,61 @@ func TestRequestsAreLogged(t *testing.T) {
 	}
 	if text := out.String(); strings.Contains(text, "ecret") {
 		t.Errorf("the log tells secrets:\n%s", text)
+	}
+}
+
+// Whose call was admitted, or refused, is told by name and not by an address
+// that anybody may make up; of an address so long that it does not fit, the end
+// is told, which the front end added.
+func TestRequestsAreLoggedWithTheirCaller(t *testing.T) {
+	t.Parallel()
+	var out logBuffer
+	r := start(t, Config{}, func(d *Deps) {
+		d.Log = slog.New(slog.NewJSONHandler(&out, nil))
+		d.Admit = func(ctx context.Context, method string) (string, error) {
+			who := header(ctx, "authorization")
+			if who == "stranger@example.com" {
+				return who, status.Error(codes.PermissionDenied, "the caller may not do this")
+			}
+			return who, nil
+		}
+	})
+	client := r.grpcClient(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", strings.Repeat("203.0.113.7, ", 100)+"198.51.100.1")
+	var want []string
+	for _, who := range []string{"editor@example.com", "stranger@example.com", ""} {
+		called := ctx
+		if who != "" {
+			called = metadata.AppendToOutgoingContext(ctx, "authorization", who)
+		}
+		_, unary := client.videos.ListVideos(called, &videov1.ListVideosRequest{})
+		stream, err := client.catalog.WatchCatalogEntries(called, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: "nonsense"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		if (unary != nil) != (who == "stranger@example.com") || err == nil {
+			t.Errorf("%q: ListVideos() = %v, WatchCatalogEntries() = %v, want only the stranger's list refused, and no watch from nonsense", who, unary, err)
+		}
+		want = append(want, who, who)
+	}
+
+	var got []string
+	for text := range strings.Lines(out.String()) {
+		var line struct{ Msg, Caller string }
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Msg != "server: request" {
+			continue
+		}
+		if strings.HasSuffix(line.Caller, ", 198.51.100.1") && len(line.Caller) == most {
+			line.Caller = ""
+		}
+		got = append(got, line.Caller)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("callers, empty for the end of the addresses (-want +got):\n%s", diff)
 	}
 }
 

@@ -88,6 +88,11 @@ type Config struct {
 	// ReadHeaderTimeout is how long a client may take to send the header of a
 	// request. Default: 10 s.
 	ReadHeaderTimeout time.Duration
+	// PingAfter is how long a connection of HTTP/2 may be silent before it is asked
+	// for a sign of life, for which it has half as long. Who is in the middle of a
+	// header cannot give one, so this is the time for the header of a request there,
+	// and it finds clients of a watch that are gone without a word. Default: 30 s.
+	PingAfter time.Duration
 	// IdleTimeout is how long a connection without a call is kept. It must be
 	// longer than what the load balancer keeps it for, which is 600 s on Google
 	// Cloud (https://cloud.google.com/load-balancing/docs/https/request-distribution),
@@ -115,6 +120,7 @@ func (c Config) withDefaults() Config {
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 250)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)
+	c.PingAfter = cmp.Or(c.PingAfter, 30*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 620*time.Second)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
 	return c
@@ -128,8 +134,9 @@ type Deps struct {
 	Catalog CatalogStore
 	Changes Changes
 	// Admit answers the status of a call that may not go on, by its metadata and
-	// its method, /package.Service/Method; nil: all calls may.
-	Admit func(ctx context.Context, fullMethod string) error
+	// its method, /package.Service/Method, and for the log who calls, or nothing
+	// when that was not checked; nil: all calls may.
+	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
 	// Ready answers why new requests should not come here; nil: they always
 	// should. It gets a second. It must not depend on the backlog of events:
 	// that would take away the instances which work it off.
@@ -212,7 +219,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 		callTimeout: s.cfg.CallTimeout, streamLifetime: s.cfg.StreamLifetime,
 	}
 	if guard.admit == nil {
-		guard.admit = func(context.Context, string) error { return nil }
+		guard.admit = func(context.Context, string) (string, error) { return "", nil }
 	}
 	requests := &requests{log: s.log}
 	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
@@ -296,8 +303,9 @@ func (s *Server) makeHTTP() *http.Server {
 		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
-			MaxReadFrameSize:     16 << 10,         // a connection keeps a buffer of the largest frame it has seen
-			SendPingTimeout:      30 * time.Second, // finds clients of a watch that are gone without a word
+			MaxReadFrameSize:     16 << 10, // a connection keeps a buffer of the largest frame it has seen
+			SendPingTimeout:      s.cfg.PingAfter,
+			PingTimeout:          s.cfg.PingAfter / 2,
 			WriteByteTimeout:     30 * time.Second, // ends connections whose client reads nothing at all
 		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),

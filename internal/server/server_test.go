@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"runtime"
 	"slices"
 	"strings"
@@ -153,6 +154,60 @@ func TestServerCutsOffSlowHeaders(t *testing.T) {
 	}
 	if took := time.Since(began); took < 100*time.Millisecond || took > 5*time.Second { // the server began to count a little earlier
 		t.Errorf("cut off after %v, want soon after 200 ms", took)
+	}
+}
+
+// Over HTTP/2 a client that never ends its header is cut off too, also one that
+// sends more of it all the while; one that has nothing to say stays.
+func TestServerCutsOffEndlessHeaders(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{PingAfter: time.Second})
+	polite := httpClient(t, true)
+	ports := make(map[string]bool)
+	ask := func() {
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+			ports[info.Conn.LocalAddr().String()] = true
+		}})
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.addr+"/health/live", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := polite.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body) // so that the connection is free
+		response.Body.Close()
+	}
+	ask()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	if err := errors.Join(framer.WriteSettings(), framer.WriteSettingsAck()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	go func() {
+		err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: grpcHeader("/x/y")})
+		for ; err == nil; time.Sleep(20 * time.Millisecond) {
+			err = framer.WriteContinuation(1, false, headerBlock("x", "y"))
+		}
+	}()
+	if !closedInTime(conn) {
+		t.Errorf("the connection is still open after %v", time.Since(began))
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("cut off after %v, want it to have a second", took)
+	}
+	time.Sleep(time.Until(began.Add(3 * time.Second))) // twice as long as the polite one may be silent
+	if ask(); len(ports) != 1 {
+		t.Errorf("the polite client needed %d connections, want 1: the first is cut off", len(ports))
 	}
 }
 

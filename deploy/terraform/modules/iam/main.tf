@@ -6,6 +6,7 @@ variable "service" { type = string }
 locals {
   accounts = {
     all       = var.service
+    drain     = "${var.service}-drain" # the service of that shape, which does not publish
     api       = "${var.service}-api"
     publisher = "${var.service}-publisher"
     projector = "${var.service}-projector"

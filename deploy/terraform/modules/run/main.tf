@@ -16,7 +16,7 @@ locals {
   shapes = {
     all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector", AUTH = "iam", DATABASE_MAX_CONNS = "8" }) }
     pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "4" } }
-    drain = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "6" }) }
+    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "6" }) }
   }
   shape = local.shapes[var.shape]
   service_secrets = {

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
@@ -102,22 +101,4 @@ func overREST(ctx context.Context, addr string, r request) (*videov1.Video, erro
 		return nil, status.Errorf(codes.Unknown, "HTTP %d: %s", response.StatusCode, answer)
 	}
 	return nil, status.ErrorProto(s)
-}
-
-// readOwnWrite waits until the catalog has seen a write, as a client may, and
-// complains when it is shown something older. That it takes too long during a
-// fault is no harm, and a deleted or hidden video is not found.
-func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
-	conn, _, ok := c.load.apis[c.rand.IntN(len(c.load.apis))].reach()
-	if !ok {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	entry, err := catalogv1.NewCatalogServiceClient(conn).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{
-		Name: "catalogEntries/" + answer.Video.String(), MinVersion: answer.Version,
-	})
-	if err == nil && entry.GetVersion() < answer.Version {
-		c.load.problem(OwnWriteUnseen, "version %d of video %s was asked for, version %d was shown", answer.Version, answer.Video, entry.GetVersion())
-	}
 }

@@ -5,7 +5,7 @@
 // [Run] builds cmd/server, with the points of package failpoint and without,
 // starts two processes with the role api, three publishers and two projectors,
 // each behind a proxy of its own to PostgreSQL, and sends commands on a few
-// hundred videos over gRPC and REST. Meanwhile it injects faults; the function
+// hundred videos over gRPC and REST, while others watch the catalog. Meanwhile it injects faults; the function
 // kinds lists them. At the end it mends everything, waits until all is quiet,
 // and has [Check] judge.
 //
@@ -24,11 +24,11 @@
 //
 // # What it does not do
 //
-// No clocks of processes jump: that needs a library that is preloaded, and a Go
-// binary without C does not ask it for the time. The service takes all its
-// leases from the clock of the database. Machines do not crash, only
-// processes, so PostgreSQL runs without fsync. Nothing fills a disk: a trigger
-// raises the error that a full disk would cause.
+// The clock of PostgreSQL jumps, by which all leases are, where libfaketime is
+// installed; of the processes only the clock that commands go by, in the lab's
+// own build, because a Go binary without C does not ask a preloaded library.
+// Machines do not crash, only processes, so PostgreSQL runs without fsync.
+// Nothing fills a disk: a trigger raises the error that a full disk would cause.
 package chaos
 
 import (
@@ -92,6 +92,7 @@ type lab struct {
 	postgres *postgres
 	broker   *broker
 	load     *load
+	watchers []*watcher
 	told     *bufio.Writer // what clients were told; owned by load while it runs
 
 	processes, apis, publishers, projectors []*process
@@ -101,6 +102,7 @@ type lab struct {
 	migrations     int           // that the lab has added; owned by the group of process faults
 	slowestStop    time.Duration // of those at the end
 	routines       []Routines
+	leftOut        string // what this machine cannot do
 
 	mu       sync.Mutex
 	problems []Violation   // guarded by mu
@@ -119,6 +121,7 @@ type Report struct {
 	Answers  map[string]int `json:"attempts_by_code"`
 	Stop     time.Duration  `json:"slowest_stop_ns"`
 	Routines []Routines     `json:"goroutines"`
+	LeftOut  string         `json:"left_out,omitempty"`
 	Verdict
 	Injected []FaultRecord `json:"faults_injected"`
 }
@@ -150,7 +153,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	report := Report{
 		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
-		Answers: l.load.codes, Stop: l.slowestStop, Routines: l.routines, Verdict: Check(history),
+		Answers: l.load.codes, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
 	}
 	report.Injected, report.Took = history.Faults, time.Since(start)
 	if !report.OK() {

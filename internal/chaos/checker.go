@@ -37,6 +37,13 @@ const (
 	MessageQuarantined Rule = "message quarantined"
 	MessageDead        Rule = "message became a dead letter"
 	OwnWriteUnseen     Rule = "own write not seen"
+	EntryWrong         Rule = "entry differs from its event"
+	ReadRefused        Rule = "read refused"
+	WatchDiffers       Rule = "watcher ends with another catalog"
+	WatchWentBack      Rule = "watcher was shown an older version after a newer one"
+	WatchRefused       Rule = "watcher refused"
+	LaneNotHeld        Rule = "lane settled by who did not hold it"
+	LaneTaken          Rule = "lane claimed while it was leased"
 	ConnectionLeaked   Rule = "connection leaked"
 	GoroutineLeaked    Rule = "goroutines leaked"
 	ProcessEnded       Rule = "process ended unasked"
@@ -85,6 +92,11 @@ type Figures struct {
 	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // likewise, until the catalog goes on
 	Takeovers     int            `json:"takeovers_measured"`
 	Outages       int            `json:"outages_measured"`
+	WorstClock    time.Duration  `json:"worst_takeover_after_clock_ns"` // of the faults that were alone
+	Clocks        int            `json:"clocks_measured"`
+	Reads         int            `json:"own_writes_read"`
+	Changes       int            `json:"changes_watched"`
+	Breaks        int            `json:"watches_broken"`
 }
 
 // detailsPerRule bounds the report, not the counts.
@@ -113,6 +125,9 @@ func Check(h *History) Verdict {
 	c.checkAnswers()
 	c.checkTopic()
 	c.checkProjection()
+	c.checkReads()
+	c.checkCopies()
+	c.checkLanes()
 	c.checkQuiet()
 	c.measure()
 	return c.verdict
@@ -219,14 +234,13 @@ func (c *checker) checkAcknowledged(a Answer) {
 	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {
 		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s was answered with version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
 	}
-	events := c.byVideo[a.Video]
-	i, found := slices.BinarySearchFunc(events, a.Version, func(e *EventRow, version int64) int { return cmp.Compare(e.Version, version) })
-	if !found {
+	e := c.event(a.Video, a.Version)
+	if e == nil {
 		c.broken(CommandLost, "command %d (%s): version %d of video %s was answered, and there is no such event", a.Command, a.Kind, a.Version, a.Video)
 		return
 	}
-	if events[i].State != a.State {
-		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, events[i].ID)
+	if e.State != a.State {
+		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
 	}
 }
 
@@ -348,6 +362,72 @@ func (c *checker) checkProjection() {
 		if !db.Inbox[id] {
 			c.broken(EventNotConsumed, "event %s, version %d of video %s", id, e.Version, e.Video)
 		}
+	}
+}
+
+// checkReads compares what clients were shown of the catalog with the event of
+// the version that it said it was.
+func (c *checker) checkReads() {
+	c.verdict.Figures.Reads = len(c.h.Reads)
+	for _, r := range c.h.Reads {
+		if r.Hidden {
+			events := c.byVideo[r.Video]
+			from, _ := slices.BinarySearchFunc(events, r.Asked, compareVersion)
+			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 }) {
+				c.broken(EntryWrong, "command %d: version %d of video %s was asked for and none found, and every version since is to be shown", r.Command, r.Asked, r.Video)
+			}
+			continue
+		}
+		if r.Shown.Version < r.Asked {
+			c.broken(OwnWriteUnseen, "command %d: version %d of video %s was asked for, version %d was shown", r.Command, r.Asked, r.Video, r.Shown.Version)
+		}
+		if e := c.event(r.Video, r.Shown.Version); e == nil || e.Entry != r.Shown.Content {
+			c.broken(EntryWrong, "command %d: version %d of video %s was shown, and not as its event has it", r.Command, r.Shown.Version, r.Video)
+		}
+	}
+}
+
+// event answers the event of a version, or nil.
+func (c *checker) event(video uuid.UUID, version int64) *EventRow {
+	events := c.byVideo[video]
+	i, found := slices.BinarySearchFunc(events, version, compareVersion)
+	if !found {
+		return nil
+	}
+	return events[i]
+}
+
+func compareVersion(e *EventRow, version int64) int { return cmp.Compare(e.Version, version) }
+
+// checkCopies compares what watchers have with the catalog. They had the time
+// to see its last change.
+func (c *checker) checkCopies() {
+	for _, w := range c.h.Copies {
+		c.verdict.Figures.Changes += w.Changes
+		c.verdict.Figures.Breaks += w.Breaks
+		for _, back := range w.Back {
+			c.broken(WatchWentBack, "%s: video %s, version %d after version %d", w.Watcher, back.Video, back.To, back.From)
+		}
+		for id, want := range c.h.Database.Catalog {
+			if got, ok := w.Entries[id]; !ok || got != want {
+				c.broken(WatchDiffers, "%s: video %s: got version %d (0: none), want version %d", w.Watcher, id, got.Version, want.Version)
+			}
+		}
+		for id, got := range w.Entries {
+			if _, ok := c.h.Database.Catalog[id]; !ok {
+				c.broken(WatchDiffers, "%s: video %s: got version %d, want none", w.Watcher, id, got.Version)
+			}
+		}
+	}
+}
+
+func (c *checker) checkLanes() {
+	for _, o := range c.h.Trespasses {
+		rule := LaneNotHeld
+		if o.What == trespassTaken {
+			rule = LaneTaken
+		}
+		c.broken(rule, "%s: lane %d, by %s; claimed last by %s", o.At.Format(time.RFC3339Nano), o.Lane, o.Who, cmp.Or(o.Holder, "nobody"))
 	}
 }
 

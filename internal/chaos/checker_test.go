@@ -21,7 +21,7 @@ func TestCheckerFindsDefects(t *testing.T) {
 		want   []Rule // all of them; others may come with them
 	}{
 		{none, nil},
-		{noFence, []Rule{TooManyDuplicates}},
+		{noFence, []Rule{TooManyDuplicates, LaneNotHeld}},
 		{claimByRow, []Rule{OutOfOrder}},
 		{settleBeforePublish, []Rule{EventLost, EventNotConsumed}},
 		{dropsEvent, []Rule{EventLost, EventNotConsumed}},
@@ -38,6 +38,11 @@ func TestCheckerFindsDefects(t *testing.T) {
 		{ignoresEtag, []Rule{EtagIgnored}},
 		{changesPayload, []Rule{MessageDiffers}},
 		{inventsMessage, []Rule{UnknownMessage}},
+		{ignoresLease, []Rule{LaneTaken}},
+		{showsOldEntry, []Rule{OwnWriteUnseen}},
+		{showsOtherEntry, []Rule{EntryWrong}},
+		{resumesTooLate, []Rule{WatchDiffers}},
+		{resumesTooEarly, []Rule{WatchWentBack}},
 	} {
 		t.Run(string(tt.defect), func(t *testing.T) {
 			t.Parallel()
@@ -65,8 +70,9 @@ func sound() *History {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := &History{
 		Publications: map[string]time.Time{},
-		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second},
-		Database:     Database{Projection: map[uuid.UUID]string{}, Inbox: map[uuid.UUID]bool{}},
+		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Clock: 3 * time.Second},
+		Database:     Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
+		Copies:       []*Copy{newCopy("w")},
 	}
 	for video := range 2 {
 		id := uuid.UUID{0: byte(video) + 1}
@@ -74,7 +80,7 @@ func sound() *History {
 			e := EventRow{ID: uuid.UUID{0: id[0], 1: byte(version) + 1}, Video: id, Version: version + 1, Type: typeUpdated, OccurredAt: at}
 			e.Command = int64(len(h.Answers)) + 1
 			e.State = digest(fmt.Sprint(e.ID))
-			e.Content = e.State + 1
+			e.Content, e.Entry = e.State+1, e.State+2
 			message := fmt.Sprint(len(h.Sightings) + 1)
 			h.Database.Events = append(h.Database.Events, e)
 			h.Database.Inbox[e.ID] = true
@@ -85,6 +91,9 @@ func sound() *History {
 		last := h.Database.Events[len(h.Database.Events)-1]
 		h.Database.Videos = append(h.Database.Videos, VideoRow{ID: id, Version: 3, State: last.State, Catalog: "row"})
 		h.Database.Projection[id] = "row"
+		h.Database.Catalog[id] = Entry{3, last.Entry}
+		h.Copies[0].updated(id, Entry{3, last.Entry})
+		h.Reads = append(h.Reads, Read{Video: id, Asked: 2, Shown: Entry{3, last.Entry}})
 	}
 	return h
 }
@@ -153,6 +162,35 @@ func TestCheckerRules(t *testing.T) {
 		{"a blocked aggregate", func(h *History) { h.Database.Blocked = []string{"video"} }, []Rule{StuckBlocked}},
 		{"a leased lane", func(h *History) { h.Database.Leased = []string{"lane 1"} }, []Rule{StuckLease}},
 		{"a message in the quarantine", func(h *History) { h.Database.Quarantined = 1 }, []Rule{MessageQuarantined}},
+		{"an entry as it was when nobody asked for more", func(h *History) {
+			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 1, Shown: Entry{2, h.Database.Events[1].Entry}}
+		}, nil},
+		{"an entry older than asked for", func(h *History) {
+			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 3, Shown: Entry{2, h.Database.Events[1].Entry}}
+		}, []Rule{OwnWriteUnseen}},
+		{"an entry of no version", func(h *History) { h.Reads[0].Shown.Version = 4 }, []Rule{EntryWrong}},
+		{"an entry with another content", func(h *History) { h.Reads[0].Shown.Content++ }, []Rule{EntryWrong}},
+		{"an entry of what is hidden", func(h *History) { h.Database.Events[2].Entry = 0 }, []Rule{EntryWrong}},
+		{"no entry of what is hidden", func(h *History) {
+			h.Database.Events[2].Entry = 0
+			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
+		}, nil},
+		{"no entry of what was hidden before", func(h *History) {
+			h.Database.Events[0].Entry = 0
+			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
+		}, []Rule{EntryWrong}},
+		{"a watcher that missed the last change", func(h *History) { h.Copies[0].Entries[uuid.UUID{0: 1}] = Entry{2, 7} }, []Rule{WatchDiffers}},
+		{"a watcher that missed an entry", func(h *History) { h.Copies[0].removed(uuid.UUID{0: 1}) }, []Rule{WatchDiffers}},
+		{"a watcher that missed a removal", func(h *History) { h.Copies[0].updated(uuid.UUID{9}, Entry{1, 1}) }, []Rule{WatchDiffers}},
+		{"a watcher that was told twice", func(h *History) {
+			h.Copies[0].updated(uuid.UUID{0: 1}, h.Database.Catalog[uuid.UUID{0: 1}])
+		}, nil},
+		{"a watcher that was told something old", func(h *History) {
+			h.Copies[0].updated(uuid.UUID{0: 1}, Entry{2, 7})
+			h.Copies[0].updated(uuid.UUID{0: 1}, h.Database.Catalog[uuid.UUID{0: 1}])
+		}, []Rule{WatchWentBack}},
+		{"a lane that a zombie settled", func(h *History) { h.Trespasses = []Trespass{{Who: "zombie", What: trespassSettled}} }, []Rule{LaneNotHeld}},
+		{"a lane that was claimed twice", func(h *History) { h.Trespasses = []Trespass{{Who: "other", What: trespassTaken}} }, []Rule{LaneTaken}},
 		{"a problem of the lab", func(h *History) { h.Problems = []Violation{{ConnectionLeaked, "one"}} }, []Rule{ConnectionLeaked}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -181,6 +219,8 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 		{"takeover beside another fault", Takeover, false, 2100 * time.Millisecond, 0},
 		{"outage in time", Outage, true, 1900 * time.Millisecond, 0},
 		{"outage too long", Outage, true, 2100 * time.Millisecond, 1},
+		{"clock in time", ClockSet, true, 2900 * time.Millisecond, 0},
+		{"clock too late", ClockSet, true, 3100 * time.Millisecond, 1},
 		{"nothing to measure", NoRecovery, true, 2100 * time.Millisecond, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -193,6 +233,42 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 			verdict := Check(h)
 			if len(verdict.Misses) != tt.misses || h.Faults[0].FirstPublish != tt.gap || h.Faults[0].Takeover != tt.gap {
 				t.Errorf("misses %v, fault %+v, want %d and %s", verdict.Misses, h.Faults[0], tt.misses, tt.gap)
+			}
+		})
+	}
+}
+
+// The time of an event is wrong by what the clock of its process was, and must
+// not count as the time for which it waited.
+func TestCheckerKnowsWrongClocks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		clock time.Duration // as the fault says
+		event time.Duration // what the time of the event is wrong by
+		want  time.Duration // for which events waited at another fault, published a second later
+	}{
+		{"right", 0, 0, 0},
+		{"back", -time.Hour, -time.Hour, 0},
+		{"ahead", time.Hour, time.Hour, 0},
+		{"back, and nobody knows", 0, -time.Hour, time.Second},
+		{"waited for long", -2 * time.Hour, -time.Hour, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := sound()
+			at := h.Database.Events[0].OccurredAt
+			h.Faults = []FaultRecord{
+				{Kind: "clock", Clock: tt.clock, Struck: at.Add(-time.Second), Ended: at.Add(time.Second)},
+				{Kind: "kill", Recovery: Takeover, Struck: at.Add(-500 * time.Millisecond), Ended: at, Alone: true},
+			}
+			for i := range h.Database.Events {
+				h.Database.Events[i].OccurredAt = at.Add(tt.event)
+			}
+			for id := range h.Publications {
+				h.Publications[id] = at.Add(500 * time.Millisecond)
+			}
+			Check(h)
+			if got := h.Faults[1].Takeover; got != tt.want {
+				t.Errorf("takeover took %s, want %s", got, tt.want)
 			}
 		})
 	}

@@ -16,13 +16,13 @@ import (
 // ReadDatabase reads both schemas, in one snapshot. Its SQL is its own: what
 // the service asks the database may be what is wrong.
 func ReadDatabase(ctx context.Context, conn *pgx.Conn) (Database, error) {
-	db := Database{Projection: map[uuid.UUID]string{}, Inbox: map[uuid.UUID]bool{}}
+	db := Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return db, fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // it only read
-	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readInbox, readRest} {
+	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readCatalog, readInbox, readRest} {
 		if err := read(ctx, tx, &db); err != nil {
 			return db, err
 		}
@@ -79,7 +79,7 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 	var occurredAt time.Time
 	scan := []any{&id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
 	_, err = pgx.ForEachRow(rows, scan, func() error {
-		row := EventRow{Version: version, Type: eventType, OccurredAt: occurredAt}
+		row := EventRow{Version: version, Type: eventType}
 		var err error
 		if row.ID, err = uuid.Parse(id); err != nil {
 			return fmt.Errorf("event %s: %w", id, err)
@@ -87,12 +87,17 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 		if row.Video, err = uuid.Parse(aggregateID); err != nil {
 			return fmt.Errorf("event %s: aggregate: %w", id, err)
 		}
+		// By its id, because occurred_at stays ahead for as long as a clock once was.
+		row.OccurredAt = time.Unix(row.ID.Time().UnixTime())
 		var e videov1.VideoEvent
 		if err := proto.Unmarshal(payload, &e); err != nil {
 			return fmt.Errorf("event %s: %w", id, err)
 		}
 		s := stateOfEvent(&e)
 		row.State, row.Command = s.digest(), commandOf(s.title)
+		if s.published && s.ended == 0 {
+			row.Entry = s.entry().digest()
+		}
 		attributes := map[string]string{
 			"event_id": id, "event_type": eventType, "aggregate_type": aggregateType, "aggregate_id": aggregateID,
 			"version": strconv.FormatInt(version, 10), "schema_version": strconv.FormatInt(schemaVersion, 10),
@@ -127,6 +132,29 @@ func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
 	})
 	if err != nil {
 		return fmt.Errorf("read projection: %w", err)
+	}
+	return nil
+}
+
+// readCatalog reads what the catalog must show by its own rows.
+func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
+	rows, err := tx.Query(ctx, `
+		SELECT video_id::text, title, description, release_year, duration_ms, language_code, tags, version, publish_time, update_time
+		FROM catalog_read.video_projection WHERE visible`)
+	if err != nil {
+		return fmt.Errorf("read catalog: %w", err)
+	}
+	var id string
+	var shown, updated time.Time
+	s := state{published: true}
+	_, err = pgx.ForEachRow(rows, []any{&id, &s.title, &s.description, &s.year, &s.durationMs, &s.language, &s.tags, &s.version, &shown, &updated}, func() error {
+		video, err := uuid.Parse(id)
+		s.shown, s.updated = shown.UnixMilli(), updated.UnixMilli()
+		db.Catalog[video] = Entry{s.version, s.digest()}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read catalog: %w", err)
 	}
 	return nil
 }

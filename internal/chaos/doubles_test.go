@@ -32,6 +32,11 @@ const (
 	ignoresEtag         defect = "ignores the etag"
 	changesPayload      defect = "publishes other bytes than were committed"
 	inventsMessage      defect = "publishes what was never committed"
+	ignoresLease        defect = "claims a lane that is leased"
+	showsOldEntry       defect = "does not wait for the version that it is asked for"
+	showsOtherEntry     defect = "shows what no event says"
+	resumesTooLate      defect = "resumes a watch behind changes that were not sent"
+	resumesTooEarly     defect = "resumes a watch with changes that newer ones have replaced"
 )
 
 // sim is a service of the size of a test, in which time is counted and every
@@ -51,7 +56,10 @@ type sim struct {
 	late       []Sighting // acknowledged, and delivered once more at the end
 	projected  map[uuid.UUID]*EventRow
 	events     map[uuid.UUID]*EventRow
-	quiet      bool // no more faults
+	changes    []*EventRow // of the projection, in order
+	copies     [2]*Copy
+	told       [2]int // how many of the changes they were told
+	quiet      bool   // no more faults
 }
 
 type simPending struct {
@@ -61,8 +69,10 @@ type simPending struct {
 }
 
 type simLane struct {
-	token int
-	until time.Time
+	token  int
+	until  time.Time
+	holder *simPublisher // who claimed it last, as an observer knows it
+	held   bool          // likewise: not settled since
 }
 
 type simPublisher struct {
@@ -86,9 +96,10 @@ func simulate(d defect, seed uint64) *History {
 		defect: d, r: rand.New(rand.NewPCG(seed, 0)), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		h: &History{
 			Publications: map[string]time.Time{}, Limits: Limits{Lease: simLease, Takeover: simLease + time.Second, FirstResult: time.Second},
-			Database: Database{Projection: map[uuid.UUID]string{}, Inbox: map[uuid.UUID]bool{}},
+			Database: Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
 		},
-		rows: map[uuid.UUID]*EventRow{}, projected: map[uuid.UUID]*EventRow{}, events: map[uuid.UUID]*EventRow{},
+		copies: [2]*Copy{newCopy("w1"), newCopy("w2")},
+		rows:   map[uuid.UUID]*EventRow{}, projected: map[uuid.UUID]*EventRow{}, events: map[uuid.UUID]*EventRow{},
 	}
 	for tick := range 3000 {
 		if s.quiet = tick > 1000; s.quiet {
@@ -101,6 +112,10 @@ func simulate(d defect, seed uint64) *History {
 			s.publish(&s.publishers[i])
 		}
 		s.project()
+		s.read(int64(tick))
+		for i := range s.copies {
+			s.watch(i)
+		}
 		s.now = s.now.Add(simTick)
 	}
 	for _, id := range s.order {
@@ -109,7 +124,9 @@ func simulate(d defect, seed uint64) *History {
 	}
 	for id, e := range s.projected {
 		s.h.Database.Projection[id] = fmt.Sprint(e.State)
+		s.h.Database.Catalog[id] = Entry{e.Version, e.Entry}
 	}
+	s.h.Copies = s.copies[:]
 	for _, e := range s.events {
 		s.h.Database.Events = append(s.h.Database.Events, *e)
 	}
@@ -149,6 +166,7 @@ func (s *sim) command(number int64) {
 	write := func(video uuid.UUID) *EventRow {
 		state := digest(fmt.Sprint(video, version, number))
 		e := &EventRow{ID: s.id(), Video: video, Version: version, Type: typ, Content: digest(fmt.Sprint(state)), State: state, Command: number, OccurredAt: s.now}
+		e.Entry = digest(fmt.Sprint("entry", state))
 		if s.rows[video] == nil {
 			s.order = append(s.order, video)
 		}
@@ -219,7 +237,8 @@ func (s *sim) claim(p *simPublisher) {
 	for i := range s.lanes {
 		p.lane = (first + i) % len(s.lanes)
 		l := &s.lanes[p.lane]
-		if !l.until.Before(s.now) {
+		leased := !l.until.Before(s.now)
+		if leased && !s.sometimes(ignoresLease, 20) {
 			continue
 		}
 		for _, row := range s.pending {
@@ -232,6 +251,10 @@ func (s *sim) claim(p *simPublisher) {
 		}
 		l.token++
 		p.token, l.until = l.token, s.now.Add(simLease)
+		if leased && l.held {
+			s.h.Trespasses = append(s.h.Trespasses, Trespass{At: s.now, Lane: p.lane, What: trespassTaken})
+		}
+		l.holder, l.held = p, true
 		if s.defect == reversesBatch {
 			slices.Reverse(p.rows)
 		}
@@ -280,6 +303,10 @@ func (s *sim) settle(p *simPublisher) {
 	if l.token != p.token && s.defect != noFence {
 		return
 	}
+	if l.holder != p || !l.held {
+		s.h.Trespasses = append(s.h.Trespasses, Trespass{At: s.now, Lane: p.lane, What: trespassSettled})
+	}
+	l.held = false
 	l.token++
 	l.until = s.now.Add(-time.Nanosecond)
 	s.remove(done)
@@ -305,6 +332,7 @@ func (s *sim) project() {
 		newest := s.projected[m.Video]
 		if s.defect == noVersionGuard || !s.h.Database.Inbox[m.Event] && (newest == nil || newest.Version < m.Version) {
 			s.projected[m.Video] = e
+			s.changes = append(s.changes, e)
 		}
 		s.h.Database.Inbox[m.Event] = true
 	}
@@ -315,5 +343,42 @@ func (s *sim) project() {
 	if !s.quiet && s.r.IntN(10) == 0 { // the broker may deliver twice, and late
 		s.late = append(s.late, m)
 		s.h.Sightings = append(s.h.Sightings, m)
+	}
+}
+
+// read is a client that asks the catalog for a version, and waits for it.
+func (s *sim) read(command int64) {
+	if len(s.order) == 0 || s.r.IntN(10) > 0 {
+		return
+	}
+	video := s.order[s.r.IntN(len(s.order))]
+	asked := max(1, s.rows[video].Version-int64(s.r.IntN(2)))
+	e := s.projected[video]
+	if e == nil || e.Version < asked && s.defect != showsOldEntry {
+		return // it waits
+	}
+	shown := Entry{e.Version, e.Entry}
+	if s.sometimes(showsOtherEntry, 10) {
+		shown.Content++
+	}
+	s.h.Reads = append(s.h.Reads, Read{Command: command, Video: video, Asked: asked, Shown: shown})
+}
+
+// watch tells a watcher the next change, or breaks its stream.
+func (s *sim) watch(i int) {
+	c := s.copies[i]
+	switch next := s.told[i]; {
+	case !s.quiet && s.r.IntN(20) == 0:
+		c.Breaks++
+		if s.defect == resumesTooLate {
+			s.told[i] = len(s.changes)
+		}
+		if s.defect == resumesTooEarly {
+			s.told[i] = max(0, next-20)
+		}
+	case next < len(s.changes) && (s.quiet || s.r.IntN(3) == 0):
+		e := s.changes[next]
+		c.updated(e.Video, Entry{e.Version, e.Entry})
+		s.told[i]++
 	}
 }

@@ -47,6 +47,8 @@ func kinds() (all, long []fault) {
 		{"freeze projector", groupProcess, NoRecovery, freezeProjector},
 		{"SIGTERM", groupProcess, NoRecovery, terminate},
 		{"roll to older and back", groupProcess, NoRecovery, roll},
+		{"api clock ahead or back", groupProcess, NoRecovery, apiClock(time.Hour, -time.Hour)},
+		{"api clock beyond the partitions", groupProcess, NoRecovery, apiClock(30*24*time.Hour, -30*24*time.Hour)},
 		{"kill api before the answer to its commit", groupProcess, NoRecovery, loseCommit(true)},
 		{"broker down 5 s", groupBroker, Outage, brokerDown(5 * time.Second)},
 		{"publish answers lost", groupBroker, NoRecovery, loseAnswers},

@@ -23,6 +23,9 @@ type History struct {
 	Sightings    []Sighting           // of the checker's own subscription, in the order of their arrival
 	Publications map[string]time.Time // by message id: when the broker took it
 	Faults       []FaultRecord
+	Reads        []Read     // of the catalog, after a write
+	Copies       []*Copy    // of the catalog, as watchers have it at the end
+	Trespasses   []Trespass // against who holds a lane
 	Database     Database
 	// Problems are what the lab saw itself: a process that ended unasked, a
 	// connection that stayed open.
@@ -35,6 +38,9 @@ type Limits struct {
 	Lease       time.Duration // how long a lane waits for a dead publisher
 	Takeover    time.Duration // until all that waited when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
+	// Clock is until all that waited when the clock of the database was set right
+	// is published: what looks like a lease of up to twice the length is waited for.
+	Clock time.Duration
 }
 
 // Outcome is what a client knows about its command.
@@ -79,6 +85,9 @@ type FaultRecord struct {
 	// MayRepeat is how many events may be published twice because of it: what
 	// its victims can have had in hand.
 	MayRepeat int `json:"may_repeat"`
+	// Clock is how far the clock of the process was ahead that its events have
+	// their times from.
+	Clock time.Duration `json:"clock_ns,omitempty"`
 	// Recovery says what its recovery is measured from.
 	Recovery Recovery `json:"recovery,omitempty"`
 
@@ -86,7 +95,7 @@ type FaultRecord struct {
 	Repeated     int           `json:"repeated"`         // events that were published twice in its time
 	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
 	FirstConsume time.Duration `json:"first_consume_ns"` // the first event that reached the catalog afterwards
-	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited when it struck was published
+	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published
 }
 
 // Recovery says how a fault is recovered from.
@@ -97,6 +106,7 @@ const (
 	NoRecovery Recovery = ""         // it does not stop the publishers
 	Takeover   Recovery = "takeover" // another publisher has to take over, from the moment it struck
 	Outage     Recovery = "outage"   // all have to go on, from the moment it ended
+	ClockSet   Recovery = "clock"    // leases were given by another clock, from the moment it ended
 )
 
 // Database is both sides of the service at the end.
@@ -104,6 +114,7 @@ type Database struct {
 	Videos     []VideoRow
 	Events     []EventRow
 	Projection map[uuid.UUID]string // the row as text
+	Catalog    map[uuid.UUID]Entry  // what it shows of the rows that are visible
 	Inbox      map[uuid.UUID]bool
 	Consumed   []time.Time // when the events in the inbox were
 	// What should be nothing once all is quiet.
@@ -128,6 +139,7 @@ type EventRow struct {
 	Content    uint64 // digest of the message that it must become
 	State      uint64 // digest of the video that it carries
 	Command    int64  // the number in the title; 0: none
+	Entry      uint64 // digest of what the catalog must show of it; 0: nothing
 	OccurredAt time.Time
 }
 

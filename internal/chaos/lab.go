@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -53,6 +53,14 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	var clients sync.WaitGroup
 	clients.Go(func() { l.load.run(loading) })
 	clients.Go(func() { l.tell(loading) })
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	var watchers sync.WaitGroup
+	for i := range uint64(3) {
+		w := &watcher{apis: l.apis, rand: rand.New(rand.NewPCG(l.cfg.Seed, math.MaxUint64-i)), problem: l.problem, copy: newCopy(fmt.Sprintf("watcher-%d", i+1))}
+		l.watchers = append(l.watchers, w)
+		watchers.Go(func() { w.run(watching) })
+	}
 
 	l.say("injecting faults")
 	err = l.inject(ctx)
@@ -64,6 +72,9 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	}
 	l.say("waiting until all is quiet")
 	l.quiet(ctx)
+	l.quietWatchers(ctx)
+	stopWatching()
+	watchers.Wait()
 	stopListening()
 	ears.Wait()
 	l.countRoutines(ctx)
@@ -120,6 +131,9 @@ func (l *lab) prepare(ctx context.Context) error {
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}
+	if err := l.look(ctx, func(ctx context.Context, c conn) error { return watchLanes(ctx, c, lease) }); err != nil {
+		return err
+	}
 	for _, role := range []struct {
 		name  string
 		count int
@@ -144,57 +158,11 @@ func (l *lab) newProcess(ctx context.Context, name, role string) (*process, erro
 	}
 	p := &process{name: name, role: role, proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
 	p.environ = append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + role, "FAILPOINT_FILE=" + p.orders(),
-		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable", "PUBSUB_EMULATOR_HOST=" + l.broker.Addr(),
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + role, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
+		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable&application_name=" + name,
+		"PUBSUB_EMULATOR_HOST=" + l.broker.Addr(),
 	}, settings...)
 	return p, nil
-}
-
-// build builds the service as it is, with the points of package failpoint, and
-// an older one without.
-func (l *lab) build(ctx context.Context) error {
-	l.present = filepath.Join(l.cfg.Out, "server")
-	l.older = filepath.Join(l.cfg.Out, "server-older")
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("find the module: %w", err)
-	}
-	here := strings.TrimSpace(string(root))
-	if err := goBuild(ctx, here, l.present, "-tags=chaos"); err != nil {
-		return err
-	}
-	commit := l.cfg.Older
-	if commit == "" {
-		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own folder
-		commit = strings.TrimSpace(string(tag))
-	}
-	if commit == "" {
-		l.olderIs = "the present code, on a schema with columns that it does not know"
-		return goBuild(ctx, here, l.older)
-	}
-	l.olderIs = "commit " + commit
-	source, err := os.MkdirTemp("", "chaos-older-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(source) }() // of temporary files
-	archive := filepath.Join(source, "source.tar")
-	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, commit).CombinedOutput(); err != nil { //nolint:gosec // the commit that we were told
-		return fmt.Errorf("git archive %s: %w: %s", commit, err, out)
-	}
-	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // we have made it
-		return fmt.Errorf("unpack %s: %w: %s", commit, err, out)
-	}
-	return goBuild(ctx, source, l.older)
-}
-
-func goBuild(ctx context.Context, dir, to string, flags ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", to}, flags...), "./cmd/server")...) //nolint:gosec // our own source
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the service in %s: %w: %s", dir, err, out)
-	}
-	return nil
 }
 
 func (l *lab) startAll(ctx context.Context) error {
@@ -208,6 +176,12 @@ func (l *lab) startAll(ctx context.Context) error {
 // inject injects faults until the time is over and each kind was there.
 func (l *lab) inject(ctx context.Context) error {
 	all, long := kinds()
+	if l.postgres.programs != "" {
+		all = append(all, clockKinds()...)
+	} else {
+		l.leftOut = noClock
+		l.say("%s", noClock)
+	}
 	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
 	s := newScheduler(ctx, l)
 	sleep(ctx, time.Second)
@@ -238,9 +212,12 @@ func (l *lab) record(f FaultRecord) {
 }
 
 func (l *lab) history(ctx context.Context) (*History, error) {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second}}
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Clock: 2*lease + time.Second}}
 	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
-		h.Database, err = ReadDatabase(ctx, conn)
+		if h.Database, err = ReadDatabase(ctx, conn); err != nil {
+			return err
+		}
+		h.Trespasses, err = readTrespasses(ctx, conn)
 		return err
 	})
 	if err != nil {
@@ -256,6 +233,10 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, w := range l.watchers {
+		h.Copies = append(h.Copies, w.copy) // they have ended
+	}
+	h.Reads = l.load.reads
 	h.Answers, h.Sightings, h.Publications, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.records, l.problems
 	return h, nil
 }

@@ -33,6 +33,7 @@ type load struct {
 	mu       sync.Mutex
 	videos   []*known       // guarded by mu
 	answers  []Answer       // guarded by mu
+	reads    []Read         // guarded by mu
 	codes    map[string]int // guarded by mu: attempts by what they answered
 	attempts *json.Encoder  // guarded by mu: failed attempts and final answers, one line each
 }
@@ -117,6 +118,12 @@ func (l *load) answered(a Answer) {
 	})
 }
 
+func (l *load) read(r Read) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reads = append(l.reads, r)
+}
+
 func (l *load) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +176,7 @@ func (c *client) command(ctx context.Context) {
 	answer.Kind = r.kind
 	c.decide(ctx, &answer, func() (*videov1.Video, codes.Code, bool) { return c.send(ctx, number, r) })
 	c.load.answered(answer)
-	if answer.Outcome == Acknowledged && c.rand.IntN(50) == 0 {
+	if answer.Outcome == Acknowledged && c.rand.IntN(10) == 0 {
 		c.readOwnWrite(ctx, answer)
 	}
 }

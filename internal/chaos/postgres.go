@@ -25,7 +25,9 @@ const databaseName = "chaos"
 // postgres is a PostgreSQL whose data outlives it. Its methods may be called
 // from several goroutines, but those that stop it are the injector's.
 type postgres struct {
-	dir string
+	dir       string
+	programs  string // whose postgres goes by a clock that can be set; empty: there is none
+	clockFile string
 
 	mu     sync.Mutex
 	server *localpg.Server // guarded by mu
@@ -54,11 +56,16 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create database: %w", err), p.remove())
 	}
+	if library := findLibfaketime(); library != "" {
+		if err := p.restartWithClock(ctx, conn, library, progress); err != nil {
+			return nil, errors.Join(err, p.remove())
+		}
+	}
 	return p, nil
 }
 
 func (p *postgres) start(ctx context.Context, progress func(string)) error {
-	server, err := localpg.Start(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
+	server, err := p.launch(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
 		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
 	}})
 	if err != nil {

@@ -50,6 +50,9 @@ type execution struct {
 
 func (p *process) orders() string { return filepath.Join(p.dir, p.name+".order") }
 
+// clock is the file that says what the clock of the process is wrong by.
+func (p *process) clock() string { return filepath.Join(p.dir, p.name+".clock") }
+
 // start starts the binary and returns once it says that it has started. A
 // process that ends before that is started again, a few times: the database
 // may be away for longer than it waits.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -171,4 +172,30 @@ func (l *lab) countConnections(ctx context.Context) {
 	if left+locks > 0 {
 		l.problem(ConnectionLeaked, "%d connections and %d locks are left when all processes have ended", left, locks)
 	}
+}
+
+// watchersWithin is how long a watcher may take to see the last change: it may
+// have just lost its stream, and begin with nothing.
+const watchersWithin = 20 * time.Second
+
+// quietWatchers waits until all watchers have what the catalog shows. Whether
+// they have, the checker judges.
+func (l *lab) quietWatchers(ctx context.Context) {
+	db := Database{Catalog: map[uuid.UUID]Entry{}}
+	err := l.look(ctx, func(ctx context.Context, c conn) error {
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return readCatalog(ctx, tx, &db) })
+	})
+	if err != nil {
+		l.timeline.add("cannot read the catalog", "err", err.Error())
+		return
+	}
+	start := time.Now()
+	differ := -1
+	for ; differ != 0 && time.Since(start) < watchersWithin && ctx.Err() == nil; sleep(ctx, 50*time.Millisecond) {
+		differ = 0
+		for _, w := range l.watchers {
+			w.locked(func(c *Copy) { differ += c.differs(db.Catalog) })
+		}
+	}
+	l.timeline.add("watchers", "differ", differ, "after_ms", time.Since(start).Milliseconds())
 }

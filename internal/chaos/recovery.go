@@ -18,8 +18,14 @@ func (c *checker) measure() {
 	// By the time of their first publication, with the time they happened.
 	type journey struct{ occurred, published time.Time }
 	journeys := make([]journey, 0, len(c.first))
+	var back []*FaultRecord
+	for i := range c.h.Faults {
+		if c.h.Faults[i].Clock < 0 {
+			back = append(back, &c.h.Faults[i])
+		}
+	}
 	for id, at := range c.first {
-		journeys = append(journeys, journey{c.events[id].OccurredAt, at})
+		journeys = append(journeys, journey{occurred(c.events[id].OccurredAt, at, back), at})
 	}
 	slices.SortFunc(journeys, func(a, b journey) int { return a.published.Compare(b.published) })
 
@@ -55,6 +61,10 @@ func (c *checker) measure() {
 			f.Takeovers++
 			f.WorstTakeover = max(f.WorstTakeover, fault.Takeover)
 			c.compare(*fault, fault.Takeover, c.h.Limits.Takeover)
+		case ClockSet:
+			f.Clocks++
+			f.WorstClock = max(f.WorstClock, fault.Takeover)
+			c.compare(*fault, fault.Takeover, c.h.Limits.Clock)
 		case Outage:
 			f.Outages++
 			f.WorstOutage = max(f.WorstOutage, fault.FirstPublish)
@@ -63,6 +73,20 @@ func (c *checker) measure() {
 		case NoRecovery:
 		}
 	}
+}
+
+// occurred corrects the time of an event that happened while one of the clocks
+// was back, or it would count as one that waited. One that was ahead does no
+// harm: it makes an event younger than it is.
+func occurred(at, published time.Time, back []*FaultRecord) time.Time {
+	const inFlight = time.Second // a command that was under way when the clock was right again
+	for _, f := range back {
+		right := at.Add(-f.Clock)
+		if !right.Before(f.Struck) && right.Before(f.Ended.Add(inFlight)) && right.Before(published.Add(inFlight)) {
+			return right
+		}
+	}
+	return at
 }
 
 func (c *checker) compare(fault FaultRecord, took, target time.Duration) {

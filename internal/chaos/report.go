@@ -29,8 +29,12 @@ func (r Report) Print(w io.Writer) error {
 	row("videos, events", "%d, %d", f.Videos, f.Events)
 	row("messages", "%d published, of which %d duplicates (after one fault alone at most %d), delivered %d times to the checker",
 		f.Messages, f.Duplicates, f.MostRepeated, f.Deliveries)
+	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)
+	}
+	if r.LeftOut != "" {
+		row("left out", "%s", r.LeftOut)
 	}
 	row("slowest stop", "%s", r.Stop.Round(time.Millisecond))
 	for _, target := range []struct {
@@ -39,7 +43,7 @@ func (r Report) Print(w io.Writer) error {
 	}{
 		{"lost", []Rule{CommandLost, RowWithoutEvent, EventLost, EventNotConsumed}},
 		{"out of order", []Rule{OutOfOrder}},
-		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow}},
+		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers}},
 		{"leaks", []Rule{ConnectionLeaked, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending}},
 	} {
 		n := 0
@@ -49,6 +53,7 @@ func (r Report) Print(w io.Writer) error {
 		row(target.name, "%d (target 0)", n)
 	}
 	row("takeover", "worst of %d: %s (target %s)", f.Takeovers, f.WorstTakeover.Round(time.Millisecond), r.Targets.Takeover)
+	row("", "after the clock of the database was set, worst of %d: %s (target %s)", f.Clocks, f.WorstClock.Round(time.Millisecond), r.Targets.Clock)
 	row("after outages", "first publish, worst of %d: %s (target %s)", f.Outages, f.WorstOutage.Round(time.Millisecond), r.Targets.FirstResult)
 	row("", "first event in the catalog: %s", f.WorstCatalog.Round(time.Millisecond))
 	if err := table.Flush(); err != nil {

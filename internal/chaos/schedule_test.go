@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestKindsAreDistinct(t *testing.T) {
 	t.Parallel()
 	all, long := kinds()
 	seen := map[string]bool{}
-	for _, f := range append(all, long...) {
+	for _, f := range slices.Concat(all, long, clockKinds()) {
 		if seen[f.kind] || f.kind == "" || f.inject == nil {
 			t.Errorf("kind %q is there twice, or is nothing", f.kind)
 		}

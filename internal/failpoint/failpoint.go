@@ -12,6 +12,8 @@
 //	outbox/handed       the broker has the events of a pass, or will, and nobody has looked at an answer
 //	outbox/published    all answers are there, nothing is settled
 //	consumer/committed  a batch is committed, nothing is acknowledged
+//
+// With the tag there is also a wall clock that jumps by what the file says that FAILPOINT_CLOCK_FILE names.
 package failpoint
 
 // The points that are hit somewhere.

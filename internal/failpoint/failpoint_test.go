@@ -30,8 +30,8 @@ func main() {
 }
 `
 
-// build makes the program with a build tag, inside the module, because the package is internal.
-func build(t *testing.T, tag string) string {
+// build makes a program with a build tag, inside the module, because the package is internal.
+func build(t *testing.T, program, tag string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(".", "_test")
 	if err != nil {
@@ -55,7 +55,7 @@ func build(t *testing.T, tag string) string {
 
 // With the tag a process dies at the hit that was ordered, and not before; without it nothing happens.
 func TestHit(t *testing.T) {
-	on, off := build(t, "chaos"), build(t, "other")
+	on, off := build(t, program, "chaos"), build(t, program, "other")
 	file := filepath.Join(t.TempDir(), "order")
 	if err := os.WriteFile(file, []byte("outbox/claimed=kill@3"), 0o600); err != nil {
 		t.Fatal(err)
@@ -84,9 +84,51 @@ func TestHit(t *testing.T) {
 	}
 }
 
+// clock says what its wall clock and a new UUIDv7 are wrong by, the latter in full minutes.
+const clock = `package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"%MODULE%/internal/failpoint"
+)
+
+func main() {
+	now := time.Now()
+	id, err := failpoint.JumpedID(uuid.NewV7())
+	seconds, _ := id.Time().UnixTime()
+	fmt.Println(failpoint.Jumped(now).Sub(now), time.Unix(seconds, 0).Sub(now).Round(time.Minute), id.Version(), err)
+}
+`
+
+// The wall clock of a process, and the ids that it makes, jump by what the file says, and there and back.
+func TestClockJumps(t *testing.T) {
+	binary, file := build(t, clock, "chaos"), filepath.Join(t.TempDir(), "clock")
+	for _, tt := range []struct{ jump, want string }{
+		{"", "0s 0s VERSION_7 <nil>\n"},
+		{"1h", "1h0m0s 1h0m0s VERSION_7 <nil>\n"},
+		{"-720h", "-720h0m0s -720h0m0s VERSION_7 <nil>\n"},
+		{"0s", "0s 0s VERSION_7 <nil>\n"},
+	} {
+		if tt.jump != "" {
+			if err := os.WriteFile(file, []byte(tt.jump+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(binary)
+		cmd.Env = append(os.Environ(), "FAILPOINT_CLOCK_FILE="+file)
+		if got, err := cmd.Output(); string(got) != tt.want || err != nil {
+			t.Errorf("jump %q: got %q, %v, want %q", tt.jump, got, err, tt.want)
+		}
+	}
+}
+
 // An order that cannot be understood ends the process, and says what is wrong.
 func TestWrongOrder(t *testing.T) {
-	on := build(t, "chaos")
+	on := build(t, program, "chaos")
 	for _, order := range []string{"outbox/claimed", "outbox/claimed=explode", "outbox/claimed=kill@0", "outbox/nowhere=kill"} {
 		cmd := exec.Command(on)
 		cmd.Env = append(os.Environ(), "FAILPOINT="+order)

@@ -55,6 +55,11 @@ func wrap(err error, format string, args ...any) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	case isAway(err):
 		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, err)}
+	case isWithoutPartition(err):
+		return &domain.Error{
+			Kind: domain.Unavailable, Message: "the outbox takes no event of this time: the clock of this server is wrong, or the maintenance of the outbox has not run",
+			Err: fmt.Errorf("%s: %w", doing, err),
+		}
 	case isUntranslatable(err):
 		return &domain.Error{Kind: domain.Invalid, Message: "the text has a character that cannot be stored", Err: fmt.Errorf("%s: %w", doing, err)}
 	}
@@ -83,6 +88,14 @@ func isAway(err error) bool {
 	var netErr net.Error
 	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.SafeToRetry(err) ||
 		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// isWithoutPartition tells whether an event came too late or too early for the
+// partitions of the outbox. There is no other table with partitions.
+func isWithoutPartition(err error) bool {
+	var pgErr *pgconn.PgError
+	// A check violation that names no constraint: https://www.postgresql.org/docs/current/ddl-partitioning.html
+	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == ""
 }
 
 func isUntranslatable(err error) bool {

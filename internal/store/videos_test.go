@@ -230,6 +230,23 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	}
 }
 
+// An event that has no partition, because a clock is wrong, writes nothing and
+// says so.
+func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	e := created(t, "Ran")
+	e.ID[0] = 0xff // a UUIDv7 of a far future
+	_, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, e)
+	var refusal *domain.Error
+	if !errors.As(err, &refusal) || refusal.Kind != domain.Unavailable || !strings.Contains(refusal.Message, "clock") {
+		t.Errorf("CreateVideo() = %v, want Unavailable because of the clock", err)
+	}
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM video.videos) + (SELECT count(*) FROM video.outbox_pending)"); n != 0 {
+		t.Errorf("%d rows are left, want none", n)
+	}
+}
+
 // A text that PostgreSQL cannot hold is the caller's mistake.
 func TestNulByteIsInvalid(t *testing.T) {
 	t.Parallel()

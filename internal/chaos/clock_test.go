@@ -1,0 +1,98 @@
+package chaos
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func startForTest(t *testing.T) *postgres {
+	t.Helper()
+	p, err := startPostgres(t.Context(), func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// The clock of PostgreSQL jumps as it is told, in connections that there are
+// and in new ones, and after a restart; a pause takes as long as ever. Where
+// the library is not installed there is no such clock.
+func TestClockOfPostgresJumps(t *testing.T) {
+	p := startForTest(t)
+	if findLibfaketime() == "" {
+		if p.programs != "" {
+			t.Errorf("without the library PostgreSQL is run by %s, want its own programs", p.programs)
+		}
+		return
+	}
+	old, err := p.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close(context.WithoutCancel(t.Context()))
+	ahead := func(c conn) time.Duration {
+		var at time.Time
+		if err := c.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		return time.Until(at).Round(time.Second)
+	}
+	for _, want := range []time.Duration{time.Hour, -time.Hour, 4*time.Second + 200*time.Millisecond, 0, -5 * time.Second} {
+		if err := p.setClock(want); err != nil {
+			t.Fatal(err)
+		}
+		fresh, err := p.connect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if _, err := fresh.Exec(t.Context(), "SELECT pg_sleep(0.1)"); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(start)
+		if a, b := ahead(old), ahead(fresh); a != want.Round(time.Second) || b != a || took < 100*time.Millisecond || took > 2*time.Second {
+			t.Errorf("the clock is ahead by %s and %s, and 100 ms took %s; want %s", a, b, took, want)
+		}
+		_ = fresh.Close(t.Context()) // it has answered all
+	}
+	if err := p.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.start(t.Context(), func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := p.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close(context.WithoutCancel(t.Context()))
+	if got := ahead(again); got != -5*time.Second {
+		t.Errorf("after a restart the clock is ahead by %s, want -5s", got)
+	}
+}
+
+// A library that cannot be loaded leaves PostgreSQL as it is.
+func TestLibraryThatDoesNotObey(t *testing.T) {
+	before := libfaketime
+	t.Cleanup(func() { libfaketime = before })
+	broken := filepath.Join(t.TempDir(), "libfaketime.so.1")
+	if err := os.WriteFile(broken, []byte("not a library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	libfaketime = []string{broken}
+	p := startForTest(t)
+	if p.programs != "" {
+		t.Errorf("PostgreSQL is run by %s, want its own programs", p.programs)
+	}
+	if _, set := os.LookupEnv("POSTGRES_BIN_DIR"); set {
+		t.Error("POSTGRES_BIN_DIR is still set")
+	}
+}

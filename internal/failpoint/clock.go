@@ -1,0 +1,41 @@
+//go:build chaos
+
+package failpoint
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// clockFile names a file with what the clock of this process is wrong by, such as 1h or -90s; no file: nothing.
+var clockFile = os.Getenv("FAILPOINT_CLOCK_FILE")
+
+// Jumped is what the wall clock shows instead of now. Nothing in the service calls it: the fault lab builds a server
+// whose commands do.
+func Jumped(now time.Time) time.Time { return now.Add(jump()) }
+
+// JumpedID is a UUIDv7 as made at the time that the wall clock shows.
+func JumpedID(id uuid.UUID, err error) (uuid.UUID, error) {
+	milliseconds := int64(binary.BigEndian.Uint64(id[:8])>>16) + jump().Milliseconds() //nolint:gosec // 48 bits
+	var shifted [8]byte
+	binary.BigEndian.PutUint64(shifted[:], uint64(milliseconds)<<16) //nolint:gosec // of this century
+	copy(id[:6], shifted[:6])
+	return id, err
+}
+
+func jump() time.Duration {
+	b, err := os.ReadFile(clockFile) //nolint:gosec // the environment says which
+	if err != nil {
+		return 0
+	}
+	d, err := time.ParseDuration(strings.TrimSpace(string(b)))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "FAILPOINT_CLOCK_FILE:", err)
+	}
+	return d
+}

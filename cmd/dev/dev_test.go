@@ -38,6 +38,9 @@ var program string
 const isDev = "VIDEOCATALOG_TEST_IS_DEV"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(isGrafana) != "" {
+		panic(grafana(os.Args[1:], os.Getenv))
+	}
 	if os.Getenv(isDev) != "" {
 		main()
 		return
@@ -87,7 +90,7 @@ func start(t *testing.T, environ []string, args ...string) *session {
 func startCommand(t *testing.T, environ []string, cmd *exec.Cmd) *session {
 	t.Helper()
 	s := &session{cmd: cmd, done: make(chan struct{})}
-	settings := regexp.MustCompile(`^(PORT|ROLES|LOG_LEVEL|DATABASE_URL|POSTGRES_BIN_DIR|(PUBSUB|OUTBOX|CONSUMER|SERVER)_\w+)=`)
+	settings := regexp.MustCompile(`^(PORT|ROLES|LOG_LEVEL|DATABASE_URL|POSTGRES_BIN_DIR|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
 	s.cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", isDev+"=1")
 	s.cmd.Env = append(s.cmd.Env, environ...)
 	s.cmd.Stdout, s.cmd.Stderr = s, &s.stderr
@@ -431,6 +434,7 @@ func TestStartError(t *testing.T) {
 		{"fresh with a database of one's own", []string{"DATABASE_URL=postgres://u:secret@127.0.0.1:1/x"}, []string{"--fresh"}, []string{"--fresh", "unset DATABASE_URL"}},
 		{"wrong line", nil, []string{"--load", videosFile(t, 1, `{"title":"x","color":"red"}`)}, []string{`videos.jsonl:1:14: unknown field "color"`, "nothing was loaded"}},
 		{"no file", nil, []string{"--load", filepath.Join(dir, "none")}, []string{"--load", "no such file"}},
+		{"no Prometheus", []string{"PATH=" + goOnly}, []string{"--observe"}, []string{"--observe needs prometheus", "apt-get install prometheus"}},
 		{"unknown flag", nil, []string{"--loud"}, []string{"-loud", "--help"}},
 		{"unknown argument", nil, []string{"run"}, []string{`"run"`, "--help"}},
 	} {

@@ -7,6 +7,7 @@
 //	go run ./cmd/dev                                start, and run until Ctrl-C
 //	go run ./cmd/dev --fresh                        the same, with nothing in it
 //	go run ./cmd/dev --load examples/films.jsonl    start, and load videos
+//	go run ./cmd/dev --observe                      start, with Prometheus and the dashboard
 //
 // go run ./cmd/dev --help tells the rest.
 //
@@ -41,6 +42,7 @@ const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQ
   --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
                release_year, duration, language_code, tags. The whole file is checked before anything starts.
                A line that is there twice, or was loaded within the last day, creates nothing again.
+  --observe    start Prometheus too, with the alerts and the dashboard of deploy/observe, and Grafana if there is one
   --exit       end when everything runs and is loaded, with exit code 1 if a video is missing, instead of
                waiting for Ctrl-C
   --state DIR  where it keeps the data, the server's log and binary; default: .local in the module. One folder
@@ -115,6 +117,7 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 type options struct {
 	fresh, exit bool
 	file, state string // of --load and --state
+	prometheus  string // the program, of --observe
 	port        int
 	environ     []string
 }
@@ -125,6 +128,7 @@ func parseOptions(args, environ []string) (options, error) {
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&opts.fresh, "fresh", false, "")
 	flags.BoolVar(&opts.exit, "exit", false, "")
+	observe := flags.Bool("observe", false, "")
 	flags.StringVar(&opts.file, "load", "", "")
 	flags.StringVar(&opts.state, "state", "", "")
 	err := flags.Parse(args)
@@ -136,6 +140,11 @@ func parseOptions(args, environ []string) (options, error) {
 	}
 	if opts.fresh && opts.getenv("DATABASE_URL") != "" {
 		return opts, errors.New("--fresh deletes only a database that cmd/dev keeps itself: unset DATABASE_URL, or empty that database yourself")
+	}
+	if *observe {
+		if opts.prometheus, err = findPrometheus(); err != nil {
+			return opts, err
+		}
 	}
 	const highest = 65535
 	opts.port = 8080

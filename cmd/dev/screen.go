@@ -156,14 +156,14 @@ func (s *stack) present() {
 		psql = "psql '" + s.database + "'"
 	}
 	s.screen.print("")
-	for _, row := range [][2]string{
+	for _, row := range append([][2]string{
 		{"REST", "http://" + host + "/v1/videos, described by http://" + host + "/openapi.json"},
 		{"gRPC", host + ", with reflection"},
 		{"health", "http://" + host + "/health/ready"},
 		{"PostgreSQL", psql},
 		{"Pub/Sub", "PUBSUB_EMULATOR_HOST=" + s.pubsub + ", project " + s.project},
 		{"log", s.short(s.log())},
-	} {
+	}, s.watchers...) {
 		s.screen.row(" ", row[0], row[1])
 	}
 	grpcurl := "go tool -modfile=" + s.short(filepath.Join(s.root, "tools", "go.mod")) + " grpcurl"

@@ -49,7 +49,9 @@ type stack struct {
 	conn     *pgx.Conn    // to database, for what is asked here
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
+	private  string // address of the server's private port, of --observe
 	server   *child
+	watchers [][2]string // what --observe has started: name, URL
 
 	closers []func() error // of what has been started, in that order
 }
@@ -60,12 +62,12 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 	s.screen.print(s.screen.paint(bold, "Video catalog") + " starts on this machine.")
 	running := ctx
 	for _, step := range []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
 		func(ctx context.Context) (err error) {
 			running, err = s.serve(ctx)
 			return err
 		},
-		s.awaitServer,
+		s.awaitServer, s.startPrometheus,
 	} {
 		if err := step(running); err != nil {
 			return running, err
@@ -299,7 +301,11 @@ func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
 // port may do anything.
 func (s *stack) environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
-	return append(slices.Clone(s.environ),
+	environ := slices.Clone(s.environ)
+	if s.private != "" {
+		environ = append(environ, "TELEMETRY_ADDR="+s.private)
+	}
+	return append(environ,
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
 		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=", "MIGRATE_DATABASE_URL=",
@@ -354,7 +360,7 @@ func (s *stack) awaitServer(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("%w: find the reason in %s", err, s.short(s.log()))
+		return fmt.Errorf("the server %w: find the reason in %s", err, s.short(s.log()))
 	}
 	s.screen.done("server", "ready, pid "+strconv.Itoa(s.server.cmd.Process.Pid))
 	return nil
@@ -374,7 +380,7 @@ func awaitReady(ctx context.Context, address string, patience time.Duration) err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the server is not ready after %s (%s)", patience, last)
+			return fmt.Errorf("is not ready after %s (%s)", patience, last)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -1,9 +1,9 @@
 // Package observe makes what watches the service: alert policies and dashboards.
 //
 // alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, dashboard.yaml is a page of panels. From them
-// Files makes the policies and the dashboard of Cloud Monitoring, and the dashboard of Grafana, so that all of them say the
-// same. The results are in the tree, in monitoring and dashboard; a test fails when they are not what the sources say, and
-// writes them anew with -update.
+// Files makes the policies and the dashboard of Cloud Monitoring, the dashboard of Grafana, and the same page for a
+// Prometheus without Grafana, so that all of them say the same. The results are in the tree, in monitoring and dashboard; a
+// test fails when they are not what the sources say, and writes them anew with -update.
 //
 // The names of metrics are those of Prometheus. In Cloud Monitoring they are there when its managed service for
 // Prometheus scrapes the private port; what is sent there by OTLP has other names.
@@ -55,14 +55,17 @@ func Files(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files["dashboard/grafana.json"] = page.grafana()
+	files["dashboard/grafana/videocatalog.json"] = page.grafana()
 	files["dashboard/monitoring.json"] = page.cloud()
 
-	encoded := make(map[string][]byte, len(files))
+	encoded := make(map[string][]byte, len(files)+1)
 	for path, content := range files {
 		if encoded[path], err = encode(content); err != nil {
 			return nil, fmt.Errorf("encode %s: %w", path, err)
 		}
+	}
+	if encoded["dashboard/prometheus/videocatalog.html"], err = page.console(filepath.Join(dir, "console.tmpl")); err != nil {
+		return nil, err
 	}
 	return encoded, nil
 }

@@ -22,8 +22,6 @@ var update = flag.Bool("update", false, "write monitoring and dashboard anew")
 // root is the folder of the module.
 const root = "../.."
 
-func TestMain(m *testing.M) { storetest.Main(m) }
-
 // The files in the tree are what the sources say, and there are no others.
 func TestFilesAreUpToDate(t *testing.T) {
 	want, err := Files(".")
@@ -31,8 +29,8 @@ func TestFilesAreUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var found []string
-	for _, dir := range []string{"monitoring", "dashboard"} {
-		paths, err := filepath.Glob(dir + "/*.json")
+	for _, pattern := range []string{"monitoring/*", "dashboard/*.json", "dashboard/*/*"} {
+		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +118,7 @@ var (
 func metricNames(expr string) []string {
 	var names []string
 	for _, name := range identity.FindAllString(labels.ReplaceAllString(expr, " "), -1) {
-		if strings.Contains(name, "_") && name != "histogram_quantile" {
+		if strings.Contains(name, "_") && name != "histogram_quantile" && name != "max_over_time" {
 			names = append(names, name)
 		}
 	}
@@ -181,7 +179,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // such as "outbox requeue # #"
 	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/config.go"), -1) {
-		known[upper.ReplaceAllString(m[1], "#")] = true
+		known[upper.ReplaceAllString(strings.ReplaceAll(m[1], " [FLAGS]", ""), "#")] = true
 	}
 	used := regexp.MustCompile("(?m)^server ([^#\n]+)|`server ([a-z][^`]*)`").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
 	if len(known) < 8 || len(used) < 8 {
@@ -191,6 +189,31 @@ func TestRunbookCommandsExist(t *testing.T) {
 		command := strings.ReplaceAll(strings.TrimSpace(m[1]+m[2]), " video ID", " TYPE ID")
 		if !known[upper.ReplaceAllString(command, "#")] {
 			t.Errorf("docs/runbooks.md: server help does not know server %s", command)
+		}
+	}
+}
+
+// What the runbooks look for in the log, the service writes.
+func TestRunbookLogLinesExist(t *testing.T) {
+	found := regexp.MustCompile("(?s)\\blog\\b[^`.]*? has\\s`([^`]+)`|jsonPayload.message:\"([^\"]+)\"").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
+	if len(found) < 5 {
+		t.Fatalf("%d log lines found, want at least 5: does the expression still fit?", len(found))
+	}
+	var source strings.Builder
+	for _, dir := range []string{"cmd/server", "internal/outbox", "internal/consumer"} {
+		paths, err := filepath.Glob(root + "/" + dir + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if !strings.HasSuffix(path, "_test.go") {
+				source.WriteString(read(t, path))
+			}
+		}
+	}
+	for _, m := range found {
+		if line := m[1] + m[2]; !strings.Contains(source.String(), `"`+line) {
+			t.Errorf("docs/runbooks.md: nothing logs %q", line)
 		}
 	}
 }

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Of --observe: Prometheus scrapes the server's private port by the rules of deploy/observe, and shows the dashboard on a
+// page of its console. Grafana shows it too, where there is one.
+
+// findPrometheus answers where it is.
+func findPrometheus() (string, error) {
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		return "", errors.New("--observe needs prometheus on PATH: " +
+			"apt-get install prometheus, or brew install prometheus, or take it from https://prometheus.io/download")
+	}
+	return program, nil
+}
+
+// openPrivatePort chooses the address of the server's private port, if anybody is to look at it.
+func (s *stack) openPrivatePort(ctx context.Context) (err error) {
+	if s.prometheus != "" {
+		s.private, err = freeAddr(ctx)
+	}
+	return err
+}
+
+func (s *stack) startPrometheus(ctx context.Context) error {
+	if s.prometheus == "" {
+		return nil
+	}
+	s.screen.begin("starting Prometheus")
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(s.state, "prometheus.yml")
+	if err := s.write(config, fmt.Sprintf("global: {scrape_interval: 2s, evaluation_interval: 2s}\nrule_files: [%q]\n"+
+		"scrape_configs: [{job_name: videocatalog, static_configs: [{targets: [%q]}]}]\n", s.observe("alerts.yaml"), s.private)); err != nil {
+		return err
+	}
+	data := filepath.Join(s.state, "prometheus")
+	if s.fresh {
+		if err := os.RemoveAll(data); err != nil {
+			return fmt.Errorf("delete what Prometheus keeps: %w", err)
+		}
+	}
+	url, pages := "http://"+addr, s.observe("dashboard", "prometheus")
+	if err := s.watch(ctx, "Prometheus", url+"/-/ready", nil, s.prometheus, "--config.file="+config, "--storage.tsdb.path="+data,
+		"--web.listen-address="+addr, "--web.console.templates="+pages, "--web.console.libraries="+pages); err != nil {
+		return err
+	}
+	s.watchers = append(s.watchers, [2]string{"dashboard", url + "/consoles/videocatalog.html"}, [2]string{"alerts", url + "/alerts"},
+		[2]string{"metrics", "http://" + s.private + "/metrics"})
+	return s.startGrafana(ctx, url)
+}
+
+// startGrafana starts Grafana, for anybody who reaches its port to look at, if it is installed.
+func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
+	program, home, args := findGrafana()
+	if program == "" {
+		return nil
+	}
+	s.screen.begin("starting Grafana")
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return err
+	}
+	provisioning := filepath.Join(s.state, "grafana", "provisioning")
+	if err := errors.Join(
+		s.write(filepath.Join(provisioning, "datasources", "prometheus.yaml"), fmt.Sprintf(
+			"apiVersion: 1\ndatasources: [{name: Prometheus, type: prometheus, url: %q, isDefault: true}]\n", prometheus)),
+		s.write(filepath.Join(provisioning, "dashboards", "videocatalog.yaml"), fmt.Sprintf(
+			"apiVersion: 1\nproviders: [{name: videocatalog, type: file, options: {path: %q}}]\n", s.observe("dashboard", "grafana"))),
+	); err != nil {
+		return err
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	environ := []string{
+		"GF_PATHS_PROVISIONING=" + provisioning, "GF_PATHS_DATA=" + filepath.Join(s.state, "grafana", "data"),
+		"GF_PATHS_LOGS=" + filepath.Join(s.state, "grafana", "log"), "GF_PATHS_PLUGINS=" + filepath.Join(s.state, "grafana", "plugins"),
+		"GF_SERVER_HTTP_ADDR=127.0.0.1", "GF_SERVER_HTTP_PORT=" + port,
+		"GF_AUTH_ANONYMOUS_ENABLED=true", "GF_ANALYTICS_REPORTING_ENABLED=false", "GF_ANALYTICS_CHECK_FOR_UPDATES=false",
+	}
+	if err := s.watch(ctx, "Grafana", "http://"+addr+"/api/health", environ, program, append(args, "--homepath", home)...); err != nil {
+		return err
+	}
+	s.watchers = append(s.watchers, [2]string{"Grafana", "http://" + addr + "/d/videocatalog"})
+	return nil
+}
+
+// findGrafana answers the program, the folder with what it needs, and its first arguments; nothing if one of them is
+// not there.
+func findGrafana() (program, home string, args []string) {
+	for _, command := range [][]string{{"grafana", "server"}, {"grafana-server"}} {
+		found, err := exec.LookPath(command[0])
+		if err != nil {
+			continue
+		}
+		bin := filepath.Dir(found)
+		if target, err := filepath.EvalSymlinks(found); err == nil {
+			bin = filepath.Dir(target)
+		}
+		// As unpacked, as Homebrew has it, and as the packages of Linux distributions have it.
+		for _, dir := range []string{filepath.Dir(bin), filepath.Join(filepath.Dir(bin), "share", "grafana"), "/usr/share/grafana"} {
+			if _, err := os.Stat(filepath.Join(dir, "conf", "defaults.ini")); err == nil {
+				return found, dir, command[1:]
+			}
+		}
+	}
+	return "", "", nil
+}
+
+// watch starts a program beside the server, and waits until it answers at an address. What it says goes into a log.
+func (s *stack) watch(ctx context.Context, name, address string, environ []string, program string, args ...string) error {
+	path := filepath.Join(s.state, strings.ToLower(name)+".log")
+	log, err := os.Create(path) //nolint:gosec // in the folder the user has chosen
+	if err != nil {
+		return err
+	}
+	s.atStop(log.Close)
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	cmd := command(life, syscall.SIGTERM, stopTimeout, program, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clone(s.environ), environ...), log, log
+	watcher, err := startChild(cmd, end)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	alive, ended := context.WithCancel(ctx)
+	go func() {
+		<-watcher.done
+		ended()
+	}()
+	s.atStop(func() error {
+		_ = watcher.stop(s.killed) // it keeps nothing that matters
+		<-alive.Done()             // and so the goroutine has ended, or does now
+		return nil
+	})
+	if err := awaitReady(alive, address, readyTimeout); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if alive.Err() != nil {
+			err = fmt.Errorf("ended by itself (%s)", watcher.cmd.ProcessState)
+		}
+		return fmt.Errorf("%s %w; its log, %s, ends:%s", name, err, s.short(path), tail(path))
+	}
+	s.screen.done(name, "ready, pid "+strconv.Itoa(watcher.cmd.Process.Pid))
+	return nil
+}
+
+// observe is the path of something in deploy/observe.
+func (s *stack) observe(path ...string) string {
+	return filepath.Join(append([]string{s.root, "deploy", "observe"}, path...)...)
+}
+
+// write writes a file below the state folder.
+func (s *stack) write(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the state folder is
+		return err
+	}
+	return os.WriteFile(path, []byte(content), 0o644) //nolint:gosec // it has no secrets
+}
+
+// freeAddr answers an address of this machine on which nobody listens.
+func freeAddr(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
+}

@@ -1,0 +1,272 @@
+package observe
+
+import (
+	"context"
+	"crypto/rand"
+	"flag"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/pubsublocal"
+)
+
+// TestMain lets the services of this package's tests run at the same time on a small machine, too: they wait, mostly.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	storetest.Main(m)
+}
+
+// Every alert fires when its fault is made for real, in a running service that a Prometheus scrapes; no other alert does, but
+// for those that a busy machine raises at this pace; and it resolves when the remedy of its runbook is applied. The rules are
+// those of alerts.yaml, 300 times faster: see hasten.
+func TestAlertsFireAndResolve(t *testing.T) {
+	t.Parallel()
+	prometheus, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Log("prometheus is not installed, so no alert was fired: apt-get install prometheus")
+		return
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Fatalf("promtool should be beside prometheus: %v", err)
+	}
+	programs := programs{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	want, got := map[string]bool{}, map[string]bool{}
+	r, err := readRules(alerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range r.Groups {
+		for _, rule := range g.Rules {
+			want[rule.Alert] = true
+		}
+	}
+	var mu sync.Mutex // guards got
+	t.Run("faults", func(t *testing.T) {
+		for name, makeFaults := range map[string]func(*system){
+			"broker away, nobody there": brokerAwayAndNobodyThere,
+			"poison, skipped":           poisonSkipped,
+			"frozen publisher":          frozenPublisher,
+			"no partitions":             noPartitions,
+			"slow catalog, duplicates":  slowCatalogAndDuplicates,
+			"small pool, quarantine":    smallPoolAndQuarantine,
+			"tables grow":               tablesGrow,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newSystem(t, programs)
+				makeFaults(s)
+				mu.Lock()
+				defer mu.Unlock()
+				for alert := range s.resolved {
+					got[alert] = true
+				}
+			})
+		}
+	})
+	if filter := flag.Lookup("test.run").Value.String(); !strings.Contains(filter, "/") && !t.Failed() {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("alerts that fired and resolved (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// Nobody can publish; later the only process is gone.
+func brokerAwayAndNobodyThere(s *system) {
+	service := s.serve("api,publisher,projector")
+	s.quiet()
+	s.broker.SetDown(true)
+	s.create()
+	s.fire("OutboxStalled", "BreakerOpen")
+	s.broker.SetDown(false)
+	s.resolve()
+
+	service.kill()
+	s.fire("OutboxNotMeasured")
+	s.serve("api,publisher,projector")
+	s.resolve()
+}
+
+// One video is refused by the broker, for what it is, until a person skips its event. What comes behind it has a gap then.
+func poisonSkipped(s *system) {
+	s.serve("api,publisher,projector", "OUTBOX_MAX_ATTEMPTS=3", "OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=200ms")
+	s.quiet()
+	video := s.create()
+	id := strings.TrimPrefix(video.GetName(), "videos/")
+	s.eventually("the event is in the catalog", func() bool {
+		return value[int](s, `SELECT count(*) FROM catalog_read.video_projection`) == 1
+	})
+	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
+	published, err := s.videos.PublishVideo(s.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.videos.UnpublishVideo(s.Context(), &videov1.UnpublishVideoRequest{Name: published.GetName()}); err != nil {
+		s.Fatal(err)
+	}
+	s.fire("AggregateBlocked", "AggregateParked")
+	remove()
+	event := value[string](s, `SELECT outbox_id::text FROM video.outbox_pending ORDER BY seq LIMIT 1`)
+	if list := s.command("outbox", "list"); !strings.Contains(list, event) {
+		s.Errorf("server outbox list = %s, want event %s in it", list, event)
+	}
+	s.command("outbox", "skip", "video", id, event)
+	s.fire("VersionGaps")
+	s.resolve()
+}
+
+// A publisher stands still with all lanes in hand until its leases are over, and another one has taken them.
+func frozenPublisher(s *system) {
+	const lanes = 8
+	short := []string{"OUTBOX_LEASE=3s", "OUTBOX_PUBLISH_TIMEOUT=1400ms", "OUTBOX_REQUEST_TIMEOUT=700ms"}
+	s.serve("api,projector")
+	s.quiet()
+	for range 8 * lanes {
+		s.create()
+	}
+	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 500 * time.Millisecond})
+	frozen := s.serve("publisher", append(short, "OUTBOX_WORKERS=8")...)
+	s.eventually("all lanes are leased", func() bool {
+		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now()`) == lanes
+	})
+	frozen.signal(s.T, syscall.SIGSTOP)
+	remove()
+	s.serve("publisher", short...)
+	s.eventually("another publisher has published all", func() bool { return value[int](s, `SELECT count(*) FROM video.outbox_pending`) == 0 })
+	s.tolerated["BreakerOpen"] = true // its answers came too late, so it takes the broker for away until it tries the next event
+	frozen.signal(s.T, syscall.SIGCONT)
+	s.fire("SettlementsFenced")
+	s.resolve()
+}
+
+// Nobody has made partitions, until there is none for today, and every command fails.
+func noPartitions(s *system) {
+	s.serve("api,publisher,projector")
+	s.quiet()
+	s.exec(`DO $$ DECLARE part regclass; BEGIN
+		FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass LOOP
+			EXECUTE 'DROP TABLE ' || part;
+		END LOOP;
+	END $$`)
+	s.repeat(50*time.Millisecond, func(ctx context.Context) {
+		_, _ = s.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}) // it fails, which is counted
+	})
+	s.fire("PartitionsRunOut", "PartitionsBehind", "ErrorBudgetBurnsFast", "ErrorBudgetBurns")
+	s.exec(`SELECT * FROM video.outbox_maintain(7, interval '7 days')`)
+	s.resolve()
+}
+
+// The database of the catalog is slow under a steady load; later most messages are repetitions.
+func slowCatalogAndDuplicates(s *system) {
+	s.serve("api,publisher,projector")
+	s.quiet()
+	s.repeat(50*time.Millisecond, func(context.Context) { s.create() })
+	s.exec(`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END'`)
+	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON catalog_read.video_projection FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
+	s.fire("ProjectionLag")
+	s.exec(`DROP TRIGGER slow ON catalog_read.video_projection`)
+	s.resolve()
+
+	// Somebody publishes again and again what was published.
+	sent := s.broker.Published()[0]
+	again := func(ctx context.Context) {
+		topic := s.client.Publisher(localbroker.Topic)
+		defer topic.Stop()
+		for range 10 {
+			topic.Publish(ctx, &pubsub.Message{Data: sent.Data, Attributes: sent.Attributes})
+		}
+	}
+	stop := s.repeat(50*time.Millisecond, again)
+	s.fire("DuplicatesMany")
+	stop()
+	s.resolve()
+}
+
+// Two connections for callers of whom each needs one for a twentieth of a second, and a message of somebody else.
+func smallPoolAndQuarantine(s *system) {
+	s.serve("api", "DATABASE_MAX_CONNS=2")
+	s.serve("publisher,projector")
+	s.pace = slowPace
+	s.quiet()
+	s.exec(`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END'`)
+	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON video.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
+	var stops []func()
+	for range 10 {
+		stops = append(stops, s.repeat(0, func(context.Context) { s.create() }))
+	}
+	s.fire("PoolExhausted")
+	for _, stop := range stops {
+		stop()
+	}
+	s.resolve()
+
+	// With a topic's schema the broker would refuse it; somebody else's topic may have none.
+	result := s.client.Publisher(localbroker.Topic).Publish(s.Context(), &pubsub.Message{Data: []byte("not an event")})
+	if _, err := result.Get(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	s.fire("QuarantineNotEmpty")
+	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
+	s.command("quarantine", "delete", id)
+	s.resolve()
+}
+
+// A transaction that nobody ends keeps vacuum away from what was pending. Then a day is there that retention should have
+// dropped.
+func tablesGrow(s *system) {
+	s.serve("api,publisher")
+	s.past = `outbox_table_size_bytes{table="outbox"} 9e6`
+	s.quiet()
+	forgotten, err := s.db.Begin(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	if _, err := forgotten.Exec(s.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM video.videos`); err != nil {
+		s.Fatal(err)
+	}
+	ids := make([]uuid.UUID, 10_000)
+	for i := range ids {
+		ids[i] = uuid.Must(uuid.NewV7())
+	}
+	s.exec(`SELECT video.outbox_append(id, 'video', id::text, 'VideoCreated', 1, 1, '\x00', now(), NULL) FROM unnest($1::uuid[]) id`, ids)
+	s.fire("PendingTableBloated")
+	s.exec(`VACUUM (FULL) video.outbox_pending`) // does not help
+	if size := value[int](s, `SELECT pg_total_relation_size('video.outbox_pending')`); size < 1_000_000 {
+		s.Errorf("size of video.outbox_pending = %d bytes after a vacuum, want it as large as before: a transaction is open", size)
+	}
+	if err := forgotten.Rollback(s.Context()); err != nil {
+		s.Fatal(err)
+	}
+	s.exec(`VACUUM (FULL) video.outbox_pending`)
+	s.resolve()
+
+	s.exec(`CREATE TABLE video.outbox_p20200101 PARTITION OF video.outbox
+		FOR VALUES FROM (video.uuid7_floor('2020-01-01')) TO (video.uuid7_floor('2020-01-02'))`)
+	incompressible := make([]byte, 11e6)
+	_, _ = rand.Read(incompressible) // it never fails
+	s.exec(`INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES (video.uuid7_floor('2020-01-01'), 'video', 'x', 'VideoCreated', 1, 1, $1, '2020-01-01')`, incompressible)
+	s.fire("TableGrows")
+	s.exec(`SELECT * FROM video.outbox_maintain(7, interval '7 days')`)
+	s.resolve()
+}

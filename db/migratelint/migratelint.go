@@ -18,7 +18,7 @@
 //   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in a migration of its own with NO TRANSACTION.
 //   - alter-type: the type of a column does not change; a new column takes over.
 //   - rename: nothing in use is renamed or moved: the build before knows the old name only.
-//   - contract: what is dropped or emptied needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
+//   - contract: what is dropped, emptied or revoked needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
 //   - whole-table: no UPDATE or DELETE without WHERE; a backfill is a command that works in batches.
 //   - opaque: DO does none of these things, where the parser cannot see into it.
 //   - unknown: any other statement that changes a table in use.
@@ -137,7 +137,7 @@ func (l *linter) needsContract(what string) {
 // harmless are the statements that lock no table, or only each other, and take nothing away that a build uses.
 var harmless = []string{
 	"AlterDefaultPrivilegesStmt", "AlterEnumStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
-	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt", "GrantRoleStmt", "GrantStmt", "InsertStmt", "SelectStmt",
+	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt", "GrantRoleStmt", "InsertStmt", "SelectStmt",
 }
 
 func (l *linter) statement() error {
@@ -175,6 +175,15 @@ func (l *linter) statement() error {
 	case "RenameStmt", "AlterObjectSchemaStmt":
 		l.report("rename", "the build before this one knows the old name only: make the new one beside it, and drop the old one later")
 		return nil
+	case "GrantStmt":
+		g, err := read[grant](l.at.node)
+		for _, to := range g.To {
+			if !g.IsGrant && to.Role.Kind != "ROLESPEC_PUBLIC" { // whom nothing of ours relies on
+				l.needsContract("takes a privilege")
+				break
+			}
+		}
+		return err
 	case "UpdateStmt", "DeleteStmt":
 		c, err := read[change](l.at.node)
 		if c.Where == nil && !l.isNew(c.Relation) {
@@ -200,11 +209,13 @@ var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE
 func (l *linter) create() error {
 	if l.at.kind == "CreateTableAsStmt" {
 		c, err := read[createAs](l.at.node)
-		l.made[c.Into.Relation.String()] = true
+		if !c.Maybe {
+			l.made[c.Into.Relation.String()] = true
+		}
 		return err
 	}
 	c, err := read[create](l.at.node)
-	if err != nil {
+	if err != nil || c.Maybe { // it may be there, and in use
 		return err
 	}
 	for _, r := range []relation{c.Relation, c.View, c.Sequence, {Name: c.Schema}} {

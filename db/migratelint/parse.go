@@ -85,6 +85,7 @@ type (
 		Into struct {
 			Relation relation `json:"rel"`
 		} `json:"into"`
+		Maybe bool `json:"if_not_exists"`
 	}
 	create struct { // table, schema, trigger, policy, rule
 		Relation relation `json:"relation"`
@@ -92,6 +93,15 @@ type (
 		View     relation `json:"view"`
 		Sequence relation `json:"sequence"`
 		Schema   string   `json:"schemaname"`
+		Maybe    bool     `json:"if_not_exists"`
+	}
+	grant struct {
+		IsGrant bool `json:"is_grant"`
+		To      []struct {
+			Role struct {
+				Kind string `json:"roletype"`
+			} `json:"RoleSpec"`
+		} `json:"grantees"`
 	}
 )
 

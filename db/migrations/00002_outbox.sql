@@ -254,7 +254,8 @@ BEGIN
 			WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1))
 			ELSE floor_seq END,
 		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
-		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_snapshot_xmax(pg_current_snapshot()) ELSE mark_xid END
+		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
+		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END
 	WHERE lane = the_lane AND lease_token = token;
 	IF NOT FOUND THEN
 		RETURN false;

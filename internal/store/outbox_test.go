@@ -622,6 +622,68 @@ func TestLateCommitIsNotLost(t *testing.T) {
 	}
 }
 
+// A transaction that begins to write while a claim has its lease and not yet its
+// events has a higher id than the claim, and may draw a lower seq than what the
+// claim then answers. The floor waits for it all the same.
+//
+// The moment is short. Here a lock stops the claim where it opens the partitions;
+// it is on the last one, into which nobody writes. Not parallel, because ids are
+// those of the whole server, and the next one of another test would hide it.
+func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest // see above
+	l := newLetters(t, 8)
+	begin := func() pgx.Tx {
+		t.Helper()
+		tx, err := l.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tx.Rollback(context.WithoutCancel(t.Context())) }) //nolint:errcheck // it has ended, or the test has failed
+		return tx
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.append(l.pool, "a1")
+	var last string
+	do(l.pool.QueryRow(t.Context(), "SELECT max(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass").Scan(&last))
+	lock := begin()
+	_, err := lock.Exec(t.Context(), "LOCK TABLE "+last+" IN ACCESS EXCLUSIVE MODE")
+	do(err)
+	early := begin()
+	_, err = early.Exec(t.Context(), "SELECT pg_current_xact_id()")
+	do(err)
+	claims := make(chan event.Claim, 1)
+	go func() {
+		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour)
+		if err != nil {
+			t.Error(err)
+		}
+		claims <- claim
+	}()
+	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass", last) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the claim does not get to the partitions")
+		}
+	}
+	late := begin()
+	l.append(late, "b1")
+	l.append(early, "c1")
+	do(early.Commit(t.Context()))
+	do(lock.Rollback(t.Context()))
+	claim := <-claims
+	if got := l.namesOf(claim); got != "a1 c1" {
+		t.Fatalf("claimed %q, want a1 c1", got)
+	}
+	l.settle(l.settlement(claim, ""))
+	l.append(l.pool, "d1")
+	l.settle(l.settlement(l.claimNames(10, "d1"), ""))
+	do(late.Commit(t.Context()))
+	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
+}
+
 // P-A5, section 3.4 of the publisher's design: many late commits into one lane,
 // while passes follow one another as fast as they can and the floor moves; each
 // event is claimed, in the order of its aggregate.

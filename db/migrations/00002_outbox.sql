@@ -55,6 +55,7 @@ CREATE TABLE video.outbox_lanes (
 	lane smallint PRIMARY KEY,
 	lease_token bigint NOT NULL DEFAULT 0,
 	leased_until timestamptz NOT NULL DEFAULT '-infinity',
+	leased_for interval NOT NULL DEFAULT '0',
 	floor_seq bigint NOT NULL DEFAULT 0,
 	mark_seq bigint NOT NULL DEFAULT 0,
 	mark_xid xid8 NOT NULL DEFAULT '0',
@@ -64,6 +65,7 @@ CREATE TABLE video.outbox_lanes (
 COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim. No index but the key, so every update stays HOT.';
 COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: grows with every claim and every release, and is never used again.';
 COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';
+COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked for: a lease that ends much later is one of a clock that has been set back.';
 COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane at or below it exists or can appear.';
 COMMENT ON COLUMN video.outbox_lanes.mark_seq IS 'The next floor, once every transaction before mark_xid has ended.';
 COMMENT ON COLUMN video.outbox_lanes.mark_ripe IS 'Written by the claim: had they all ended in its own snapshot?';
@@ -111,7 +113,7 @@ END $$;
 
 -- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
 -- any order; nothing when no lane has work. An event is the last one when it is the max_events-th, or when
--- the payloads up to it have max_bytes. By the clock of the database. A row with seq 0 is no event: with an
+-- the payloads up to it have max_bytes, those tried again counted apart. By the clock of the database. A row with seq 0 is no event: with an
 -- aggregate it says that this blocked aggregate has nothing left to retry, without one that the whole claim
 -- was set aside. found is false when the event of a pending row is missing.
 --
@@ -134,6 +136,7 @@ BEGIN
 	-- asynchronously, its token must not be that of the next one.
 	SET lease_token = greatest(l.lease_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
 		leased_until = clock_timestamp() + lease_for,
+		leased_for = lease_for,
 		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
 	WHERE l.lane = (
 		-- LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with
@@ -148,8 +151,8 @@ BEGIN
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		-- A lease that is longer than any was made by a clock that has been set back since.
-		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * lease_for
+		-- The second: the clock has been set back since.
+		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for
 		ORDER BY free.leased_until
 		LIMIT 1
 		FOR UPDATE OF free SKIP LOCKED
@@ -240,7 +243,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
-	failed_types text[], failed_ids text[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
+	failed_types text[], failed_ids text[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
 	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
 ) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
@@ -270,13 +273,14 @@ BEGIN
 	END IF;
 	IF cardinality(failed_ids) > 0 THEN
 		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at)
-		SELECT f.aggregate_type, f.aggregate_id, the_lane, 1,
+		SELECT f.aggregate_type, f.aggregate_id, the_lane, f.attempts,
 			CASE WHEN NOT f.park THEN clock_timestamp() + f.retry_in END, f.error,
 			CASE WHEN f.park THEN clock_timestamp() END
-		FROM unnest(failed_types, failed_ids, failed_errors, failed_retry_in, failed_park)
-			AS f (aggregate_type, aggregate_id, error, retry_in, park)
+		FROM unnest(failed_types, failed_ids, failed_attempts, failed_errors, failed_retry_in, failed_park)
+			AS f (aggregate_type, aggregate_id, attempts, error, retry_in, park)
 		ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-		SET attempts = b.attempts + 1, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at;
+		SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
+		WHERE b.attempts = excluded.attempts - 1; -- else a person has skipped or requeued the event meanwhile
 	END IF;
 	IF cardinality(aside_seqs) > 0 THEN
 		UPDATE video.outbox_pending SET lane = -1 WHERE lane = the_lane AND seq = ANY (aside_seqs);

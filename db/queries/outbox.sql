@@ -13,7 +13,7 @@ FROM video.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interv
 -- name: SettleOutbox :one
 -- Settles a claim: see video.outbox_settle.
 SELECT video.outbox_settle(@lane::smallint, @lease_token::bigint, @done_seqs::bigint[], @retried_seqs::bigint[],
-	@failed_types::text[], @failed_ids::text[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
+	@failed_types::text[], @failed_ids::text[], @failed_attempts::int[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
 	@aside_seqs::bigint[], @recovered_types::text[], @recovered_ids::text[],
 	sqlc.narg('head_seq')::bigint, sqlc.narg('tail_seq')::bigint)::bool AS held;
 

@@ -58,7 +58,9 @@ type Settlement struct {
 // Failure is a refused event, the first of its aggregate.
 type Failure struct {
 	Aggregate
-	Error string
+	// Attempts that were made, with this one.
+	Attempts int
+	Error    string
 	// RetryIn is how long to wait before the next attempt, unless Park, which
 	// waits for a person.
 	RetryIn time.Duration

@@ -93,8 +93,8 @@ type Config struct {
 	// Batch is how many events a pass takes at most; default 2000.
 	Batch int
 	// BatchBytes is how many bytes of payload a pass takes at most, and one
-	// event more; default 8 MiB. Each worker holds that much, and the client of
-	// the broker once more.
+	// event more, and as many again of blocked aggregates that are due; default
+	// 8 MiB. Each worker holds that, and the client of the broker once more.
 	BatchBytes int64
 	// Lease is how long a lane is ours after a claim; default 30 s. After a
 	// crash its events wait that long. Longer than 2 × PublishTimeout.

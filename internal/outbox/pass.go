@@ -21,8 +21,7 @@ type Result struct {
 	// Unknown events stay pending: nobody knows whether the broker has them.
 	Unknown int
 
-	full bool  // the lane may have more
-	err  error // of the first event that the broker left unanswered
+	err error // of the first event that the broker left unanswered
 }
 
 // outage tells whether the broker seems to be away: it was asked, and answered
@@ -45,8 +44,7 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	}
 	// A crash from here on leaves the lane leased: its events wait until
 	// leased_until, then another publisher claims them.
-	full := p.full(claim, batch)
-	if full {
+	if p.full(claim, batch) {
 		p.Nudge() // there is more than one worker's work
 	}
 	failpoint.Hit(failpoint.OutboxClaimed)
@@ -61,7 +59,6 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)
-	result.full = full
 	return result, err
 }
 
@@ -184,7 +181,7 @@ func wait(ctx context.Context, e event.Claimed, receipt Receipt) error {
 // failure decides when a refused event is tried again.
 func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
 	attempts := e.Attempts + 1
-	failure := event.Failure{Aggregate: e.Aggregate(), Error: cause.Error()}
+	failure := event.Failure{Aggregate: e.Aggregate(), Attempts: attempts, Error: cause.Error()}
 	if e.Missing || attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
 	} else {

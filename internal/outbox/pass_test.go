@@ -57,8 +57,8 @@ func TestPassSettles(t *testing.T) {
 		events[seq-1].Missing = true
 		return events
 	}
-	failed := func(id string) []event.Failure {
-		return []event.Failure{{Aggregate: letter(id), Error: "not a letter"}}
+	failed := func(id string, attempts int) []event.Failure {
+		return []event.Failure{{Aggregate: letter(id), Attempts: attempts, Error: "not a letter"}}
 	}
 	tests := []struct {
 		name     string
@@ -77,19 +77,19 @@ func TestPassSettles(t *testing.T) {
 		{
 			name: "P-A6: first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
 			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
-			want:   event.Settlement{Done: []int64{2, 4}, Failed: failed("a"), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
+			want:   event.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "P-E3: refused in the middle", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
-			want:   event.Settlement{Done: []int64{1, 4}, Failed: failed("a"), Aside: []int64{2, 3}, Head: 1, Tail: 4},
+			want:   event.Settlement{Done: []int64{1, 4}, Failed: failed("a", 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused, then acknowledged all the same", events: claimed("a1 a2"),
 			answers: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
-			want:   event.Settlement{Failed: failed("a"), Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want:   event.Settlement{Failed: failed("a", 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
 			result: outbox.Result{Refused: 1},
 		},
 		{
@@ -108,14 +108,14 @@ func TestPassSettles(t *testing.T) {
 			name: "missing is parked at once, nothing behind it is sent", events: missing(claimed("a1 a2 a3 b1"), 2), wantSent: "a1 b1",
 			want: event.Settlement{
 				Done: []int64{1, 4}, Aside: []int64{2, 3}, Head: 1, Tail: 4,
-				Failed: []event.Failure{{Aggregate: letter("a"), Error: "the event is missing in the outbox", Park: true}},
+				Failed: []event.Failure{{Aggregate: letter("a"), Attempts: 1, Error: "the event is missing in the outbox", Park: true}},
 			},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "retried head missing", events: missing(retry(claimed("a1"), 1, 1), 1),
 			want: event.Settlement{
-				Failed: []event.Failure{{Aggregate: letter("a"), Error: "the event is missing in the outbox", Park: true}},
+				Failed: []event.Failure{{Aggregate: letter("a"), Attempts: 2, Error: "the event is missing in the outbox", Park: true}},
 			},
 			result: outbox.Result{Refused: 1},
 		},
@@ -126,7 +126,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "retried head refused", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{2}, Failed: failed("a"), Head: 2, Tail: 2},
+			want:   event.Settlement{Done: []int64{2}, Failed: failed("a", 4), Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{

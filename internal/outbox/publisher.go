@@ -195,16 +195,9 @@ func (p *Publisher) again(result Result, nudged, others bool, took time.Duration
 		return p.busy.Load() == 0 && p.missed.Swap(false)
 	case !result.Claimed:
 		return false
-	case !nudged, result.full, p.missed.Swap(false):
-		return true
-	case took > minPause: // more has come, and its nudges may be lost while every worker is busy
-		return true
-	}
-	select {
-	case <-p.wake:
-		return true
 	default:
-		return false
+		// A long pass: more has come, and its nudges may be lost while every worker is busy.
+		return !nudged || p.missed.Swap(false) || took > minPause
 	}
 }
 
@@ -244,8 +237,10 @@ func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop)
 				p.pause = minPause
 				return true
 			case <-p.worked:
-				p.pause = minPause
-				timer.Reset(p.pause)
+				if p.pause > minPause { // else it ends as soon, and must not be put off again and again
+					p.pause = minPause
+					timer.Reset(p.pause)
+				}
 			case <-timer.C:
 				p.pause = min(2*p.pause, p.cfg.PollInterval)
 				return false

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -286,6 +287,112 @@ func TestNudgeAboutALeasedLane(t *testing.T) {
 			if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != publishing {
 				t.Errorf("sent %q, the last one after %s, want a1, and a2 after %s", sent, last.Sub(start), publishing)
 			}
+		}
+	})
+}
+
+// The worker that finds nothing looks again itself when, by the time it knows,
+// nobody is in a pass any longer who could.
+func TestNudgeAboutALaneReleasedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const publishing = 3 * time.Millisecond
+		store := slowEmpty{memory: newMemory(8), by: 4 * time.Millisecond}
+		topic := &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
+		defer run(t, publisher)()
+		time.Sleep(10 * time.Hour)
+		start := time.Now()
+		store.add(0, "a1")
+		publisher.Nudge()
+		time.Sleep(time.Millisecond)
+		store.add(0, "a2")
+		publisher.Nudge()
+		time.Sleep(time.Hour)
+		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != 5*time.Millisecond {
+			t.Errorf("sent %q, the last one after %s, want a1, and a2 after 5ms", sent, last.Sub(start))
+		}
+	})
+}
+
+// slowEmpty takes a while to say that there is nothing.
+type slowEmpty struct {
+	*memory
+	by time.Duration
+}
+
+func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration) (event.Claim, error) {
+	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease)
+	if claim.Token == 0 {
+		time.Sleep(s.by)
+	}
+	return claim, err
+}
+
+// Called by the clock a worker goes on until there is nothing in any lane, and
+// so it does after a pass that took long; called by a nudge it does not.
+func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name       string
+		nudge      bool
+		publishing time.Duration
+		want       time.Duration // until the last of eight lanes is sent, each in its turn
+	}{
+		{"called by the clock", false, 0, 0},
+		{"nudged, and the broker is slow", true, 10 * time.Millisecond, 70 * time.Millisecond},
+		{"nudged", true, 0, 5 * time.Millisecond}, // the first pause of the sentry
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(test.publishing, nil) }}
+				publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
+				defer run(t, publisher)()
+				time.Sleep(10 * time.Hour)
+				for lane := range 8 {
+					store.add(lane, "a1")
+				}
+				if test.nudge {
+					publisher.Nudge()
+				}
+				time.Sleep(2 * time.Hour)
+				topic.mu.Lock()
+				defer topic.mu.Unlock()
+				if len(topic.at) != 8 {
+					t.Fatalf("%d events were sent, want 8", len(topic.at))
+				}
+				if got := topic.at[7].Sub(topic.at[0]); got != test.want {
+					t.Errorf("the last lane was sent %s after the first, want %s", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// Workers that are at work all the time do not put off the look at what nobody
+// was nudged about.
+func TestSentryLooksThoughOthersWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, topic := newMemory(8), &recorder{}
+		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
+		defer run(t, publisher)()
+		time.Sleep(10 * time.Hour)
+		store.add(0, "a1")
+		publisher.Nudge()
+		time.Sleep(time.Millisecond)
+		added := time.Now()
+		store.add(0, "z1") // of another process, in the lane that was served last
+		for i := range 20 {
+			store.add(1+i%7, "b"+strconv.Itoa(i+1))
+			publisher.Nudge()
+			time.Sleep(4 * time.Millisecond)
+		}
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(added) > 6*time.Millisecond {
+			t.Errorf("z1 was number %d of what was sent, want it within 6ms of %s: %v at %v", i, added, topic.sent, topic.at)
 		}
 	})
 }

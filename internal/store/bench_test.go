@@ -96,9 +96,9 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(withRate/n, "tx/s")
 	b.ReportMetric(withRate/withoutRate, "x-without-outbox")
-	b.ReportMetric(withRate/pgbenchRate, "x-pgbench-same-cpus")
+	b.ReportMetric(withRate/pgbenchRate, "x-pgbench")
 	b.ReportMetric(withApart/n, "tx/s-apart")
-	b.ReportMetric(withApart/pgbenchApart, "x-pgbench")
+	b.ReportMetric(withApart/pgbenchApart, "x-pgbench-apart")
 }
 
 // rate answers how often do ran a second.

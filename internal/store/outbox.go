@@ -54,13 +54,14 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		Lane: settlement.Lane, LeaseToken: settlement.Token,
 		// Empty, not NULL: see video.outbox_settle.
 		DoneSeqs: notNil(settlement.Done), RetriedSeqs: notNil(settlement.Retried), AsideSeqs: notNil(settlement.Aside),
-		FailedTypes: []string{}, FailedIds: []string{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
+		FailedTypes: []string{}, FailedIds: []string{}, FailedAttempts: []int32{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
 		RecoveredTypes: []string{}, RecoveredIds: []string{},
 		HeadSeq: optional(settlement.Head), TailSeq: optional(settlement.Tail),
 	}
 	for _, failure := range settlement.Failed {
 		params.FailedTypes = append(params.FailedTypes, failure.Type)
 		params.FailedIds = append(params.FailedIds, failure.ID)
+		params.FailedAttempts = append(params.FailedAttempts, limit(failure.Attempts))
 		params.FailedErrors = append(params.FailedErrors, failure.Error)
 		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
 		params.FailedPark = append(params.FailedPark, failure.Park)

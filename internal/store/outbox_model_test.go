@@ -270,7 +270,7 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch int) bool {
 	}
 	m.passes[publisher] = &modelPass{
 		number: m.last, claim: claim, recovered: recovered,
-		fates: make(map[string]fate), failed: make(map[string]bool), stopped: make(map[string]fate),
+		fates: make(map[string]fate), failed: make(map[string]modelFailure), stopped: make(map[string]fate),
 	}
 	return true
 }
@@ -324,7 +324,7 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	}
 	switch {
 	case answer == refused:
-		p.failed[aggregate] = rapid.Bool().Draw(t, "park")
+		p.failed[aggregate] = modelFailure{attempts: e.Attempts + 1, park: rapid.Bool().Draw(t, "park")}
 		p.stopped[aggregate] = answer
 	case answer != acknowledged:
 		p.stopped[aggregate] = answer
@@ -381,7 +381,9 @@ func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
-		s.Failed = append(s.Failed, event.Failure{Aggregate: m.letter(aggregate), Error: "refused", RetryIn: hour, Park: p.failed[aggregate]})
+		s.Failed = append(s.Failed, event.Failure{
+			Aggregate: m.letter(aggregate), Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
+		})
 	}
 	for _, aggregate := range p.recovered {
 		s.Recovered = append(s.Recovered, m.letter(aggregate))

@@ -87,7 +87,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 						aside++
 					case i < passes/2 && j%50 == 0:
 						refused[e.Aggregate()] = true
-						settlement.Failed = append(settlement.Failed, event.Failure{Aggregate: e.Aggregate(), Error: "refused", RetryIn: time.Millisecond})
+						settlement.Failed = append(settlement.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: time.Millisecond})
 						settlement.Aside = append(settlement.Aside, e.Seq)
 						aside++
 					default:

@@ -123,12 +123,13 @@ func (m *outboxModel) settle(p *modelPass) bool {
 			m.pending[i].aside = true
 		}
 	}
-	for aggregate, park := range p.failed {
+	for aggregate, failure := range p.failed {
 		if m.blocked[aggregate] == nil {
 			m.blocked[aggregate] = &modelBlock{}
 		}
-		m.blocked[aggregate].attempts++
-		m.blocked[aggregate].parked, m.blocked[aggregate].due = park, 0
+		if block := m.blocked[aggregate]; block.attempts == failure.attempts-1 { // else a person was there meanwhile
+			block.attempts, block.parked, block.due = failure.attempts, failure.park, 0
+		}
 	}
 	for _, aggregate := range p.recovered {
 		delete(m.blocked, aggregate)
@@ -170,13 +171,18 @@ const (
 	behindRefused             // not sent, because the one before was refused
 )
 
+type modelFailure struct {
+	attempts int  // with this one
+	park     bool // it was the last
+}
+
 // modelPass is what a publisher has in hand between claim and settlement.
 type modelPass struct {
 	number    int
 	claim     event.Claim
-	sent      int             // how many of the claimed events have a fate
-	fates     map[string]fate // by event
-	failed    map[string]bool // aggregates with a refused event, and whether it is to be parked
+	sent      int                     // how many of the claimed events have a fate
+	fates     map[string]fate         // by event
+	failed    map[string]modelFailure // aggregates with a refused event
 	recovered []string
 	stopped   map[string]fate // aggregates of which nothing more is sent, and why
 }

@@ -154,7 +154,7 @@ func (l *letters) settlement(claim event.Claim, refused string) event.Settlement
 			s.Aside = append(s.Aside, e.Seq)
 		case slices.Contains(strings.Fields(refused), l.nameOf(e)):
 			stopped[e.Aggregate()] = true
-			s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Error: "refused", RetryIn: hour})
+			s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			if !e.Retry {
 				s.Aside = append(s.Aside, e.Seq)
 			}
@@ -397,7 +397,7 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	recovered, seqs := []string{l.ids["b"]}, []int64{late.Events[0].Seq}
-	if _, err := settling.Exec(t.Context(), "SELECT video.outbox_settle($1, $2, $3, $4, '{}', '{}', '{}', '{}', '{}', '{}', '{letter}', $5, $6, $6)",
+	if _, err := settling.Exec(t.Context(), "SELECT video.outbox_settle($1, $2, $3, $4, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{letter}', $5, $6, $6)",
 		late.Lane, late.Token, []int64{late.Events[1].Seq}, seqs, recovered, late.Events[1].Seq); err != nil {
 		t.Fatal(err)
 	}
@@ -471,23 +471,53 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// A clock that was set back leaves no lane leased until it is where it was.
+// A clock that was set back leaves no lane leased until it is where it was. A
+// lease that is merely longer than those of others is a lease.
 func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	l.append(l.pool, "a1")
-	lost := l.claim(10, 3*time.Minute)
-	for _, test := range []struct {
-		lease time.Duration
-		want  string
-	}{{2 * time.Minute, ""}, {time.Minute, "a1"}} { // three minutes are no lease of somebody who leases for one
-		claim := l.claim(10, test.lease)
-		if got := l.namesOf(claim); got != test.want {
-			t.Errorf("claim for %s beside a lease of 3m = %q, want %q", test.lease, got, test.want)
-		}
+	held := l.claim(10, 3*time.Minute)
+	if got := l.namesOf(l.claim(10, time.Second)); got != "" {
+		t.Errorf("claim for 1s beside a lease of 3m = %q, want nothing", got)
 	}
-	if held, err := l.SettleClaim(t.Context(), l.settlement(lost, "")); held || err != nil {
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video.outbox_lanes SET leased_until = leased_until + interval '1 hour' WHERE lane = 3"); err != nil {
+		t.Fatal(err)
+	}
+	next := l.claimNames(10, "a1")
+	if held, err := l.SettleClaim(t.Context(), l.settlement(held, "")); held || err != nil {
 		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
+	}
+	l.settle(l.settlement(next, ""))
+}
+
+// What a person decides about a blocked aggregate while its event is with the
+// broker for the last time, is not undone by the broker's answer.
+func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		do   func(l *letters, head uuid.UUID) error
+		want string
+	}{
+		{"skip", func(l *letters, head uuid.UUID) error { return l.SkipEvent(l.t.Context(), l.letter("a"), head) }, "a2/0"},
+		{"requeue", func(l *letters, _ uuid.UUID) error { return l.RequeueEvent(l.t.Context(), l.letter("a")) }, "a1/0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 1)
+			l.append(l.pool, "a1 a2")
+			l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
+			l.due("a")
+			last := l.claimNames(10, "a1/1")
+			if err := test.do(l, last.Events[0].ID); err != nil {
+				t.Fatal(err)
+			}
+			settlement := l.settlement(last, "a1")
+			settlement.Failed[0].Park = true
+			l.settle(settlement)
+			l.claimNames(10, test.want)
+		})
 	}
 }
 

@@ -90,6 +90,8 @@ type VideoOutboxLane struct {
 	LeaseToken int64
 	// A release writes the present, so the lane served longest ago goes first.
 	LeasedUntil time.Time
+	// What the last claim asked for: a lease that ends much later is one of a clock that has been set back.
+	LeasedFor time.Duration
 	// No pending row of this lane at or below it exists or can appear.
 	FloorSeq int64
 	// The next floor, once every transaction before mark_xid has ended.

@@ -272,9 +272,9 @@ func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggre
 
 const settleOutbox = `-- name: SettleOutbox :one
 SELECT video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
-	$5::text[], $6::text[], $7::text[], $8::interval[], $9::bool[],
-	$10::bigint[], $11::text[], $12::text[],
-	$13::bigint, $14::bigint)::bool AS held
+	$5::text[], $6::text[], $7::int[], $8::text[], $9::interval[], $10::bool[],
+	$11::bigint[], $12::text[], $13::text[],
+	$14::bigint, $15::bigint)::bool AS held
 `
 
 type SettleOutboxParams struct {
@@ -284,6 +284,7 @@ type SettleOutboxParams struct {
 	RetriedSeqs    []int64
 	FailedTypes    []string
 	FailedIds      []string
+	FailedAttempts []int32
 	FailedErrors   []string
 	FailedRetryIn  []time.Duration
 	FailedPark     []bool
@@ -303,6 +304,7 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 		arg.RetriedSeqs,
 		arg.FailedTypes,
 		arg.FailedIds,
+		arg.FailedAttempts,
 		arg.FailedErrors,
 		arg.FailedRetryIn,
 		arg.FailedPark,

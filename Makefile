@@ -21,8 +21,8 @@ test: ## Run the tests. They start what they need.
 	go test ./...
 
 .PHONY: test-pooler
-test-pooler: ## Run the tests that use PostgreSQL once more, through PgBouncer in transaction mode.
-	STORETEST_POOLER=1 go test -shuffle=on ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server
+test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
+	STORETEST_POOLER=1 go test -shuffle=on ./db ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
 .PHONY: check
 check: drift lint breaking verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.

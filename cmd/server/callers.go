@@ -46,6 +46,10 @@ func (c config) checkCallers() []error {
 		wrong("ENVIRONMENT must be production or development")
 	}
 	switch c.Auth {
+	case "": // as good as off for the other roles, which serve nothing to protect
+		if c.has(roleAPI) {
+			wrong("AUTH is required by the role api: iam if Cloud Run's IAM checks callers, oidc for this process to check them, or off for nobody to, which production does not allow")
+		}
 	case authOff:
 		if c.Environment != development && c.has(roleAPI) {
 			wrong("AUTH must not be off in production: set it to iam if Cloud Run's IAM checks callers, or to oidc for this process to check them")
@@ -103,7 +107,7 @@ func (c config) policy() (*auth.Policy, error) {
 // callers makes what answers whether calls may go on, and, if this process checks
 // tokens, what must Run for it. Both are nil when nobody checks.
 func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
-	if c.Auth == authOff {
+	if c.Auth == authOff || c.Auth == "" {
 		return nil, nil, nil
 	}
 	cfg := auth.GateConfig{Proxies: c.TrustedProxies, Log: log}

@@ -217,20 +217,24 @@ func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 		environ []string
 		want    []string
 	}{
-		"development":               {nil, nil},
-		"off on Cloud Run":          {[]string{"K_SERVICE=videos"}, []string{"AUTH must not be off in production"}},
-		"off in production":         {[]string{"ENVIRONMENT=production"}, []string{"AUTH must not be off in production"}},
-		"a worker in production":    {[]string{"ENVIRONMENT=production", "ROLES=publisher,projector"}, nil},
-		"development on Cloud Run":  {[]string{"K_SERVICE=videos", "ENVIRONMENT=development"}, nil},
-		"IAM":                       {[]string{"K_SERVICE=videos", "AUTH=iam"}, nil},
-		"OIDC":                      {[]string{"K_SERVICE=videos", "AUTH=oidc", "AUTH_AUDIENCE=https://a,https://b", "AUTH_POLICY_FILE=" + policy}, nil},
-		"OIDC with nothing":         {[]string{"AUTH=oidc"}, []string{"AUTH_AUDIENCE is required", "AUTH_POLICY_FILE is required"}},
-		"OIDC with everything bad":  {[]string{"AUTH=oidc", "AUTH_ISSUER=http://accounts.google.com", "AUTH_AUDIENCE=a,,b", "AUTH_POLICY_FILE=" + bad, "AUTH_LEEWAY=-1s"}, []string{"AUTH_ISSUER must begin with https://", "AUTH_AUDIENCE is required", "AUTH_POLICY_FILE: rules[0] names nobody", "AUTH_POLICY_FILE: rules[0].methods[0]", "AUTH_LEEWAY must be more than 0"}},
-		"no such policy":            {[]string{"AUTH=oidc", "AUTH_AUDIENCE=a", "AUTH_POLICY_FILE=/nowhere"}, []string{"AUTH_POLICY_FILE: open /nowhere"}},
-		"a policy for nobody":       {[]string{"AUTH=iam", "AUTH_POLICY_FILE=" + policy}, []string{"AUTH_POLICY_FILE has no effect"}},
-		"unknown words":             {[]string{"AUTH=none", "ENVIRONMENT=prod"}, []string{"AUTH must be off, iam or oidc", "ENVIRONMENT must be production or development"}},
-		"limits":                    {[]string{"SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2", "SERVER_CALL_TIMEOUT=10s", "SERVER_MAX_CALLS=0", "SERVER_STREAM_LIFETIME=0s"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES", "SERVER_MAX_WAIT (10s) must be less than SERVER_CALL_TIMEOUT (10s)", "SERVER_MAX_CALLS", "SERVER_STREAM_LIFETIME"}},
-		"any number, and no limits": {[]string{"AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
+		"nobody says who checks":     {nil, []string{"AUTH is required by the role api: iam if Cloud Run's IAM checks callers, oidc for this process to check them, or off"}},
+		"nothing said in words":      {[]string{"AUTH="}, []string{"AUTH is required by the role api"}},
+		"nothing said on Cloud Run":  {[]string{"K_SERVICE=videos"}, []string{"AUTH is required by the role api"}},
+		"a worker that says nothing": {[]string{"ROLES=publisher,projector"}, nil},
+		"development":                {[]string{"AUTH=off"}, nil},
+		"off on Cloud Run":           {[]string{"K_SERVICE=videos", "AUTH=off"}, []string{"AUTH must not be off in production"}},
+		"off in production":          {[]string{"ENVIRONMENT=production", "AUTH=off"}, []string{"AUTH must not be off in production"}},
+		"a worker in production":     {[]string{"ENVIRONMENT=production", "ROLES=publisher,projector"}, nil},
+		"development on Cloud Run":   {[]string{"K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=off"}, nil},
+		"IAM":                        {[]string{"K_SERVICE=videos", "AUTH=iam"}, nil},
+		"OIDC":                       {[]string{"K_SERVICE=videos", "AUTH=oidc", "AUTH_AUDIENCE=https://a,https://b", "AUTH_POLICY_FILE=" + policy}, nil},
+		"OIDC with nothing":          {[]string{"AUTH=oidc"}, []string{"AUTH_AUDIENCE is required", "AUTH_POLICY_FILE is required"}},
+		"OIDC with everything bad":   {[]string{"AUTH=oidc", "AUTH_ISSUER=http://accounts.google.com", "AUTH_AUDIENCE=a,,b", "AUTH_POLICY_FILE=" + bad, "AUTH_LEEWAY=-1s"}, []string{"AUTH_ISSUER must begin with https://", "AUTH_AUDIENCE is required", "AUTH_POLICY_FILE: rules[0] names nobody", "AUTH_POLICY_FILE: rules[0].methods[0]", "AUTH_LEEWAY must be more than 0"}},
+		"no such policy":             {[]string{"AUTH=oidc", "AUTH_AUDIENCE=a", "AUTH_POLICY_FILE=/nowhere"}, []string{"AUTH_POLICY_FILE: open /nowhere"}},
+		"a policy for nobody":        {[]string{"AUTH=iam", "AUTH_POLICY_FILE=" + policy}, []string{"AUTH_POLICY_FILE has no effect"}},
+		"unknown words":              {[]string{"AUTH=none", "ENVIRONMENT=prod"}, []string{"AUTH must be off, iam or oidc", "ENVIRONMENT must be production or development"}},
+		"limits":                     {[]string{"AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2", "SERVER_CALL_TIMEOUT=10s", "SERVER_MAX_CALLS=0", "SERVER_STREAM_LIFETIME=0s"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES", "SERVER_MAX_WAIT (10s) must be less than SERVER_CALL_TIMEOUT (10s)", "SERVER_MAX_CALLS", "SERVER_STREAM_LIFETIME"}},
+		"any number, and no limits":  {[]string{"AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
 	} {
 		_, err := readConfig("serve", append(good, tt.environ...))
 		if len(tt.want) == 0 {

@@ -38,7 +38,7 @@ type config struct {
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
 	Environment string        `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, which sets K_SERVICE, else development"`
-	Auth        string        `env:"AUTH" envDefault:"off" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production)"`
+	Auth        string        `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production); required by the role api"`
 	Issuer      string        `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
 	Audiences   []string      `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
 	PolicyFile  string        `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
@@ -59,11 +59,11 @@ type config struct {
 	MaxWait    time.Duration `env:"SERVER_MAX_WAIT" envDefault:"10s" help:"how long GetCatalogEntry waits for min_version at most"`
 	MaxStreams int           `env:"SERVER_MAX_STREAMS" envDefault:"250" help:"concurrent requests per HTTP/2 connection; at least the concurrency of Cloud Run"`
 
-	CallTimeout     time.Duration `env:"SERVER_CALL_TIMEOUT" envDefault:"30s" help:"how long a call may take, whatever deadline its caller sets; more than SERVER_MAX_WAIT"`
+	CallTimeout     time.Duration `env:"SERVER_CALL_TIMEOUT" envDefault:"30s" help:"how long a call may take, whatever deadline its caller sets, or none; more than SERVER_MAX_WAIT"`
 	StreamLifetime  time.Duration `env:"SERVER_STREAM_LIFETIME" envDefault:"30m" help:"how long a stream may last before its client has to call again, and is looked at again"`
 	MaxRequestBytes int           `env:"SERVER_MAX_REQUEST_BYTES" envDefault:"262144" help:"size of the largest request"`
 	MaxCalls        int           `env:"SERVER_MAX_CALLS" envDefault:"1000" help:"calls at a time, and half as many streams; more are refused"`
-	MaxConnections  int           `env:"SERVER_MAX_CONNECTIONS" envDefault:"20000" help:"connections at a time; more wait"`
+	MaxConnections  int           `env:"SERVER_MAX_CONNECTIONS" envDefault:"10000" help:"connections at a time, up to 24 KiB each; more wait"`
 	CallerRate      int           `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	CallerBurst     int           `env:"SERVER_CALLER_BURST" envDefault:"200" help:"calls at once per caller"`
 	Callers         int           `env:"SERVER_CALLERS" envDefault:"10000" help:"callers whose rate is remembered"`

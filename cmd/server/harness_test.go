@@ -79,7 +79,7 @@ func newStack(t testing.TB) *stack {
 
 func (s *stack) environ(extra ...string) []string {
 	return append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "DATABASE_URL=" + s.url,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
 		"MIGRATE_DATABASE_URL=" + s.migrateURL,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)

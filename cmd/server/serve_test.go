@@ -320,27 +320,27 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		environ []string
 		want    []string
 	}{
-		{"nothing set", nil, []string{"DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
+		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
 		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_LEASE=long", "LOG_LEVEL=LOUD"}, []string{
-			"PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+			"AUTH is required", "PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
 		}},
-		{"ranges", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+		{"ranges", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
 			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"relations", []string{
-			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=9s", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=9s", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
 		}, []string{
 			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "it must be less than 10s",
 			"DATABASE_MAX_CONNS (3) must be at least 10", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
 		}},
 		{"telemetry", []string{
-			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
 			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5", "TELEMETRY_METRICS_INTERVAL=0s",
 		}, []string{
 			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
 			"TELEMETRY_TRACE_RATIO must be between 0 and 1", "TELEMETRY_METRICS_INTERVAL must be more than 0",
 		}},
-		{"no number", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
+		{"no number", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -372,7 +372,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 		"quarantine": {"DATABASE_URL=x"},
 		"rebuild":    {"DATABASE_URL=x"},
 		"drain":      {"DATABASE_URL=x", "PUBSUB_PROJECT=p"},
-		"serve":      {"DATABASE_URL=x", "ROLES=api"},
+		"serve":      {"DATABASE_URL=x", "ROLES=api", "AUTH=off"},
 	} {
 		if _, err := readConfig(command, environ); err != nil {
 			t.Errorf("readConfig(%s) = %v, want nil", command, err)

@@ -6,14 +6,17 @@ import "slices"
 // notice. Of the dozens there are, those that somebody has needed and looked up.
 // https://www.postgresql.org/docs/current/sql-altertable.html
 var brief = []string{
-	"AT_ColumnDefault", "AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions", "AT_ChangeOwner",
-	"AT_ReplicaIdentity", "AT_EnableRowSecurity", "AT_DisableRowSecurity", "AT_ForceRowSecurity", "AT_NoForceRowSecurity", "AT_EnableTrig", "AT_DisableTrig",
+	"AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions",
+	"AT_ReplicaIdentity", "AT_DisableRowSecurity", "AT_NoForceRowSecurity", "AT_EnableTrig",
 }
 
 func (l *linter) alter() error {
 	a, err := read[alterTable](l.at.node)
-	if err != nil || l.isNew(a.Relation) {
+	if err != nil {
 		return err
+	}
+	if l.isNew(a.Relation) {
+		return l.alterNew(a)
 	}
 	l.locks(a.Relation.String())
 	for _, command := range a.Commands {
@@ -22,6 +25,60 @@ func (l *linter) alter() error {
 		}
 	}
 	return nil
+}
+
+// alterNew looks for other tables that a change of a new one locks.
+func (l *linter) alterNew(a alterTable) error {
+	for _, command := range a.Commands {
+		for kind, node := range command.Command.Definition { // one
+			switch kind {
+			case "Constraint":
+				added, err := read[constraint](node)
+				if err != nil {
+					return err
+				}
+				l.references(added)
+			case "ColumnDef":
+				added, err := read[column](node)
+				if err != nil {
+					return err
+				}
+				l.columnReferences(added)
+			case "PartitionCmd":
+				part, err := read[partition](node)
+				if err != nil {
+					return err
+				}
+				if !l.isNew(part.Name) {
+					l.report("unknown", "%s is in use: see what %s locks, then add it to migratelint", part.Name, command.Command.Subtype)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// references reports a foreign key to a table in use, whose writers wait for it.
+func (l *linter) references(c constraint) {
+	if c.Kind == "CONSTR_FOREIGN" && !l.isNew(c.References) {
+		l.locks(c.References.String())
+	}
+}
+
+func (l *linter) columnReferences(c column) {
+	for _, wrapped := range c.Constraints {
+		l.references(wrapped.Constraint)
+	}
+}
+
+// reasons are the subcommands of ALTER TABLE that take something from the build before.
+var reasons = map[string]string{
+	"AT_EnableRowSecurity": "hides all rows that no policy shows",
+	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",
+	"AT_ChangeOwner":       "takes from the owner before what an owner may do",
+	"AT_DisableTrig":       "stops a trigger",
+	"AT_DisableTrigAll":    "stops all triggers",
+	"AT_DisableTrigUser":   "stops all triggers",
 }
 
 func (l *linter) alterCommand(table relation, c alterCommand) error {
@@ -58,8 +115,17 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 	case "AT_DropColumn":
 		l.needsContract("drops the column " + c.Name)
 	case "AT_DropConstraint":
+		delete(l.checks, table.String()+"."+c.Name)
 		l.needsContract("drops the constraint " + c.Name)
+	case "AT_ColumnDefault":
+		if c.Definition == nil {
+			l.needsContract("drops the default of " + c.Name)
+		}
 	default:
+		if what, ok := reasons[c.Subtype]; ok {
+			l.needsContract(what)
+			return nil
+		}
 		if !slices.Contains(brief, c.Subtype) {
 			l.report("unknown", "%s is not known to be brief: see what it locks, then add it to migratelint", c.Subtype)
 		}

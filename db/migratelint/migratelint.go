@@ -8,8 +8,9 @@
 // The rules, by the name that a finding has:
 //
 //   - lock-timeout: a statement that locks a table in use needs SET LOCAL lock_timeout before it (SET, in a migration
-//     without transaction). Who waits for a lock makes everybody behind it wait too. Not for CONCURRENTLY, which lets
-//     them pass, and which a limit would leave with an invalid index.
+//     without transaction), of 10 s at most and in whole s or ms. So does a new table that refers to one in use, is a
+//     partition of it or inherits from it. Who waits for a lock makes everybody behind it wait too. Not for CONCURRENTLY,
+//     which lets them pass, and which a limit would leave with an invalid index.
 //   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and brings no
 //     key, check or reference with it: else the table is read or rewritten under an exclusive lock, or inserts of the
 //     build before fail.
@@ -17,20 +18,32 @@
 //   - validate: a constraint on a table in use is added NOT VALID, and validated by a later migration.
 //   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in a migration of its own with NO TRANSACTION.
 //   - alter-type: the type of a column does not change; a new column takes over.
-//   - rename: nothing in use is renamed or moved: the build before knows the old name only.
-//   - contract: what is dropped, emptied or revoked needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
-//   - whole-table: no UPDATE or DELETE without WHERE; a backfill is a command that works in batches.
+//   - rename: nothing in use is renamed or moved, nor a value of an enum: the build before knows the old name only.
+//   - contract: what is dropped (defaults too), emptied, revoked, switched off (triggers), given to another owner or
+//     closed by row security needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
+//   - whole-table: no UPDATE or DELETE without WHERE, or where a constant is, also in WITH; a backfill is a command that
+//     works in batches.
 //   - opaque: DO does none of these things, where the parser cannot see into it.
 //   - unknown: any other statement that changes a table in use.
 //
-// It does not know how large a table is, nor what a function that a migration calls does.
+// It does not know how large a table is, nor what a function that a migration calls does. Not seen, so for the review:
+//
+//   - a WHERE that is true of all rows and not a constant; an INSERT that reads a whole table;
+//   - CREATE OR REPLACE of a view, a function, a trigger or a rule that does something else than before;
+//   - a trigger, a policy or a rule that is new and refuses what the build before does;
+//   - ALTER ROLE, such as NOLOGIN, and ALTER DEFAULT PRIVILEGES; what is taken from PUBLIC;
+//   - set_config('lock_timeout', …), which does not count;
+//   - inside DO, what takes privileges, or text that is put together there.
 package migratelint
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // File is a migration.
@@ -78,7 +91,7 @@ type linter struct {
 	inTransaction bool
 	statements    int
 	made          map[string]bool // tables and schemas it has made
-	lockTimeout   bool            // whether it has set one
+	lockTimeout   bool            // whether one holds, see set
 	at            statement
 }
 
@@ -122,7 +135,7 @@ func (l *linter) locks(what string) {
 	if l.inTransaction {
 		set = "SET LOCAL"
 	}
-	l.report("lock-timeout", "%s is in use: put %s lock_timeout = '2s' before this statement", what, set)
+	l.report("lock-timeout", "%s is in use: put %s lock_timeout = '2s', or up to 10s, before this statement", what, set)
 }
 
 // contract matches the comment that says why something can go.
@@ -136,15 +149,15 @@ func (l *linter) needsContract(what string) {
 
 // harmless are the statements that lock no table, or only each other, and take nothing away that a build uses.
 var harmless = []string{
-	"AlterDefaultPrivilegesStmt", "AlterEnumStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
-	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt", "GrantRoleStmt", "InsertStmt", "SelectStmt",
+	"AlterDefaultPrivilegesStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
+	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt",
 }
 
 func (l *linter) statement() error {
 	switch l.at.kind {
 	case "VariableSetStmt":
 		s, err := read[set](l.at.node)
-		l.lockTimeout = l.lockTimeout || s.Name == "lock_timeout" && s.Kind == "VAR_SET_VALUE"
+		l.set(s)
 		return err
 	case "CreateStmt", "CreateSchemaStmt", "CreateSeqStmt", "ViewStmt", "CreateTableAsStmt":
 		return l.create()
@@ -184,12 +197,20 @@ func (l *linter) statement() error {
 			}
 		}
 		return err
-	case "UpdateStmt", "DeleteStmt":
-		c, err := read[change](l.at.node)
-		if c.Where == nil && !l.isNew(c.Relation) {
-			l.report("whole-table", "it locks every row of %s: backfill in batches, in a command", c.Relation)
+	case "GrantRoleStmt":
+		g, err := read[grant](l.at.node)
+		if !g.IsGrant {
+			l.needsContract("takes a role from its members")
 		}
 		return err
+	case "AlterEnumStmt":
+		e, err := read[enum](l.at.node)
+		if e.Renames != "" {
+			l.report("rename", "the build before this one writes and reads %q: add the new value beside it", e.Renames)
+		}
+		return err
+	case "UpdateStmt", "DeleteStmt", "InsertStmt", "SelectStmt":
+		return l.wholeTable()
 	case "DoStmt":
 		if found := dangerous.FindString(l.at.text[comments(l.at.text):]); found != "" {
 			l.report("opaque", "%q inside DO cannot be checked: write it as a statement", found)
@@ -202,26 +223,108 @@ func (l *linter) statement() error {
 	return nil
 }
 
+// set follows how long statements wait for a lock.
+func (l *linter) set(s set) {
+	switch {
+	case s.Kind == "VAR_RESET_ALL":
+	case s.Name != "lock_timeout":
+		return
+	case s.Local && !l.inTransaction: // which has no effect
+		return
+	}
+	wait := lockTimeout(s)
+	l.lockTimeout = 0 < wait && wait <= longestWait
+}
+
+// longestWait is the longest that everybody may have to wait behind a statement that waits for its lock.
+const longestWait = 10 * time.Second
+
+// duration matches a setting of time that may be within longestWait; without a unit it is in milliseconds.
+// https://www.postgresql.org/docs/current/config-setting.html#CONFIG-SETTING-NAMES-VALUES
+var duration = regexp.MustCompile(`^\s*([0-9]{1,6})\s*(ms|s|)\s*$`)
+
+// lockTimeout is the time that a setting says; 0, which is for ever, if it says none or is written in another way.
+func lockTimeout(s set) time.Duration {
+	if s.Kind != "VAR_SET_VALUE" || len(s.Args) != 1 {
+		return 0
+	}
+	value := s.Args[0].Const
+	if value.Integer != nil {
+		return time.Duration(value.Integer.Value) * time.Millisecond
+	}
+	parts := duration.FindStringSubmatch(value.String.Value)
+	if parts == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return 0
+	}
+	if parts[2] == "s" {
+		return time.Duration(n) * time.Second
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// wholeTable reports changes of all rows, WITH queries included.
+func (l *linter) wholeTable() error {
+	statement, err := json.Marshal(object{l.at.kind: l.at.node})
+	if err != nil {
+		return fmt.Errorf("write what the parser answers: %w", err)
+	}
+	for _, kind := range []string{"UpdateStmt", "DeleteStmt"} {
+		if err := each(statement, kind, func(node json.RawMessage) error {
+			c, err := read[change](node)
+			_, constant := c.Where["A_Const"] // WHERE true
+			if (c.Where == nil || constant) && !l.isNew(c.Relation) {
+				l.report("whole-table", "it locks every row of %s: backfill in batches, in a command", c.Relation)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // dangerous is what other rules look for.
-var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE\s+)?INDEX|DROP|TRUNCATE|RENAME|UPDATE|DELETE|LOCK\s+TABLE|REINDEX|CLUSTER)\b`)
+var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE\s+)?INDEX|DROP|TRUNCATE|RENAME|UPDATE|DELETE|LOCK|REINDEX|CLUSTER)\b`)
 
 // create remembers what the migration makes.
 func (l *linter) create() error {
 	if l.at.kind == "CreateTableAsStmt" {
 		c, err := read[createAs](l.at.node)
+		if err != nil {
+			return err
+		}
 		if !c.Maybe {
 			l.made[c.Into.Relation.String()] = true
 		}
-		return err
+		return l.wholeTable()
 	}
 	c, err := read[create](l.at.node)
-	if err != nil || c.Maybe { // it may be there, and in use
+	if err != nil {
 		return err
 	}
+	if !c.Maybe && !c.Replaces { // else it may be there, and in use
+		l.makes(c)
+	}
+	for _, parent := range c.Parents {
+		if !l.isNew(parent.Relation) {
+			l.locks(parent.Relation.String())
+		}
+	}
+	for _, element := range c.Elements {
+		l.references(element.Constraint)
+		l.columnReferences(element.Column)
+	}
+	return nil
+}
+
+func (l *linter) makes(c create) {
 	for _, r := range []relation{c.Relation, c.View, c.Sequence, {Name: c.Schema}} {
 		l.made[r.String()] = true
 	}
-	return nil
 }
 
 func (l *linter) index() error {

@@ -103,7 +103,37 @@ func TestRules(t *testing.T) {
 		{"ALTER TABLE v SET UNLOGGED", "unknown"},
 		{"ALTER TABLE v ATTACH PARTITION w DEFAULT", "unknown"},
 		{"CLUSTER v USING i", "unknown"},
-		{"ALTER TABLE v ENABLE ROW LEVEL SECURITY", ""},
+		{"ALTER TABLE v ENABLE ROW LEVEL SECURITY", "contract"},
+		{"ALTER TABLE v FORCE ROW LEVEL SECURITY", "contract"},
+		{"-- contract: the policy p shows all\nALTER TABLE v ENABLE ROW LEVEL SECURITY", ""},
+		{"ALTER TABLE v DISABLE ROW LEVEL SECURITY", ""},
+		{"ALTER TABLE v ALTER COLUMN c DROP DEFAULT", "contract"},
+		{"ALTER TABLE v OWNER TO r", "contract"},
+		{"ALTER TABLE v DISABLE TRIGGER t", "contract"},
+		{"ALTER TABLE v DISABLE TRIGGER ALL", "contract"},
+		{"ALTER TABLE v DISABLE TRIGGER USER", "contract"},
+		{"ALTER TABLE v ENABLE TRIGGER t", ""},
+		{"ALTER TYPE e RENAME VALUE 'a' TO 'b'", "rename"},
+		{"ALTER TYPE e ADD VALUE 'b'", ""},
+		{"REVOKE ALL ON v FROM r", "contract"},
+		{"REVOKE ALL ON v FROM PUBLIC", ""},
+		{"REVOKE r FROM s", "contract"},
+		{"-- contract: s is gone\nREVOKE r FROM s", ""},
+		{"GRANT r TO s", ""},
+		{"UPDATE v SET c = 1 WHERE true", "whole-table"},
+		{"WITH d AS (DELETE FROM v RETURNING 1) SELECT count(*) FROM d", "whole-table"},
+		{"WITH d AS (DELETE FROM v WHERE id = 7 RETURNING 1) SELECT count(*) FROM d", ""},
+		{"WITH d AS (UPDATE v SET c = 1 RETURNING id), e AS (DELETE FROM w RETURNING 1) INSERT INTO x SELECT id FROM d", "whole-table whole-table"},
+		{"WITH d AS (DELETE FROM w) DELETE FROM v WHERE id = 7", "whole-table"},
+		{"CREATE TABLE x AS WITH d AS (DELETE FROM v RETURNING id) SELECT id FROM d", "whole-table"},
+		{"INSERT INTO v VALUES (1)", ""},
+		{"DO $$ BEGIN LOCK v; END $$", "opaque"},
+		{"CREATE TABLE n (v uuid REFERENCES v, w uuid, FOREIGN KEY (w) REFERENCES w)", ""},
+		{"CREATE TABLE n PARTITION OF v DEFAULT", ""},
+		{"CREATE TABLE n (); ALTER TABLE n ATTACH PARTITION v DEFAULT", "unknown"},
+		{"CREATE TABLE IF NOT EXISTS v (); ALTER TABLE v ALTER COLUMN c TYPE bigint", "alter-type"},
+		{"CREATE TABLE IF NOT EXISTS v AS SELECT 1; DELETE FROM v", "whole-table"},
+		{"CREATE SCHEMA IF NOT EXISTS s; DELETE FROM s.v", "whole-table"},
 		{"COMMENT ON TABLE v IS 'x'; GRANT SELECT ON v TO r; CREATE OR REPLACE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1", ""},
 	} {
 		if got := rules(t, migration(1, timeout+test.sql+";")); got != test.want {
@@ -119,6 +149,28 @@ func TestRules(t *testing.T) {
 		{"CREATE TRIGGER t AFTER INSERT ON v FOR EACH ROW EXECUTE FUNCTION f();", "lock-timeout"},
 		{"CREATE POLICY p ON v USING (true);", "lock-timeout"},
 		{"-- contract: gone\nDROP TABLE v;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = 0; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '0'; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = 2000; ALTER TABLE v ADD COLUMN c int;", ""},
+		{"SET LOCAL lock_timeout = '2000'; ALTER TABLE v ADD COLUMN c int;", ""},
+		{"SET lock_timeout TO '500 ms'; ALTER TABLE v ADD COLUMN c int;", ""},
+		{"SET LOCAL lock_timeout = '10s'; ALTER TABLE v ADD COLUMN c int;", ""},
+		{"SET LOCAL lock_timeout = '11s'; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = 10001; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '1min'; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '99999999999999999999'; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '2s'; RESET lock_timeout; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '2s'; RESET ALL; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"SET LOCAL lock_timeout = '2s'; SET LOCAL lock_timeout = 0; ALTER TABLE v ADD COLUMN c int;", "lock-timeout"},
+		{"CREATE TABLE n (v uuid REFERENCES v);", "lock-timeout"},
+		{"CREATE TABLE n (v uuid, FOREIGN KEY (v) REFERENCES s.v);", "lock-timeout"},
+		{"CREATE TABLE n (v uuid); ALTER TABLE n ADD FOREIGN KEY (v) REFERENCES v;", "lock-timeout"},
+		{"CREATE TABLE n (); ALTER TABLE n ADD COLUMN v uuid REFERENCES v;", "lock-timeout"},
+		{"CREATE TABLE n (id uuid PRIMARY KEY, parent uuid REFERENCES n); CREATE TABLE m (n uuid REFERENCES n);", ""},
+		{"CREATE TABLE n PARTITION OF v DEFAULT;", "lock-timeout"},
+		{"CREATE TABLE n () INHERITS (v);", "lock-timeout"},
+		{"CREATE TABLE n (id int) PARTITION BY LIST (id); CREATE TABLE m PARTITION OF n DEFAULT;", ""},
+		{"CREATE OR REPLACE VIEW v AS SELECT 1;\n-- contract: gone\nDROP VIEW v;", "lock-timeout"},
 	} {
 		if got := rules(t, migration(1, test.sql)); got != test.want {
 			t.Errorf("%s: %q, want %q", test.sql, got, test.want)
@@ -189,10 +241,28 @@ func TestSetNotNullBehindACheck(t *testing.T) {
 		{"another column", []File{migration(1, strings.ReplaceAll(check, "c IS", "d IS")), migration(2, validate), migration(3, set)}, "set-not-null"},
 		{"another table", []File{migration(1, strings.ReplaceAll(check, "v ADD", "w ADD")), migration(2, validate), migration(3, set)}, "set-not-null"},
 		{"another check", []File{migration(1, strings.ReplaceAll(check, "IS NOT NULL", "> 0")), migration(2, validate), migration(3, set)}, "set-not-null"},
+		{"the check is gone", []File{
+			migration(1, check), migration(2, validate), migration(3, timeout+"-- contract: c is never null\nALTER TABLE v DROP CONSTRAINT k;"), migration(4, set),
+		}, "set-not-null"},
 		{"all at once", []File{migration(1, check+validate+set)}, "validate"},
 	} {
 		if got := rules(t, test.files...); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// In a migration without transaction SET LOCAL sets nothing.
+func TestLockTimeoutHoldsWithoutTransaction(t *testing.T) {
+	t.Parallel()
+	const alter = "ALTER TABLE v ADD COLUMN c int;"
+	for _, test := range []struct{ sql, want string }{
+		{"SET lock_timeout = '2s';" + alter, ""},
+		{"SET LOCAL lock_timeout = '2s';" + alter, "lock-timeout"},
+		{"SET lock_timeout = '2s'; SET LOCAL lock_timeout = 0;" + alter, ""},
+	} {
+		if got := rules(t, withoutTransaction(1, test.sql)); got != test.want {
+			t.Errorf("%s: %q, want %q", test.sql, got, test.want)
 		}
 	}
 }

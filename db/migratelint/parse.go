@@ -3,7 +3,9 @@ package migratelint
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -42,6 +44,9 @@ type (
 		Name       string `json:"name"`
 		Definition object `json:"def"`
 	}
+	partition struct { // ATTACH, DETACH
+		Name relation `json:"name"`
+	}
 	column struct {
 		Name        string `json:"colname"`
 		Type        names  `json:"typeName"`
@@ -50,11 +55,12 @@ type (
 		} `json:"constraints"`
 	}
 	constraint struct {
-		Kind           string `json:"contype"`
-		Name           string `json:"conname"`
-		SkipValidation bool   `json:"skip_validation"` // NOT VALID
-		Index          string `json:"indexname"`       // USING INDEX
-		Expression     object `json:"raw_expr"`
+		Kind           string   `json:"contype"`
+		Name           string   `json:"conname"`
+		SkipValidation bool     `json:"skip_validation"` // NOT VALID
+		Index          string   `json:"indexname"`       // USING INDEX
+		Expression     object   `json:"raw_expr"`
+		References     relation `json:"pktable"`
 	}
 	names struct {
 		Names []struct {
@@ -74,8 +80,20 @@ type (
 		Objects    []object `json:"objects"`
 	}
 	set struct {
-		Kind string `json:"kind"`
-		Name string `json:"name"`
+		Kind  string `json:"kind"`
+		Name  string `json:"name"`
+		Local bool   `json:"is_local"`
+		Args  []struct {
+			Const struct {
+				Integer *struct { // absent when it is not one
+					Value int64 `json:"ival"`
+				} `json:"ival"`
+				String stringNode `json:"sval"`
+			} `json:"A_Const"`
+		} `json:"args"`
+	}
+	enum struct { // ALTER TYPE of one
+		Renames string `json:"oldVal"`
 	}
 	change struct { // UPDATE, DELETE
 		Relation relation `json:"relation"`
@@ -94,8 +112,17 @@ type (
 		Sequence relation `json:"sequence"`
 		Schema   string   `json:"schemaname"`
 		Maybe    bool     `json:"if_not_exists"`
+		Replaces bool     `json:"replace"` // CREATE OR REPLACE
+
+		Elements []struct {
+			Column     column     `json:"ColumnDef"`
+			Constraint constraint `json:"Constraint"`
+		} `json:"tableElts"`
+		Parents []struct { // INHERITS, PARTITION OF
+			Relation relation `json:"RangeVar"`
+		} `json:"inhRelations"`
 	}
-	grant struct {
+	grant struct { // of privileges, or of a role
 		IsGrant bool `json:"is_grant"`
 		To      []struct {
 			Role struct {
@@ -150,6 +177,38 @@ func parse(text string) ([]statement, error) {
 
 // leading matches blank lines and comments before a statement.
 var leading = regexp.MustCompile(`^(?:\s+|--[^\n]*\n|(?s:/\*.*?\*/))*`)
+
+// each calls f with every node of a kind in a node, at any depth.
+func each(node json.RawMessage, kind string, f func(json.RawMessage) error) error {
+	switch node[0] {
+	case '[':
+		inner, err := read[[]json.RawMessage](node)
+		if err != nil {
+			return err
+		}
+		for _, n := range inner {
+			if err := each(n, kind, f); err != nil {
+				return err
+			}
+		}
+	case '{':
+		fields, err := read[object](node)
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			if name == kind {
+				if err := f(fields[name]); err != nil {
+					return err
+				}
+			}
+			if err := each(fields[name], kind, f); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // comments is how long the comments before a statement are.
 func comments(text string) int { return len(leading.FindString(text)) }

@@ -48,6 +48,7 @@ BEGIN
 	END LOOP;
 END $$;
 -- +goose StatementEnd
+-- contract: the policy below comes with it, and shows all rows to every role of the service
 ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
 CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
 

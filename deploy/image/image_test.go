@@ -137,7 +137,7 @@ func checkRuns(t *testing.T, root string) {
 		t.Errorf("server version = %q, error %v; want v1", got, err)
 	}
 	// It reads its settings, and gets as far as the database, which is not there.
-	env := []string{"ROLES=api", "DATABASE_URL=postgres://nobody@127.0.0.1:1/none", "DATABASE_WAIT=100ms"}
+	env := []string{"ROLES=api", "AUTH=off", "DATABASE_URL=postgres://nobody@127.0.0.1:1/none", "DATABASE_WAIT=100ms"}
 	out, err = inImage(t, root, env, "serve")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "server: DATABASE_URL: ") || strings.Contains(out, "panic") {

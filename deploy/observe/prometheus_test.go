@@ -129,7 +129,7 @@ func newSystem(t *testing.T, p programs) *system {
 	}
 	t.Cleanup(s.db.Close)
 	s.environ = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "DATABASE_URL=" + database,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "AUTH=off", "DATABASE_URL=" + database,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(), "OUTBOX_POLL_INTERVAL=20ms",
 	}
 	for range 3 {

@@ -2,7 +2,7 @@
 // has it, and deletes it. So it crosses the whole U: both databases, the publisher, the topic, the subscription and the
 // projector. What it made is deleted also when a step fails, as far as the service lets it.
 //
-//	smoke [--timeout 90s] URL
+//	smoke [--timeout 3m] URL
 //
 // URL is https://HOST[:PORT], or http:// for a service on this machine. SMOKE_TOKEN, from the environment, is an identity
 // token to show; it is sent over TLS only.
@@ -42,10 +42,13 @@ func main() {
 	}
 }
 
+// patience is how long all of it may take. A drain job starts once a minute, and then has to get an instance, the event has to be
+// published, and the projector has to get it.
+const patience = 3 * time.Minute
+
 func run(ctx context.Context, args []string, token string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("smoke", flag.ContinueOnError)
-	// A drain job runs once a minute.
-	timeout := flags.Duration("timeout", 90*time.Second, "how long all of it may take")
+	timeout := flags.Duration("timeout", patience, "how long all of it may take")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func startServer(t *testing.T, database, roles string) string {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "serve")
 	cmd.Env = []string{
-		"PORT=0", "ROLES=" + roles, "DATABASE_URL=" + database, "PUBSUB_PROJECT=smoke-test", "PUBSUB_EMULATOR_HOST=" + broker.Addr(),
+		"PORT=0", "ROLES=" + roles, "AUTH=off", "DATABASE_URL=" + database, "PUBSUB_PROJECT=smoke-test", "PUBSUB_EMULATOR_HOST=" + broker.Addr(),
 	}
 	logs, err := cmd.StderrPipe()
 	if err != nil {

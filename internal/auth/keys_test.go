@@ -32,8 +32,8 @@ func inBubble(t *testing.T, test func(t *testing.T, i *issuer, v *Verifier, key 
 	})
 }
 
-// A key that the issuer has begun to use is known at once, and one that it has
-// given up is good for an hour at most.
+// A key that the issuer has begun to use is known at once, unless it was asked
+// just now, and one that it has given up is good for an hour at most.
 func TestKeysRotate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, old jose.JSONWebKey) {
@@ -56,6 +56,32 @@ func TestKeysRotate(t *testing.T) {
 		time.Sleep(keysRefresh + time.Second)
 		if err := ask(t, v, i, old); !errors.Is(err, errUnknownKey) {
 			t.Errorf("the old key an hour after it was given up: %v, want %v", err, errUnknownKey)
+		}
+	})
+}
+
+// A token that names a key which does not exist puts off a new key for as long as
+// the pause between two requests lasts, however many more such tokens there are.
+func TestUnknownKeysPutOffANewOneBriefly(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, i *issuer, v *Verifier, old jose.JSONWebKey) {
+		time.Sleep(time.Minute)
+		bogus, key := newKey(t, "bogus", jose.ES256), newKey(t, "new", jose.ES256)
+		if err := ask(t, v, i, bogus); !errors.Is(err, errUnknownKey) {
+			t.Fatalf("the bogus key: %v, want %v", err, errUnknownKey)
+		}
+		i.set(func(i *issuer) { i.keys = []jose.JSONWebKey{old, key} })
+		for range 9 {
+			time.Sleep(keysPause / 10)
+			for _, k := range []jose.JSONWebKey{bogus, key} {
+				if err := ask(t, v, i, k); !errors.Is(err, errUnknownKey) {
+					t.Errorf("%s within the pause: %v, want %v", k.KeyID, err, errUnknownKey)
+				}
+			}
+		}
+		time.Sleep(keysPause / 10)
+		if err := ask(t, v, i, key); err != nil {
+			t.Errorf("the new key after the pause: %v, want it to be read", err)
 		}
 	})
 }

@@ -24,7 +24,9 @@ type Limiter struct {
 
 type budget struct {
 	caller string
-	limit  *rate.Limiter
+
+	mu    sync.Mutex
+	limit *rate.Limiter // guarded by mu: Cancel gives nothing back for which somebody else has reserved since
 }
 
 // NewLimiter makes a Limiter that admits perSecond calls a second, and burst at
@@ -39,20 +41,24 @@ func NewLimiter(perSecond, burst, most int) *Limiter {
 // Take counts a call. It answers 0 when the call may go on, else how long the
 // caller should wait before the next; a call that may not is not counted.
 func (l *Limiter) Take(caller string) time.Duration {
-	reservation := l.of(caller).Reserve()
-	after := reservation.Delay()
+	b := l.of(caller)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now() // one for all: Cancel gives nothing back once its time has come
+	reservation := b.limit.ReserveN(now, 1)
+	after := reservation.DelayFrom(now)
 	if after > 0 {
-		reservation.Cancel()
+		reservation.CancelAt(now)
 	}
 	return after
 }
 
-func (l *Limiter) of(caller string) *rate.Limiter {
+func (l *Limiter) of(caller string) *budget {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if element, ok := l.callers[caller]; ok {
 		l.recent.MoveToFront(element)
-		return element.Value.(*budget).limit
+		return element.Value.(*budget)
 	}
 	if l.recent.Len() >= l.most {
 		last := l.recent.Back()
@@ -61,5 +67,5 @@ func (l *Limiter) of(caller string) *rate.Limiter {
 	}
 	b := &budget{caller: caller, limit: rate.NewLimiter(l.perSecond, l.burst)}
 	l.callers[caller] = l.recent.PushFront(b)
-	return b.limit
+	return b
 }

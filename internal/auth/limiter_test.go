@@ -42,6 +42,25 @@ func TestLimiterBoundsEachCaller(t *testing.T) {
 	})
 }
 
+// Refused calls that come at the same time cost nothing either: who was refused
+// a moment ago may call as soon as the rate says.
+func TestLimiterForgivesConcurrentRefusals(t *testing.T) {
+	t.Parallel()
+	l := NewLimiter(100, 1, 1)
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			for range 50_000 {
+				l.Take("a")
+			}
+		})
+	}
+	calls.Wait()
+	if got := l.Take("a"); got > 20*time.Millisecond {
+		t.Errorf("Take() = %v after a flood, want 10ms at most, and a little", got)
+	}
+}
+
 // However many callers there are, a bounded number is remembered, and those who
 // go on calling are among them.
 func TestLimiterRemembersABoundedNumber(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 // settings are those of every process.
 var settings = []string{
-	"PORT=0", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
+	"PORT=0", "AUTH=off", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),

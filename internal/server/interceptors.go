@@ -34,9 +34,9 @@ type guard struct {
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	defer func() { err = g.settle(ctx, info.FullMethod, err, recover()) }()
-	// The deadline of the caller, if there is one, ends an earlier time. A call
-	// that waits for a lock for ever would keep a connection of the pool from all
-	// others.
+	// The deadline of the caller holds where it is earlier; none is required. A
+	// call that waits for a lock for ever would keep a connection of the pool from
+	// all others.
 	limited, cancel := context.WithTimeout(ctx, g.callTimeout)
 	defer cancel()
 	caller, err := g.admit(limited, info.FullMethod)

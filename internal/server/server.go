@@ -76,7 +76,7 @@ type Config struct {
 	// Default: 1000, the most that Cloud Run sends to one instance.
 	MaxCalls int
 	// MaxConnections is the number of connections at a time; more wait to be
-	// accepted. Default: 20,000.
+	// accepted. Default: 10,000.
 	MaxConnections int
 	// MaxConcurrentStreams is the number of calls at a time on one HTTP/2
 	// connection. The front end of Cloud Run uses few connections, so it must not
@@ -116,7 +116,7 @@ func (c Config) withDefaults() Config {
 	c.StreamLifetime = cmp.Or(c.StreamLifetime, 30*time.Minute)
 	c.MaxReceive = cmp.Or(c.MaxReceive, 256<<10)
 	c.MaxCalls = cmp.Or(c.MaxCalls, 1000)
-	c.MaxConnections = cmp.Or(c.MaxConnections, 20_000)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 10_000)
 	c.MaxConcurrentStreams = cmp.Or(c.MaxConcurrentStreams, 250)
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)

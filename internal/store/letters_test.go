@@ -1,0 +1,207 @@
+package store_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// letters is an outbox with events named like a1, which is version 1 of
+// aggregate a. Small letters are in one lane, capital ones in another.
+type letters struct {
+	t    testing.TB
+	pool *pgxpool.Pool
+	*store.Videos
+	ids   map[string]string // of the aggregates, by letter
+	names map[string]string // and the other way round
+}
+
+func newLetters(t testing.TB, maxConns int32) *letters {
+	t.Helper()
+	pool := storetest.Pool(t, maxConns)
+	l := &letters{t: t, pool: pool, Videos: store.NewVideos(pool, nil), ids: make(map[string]string), names: make(map[string]string)}
+	rows, err := pool.Query(t.Context(), `
+		SELECT DISTINCT ON (c) chr(c), chr(c) || n
+		FROM generate_series(65, 122) c, generate_series(1, 200) n
+		WHERE c NOT BETWEEN 91 AND 96 AND video.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
+		ORDER BY c, n`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		var letter, id string
+		if err := rows.Scan(&letter, &id); err != nil {
+			t.Fatal(err)
+		}
+		l.ids[letter], l.names[id] = id, letter
+	}
+	if err := rows.Err(); err != nil || len(l.ids) != 52 {
+		t.Fatalf("%d letters, %v, want 52", len(l.ids), err)
+	}
+	t.Cleanup(func() { l.checkInvariants() })
+	return l
+}
+
+// letter is the aggregate of a name.
+func (l *letters) letter(name string) event.Aggregate {
+	return event.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
+}
+
+// nameOf is the name of an event.
+func (l *letters) nameOf(e event.Claimed) string {
+	return l.names[e.AggregateID] + strconv.FormatInt(e.Version, 10)
+}
+
+// execer is a pool or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// append appends events, in one transaction each if to is the pool, and answers
+// the id of the last.
+func (l *letters) append(to execer, names string) (id uuid.UUID) {
+	l.t.Helper()
+	for name := range strings.FieldsSeq(names) {
+		version, err := strconv.Atoi(name[1:])
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		id = newID(l.t)
+		if _, err := to.Exec(l.t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, $4, $5, NULL)",
+			id, l.ids[name[:1]], version, []byte(name), epoch); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return id
+}
+
+const hour = time.Hour
+
+// claim makes a claim of at most batch events.
+func (l *letters) claim(batch int, lease time.Duration) event.Claim {
+	l.t.Helper()
+	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return claim
+}
+
+// claimNames makes a claim, which must answer the events that are named.
+func (l *letters) claimNames(batch int, want string) event.Claim {
+	l.t.Helper()
+	claim := l.claim(batch, hour)
+	if got := l.namesOf(claim); got != want {
+		l.t.Fatalf("claimed %q, want %q", got, want)
+	}
+	return claim
+}
+
+// namesOf is what a claim answered; a retried head has its attempts behind it.
+func (l *letters) namesOf(claim event.Claim) string {
+	var names []string
+	for _, e := range claim.Events {
+		name := l.nameOf(e)
+		if e.Retry {
+			name += "/" + strconv.Itoa(e.Attempts)
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, " ")
+}
+
+// settle records what became of a claim, and must hold the lease.
+func (l *letters) settle(settlement event.Settlement) {
+	l.t.Helper()
+	held, err := l.SettleClaim(l.t.Context(), settlement)
+	if err != nil || !held {
+		l.t.Fatalf("SettleClaim() = %t, %v, want true, nil", held, err)
+	}
+}
+
+// settlement is the one of a claim of which the broker acknowledged all but
+// the events named, which it refused.
+func (l *letters) settlement(claim event.Claim, refused string) event.Settlement {
+	s := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	stopped := make(map[event.Aggregate]bool)
+	for _, e := range claim.Events {
+		if !e.Retry {
+			if s.Head == 0 {
+				s.Head = e.Seq
+			}
+			s.Tail = e.Seq
+		}
+		switch {
+		case stopped[e.Aggregate()]:
+			s.Aside = append(s.Aside, e.Seq)
+		case slices.Contains(strings.Fields(refused), l.nameOf(e)):
+			stopped[e.Aggregate()] = true
+			s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+			if !e.Retry {
+				s.Aside = append(s.Aside, e.Seq)
+			}
+		case e.Retry:
+			s.Retried = append(s.Retried, e.Seq)
+			s.Recovered = append(s.Recovered, e.Aggregate())
+		default:
+			s.Done = append(s.Done, e.Seq)
+		}
+	}
+	return s
+}
+
+// due makes a blocked aggregate due now.
+func (l *letters) due(name string) {
+	l.t.Helper()
+	if _, err := l.pool.Exec(l.t.Context(), "UPDATE video.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// count answers a number from the database.
+func (l *letters) count(sql string, args ...any) int {
+	l.t.Helper()
+	return count(l.t, l.pool, sql, args...)
+}
+
+// dump is everything that a claim or a settlement can change.
+func (l *letters) dump() (dump string) {
+	l.t.Helper()
+	if err := l.pool.QueryRow(l.t.Context(), `SELECT concat(
+		(SELECT string_agg(p::text, E'\n' ORDER BY p.seq) FROM video.outbox_pending p), E'\n--\n',
+		(SELECT string_agg(n::text, E'\n' ORDER BY n.lane) FROM video.outbox_lanes n), E'\n--\n',
+		(SELECT string_agg(b::text, E'\n' ORDER BY b.aggregate_id) FROM video.outbox_blocked b))`).Scan(&dump); err != nil {
+		l.t.Fatal(err)
+	}
+	return dump
+}
+
+// checkInvariants holds what must always hold of the tables.
+func (l *letters) checkInvariants() {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for what, sql := range map[string]string{
+		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
+			SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
+		"in another lane than their aggregate": `SELECT count(*) FROM video.outbox_pending WHERE lane NOT IN (-1, video.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":         `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video.outbox_pending) p WHERE version <= before`,
+		"below the floor of their lane":        `SELECT count(*) FROM video.outbox_pending p JOIN video.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+	} {
+		var n int
+		if err := l.pool.QueryRow(ctx, sql).Scan(&n); err != nil || n != 0 {
+			l.t.Errorf("pending rows that are %s: %d, %v, want 0", what, n, err)
+		}
+	}
+}

@@ -1,0 +1,393 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+)
+
+// P-A6: a blocked aggregate waits with all its events, old and new, and holds
+// up nobody; when its time has come its first event is tried, alone; and when
+// that is acknowledged the others follow in order.
+func TestBlockedAggregateWaitsAside(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 b1 a2 b2 a3")
+	l.settle(l.settlement(l.claimNames(4, "a1 b1 a2 b2"), "a1"))
+	l.append(l.pool, "a4 b3")
+	l.settle(l.settlement(l.claimNames(10, "b3"), "")) // a3 and a4 are set aside
+	if got := l.count("SELECT count(*) FROM video.outbox_pending WHERE lane = -1"); got != 4 {
+		t.Errorf("%d events are set aside, want a1 to a4", got)
+	}
+	if claim := l.claim(10, hour); claim.Token != 0 {
+		t.Errorf("claimed %q, want nothing: a is not due", l.namesOf(claim))
+	}
+	l.append(l.pool, "a5")
+	l.settle(l.settlement(l.claimNames(10, ""), "")) // it only sets aside
+	l.due("a")
+	l.settle(l.settlement(l.claimNames(10, "a1/1"), "a1"))
+	l.due("a")
+	l.append(l.pool, "a6 b4")
+	l.settle(l.settlement(l.claimNames(10, "a1/2 b4"), ""))
+	l.settle(l.settlement(l.claimNames(3, "a2 a3 a4"), ""))
+	l.settle(l.settlement(l.claimNames(10, "a5 a6"), ""))
+	if n := l.count("SELECT count(*) FROM video.outbox_pending") + l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+		t.Errorf("%d rows are left, want none", n)
+	}
+}
+
+// A claim of one event, a probe, brings at most one retried head along,
+// however many are due.
+func TestSmallClaimRetriesFew(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 b1 c1 d1 e1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1 c1 d1 e1"), "a1 b1 c1 d1"))
+	l.append(l.pool, "e2 e3")
+	for _, name := range []string{"d", "b", "c", "a"} {
+		l.due(name)
+	}
+	claim := l.claimNames(1, "d1/1 e2")
+	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Head: 6, Tail: 6}) // unknown
+	l.settle(l.settlement(l.claimNames(3, "b1/1 c1/1 d1/1 e2 e3"), ""))
+}
+
+// An unknown event stays where it is, and so does what is behind it.
+func TestUnknownEventsStay(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2 a3 b1")
+	claim := l.claimNames(10, "a1 a2 a3 b1")
+	settlement := l.settlement(claim, "")
+	settlement.Done = []int64{1, 4}
+	l.settle(settlement)
+	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
+}
+
+// A pending row whose event is gone is claimed as missing, so that somebody
+// hears of it; parked, it can be skipped.
+func TestMissingEventIsClaimedAsMissing(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	id := l.append(l.pool, "a1")
+	l.append(l.pool, "a2")
+	if _, err := l.pool.Exec(t.Context(), "DELETE FROM video.outbox WHERE id = $1", id); err != nil {
+		t.Fatal(err)
+	}
+	claim := l.claimNames(10, "a1 a2")
+	want := event.Claimed{Seq: 1, Missing: true, Message: event.Message{ID: id, AggregateType: "letter", AggregateID: l.ids["a"], Version: 1}}
+	if diff := cmp.Diff(want, claim.Events[0], cmpopts.IgnoreFields(event.Message{}, "OccurredAt"), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("missing event (-want +got):\n%s", diff)
+	}
+	settlement := l.settlement(claim, "a1")
+	settlement.Failed[0].Park = true
+	l.settle(settlement)
+	if err := l.SkipEvent(t.Context(), l.letter("a"), id); err != nil {
+		t.Fatal(err)
+	}
+	l.settle(l.settlement(l.claimNames(10, "a2/0"), ""))
+}
+
+// park lets the first event of an aggregate be refused for the last time.
+func (l *letters) park(names, refused string) {
+	l.t.Helper()
+	settlement := l.settlement(l.claimNames(1000, names), refused)
+	settlement.Failed[0].Park, settlement.Failed[0].RetryIn = true, 0
+	l.settle(settlement)
+}
+
+// ListBlocked tells what is wrong, parked ones first.
+func TestListBlocked(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	first := l.append(l.pool, "a1")
+	l.append(l.pool, "a2")
+	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
+	second := l.append(l.pool, "b1")
+	l.park("b1", "b1")
+	got, err := l.Videos.ListBlocked(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []store.Blocked{
+		{Aggregate: l.letter("b"), EventID: second, Version: 1, Attempts: 1, LastError: "refused"},
+		{Aggregate: l.letter("a"), EventID: first, Version: 1, Attempts: 1, LastError: "refused"},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(store.Blocked{}, "NextRetry", "ParkedAt")); diff != "" {
+		t.Errorf("blocked (-want +got):\n%s", diff)
+	}
+	if got[0].ParkedAt.IsZero() || !got[0].NextRetry.IsZero() || !got[1].ParkedAt.IsZero() {
+		t.Errorf("blocked = %+v, want the first one parked and the other not", got)
+	}
+	if until := time.Until(got[1].NextRetry); until < 59*time.Minute || until > time.Hour {
+		t.Errorf("next retry in %s, want the hour of the settlement", until)
+	}
+	if got, err := l.Videos.ListBlocked(t.Context(), 1); len(got) != 1 || err != nil {
+		t.Errorf("ListBlocked(1) = %+v, %v, want one", got, err)
+	}
+	backlog, err := l.MeasureOutbox(t.Context(), 2)
+	wantBacklog := store.Backlog{OldestBlocked: epoch, Pending: 2, Blocked: 2, Parked: 1}
+	if diff := cmp.Diff(wantBacklog, backlog); diff != "" || err != nil {
+		t.Errorf("backlog (-want +got), %v:\n%s", err, diff)
+	}
+}
+
+// Requeuing a parked event publishes it and everything behind it, in order;
+// skipping it drops that one event and no other.
+func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		act  func(ctx context.Context, l *letters, parked uuid.UUID) error
+		head string // retried next; then the rest
+		rest string
+	}{
+		{"requeue", func(ctx context.Context, l *letters, _ uuid.UUID) error { return l.RequeueEvent(ctx, l.letter("a")) }, "a1/0", "a2 a3 a4"},
+		{"skip", func(ctx context.Context, l *letters, parked uuid.UUID) error {
+			return l.SkipEvent(ctx, l.letter("a"), parked)
+		}, "a2/0", "a3 a4"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 4)
+			parked := l.append(l.pool, "a1")
+			other := l.append(l.pool, "a2")
+			l.append(l.pool, "b1")
+			l.park("a1 a2 b1", "a1")
+			l.append(l.pool, "a3 b2")
+			l.settle(l.settlement(l.claimNames(10, "b2"), ""))
+			if claim := l.claim(10, hour); claim.Token != 0 {
+				t.Fatalf("claimed %q, want nothing: a is parked", l.namesOf(claim))
+			}
+			before := l.dump()
+			if err := l.SkipEvent(t.Context(), l.letter("a"), other); kindOf(err) != domain.NotFound {
+				t.Errorf("SkipEvent() of another event = %v, want NotFound", err)
+			}
+			if err := l.SkipEvent(t.Context(), l.letter("b"), parked); kindOf(err) != domain.NotFound {
+				t.Errorf("SkipEvent() of another aggregate = %v, want NotFound", err)
+			}
+			if err := l.RequeueEvent(t.Context(), l.letter("b")); kindOf(err) != domain.NotFound {
+				t.Errorf("RequeueEvent() of an aggregate that is not blocked = %v, want NotFound", err)
+			}
+			if diff := cmp.Diff(before, l.dump()); diff != "" {
+				t.Errorf("changed (-before +after):\n%s", diff)
+			}
+			if err := test.act(t.Context(), l, parked); err != nil {
+				t.Fatal(err)
+			}
+			l.append(l.pool, "a4")
+			l.settle(l.settlement(l.claimNames(10, test.head), ""))
+			l.settle(l.settlement(l.claimNames(10, test.rest), ""))
+			if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+				t.Errorf("%d aggregates are blocked, want none", n)
+			}
+		})
+	}
+}
+
+// When the skipped event was the last one, the aggregate recovers by itself.
+func TestSkippingTheLastEventRecovers(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	parked := l.append(l.pool, "a1")
+	l.park("a1", "a1")
+	if err := l.SkipEvent(t.Context(), l.letter("a"), parked); err != nil {
+		t.Fatal(err)
+	}
+	claim := l.claimNames(10, "")
+	if diff := cmp.Diff([]event.Aggregate{l.letter("a")}, claim.Recovered); diff != "" {
+		t.Errorf("recovered (-want +got):\n%s", diff)
+	}
+	l.append(l.pool, "a2") // meanwhile
+	l.settle(l.settlement(claim, ""))
+	l.settle(l.settlement(l.claimNames(10, "a2"), ""))
+	if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+		t.Errorf("%d aggregates are blocked, want none", n)
+	}
+}
+
+// Ten thousand events behind a parked one leave the lane once, a batch per
+// claim, and are then read by nobody; they come back in order.
+func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	const behind, batch = 10_000, 1000
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1")
+	l.park("a1", "a1")
+	if _, err := l.pool.Exec(t.Context(), `
+		SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', $1, 'LetterWritten', n + 1, 1, '', now(), NULL)
+		FROM generate_series(1, $2::int) n`, l.ids["a"], behind); err != nil {
+		t.Fatal(err)
+	}
+	l.append(l.pool, "b1")
+	for range behind / batch {
+		l.settle(l.settlement(l.claimNames(batch, ""), ""))
+	}
+	l.settle(l.settlement(l.claimNames(batch, "b1"), ""))
+	if n := l.count("SELECT count(*) FROM video.outbox_pending WHERE lane >= 0"); n != 0 {
+		t.Errorf("%d events are in their lane, want none", n)
+	}
+	if claim := l.claim(batch, hour); claim.Token != 0 {
+		t.Errorf("a claim answers %d events, want nothing", len(claim.Events))
+	}
+	l.append(l.pool, "b2")
+	l.settle(l.settlement(l.claimNames(1, "b2"), "")) // the first one read
+
+	if err := l.RequeueEvent(t.Context(), l.letter("a")); err != nil {
+		t.Fatal(err)
+	}
+	l.settle(l.settlement(l.claimNames(batch, "a1/0"), ""))
+	for next := int64(2); next <= behind+1; {
+		claim := l.claim(batch, hour)
+		if len(claim.Events) == 0 {
+			t.Fatalf("the claim at version %d is empty", next)
+		}
+		for _, e := range claim.Events {
+			if e.Version != next {
+				t.Fatalf("claimed version %d, want %d", e.Version, next)
+			}
+			next++
+		}
+		l.settle(l.settlement(claim, ""))
+	}
+}
+
+// Whatever the broker answers, and whoever requeues and skips meanwhile, no
+// event is orphaned, lost, or claimed before the one in front of it.
+func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
+	t.Parallel()
+	const publishers, operators, writers, events = 3, 2, 6, 40
+	l := newLetters(t, publishers+operators+writers)
+	var mu sync.Mutex
+	published := make(map[string]int64)
+	skipped := make(map[string][]int64)
+	stop := make(chan struct{})
+	stopped := func() bool {
+		select {
+		case <-stop:
+			return true
+		default:
+			return false
+		}
+	}
+	chance := 5 // of a refusal, one in
+	var writing, running sync.WaitGroup
+	for w := range writers {
+		names := string(rune('a'+w)) + string(rune('A'+w))
+		writing.Go(func() {
+			for version := range events {
+				l.append(l.pool, fmt.Sprintf("%c%d %c%d", names[0], version+1, names[1], version+1))
+				time.Sleep(rand.N(2 * time.Millisecond))
+			}
+		})
+	}
+	for range publishers {
+		running.Go(func() {
+			for !stopped() {
+				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if claim.Token == 0 {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				mu.Lock()
+				odds := chance
+				mu.Unlock()
+				var refused []string
+				for _, e := range claim.Events {
+					if odds > 0 && rand.N(odds) == 0 {
+						refused = append(refused, l.nameOf(e))
+					}
+				}
+				settlement := l.settlement(claim, strings.Join(refused, " "))
+				for i := range settlement.Failed {
+					settlement.Failed[i].RetryIn, settlement.Failed[i].Park = rand.N(5*time.Millisecond), rand.N(3) == 0
+				}
+				mu.Lock()
+				for _, e := range claim.Events {
+					if !slices.Contains(settlement.Done, e.Seq) && !slices.Contains(settlement.Retried, e.Seq) {
+						continue
+					}
+					name, before := l.names[e.AggregateID], published[l.names[e.AggregateID]]
+					for v := before + 1; v < e.Version; v++ {
+						if !slices.Contains(skipped[name], v) {
+							t.Errorf("version %d of %s was claimed before version %d", e.Version, name, v)
+						}
+					}
+					published[name] = max(before, e.Version)
+				}
+				mu.Unlock()
+				if held, err := l.SettleClaim(t.Context(), settlement); !held || err != nil {
+					t.Errorf("SettleClaim() = %t, %v, want true, nil", held, err)
+				}
+			}
+		})
+	}
+	for range operators {
+		running.Go(func() {
+			for !stopped() {
+				blocked, err := l.Videos.ListBlocked(t.Context(), 100)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, b := range blocked {
+					if b.ParkedAt.IsZero() || b.EventID == uuid.Nil {
+						continue
+					}
+					if rand.N(10) > 0 {
+						err = l.RequeueEvent(t.Context(), b.Aggregate)
+					} else {
+						mu.Lock() // noted before it can be seen
+						name := l.names[b.ID]
+						skipped[name] = append(skipped[name], b.Version)
+						mu.Unlock()
+						err = l.SkipEvent(t.Context(), b.Aggregate, b.EventID)
+					}
+					if err != nil && kindOf(err) != domain.NotFound {
+						t.Error(err)
+					}
+				}
+				time.Sleep(3 * time.Millisecond)
+			}
+		})
+	}
+	writing.Wait()
+	time.Sleep(100 * time.Millisecond)
+	mu.Lock()
+	chance = 0 // now everything is acknowledged
+	mu.Unlock()
+	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT (SELECT count(*) FROM video.outbox_pending) + (SELECT count(*) FROM video.outbox_blocked)") > 0; {
+		if time.Now().After(deadline) {
+			t.Errorf("left after 20s:\n%s", l.dump())
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	close(stop)
+	running.Wait()
+	for w := range writers {
+		for _, name := range []string{string(rune('a' + w)), string(rune('A' + w))} {
+			if published[name] < events && !slices.Contains(skipped[name], events) {
+				t.Errorf("%s was published up to version %d, want %d", name, published[name], events)
+			}
+		}
+	}
+}

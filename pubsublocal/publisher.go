@@ -70,12 +70,17 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 	return t.config(), s.journal.topic(t).wait()
 }
 
-// GetTopic implements google.pubsub.v1.Publisher.
-func (p *publisherService) GetTopic(_ context.Context, r *pubsubpb.GetTopicRequest) (*pubsubpb.Topic, error) {
-	if err := checkReference(topics, r.GetTopic()); err != nil {
+// find answers the topic of that name.
+func (p *publisherService) find(name string) (*topic, error) {
+	if err := checkReference(topics, name); err != nil {
 		return nil, err
 	}
-	t, err := p.server.topic(r.GetTopic())
+	return p.server.topic(name)
+}
+
+// GetTopic implements google.pubsub.v1.Publisher.
+func (p *publisherService) GetTopic(_ context.Context, r *pubsubpb.GetTopicRequest) (*pubsubpb.Topic, error) {
+	t, err := p.find(r.GetTopic())
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +102,7 @@ func (p *publisherService) ListTopics(_ context.Context, r *pubsubpb.ListTopicsR
 
 // ListTopicSubscriptions implements google.pubsub.v1.Publisher.
 func (p *publisherService) ListTopicSubscriptions(_ context.Context, r *pubsubpb.ListTopicSubscriptionsRequest) (*pubsubpb.ListTopicSubscriptionsResponse, error) {
-	if err := checkReference(topics, r.GetTopic()); err != nil {
-		return nil, err
-	}
-	t, err := p.server.topic(r.GetTopic())
+	t, err := p.find(r.GetTopic())
 	if err != nil {
 		return nil, err
 	}
@@ -114,10 +116,7 @@ func (p *publisherService) ListTopicSubscriptions(_ context.Context, r *pubsubpb
 
 // ListTopicSnapshots implements google.pubsub.v1.Publisher.
 func (p *publisherService) ListTopicSnapshots(_ context.Context, r *pubsubpb.ListTopicSnapshotsRequest) (*pubsubpb.ListTopicSnapshotsResponse, error) {
-	if err := checkReference(topics, r.GetTopic()); err != nil {
-		return nil, err
-	}
-	t, err := p.server.topic(r.GetTopic())
+	t, err := p.find(r.GetTopic())
 	if err != nil {
 		return nil, err
 	}
@@ -163,10 +162,7 @@ func (p *publisherService) DetachSubscription(_ context.Context, r *pubsubpb.Det
 
 // Publish implements google.pubsub.v1.Publisher.
 func (p *publisherService) Publish(_ context.Context, r *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
-	if err := checkReference(topics, r.GetTopic()); err != nil {
-		return nil, err
-	}
-	t, err := p.server.topic(r.GetTopic())
+	t, err := p.find(r.GetTopic())
 	if err != nil {
 		return nil, err
 	}

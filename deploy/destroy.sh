@@ -2,7 +2,8 @@
 # destroy.sh [--dry-run] --yes PROJECT REGION
 #
 # Removes what provision.sh and release.sh made, with every event that is in Pub/Sub, every image, and every value of the
-# secrets. The database, the enabled APIs and the logs stay. What is gone already is passed over, so it can be run again.
+# secrets. The database, the enabled APIs and the logs stay. What is gone already is passed over, so it can be run again; so
+# is what belongs to an API that is off.
 #
 #   --dry-run  read, and show what would be removed; remove nothing
 #   --yes      needed: there is no way back
@@ -35,6 +36,13 @@ remove() {
 	fi
 }
 owner="you need roles/owner, or the viewer role of what is listed here"
+
+found=$(missing_apis "$owner")
+if [ -n "$found" ]; then
+	mapfile -t missing <<<"$found"
+	printf '%s: these APIs are off, and nothing is removed there: %s\n' "$SCRIPT" "${missing[*]}" >&2
+	without "${missing[@]}"
+fi
 
 listed=$(look "$owner" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
 remove "$listed" "$SERVICE-drain" gcloud scheduler jobs delete "$SERVICE-drain" --location="$REGION"

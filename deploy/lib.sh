@@ -37,15 +37,41 @@ show() {
 	{ printf '+' && printf ' %q' "$@" && printf '\n'; } >&2
 }
 
-# gcloud's groups of commands whose API a dry run found to be off, a line each: there is nothing yet that they could read.
+# The APIs that the project has to have.
+APIS=(artifactregistry cloudbuild cloudscheduler iam iamcredentials pubsub run secretmanager)
+
+# gcloud's groups of commands whose API is off, a line each: there is nothing that they could read.
 OFF=''
+
+# missing_apis REMEDY: prints those of APIS that are off, a line each.
+missing_apis() {
+	local enabled api
+	enabled=$(look "$1" gcloud services list --enabled --format='value(config.name)') || return 1
+	for api in "${APIS[@]}"; do
+		has "$enabled" "$api.googleapis.com" || printf '%s\n' "$api"
+	done
+}
+
+# without API…: from here on nothing is read of these.
+without() {
+	local api
+	for api; do
+		case $api in
+		artifactregistry) OFF+=$'\n'artifacts ;;
+		cloudscheduler) OFF+=$'\n'scheduler ;;
+		secretmanager) OFF+=$'\n'secrets ;;
+		*) OFF+=$'\n'$api ;;
+		esac
+	done
+}
 
 # look REMEDY COMMAND…: a command that changes nothing; also in a dry run.
 look() {
-	local remedy=$1
+	local remedy=$1 group=$3
 	shift
 	show "$@"
-	if has "$OFF" "$2"; then return; fi
+	if [ "$group" = beta ]; then group=$3; fi
+	if has "$OFF" "$group"; then return; fi
 	"$@" || fail "this command failed: $*" "$remedy"
 }
 

@@ -34,23 +34,12 @@ number=$(look "is the id right, and may you see the project? gcloud projects lis
 	gcloud projects describe "$PROJECT" --format='value(projectNumber)')
 
 # APIs.
-apis=(artifactregistry cloudbuild cloudscheduler iam iamcredentials pubsub run secretmanager)
-enabled=$(look "you need roles/serviceusage.serviceUsageAdmin" gcloud services list --enabled --format='value(config.name)')
-missing=()
-for api in "${apis[@]}"; do
-	has "$enabled" "$api.googleapis.com" || missing+=("$api.googleapis.com")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-	change "the project needs a billing account, and you roles/serviceusage.serviceUsageAdmin" gcloud services enable "${missing[@]}"
-	if [ -n "${DRY_RUN:-}" ]; then
-		for api in "${missing[@]}"; do
-			case ${api%.googleapis.com} in
-			artifactregistry) OFF+=$'\n'artifacts ;;
-			secretmanager) OFF+=$'\n'secrets ;;
-			*) OFF+=$'\n'${api%.googleapis.com} ;;
-			esac
-		done
-	fi
+found=$(missing_apis "you need roles/serviceusage.serviceUsageAdmin")
+if [ -n "$found" ]; then
+	mapfile -t missing <<<"$found"
+	change "the project needs a billing account, and you roles/serviceusage.serviceUsageAdmin" \
+		gcloud services enable "${missing[@]/%/.googleapis.com}"
+	if [ -n "${DRY_RUN:-}" ]; then without "${missing[@]}"; fi # it would be on
 fi
 
 # The repository of images.

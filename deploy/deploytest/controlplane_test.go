@@ -2,6 +2,7 @@ package deploytest
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,10 @@ import (
 	"sync"
 	"testing"
 )
+
+// idToken is what a service account gets: nobody's, until 2100.
+var idToken = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." +
+	base64.RawURLEncoding.EncodeToString([]byte(`{"exp":4102444800}`)) + ".c2lnbmF0dXJl"
 
 // object is a resource or a message, as JSON.
 type object = map[string]any
@@ -30,16 +35,18 @@ type request struct {
 func (r request) String() string { return r.Method + " " + r.Path }
 
 // controlPlane answers for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
-// Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, and keeps policies. It
-// checks nothing but that APIs are enabled, and that names exist, or do not. Requests reach it directly, or, for the hosts that gcloud makes of a
-// region's name, by way of it as a proxy.
+// Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, keeps policies, and gives
+// tokens. It checks nothing but that APIs are enabled, and that names exist, or do not. It is gcloud's proxy, so that all hosts
+// lead here.
 type controlPlane struct {
 	project, number, region string
 	pubsub                  http.Handler
 	broken                  string // the path of requests that are refused
+	grpc                    string // the address that gcloud's gRPC reaches
 	mu                      sync.Mutex
 	resources               map[string]object // guarded by mu: by path, without the version of the API
 	policies                map[string]object // guarded by mu
+	owners                  map[string]string // guarded by mu: what a revision or an execution is of
 	enabled                 []string          // guarded by mu: APIs
 	changes                 []request         // guarded by mu: in order
 	unknown                 []string          // guarded by mu: what it could not answer
@@ -48,7 +55,7 @@ type controlPlane struct {
 func newControlPlane(project, region string) *controlPlane {
 	c := &controlPlane{
 		project: project, number: "123456789012", region: region,
-		resources: map[string]object{}, policies: map[string]object{},
+		resources: map[string]object{}, policies: map[string]object{}, owners: map[string]string{},
 	}
 	for _, api := range apis {
 		c.enabled = append(c.enabled, api+".googleapis.com")
@@ -57,11 +64,11 @@ func newControlPlane(project, region string) *controlPlane {
 }
 
 // apis are those that have to be enabled in a project; each is the first part of a host that gcloud asks.
-var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "iam", "pubsub", "run", "secretmanager"}
+var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "iam", "iamcredentials", "pubsub", "run", "secretmanager"}
 
 // disabled answers the API that a host is of, if nobody has enabled it. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {
-	api = strings.TrimPrefix(strings.TrimSuffix(host, ".test"), c.region+"-")
+	api = strings.TrimPrefix(strings.TrimSuffix(host, domain), c.region+"-")
 	return api, slices.Contains(apis, api) && !slices.Contains(c.enabled, api+".googleapis.com")
 }
 
@@ -80,7 +87,7 @@ func (c *controlPlane) start(t *testing.T) string {
 	return port
 }
 
-// withPubSub lets requests for pubsub.test through to a server, and records what they change.
+// withPubSub lets requests for pubsub.example.com through to a server, and records what they change.
 func (c *controlPlane) withPubSub(addr string) {
 	c.pubsub = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
 }
@@ -121,6 +128,10 @@ func list(v any) []any {
 }
 
 func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		c.tunnel(w, r)
+		return
+	}
 	body := object{}
 	data, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(data))
@@ -137,7 +148,7 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusForbidden, api+" API has not been used in project "+c.number+" before or it is disabled")
 		return
 	}
-	if r.Host == "pubsub.test" {
+	if r.Host == "pubsub"+domain {
 		c.record(r, body)
 		c.pubsub.ServeHTTP(w, r)
 		return
@@ -145,7 +156,7 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
 	// The project of a service account may be a dash, for whichever it is.
 	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
-	if strings.HasSuffix(r.Host, "run.test") && strings.HasPrefix(path, "projects/") {
+	if strings.HasSuffix(r.Host, "run"+domain) && strings.HasPrefix(path, "projects/") {
 		// Cloud Run's policies have its other form of names.
 		path = strings.Replace("run/"+path, "projects/"+c.project+"/locations/"+c.region, "namespaces/"+c.project, 1)
 	}
@@ -208,10 +219,14 @@ func (c *controlPlane) answer(r *http.Request, path, method string, body object)
 		return c.serviceUsage(method, body)
 	case method == "getIamPolicy" || method == "setIamPolicy":
 		return c.policy(path, method, body)
+	case method == "generateAccessToken":
+		return object{"accessToken": "token of the release", "expireTime": "2100-01-01T00:00:00Z"}, http.StatusOK
+	case method == "generateIdToken":
+		return object{"token": idToken}, http.StatusOK
 	case strings.HasSuffix(path, "/builds") && r.Method == http.MethodPost:
 		return object{"name": "operations/build/" + c.project + "/1", "metadata": object{
 			"@type": "type.googleapis.com/google.devtools.cloudbuild.v1.BuildOperationMetadata",
-			"build": object{"id": "1", "projectId": c.project, "status": "QUEUED", "logUrl": "https://logs.test/1"},
+			"build": object{"id": "1", "projectId": c.project, "status": "QUEUED", "logUrl": "https://logs.example.com/1"},
 		}}, http.StatusOK
 	case strings.HasPrefix(path, "run/"):
 		return c.run(r, path, method, body)
@@ -321,9 +336,11 @@ func (c *controlPlane) resource(r *http.Request, path string, body object) (obje
 	return nil, http.StatusNotImplemented
 }
 
+// remove deletes a resource, and what Cloud Run has made for it. c.mu is held.
 func (c *controlPlane) remove(path string) {
 	delete(c.resources, path)
 	delete(c.policies, path)
+	maps.DeleteFunc(c.resources, func(name string, _ object) bool { return c.owners[name] == path })
 }
 
 // newID is the id of what a request creates.

@@ -18,9 +18,12 @@ const (
 	region  = "europe-west1"
 )
 
-// gcloud answers an environment in which gcloud talks to a control plane only, without credentials; false where gcloud is
-// not installed, or nobody asked: the hundred calls take minutes, so make deploy-test asks for them and make test does not.
-// Whoever gets false is done.
+// domain is of the hosts that gcloud is told to ask. httptest's certificate is for it.
+const domain = ".example.com"
+
+// gcloud answers an environment in which gcloud talks to a control plane only, as somebody whom that does not ask for more
+// than a token; false where gcloud is not installed, or nobody asked: the hundreds of calls take minutes, so make deploy-test
+// asks for them and make test does not. Whoever gets false is done.
 func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	t.Helper()
 	if os.Getenv("DEPLOY_TEST") == "" {
@@ -33,20 +36,32 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 			return nil, false
 		}
 	}
+	port := c.start(t)
 	env := append(environ(),
 		"CLOUDSDK_CONFIG="+t.TempDir(),
-		"CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true",
+		"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE="+writeFile(t, "token", []byte("token")),
+		"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE="+writeFile(t, "ca.pem", c.startGRPC(t)),
 		"CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true",
 		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=true",
 		// gcloud puts the name of a region before the host of Cloud Run; a proxy does not mind.
-		"CLOUDSDK_PROXY_TYPE=http", "CLOUDSDK_PROXY_ADDRESS=127.0.0.1", "CLOUDSDK_PROXY_PORT="+c.start(t),
+		"CLOUDSDK_PROXY_TYPE=http", "CLOUDSDK_PROXY_ADDRESS=127.0.0.1", "CLOUDSDK_PROXY_PORT="+port,
+		"http_proxy=http://127.0.0.1:"+port, "no_proxy=", // the library that asks for identity tokens knows only these
 	)
 	for _, api := range []string{
-		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "CLOUDSCHEDULER", "IAM", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
+		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "CLOUDSCHEDULER", "IAM", "IAMCREDENTIALS", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
 	} {
-		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+".test/")
+		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+domain+"/")
 	}
 	return env, true
+}
+
+func writeFile(t *testing.T, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatalf("write %s: %v", name, err)
+	}
+	return path
 }
 
 // environ is the environment without what somebody has told gcloud or the scripts in it, but for which Python to take.
@@ -58,7 +73,7 @@ func environ() []string {
 	})
 }
 
-// patience is how long a script may take. It calls gcloud up to sixty times, a second each, on a machine that does much else.
+// patience is how long a script may take. It calls gcloud up to seventy times, a second each, on a machine that does much else.
 const patience = 10 * time.Minute
 
 // script runs a script of deploy/ and answers what it printed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,13 @@ import (
 const (
 	image      = region + "-docker.pkg.dev/" + project + "/videocatalog/server@sha256:0000000000000000000000000000000000000000000000000000000000000001"
 	imageLater = region + "-docker.pkg.dev/" + project + "/videocatalog/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
+)
+
+// Paths of Cloud Run's resources: the two of its API, and the one by which the control plane keeps them.
+const (
+	knative   = "/apis/serving.knative.dev/v1/namespaces/" + project
+	run       = "/apis/run.googleapis.com/v1/namespaces/" + project
+	namespace = "run/namespaces/" + project
 )
 
 // at answers what is at a path of names and indexes in a JSON value, or nil.
@@ -57,7 +65,8 @@ func sent(changes []request) ([]string, map[string]object) {
 	return lines, bodies
 }
 
-// A first release, a second one, one that fails its smoke test, and a roll-back, of the shape with worker pools.
+// A first release, a second one, one that fails its smoke test, roll-backs, a dry run and the removal, of the shape with worker
+// pools.
 func TestReleaseToPools(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -65,10 +74,6 @@ func TestReleaseToPools(t *testing.T) {
 	if !ok {
 		return
 	}
-	const (
-		knative = "/apis/serving.knative.dev/v1/namespaces/" + project
-		run     = "/apis/run.googleapis.com/v1/namespaces/" + project
-	)
 	env = append(env, "SMOKE=echo tried", "SMOKE_TOKEN=token")
 	out := mustScript(t, append(env, "VERSION=v1"), "release.sh", "pools", image, project, region)
 	lines, bodies := sent(control.changed())
@@ -97,7 +102,7 @@ func TestReleaseToPools(t *testing.T) {
 
 	out = mustScript(t, append(env, "VERSION=v2"), "release.sh", "pools", imageLater, project, region)
 	traffic := func() string { // as callers see it
-		b, err := json.Marshal(at(control.resources["run/namespaces/"+project+"/services/videocatalog"], "spec", "traffic"))
+		b, err := json.Marshal(at(control.resources[namespace+"/services/videocatalog"], "spec", "traffic"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,6 +132,9 @@ func TestReleaseToPools(t *testing.T) {
 	if err == nil || !strings.Contains(out, "remedy: the new revision videocatalog-v3 gets no traffic") {
 		t.Errorf("a release that fails its smoke test: error %v, want a failure with its remedy; output:\n%s", err, out)
 	}
+	if want := "the pools have its image, until: deploy/release.sh --rollback v2 pools " + project + " " + region + "\n"; !strings.Contains(out, want) {
+		t.Errorf("the release that failed printed\n%s\nwant %q", out, want)
+	}
 	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"videocatalog-v2"}`) {
 		t.Errorf("traffic after a release that failed = %s, want all for v2", got)
 	}
@@ -136,13 +144,30 @@ func TestReleaseToPools(t *testing.T) {
 	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"videocatalog-v1"}`) {
 		t.Errorf("traffic after the roll-back = %s, want all for v1", got)
 	}
-	_, bodies = sent(control.changed())
+	lines, bodies = sent(control.changed())
+	if diff := cmp.Diff([]string{
+		"PUT " + knative + "/services/videocatalog", "PUT " + run + "/workerpools/videocatalog-publisher", "PUT " + run + "/workerpools/videocatalog-projector",
+	}, lines); diff != "" {
+		t.Errorf("roll-back, in the reverse of a release's order (-want +got):\n%s", diff)
+	}
 	for _, role := range []string{"publisher", "projector"} {
 		container := at(bodies["WorkerPool videocatalog-"+role], "spec", "template", "spec", "containers", 0)
 		if got := at(container, "image"); got != image {
 			t.Errorf("after the roll-back the %s runs %v, want %s", role, got, image)
 		}
 	}
+
+	mustScript(t, append(env, "VERSION=v4"), "release.sh", "--dry-run", "pools", imageLater, project, region)
+	lines, _ = sent(control.changed())
+	if diff := cmp.Diff([]string{
+		"PUT " + run + "/workerpools/videocatalog-projector (dry run)", "PUT " + run + "/workerpools/videocatalog-publisher (dry run)",
+		"PUT " + knative + "/services/videocatalog (dry run)",
+	}, lines); diff != "" {
+		t.Errorf("dry run where the pools are there (-want +got):\n%s", diff)
+	}
+
+	pool := "/v2/projects/" + project + "/locations/" + region + "/workerPools/videocatalog-"
+	checkDestroy(t, control, env, knative+"/services/videocatalog", pool+"publisher", pool+"projector", run+"/jobs/videocatalog-migrate")
 }
 
 // withPercent is a traffic list as sent, in which gcloud leaves a percent of 0 out, or not.
@@ -156,7 +181,7 @@ func withPercent(traffic any) []any {
 	return targets
 }
 
-// A dry run lets Cloud Run validate the manifests, and changes nothing.
+// A dry run lets Cloud Run validate what it can, ends also where nothing was released yet, and changes nothing.
 func TestReleaseDryRun(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -164,20 +189,82 @@ func TestReleaseDryRun(t *testing.T) {
 	if !ok {
 		return
 	}
-	mustScript(t, env, "release.sh", "--dry-run", "all", image, project, region)
-	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"POST /apis/serving.knative.dev/v1/namespaces/" + project + "/services (dry run)"}, lines); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
+	for _, test := range []struct {
+		shape, serviceAccount string
+		env                   map[string]string
+		options               []string
+		shown                 []string // and not sent
+	}{
+		{"all", "videocatalog", map[string]string{
+			"ROLES": "api,publisher,projector", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
+		}, nil, nil},
+		{"pools", "videocatalog-api", map[string]string{"ROLES": "api"}, nil, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
+		{"drain", "videocatalog-drain", map[string]string{"ROLES": "api,projector"}, []string{"--schedule"}, []string{
+			"/drain.job.yaml", "+ gcloud run jobs add-iam-policy-binding videocatalog-drain ", "+ gcloud scheduler jobs create http videocatalog-drain ",
+		}},
+	} {
+		t.Run(test.shape, func(t *testing.T) {
+			out := mustScript(t, env, "release.sh", append(test.options, "--dry-run", test.shape, image, project, region)...)
+			lines, bodies := sent(control.changed())
+			if diff := cmp.Diff([]string{"POST " + knative + "/services (dry run)"}, lines); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+			if names := control.names(); len(names) != 0 {
+				t.Errorf("kept %q, want nothing", names)
+			}
+			for _, want := range append(test.shown, "/migrate.job.yaml", "+ gcloud run jobs execute videocatalog-migrate --wait") {
+				if !strings.Contains(out, want) {
+					t.Errorf("the dry run does not show %q; output:\n%s", want, out)
+				}
+			}
+			checkService(t, bodies["Service videocatalog"], test.serviceAccount, test.env)
+		})
 	}
-	if names := control.names(); len(names) != 0 {
-		t.Errorf("kept %q, want nothing", names)
-	}
-	checkService(t, bodies["Service videocatalog"], "videocatalog", map[string]string{
-		"ROLES": "api,publisher,projector", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
-	})
 }
 
-// The shape with a job: Cloud Scheduler starts it, and may start nothing else. destroy.sh finds all of it.
+// The shape of one service: without SMOKE_TOKEN the smoke test gets a token of the account of releases, whose audience is the
+// service, not the URL of the new revision. A roll-back moves the traffic and nothing else. destroy.sh finds all of it.
+func TestReleaseOfOneService(t *testing.T) {
+	t.Parallel()
+	control := newControlPlane(project, region)
+	env, ok := gcloud(t, control)
+	if !ok {
+		return
+	}
+	smoke := writeFile(t, "smoke", []byte("echo tried \"$1\" with \"$SMOKE_TOKEN\"\n"))
+	out := mustScript(t, append(env, "SMOKE=bash "+smoke, "VERSION=v1"), "release.sh", "all", image, project, region)
+	if want := "tried https://candidate---videocatalog.example.com with " + idToken + "\n"; !strings.Contains(out, want) {
+		t.Errorf("the release printed\n%s\nwant %q", out, want)
+	}
+	changes := control.changed()
+	i := slices.IndexFunc(changes, func(r request) bool { return strings.HasSuffix(r.Path, ":generateIdToken") })
+	if i < 0 {
+		t.Fatalf("requests = %v, want one for a token", changes)
+	}
+	if want := "/v1/projects/-/serviceAccounts/videocatalog-release@" + project + ".iam.gserviceaccount.com:generateIdToken"; changes[i].Path != want {
+		t.Errorf("the token is of %s, want %s", changes[i].Path, want)
+	}
+	if body := changes[i].Body; body["audience"] != "https://videocatalog.example.com" || body["includeEmail"] != true {
+		t.Errorf("request of a token = %v, want the service's URL as audience, and the e-mail", body)
+	}
+
+	// A second release has the traffic.
+	service := control.resources[namespace+"/services/videocatalog"]
+	service["spec"].(object)["traffic"] = []any{object{"revisionName": "videocatalog-v2", "percent": 100}}
+	mustScript(t, env, "release.sh", "--rollback", "v1", "all", project, region)
+	lines, bodies := sent(control.changed())
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/videocatalog"}, lines); diff != "" {
+		t.Errorf("roll-back (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]any{object{"revisionName": "videocatalog-v1", "percent": 100.0}}, at(bodies["Service videocatalog"], "spec", "traffic")); diff != "" {
+		t.Errorf("traffic after the roll-back (-want +got):\n%s", diff)
+	}
+
+	checkDestroy(t, control, env, knative+"/services/videocatalog", run+"/jobs/videocatalog-migrate")
+}
+
+// The shape with a job: Cloud Scheduler starts it, and may start nothing else. A roll-back gives the job its image back, after the
+// traffic. destroy.sh finds all of it.
 func TestReleaseWithDrainJob(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -185,8 +272,8 @@ func TestReleaseWithDrainJob(t *testing.T) {
 	if !ok {
 		return
 	}
-	env = append(env, "SMOKE=true", "SMOKE_TOKEN=token", "VERSION=v1")
-	mustScript(t, env, "release.sh", "--schedule", "drain", image, project, region)
+	env = append(env, "SMOKE_TOKEN=token")
+	mustScript(t, append(env, "SMOKE=true", "VERSION=v1"), "release.sh", "--schedule", "drain", image, project, region)
 	_, bodies := sent(control.changed())
 	checkService(t, bodies["Service videocatalog"], "videocatalog-drain", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
 	checkJob(t, bodies["Job videocatalog-drain"], "drain", "videocatalog-publisher", "videocatalog-database-url")
@@ -205,12 +292,117 @@ func TestReleaseWithDrainJob(t *testing.T) {
 			t.Errorf("the schedule's %v = %v, want %s", test.path, got, test.want)
 		}
 	}
-	started := "run/namespaces/" + project + "/jobs/videocatalog-drain"
+	started := namespace + "/jobs/videocatalog-drain"
 	if diff := cmp.Diff([]string{"roles/run.invoker " + account("videocatalog-scheduler")}, control.grants(started)); diff != "" {
 		t.Errorf("who may start the job (-want +got):\n%s", diff)
 	}
 	if got := slices.Collect(maps.Keys(control.policies)); len(got) != 1 {
 		t.Errorf("policies of %q, want only of %s", got, started)
+	}
+
+	out, err := script(t, append(env, "SMOKE=false", "VERSION=v2"), "release.sh", "drain", imageLater, project, region)
+	if want := "the drain job has its image, until: deploy/release.sh --rollback v1 drain " + project + " " + region + "\n"; err == nil || !strings.Contains(out, want) {
+		t.Errorf("a release that fails its smoke test: error %v, want a failure with %q; output:\n%s", err, want, out)
+	}
+	_, bodies = sent(control.changed())
+	if got := jobImage(bodies["Job videocatalog-drain"]); got != imageLater {
+		t.Errorf("after the release that failed the job runs %v, want %s", got, imageLater)
+	}
+	mustScript(t, env, "release.sh", "--rollback", "v1", "drain", project, region)
+	lines, bodies := sent(control.changed())
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/videocatalog", "PUT " + run + "/jobs/videocatalog-drain"}, lines); diff != "" {
+		t.Errorf("roll-back (-want +got):\n%s", diff)
+	}
+	if got := jobImage(bodies["Job videocatalog-drain"]); got != image {
+		t.Errorf("after the roll-back the job runs %v, want %s", got, image)
+	}
+
+	checkDestroy(t, control, env,
+		"/v1/"+job, knative+"/services/videocatalog", run+"/jobs/videocatalog-migrate", run+"/jobs/videocatalog-drain")
+}
+
+// The lines of docs/deploy.md for a certificate of the database are ones that gcloud takes, in a manifest of each kind, and make
+// the file at the path that the document has.
+func TestDatabaseCertificate(t *testing.T) {
+	t.Parallel()
+	control := newControlPlane(project, region)
+	env, ok := gcloud(t, control)
+	if !ok {
+		return
+	}
+	document, err := os.ReadFile("../../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(document), "```yaml\n")
+	if len(blocks) != 3 || !strings.Contains(string(document), "sslrootcert=/secrets/db-ca.crt") {
+		t.Fatalf("docs/deploy.md has %d pieces of YAML, want two, and sslrootcert=/secrets/db-ca.crt", len(blocks)-1)
+	}
+	for _, test := range []struct {
+		manifest, name string
+		command        []string
+		spec           []any
+	}{
+		{"all.service", "Service videocatalog", []string{"run", "services"}, []any{"spec", "template", "spec"}},
+		{"pools.publisher", "WorkerPool videocatalog-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
+		{"migrate.job", "Job videocatalog-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
+	} {
+		data, err := os.ReadFile("../run/" + test.manifest + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest := strings.NewReplacer("${SERVICE}", "videocatalog", "${VERSION}", "v1", "${IMAGE}", image, "${PROJECT}", project, "${REGION}", region).Replace(string(data))
+		for i, above := range []string{"args:", "containers:"} {
+			lines, _, _ := strings.Cut(blocks[i+1], "```")
+			start := strings.Index(manifest, above)
+			line := strings.LastIndex(manifest[:start], "\n") + 1
+			indent := manifest[line:start]
+			manifest = manifest[:line] + indent + strings.ReplaceAll(strings.TrimSpace(lines), "\n", "\n"+indent) + "\n" + manifest[line:]
+		}
+		file := writeFile(t, "manifest.yaml", []byte(manifest))
+		args := append(slices.Clone(test.command), "replace", file)
+		if out, err := command(t, append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region), "gcloud", args...); err != nil {
+			t.Fatalf("gcloud %q: %v\n%s", args, err, out)
+		}
+		_, bodies := sent(control.changed())
+		spec := at(bodies[test.name], test.spec...)
+		if diff := cmp.Diff([]any{object{"name": "database-ca", "secret": object{
+			"secretName": "videocatalog-database-ca", "items": []any{object{"key": "latest", "path": "db-ca.crt"}},
+		}}}, at(spec, "volumes")); diff != "" {
+			t.Errorf("volumes of %s (-want +got):\n%s", test.manifest, diff)
+		}
+		if diff := cmp.Diff([]any{object{"name": "database-ca", "mountPath": "/secrets"}}, at(spec, "containers", 0, "volumeMounts")); diff != "" {
+			t.Errorf("mounts of %s (-want +got):\n%s", test.manifest, diff)
+		}
+	}
+}
+
+func jobImage(job object) any {
+	return at(job, "spec", "template", "spec", "template", "spec", "containers", 0, "image")
+}
+
+// checkDestroy runs destroy.sh after a release, in a project that has only the APIs of what is released: these paths are
+// deleted, nothing is left, and nobody asks for what cannot be there.
+func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...string) {
+	t.Helper()
+	control.enabled = []string{"run.googleapis.com", "cloudscheduler.googleapis.com"}
+	control.changed()
+	out := mustScript(t, env, "destroy.sh", "--yes", project, region)
+	if off := "these APIs are off, and nothing is removed there: artifactregistry cloudbuild iam iamcredentials pubsub secretmanager\n"; !strings.Contains(out, off) {
+		t.Errorf("destroy.sh printed\n%s\nwant %q", out, off)
+	}
+	var got []string
+	for _, change := range control.changed() {
+		if change.Method != http.MethodDelete {
+			t.Errorf("destroy.sh sent %v", change)
+		}
+		got = append(got, change.Path)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("deleted (-want +got):\n%s", diff)
+	}
+	if names := control.names(); len(names) != 0 {
+		t.Errorf("left: %q", names)
 	}
 }
 

@@ -1,11 +1,23 @@
 package deploytest
 
 import (
+	"encoding/pem"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // run answers for Cloud Run, whose API is that of Knative: what is sent is what is kept, and it is ready at once. A request
@@ -90,19 +102,22 @@ func (c *controlPlane) keep(r *http.Request, path, kind string, body object) obj
 	if r.URL.Query().Get("dryRun") == "" {
 		c.resources[path] = body
 		if kind == "services" {
-			c.keepRevision(strings.TrimSuffix(path, fmt.Sprint("services/", metadata["name"])), body)
+			c.keepRevision(path, body)
 		}
 	}
 	return body
 }
 
 // keepRevision keeps the revision that a service's template makes. c.mu is held.
-func (c *controlPlane) keepRevision(namespace string, service object) {
+func (c *controlPlane) keepRevision(path string, service object) {
 	template := service["spec"].(object)["template"].(object)
 	metadata := maps.Clone(template["metadata"].(object))
 	metadata["namespace"] = c.project
 	metadata["labels"] = object{"serving.knative.dev/service": service["metadata"].(object)["name"], "cloud.googleapis.com/location": c.region}
-	c.resources[fmt.Sprint(namespace, "revisions/", metadata["name"])] = object{
+	namespace, _, _ := strings.Cut(path, "services/")
+	name := fmt.Sprint(namespace, "revisions/", metadata["name"])
+	c.owners[name] = path
+	c.resources[name] = object{
 		"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": template["spec"],
 		"status": object{"conditions": []any{condition("Ready")}},
 	}
@@ -127,6 +142,91 @@ func (c *controlPlane) execute(path, job string) object {
 			"conditions": []any{condition("Completed"), condition("Started"), condition("ResourcesAvailable"), condition("ContainerReady")},
 		},
 	}
-	c.resources[strings.Replace(path, "/jobs/"+job, "/executions/"+name, 1)] = execution
+	kept := strings.Replace(path, "/jobs/"+job, "/executions/"+name, 1)
+	c.owners[kept], c.resources[kept] = path, execution
 	return execution
+}
+
+// startGRPC serves, until the test ends, what gcloud asks Cloud Run by gRPC, and answers the certificate to trust.
+func (c *controlPlane) startGRPC(t *testing.T) []byte {
+	t.Helper()
+	server := httptest.NewUnstartedServer(grpc.NewServer(grpc.UnknownServiceHandler(c.workerPool)))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	c.grpc = server.Listener.Addr().String()
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// workerPool answers to GetWorkerPool, and to DeleteWorkerPool with an operation that is done. Either has the name first, and
+// nothing else that matters, so that their types are not needed.
+func (c *controlPlane) workerPool(_ any, stream grpc.ServerStream) error {
+	var in, out emptypb.Empty
+	if err := stream.RecvMsg(&in); err != nil {
+		return err
+	}
+	unknown := in.ProtoReflect().GetUnknown()
+	_, _, tag := protowire.ConsumeTag(unknown)
+	if tag < 0 {
+		return status.Error(codes.InvalidArgument, "no name")
+	}
+	name, n := protowire.ConsumeString(unknown[tag:])
+	if n < 0 {
+		return status.Error(codes.InvalidArgument, "no name")
+	}
+	method, _ := grpc.Method(stream.Context())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, off := c.disabled("run" + domain); off {
+		return status.Error(codes.PermissionDenied, "the API is disabled")
+	}
+	path := strings.Replace("run/"+strings.Replace(name, "/workerPools/", "/workerpools/", 1),
+		"projects/"+c.project+"/locations/"+c.region, "namespaces/"+c.project, 1)
+	deletes := strings.HasSuffix(method, "/DeleteWorkerPool")
+	switch _, ok := c.resources[path]; {
+	case !deletes && !strings.HasSuffix(method, "/GetWorkerPool"):
+		c.unknown = append(c.unknown, method+" "+name)
+		return status.Error(codes.Unimplemented, method)
+	case !ok:
+		return status.Error(codes.NotFound, name)
+	case deletes:
+		c.changes = append(c.changes, request{Method: http.MethodDelete, Path: "/v2/" + name})
+		c.remove(path)
+		operation := protowire.AppendTag(nil, 1, protowire.BytesType)
+		operation = protowire.AppendString(operation, name+"/operations/1")
+		operation = protowire.AppendTag(operation, 3, protowire.VarintType) // done
+		out.ProtoReflect().SetUnknown(protowire.AppendVarint(operation, 1))
+	}
+	return stream.SendMsg(&out)
+}
+
+// tunnel lets gcloud's gRPC through the proxy.
+func (c *controlPlane) tunnel(w http.ResponseWriter, r *http.Request) {
+	if r.Host != c.region+"-run"+domain+":443" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.unknown = append(c.unknown, "CONNECT "+r.Host)
+		http.Error(w, r.Host, http.StatusNotImplemented)
+		return
+	}
+	back, err := net.Dial("tcp", c.grpc)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer back.Close()
+	front, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	// An end of either is the end of both; what they return tells no more.
+	var both sync.WaitGroup
+	defer both.Wait()
+	defer front.Close()
+	_, _ = io.WriteString(front, "HTTP/1.1 200 Connection established\r\n\r\n")
+	both.Go(func() {
+		_, _ = io.Copy(back, buffered)
+		back.Close()
+	})
+	_, _ = io.Copy(front, back)
 }

@@ -1,4 +1,5 @@
-# The same as provision.sh and release.sh make, for those who keep their infrastructure in Terraform. Take one or the other.
+# What provision.sh and release.sh make, for those who keep their infrastructure in Terraform, but for what README.md lists.
+# Take one or the other.
 #
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 

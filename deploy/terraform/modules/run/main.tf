@@ -111,6 +111,7 @@ resource "google_cloud_run_v2_service_iam_member" "invoker" {
   member   = each.value
 }
 
+# Without the probes of deploy/run: the provider's worker pools (6.50.0) have none.
 resource "google_cloud_run_v2_worker_pool" "this" {
   for_each = local.pools
   project  = var.project

@@ -24,8 +24,8 @@
 //
 // # What it does not do
 //
-// The clock of PostgreSQL jumps, by which all leases are, where libfaketime is
-// installed; of the processes only the clock that commands go by, in the lab's
+// The clock of PostgreSQL jumps, by which all leases are, on Linux and where there
+// is a C compiler; of the processes only the clock that commands go by, in the lab's
 // own build, because a Go binary without C does not ask a preloaded library.
 // Machines do not crash, only processes, so PostgreSQL runs without fsync.
 // Nothing fills a disk: a trigger raises the error that a full disk would cause.

@@ -1,12 +1,17 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
+	_ "embed" // see wallClock
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,39 +19,45 @@ import (
 	"example.com/videocatalog/internal/localpg"
 )
 
-// libfaketime is where packages put the library that lets a program believe in
-// another time: https://github.com/wolfcw/libfaketime
-var libfaketime = []string{
-	"/usr/lib/*/faketime/libfaketime.so.1", // Debian, Ubuntu
-	"/usr/lib*/faketime/libfaketime.so.1",  // Fedora, Arch
-}
+// wallClock is a library that gives a program another time. One of our own:
+// https://github.com/wolfcw/libfaketime opens a file whenever the clock is read,
+// also inside of PostgreSQL's signal handlers, where now and then that hangs.
+//
+//go:embed wallclock/wallclock.c
+var wallClock []byte
 
 // noClock is why the clock of PostgreSQL does not jump where it cannot.
-const noClock = "the clock of the database does not jump: no libfaketime here (apt-get install libfaketime)"
+const noClock = "the clock of the database does not jump: that needs Linux and a C compiler (cc)"
 
-func findLibfaketime() string {
-	for _, pattern := range libfaketime {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 {
-			return found[0]
-		}
+// compiler is what builds wallClock; empty: nothing here does.
+func compiler() string {
+	if runtime.GOOS != "linux" {
+		return ""
 	}
-	return ""
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		return ""
+	}
+	return cc
 }
 
 // fakeClock has PostgreSQL run by a script that preloads the library; from its
 // next start on, its clock is what the file says. Only the wall clock: by the
 // other one it sleeps, as it does on a machine whose clock is set.
-func (p *postgres) fakeClock(programs, library string) error {
+func (p *postgres) fakeClock(ctx context.Context, programs, cc string) error {
 	dir := filepath.Join(p.dir, "clock")
 	p.clockFile = filepath.Join(dir, "offset")
+	library := filepath.Join(dir, "wallclock.so")
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL runs as another user when we are root
 		return fmt.Errorf("give PostgreSQL a clock that jumps: %w", err)
 	}
+	build := exec.CommandContext(ctx, cc, "-O2", "-shared", "-fPIC", "-o", library, "-x", "c", "-") //nolint:gosec // the compiler of this machine
+	build.Stdin = bytes.NewReader(wallClock)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build a clock that jumps: %w: %s", err, out)
+	}
 	for _, program := range []string{"postgres", "initdb"} {
-		script := fmt.Sprintf(`#!/bin/sh
-export LD_PRELOAD='%s' FAKETIME_TIMESTAMP_FILE='%s' FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1
-exec '%s' "$@"
-`, library, p.clockFile, filepath.Join(programs, program))
+		script := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD='%s' WALLCLOCK_OFFSET='%s'\nexec '%s' \"$@\"\n", library, p.clockFile, filepath.Join(programs, program))
 		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil { //nolint:gosec // likewise
 			return fmt.Errorf("give PostgreSQL a clock that jumps: %w", err)
 		}
@@ -57,12 +68,12 @@ exec '%s' "$@"
 
 // restartWithClock gives the server a clock that can be set, unless it does not
 // obey.
-func (p *postgres) restartWithClock(ctx context.Context, conn *pgx.Conn, library string, progress func(string)) error {
+func (p *postgres) restartWithClock(ctx context.Context, conn *pgx.Conn, cc string, progress func(string)) error {
 	var programs string
 	if err := conn.QueryRow(ctx, `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs); err != nil {
 		return fmt.Errorf("find the programs of PostgreSQL: %w", err)
 	}
-	err := errors.Join(p.stop(), p.fakeClock(programs, library))
+	err := errors.Join(p.stop(), p.fakeClock(ctx, programs, cc))
 	if err == nil {
 		err = p.start(ctx, progress)
 	}
@@ -80,11 +91,14 @@ func (p *postgres) restartWithClock(ctx context.Context, conn *pgx.Conn, library
 	return p.start(ctx, progress)
 }
 
-// setClock lets the clock of PostgreSQL be wrong by an offset.
+// setClock lets the clock of PostgreSQL be wrong by an offset. It writes into
+// the file, which is mapped, and does not replace it.
 func (p *postgres) setClock(offset time.Duration) error {
-	half := p.clockFile + ".half"
-	err := os.WriteFile(half, fmt.Appendf(nil, "%+.3f\n", offset.Seconds()), 0o644) //nolint:gosec // likewise
-	if err = errors.Join(err, os.Rename(half, p.clockFile)); err != nil {
+	file, err := os.OpenFile(p.clockFile, os.O_WRONLY|os.O_CREATE, 0o644) //nolint:gosec // likewise
+	if err == nil {
+		err = errors.Join(binary.Write(file, binary.NativeEndian, int64(offset)), file.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("set the clock of PostgreSQL: %w", err)
 	}
 	return nil

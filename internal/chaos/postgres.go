@@ -56,8 +56,8 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create database: %w", err), p.remove())
 	}
-	if library := findLibfaketime(); library != "" {
-		if err := p.restartWithClock(ctx, conn, library, progress); err != nil {
+	if cc := compiler(); cc != "" {
+		if err := p.restartWithClock(ctx, conn, cc, progress); err != nil {
 			return nil, errors.Join(err, p.remove())
 		}
 	}

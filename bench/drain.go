@@ -58,7 +58,7 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 
 // leastEvents is how many events a turn needs so that each instance has something to claim.
 func leastEvents(c cell) int {
-	if c.instances > 1 && (c.peer == "naive" || c.peer == "batch") {
+	if c.instances > 1 && (c.peer == "naive" || c.peer == "naive-async" || c.peer == "batch") {
 		return 2 * c.instances * claimSize
 	}
 	return 50

@@ -24,7 +24,7 @@ func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *
 	var all []shape
 	for _, kind := range []string{sinkNone, sinkPubSub} {
 		for _, aggregates := range []int{1, 10, 1000, 100_000} {
-			all = append(all, shape{fmt.Sprintf("Aggregates/sink=%s/aggregates=%d", kind, aggregates), kind,
+			all = append(all, shape{fmt.Sprintf("Aggregates/sink=%s/aggregates=%d", kind, min(aggregates, n)), kind,
 				func() workload { return uniform(n, min(aggregates, n), 500) }})
 		}
 		all = append(all,

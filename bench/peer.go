@@ -43,13 +43,16 @@ type instance struct {
 }
 
 // peerNames in the order in which they take turns.
-var peerNames = []string{"ours", "naive", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-1000", "river"}
+var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-1000", "river"}
 
 func newPeer(name string, base base) (peer, error) {
 	switch name {
 	case "ours":
 		return &ours{base: base}, nil
 	case "naive":
+		return &loop{base: base}, nil
+	case "naive-async":
+		base.url += "&synchronous_commit=off" // its instances' connections; pgx sets what it does not know in the session
 		return &loop{base: base}, nil
 	case "batch":
 		return &loop{base: base, batch: true}, nil

@@ -170,7 +170,11 @@ func growing(b *strings.Builder, r *results) {
 	rows = nil
 	names, values := r.with("Payload/", "bytes")
 	for i, name := range names {
-		rows = append(rows, []string{values[i], r.figure(name, "events/s"), r.figure(name, "MB/s"), r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event")})
+		megabytes := "–"
+		if v, ok := r.median(name, "B/s"); ok { // benchfmt makes that of MB/s
+			megabytes = short(v / 1e6)
+		}
+		rows = append(rows, []string{values[i], r.figure(name, "events/s"), megabytes, r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event")})
 	}
 	table(b, []string{"payload, bytes", "events/s", "MB/s", "CPU s/M events", "WAL B/event"}, rows)
 }

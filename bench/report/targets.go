@@ -64,6 +64,7 @@ func targets(r *results) []target {
 	}
 	all := []target{
 		ratio("drain ÷ naive, no-op sink", drainName("ours", "none", 1), drainName("naive", "none", 1), "events/s", 40),
+		ratio("drain ÷ naive that does not wait for the disk, no-op sink", drainName("ours", "none", 1), drainName("naive-async", "none", 1), "events/s", 40),
 		best("drain ÷ the best ordered peer, no-op sink, one instance, the peers' default batches", 1, byDefault),
 		best("the same, batches of 1000 too", 1, ordered),
 		best("drain ÷ the best peer that orders with many instances, no-op sink, 4 instances", 4, orderedByMany),

@@ -4,7 +4,7 @@
 //
 //	go run ./cmd/chaos --profile quick
 //
-// It exits with 1 when one was not. --help lists its flags; package
+// It exits with 1 when one was not, or when too little happened to say so. --help lists its flags; package
 // internal/chaos says what it does.
 package main
 
@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,13 +28,13 @@ import (
 
 const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.
 
-  --profile quick|long  quick: each fault once, in less than three minutes. long: an hour of faults, and the recovery
+  --profile quick|long  quick: each fault once, in a few minutes. long: an hour of faults, and the recovery
                         has to be as fast as promised. Default: quick.
-  --seed N              decides on faults, victims, moments and commands. Default: drawn, and printed.
+  --seed N              decides on the order of faults, victims, pauses and commands. Default: drawn, and printed.
   --duration D          how long faults are injected, at least until each was there once. Default: that of the profile.
   --rate N              commands per second. Default: that of the profile.
   --out DIR             what the run leaves: timeline.jsonl, report.json, a log per process and, when a promise was
-                        broken, history.jsonl and the database. Default: chaos-N in the folder for temporary files.
+                        broken, what clients, watchers and a subscription saw, and the database. Default: chaos-N in the folder for temporary files.
   --older COMMIT        what a deployment rolls back to. Default: the tag before HEAD, or else the present code on a
                         newer schema.
 `
@@ -69,6 +70,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("print report: %w", err)
 	}
 	switch {
+	case len(report.Counts) == 0 && !report.OK():
+		return fmt.Errorf("the run has not checked everything: %s; see %s", strings.Join(report.Unchecked(), ", "), cfg.Out)
 	case !report.OK():
 		return fmt.Errorf("promises were broken; see %s; again with --seed %d", cfg.Out, cfg.Seed)
 	case strict && len(report.Misses) > 0:
@@ -105,16 +108,18 @@ func parse(args []string) (cfg chaos.Config, strict bool, err error) {
 		return cfg, false, fmt.Errorf("--profile is %q: it may be quick or long", *profile)
 	}
 	cfg.Long, cfg.Clients = byDefault.Long, byDefault.Clients
-	if cfg.Duration == 0 {
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if !given["duration"] {
 		cfg.Duration = byDefault.Duration
 	}
-	if cfg.Rate == 0 {
+	if !given["rate"] {
 		cfg.Rate = byDefault.Rate
 	}
 	switch {
 	case flags.NArg() > 0:
 		return cfg, false, fmt.Errorf("unknown argument %q (--help lists the flags)", flags.Arg(0))
-	case cfg.Duration < 0:
+	case cfg.Duration <= 0:
 		return cfg, false, errors.New("--duration must be more than 0, such as 10m")
 	case cfg.Rate < 1:
 		return cfg, false, errors.New("--rate must be at least 1, in commands per second")

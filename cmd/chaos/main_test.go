@@ -28,6 +28,8 @@ func TestParseErrors(t *testing.T) {
 		{[]string{"--profile", "huge"}, "--profile"},
 		{[]string{"--seed", "-1"}, "--seed"},
 		{[]string{"--duration", "-1s"}, "--duration"},
+		{[]string{"--duration", "0"}, "--duration"},
+		{[]string{"--rate", "0"}, "--rate"},
 		{[]string{"--rate", "0.5"}, "--rate"},
 		{[]string{"now"}, `"now"`},
 		{[]string{"--speed", "1"}, "speed"},

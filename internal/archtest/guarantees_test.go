@@ -11,17 +11,17 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/internal/chaos"
 )
 
 // proofs is what a row of docs/guarantees.md may name.
 type proofs struct {
 	tests   map[string]bool // like store.TestX: the folder, without internal/ in front, and the function
 	targets map[string]bool // of the Makefile
-	faults  map[string]bool // of the fault lab
-	points  map[string]bool // at which the fault lab stops a process
+	faults  map[string]bool // of the fault lab: the names of its kinds
 }
 
 // Every row of the guarantees names a test that exists, and everything that it
@@ -44,7 +44,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 func TestGuaranteesCheckFindsMistakes(t *testing.T) {
 	known := proofs{
 		tests: map[string]bool{"store.TestA": true, "store.BenchmarkA": true}, targets: map[string]bool{"breaking": true},
-		faults: map[string]bool{"kill publisher": true, "kill publisher at ": true}, points: map[string]bool{"outbox/claimed": true},
+		faults: map[string]bool{"kill publisher": true, "kill publisher at outbox/claimed": true},
 	}
 	for _, test := range []struct {
 		name, row string
@@ -64,6 +64,7 @@ func TestGuaranteesCheckFindsMistakes(t *testing.T) {
 		{"test without package", "| a | b | `TestA` | 1 |", []string{"line 5: there is no test TestA"}},
 		{"unknown target", "| a | b | `store.TestA`, `make cake` | 1 |", []string{"line 5: the Makefile has no target cake"}},
 		{"unknown fault", "| a | b | `chaos: rain` | 1 |", []string{"line 5: the fault lab has no fault rain"}},
+		{"the beginning of a fault", "| a | b | `chaos: kill` | 1 |", []string{"line 5: the fault lab has no fault kill"}},
 		{"unknown point", "| a | b | `chaos: kill publisher at noon` | 1 |", []string{"line 5: the fault lab has no fault kill publisher at noon"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -140,8 +141,7 @@ func (p proofs) look(name string) (isProof bool, mistake string) {
 		return false, ""
 	}
 	if fault, ok := strings.CutPrefix(name, "chaos: "); ok {
-		what, point, _ := strings.Cut(fault, " at ")
-		if !p.faults[fault] && (!p.faults[what+" at "] || !p.points[point]) {
+		if !p.faults[fault] {
 			return true, "the fault lab has no fault " + fault
 		}
 		return true, ""
@@ -159,11 +159,14 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z-]*):`)
 )
 
-// findProofs reads the tests of the module, those of this package too, the
-// Makefile and the names of the fault lab.
+// findProofs reads the tests of the module, those of this package too, and the
+// Makefile; the fault lab says itself what it can do.
 func findProofs(t *testing.T) proofs {
 	t.Helper()
-	known := proofs{tests: make(map[string]bool), targets: make(map[string]bool), faults: make(map[string]bool), points: make(map[string]bool)}
+	known := proofs{tests: make(map[string]bool), targets: make(map[string]bool), faults: make(map[string]bool)}
+	for _, kind := range chaos.Kinds() {
+		known.faults[kind] = true
+	}
 	addTests := func(dir string, tree *ast.File) {
 		for _, decl := range tree.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
@@ -172,15 +175,8 @@ func findProofs(t *testing.T) proofs {
 		}
 	}
 	for _, f := range source(t) {
-		names := map[string]map[string]bool{"internal/chaos": known.faults, "internal/failpoint": known.points}[f.dir]
-		switch {
-		case f.test:
+		if f.test {
 			addTests(f.dir, f.tree)
-		case names != nil:
-			for _, text := range f.strings() {
-				name, _ := strconv.Unquote(text.Value) // the parser has checked it
-				names[name] = true
-			}
 		}
 	}
 	own, err := filepath.Glob("*_test.go")

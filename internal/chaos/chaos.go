@@ -17,10 +17,13 @@
 //
 // The seed decides on the order of the faults, their victims and times, and on
 // what each client wants. It cannot decide what the operating system does with
-// the processes, so a second run with the same seed is similar, not equal. What
+// the processes, so a second run with the same seed is similar, not equal; and where
+// the clock of PostgreSQL cannot jump there are fewer faults, in another order. What
 // happened is in the folder of the run: timeline.jsonl, the log of each
 // process, report.json and, when something was wrong, what each client was
-// told (history.jsonl) and the database.
+// told (history.jsonl), what they read (reads.jsonl), what the topic brought and
+// when the broker took it (heard.jsonl), what watchers have (copies.jsonl), and
+// the database.
 //
 // # What it does not do
 //
@@ -73,7 +76,8 @@ const (
 	workers        = 2
 	batch          = 100
 	pollInterval   = 200 * time.Millisecond
-	lanes          = 8 // of the outbox: a fact, not a choice
+	maxConnections = 12 // to PostgreSQL, of each process
+	lanes          = 8  // of the outbox: a fact, not a choice
 
 	// messageLease is longer than a projector is lent a message.
 	messageLease = 61 * time.Second
@@ -102,7 +106,9 @@ type lab struct {
 	migrations     int           // that the lab has added; owned by the group of process faults
 	slowestStop    time.Duration // of those at the end
 	routines       []Routines
-	leftOut        string // what this machine cannot do
+	connections    map[string]int // that each process has when all is quiet
+	leaseLooks     int            // owned by watchLeases while it runs
+	leftOut        string         // what this machine cannot do
 
 	mu       sync.Mutex
 	problems []Violation   // guarded by mu
@@ -121,13 +127,19 @@ type Report struct {
 	Answers  map[string]int `json:"attempts_by_code"`
 	Stop     time.Duration  `json:"slowest_stop_ns"`
 	Routines []Routines     `json:"goroutines"`
-	LeftOut  string         `json:"left_out,omitempty"`
+	// Connections are those to PostgreSQL that each process has when all is quiet.
+	Connections map[string]int `json:"connections"`
+	LeaseLooks  int            `json:"looks_at_leases"`
+	// Long: the targets of a long run apply, and are printed.
+	Long    bool   `json:"long"`
+	LeftOut string `json:"left_out,omitempty"`
 	Verdict
-	Injected []FaultRecord `json:"faults_injected"`
+	Goals    []Goal        `json:"goals"`
+	Injected []FaultRecord `json:"faults_injected"` // those that did not happen say so
 }
 
-// OK tells whether every promise was kept.
-func (r Report) OK() bool { return len(r.Counts) == 0 }
+// OK tells whether every promise was looked at, and kept.
+func (r Report) OK() bool { return len(r.Counts) == 0 && len(r.Unchecked()) == 0 }
 
 // Run makes a run. An error means that it could not be made, or not to its
 // end, and says nothing about the service.
@@ -154,10 +166,12 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	report := Report{
 		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
 		Answers: l.load.codes, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
+		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}
+	report.Goals = report.goals()
 	report.Injected, report.Took = history.Faults, time.Since(start)
 	if !report.OK() {
-		err = l.postgres.dump(ctx, cfg.Out)
+		err = errors.Join(l.postgres.dump(ctx, cfg.Out), history.dump(cfg.Out))
 	} else {
 		err = os.Remove(l.historyFile())
 	}

@@ -25,6 +25,7 @@ const (
 	VersionRepeated    Rule = "two events of one version"
 	EventLost          Rule = "event never published"
 	UnknownMessage     Rule = "message without event"
+	MessageUnheard     Rule = "message published and not delivered"
 	MessageDiffers     Rule = "message differs from its event"
 	OutOfOrder         Rule = "first delivery out of order"
 	DuplicateUncaused  Rule = "duplicate that no fault explains"
@@ -46,6 +47,9 @@ const (
 	LaneTaken          Rule = "lane claimed while it was leased"
 	ConnectionLeaked   Rule = "connection leaked"
 	GoroutineLeaked    Rule = "goroutines leaked"
+	LaneStays          Rule = "lane leased for longer than a lease can be"
+	NotCounted         Rule = "could not be counted"
+	CodeUnexpected     Rule = "code that no fault explains"
 	ProcessEnded       Rule = "process ended unasked"
 	StopFailed         Rule = "process did not stop cleanly"
 	NotQuiet           Rule = "not quiet in time"
@@ -61,6 +65,7 @@ type Violation struct {
 type Miss struct {
 	Fault  FaultRecord   `json:"fault"`
 	Took   time.Duration `json:"took_ns"`
+	Never  bool          `json:"never,omitempty"` // nothing was published afterwards
 	Target time.Duration `json:"target_ns"`
 }
 
@@ -85,15 +90,18 @@ type Figures struct {
 	Duplicates    int            `json:"duplicates"`
 	MayRepeat     int            `json:"duplicates_allowed"`
 	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of those that were alone
-	Faults        int            `json:"faults"`
+	Faults        int            `json:"faults"`                     // those that happened
 	FaultsByKind  map[string]int `json:"faults_by_kind"`
 	WorstTakeover time.Duration  `json:"worst_takeover_ns"`      // of the faults that were alone
 	WorstOutage   time.Duration  `json:"worst_first_publish_ns"` // after outages that were alone
 	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // likewise, until the catalog goes on
 	Takeovers     int            `json:"takeovers_measured"`
+	OfTakeovers   int            `json:"takeovers_to_measure"`
 	Outages       int            `json:"outages_measured"`
+	OfOutages     int            `json:"outages_to_measure"`
 	WorstClock    time.Duration  `json:"worst_takeover_after_clock_ns"` // of the faults that were alone
 	Clocks        int            `json:"clocks_measured"`
+	OfClocks      int            `json:"clocks_to_measure"`
 	Reads         int            `json:"own_writes_read"`
 	Changes       int            `json:"changes_watched"`
 	Breaks        int            `json:"watches_broken"`
@@ -123,6 +131,7 @@ func Check(h *History) Verdict {
 	c.index()
 	c.checkSource()
 	c.checkAnswers()
+	c.checkCodes()
 	c.checkTopic()
 	c.checkProjection()
 	c.checkReads()
@@ -205,8 +214,13 @@ func (c *checker) checkAnswers() {
 		}
 	}
 	created := make(map[int64]uuid.UUID)
+	explained, failed := c.changes()
 	for _, events := range c.byVideo {
 		for _, e := range events {
+			if kind, ok := kindOf[e.Type]; ok && !explained[change{e.Video, kind, e.Version}] && !explained[change{e.Video, kind, 0}] {
+				c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of; those who asked for one and were told that it failed: commands %v",
+					e.ID, e.Version, e.Video, kind, failed[change{e.Video, kind, 0}])
+			}
 			if e.Command == 0 || e.Type != typeCreated && e.Type != typeUpdated {
 				continue
 			}
@@ -220,6 +234,50 @@ func (c *checker) checkAnswers() {
 				c.broken(CreatedTwice, "command %d made the videos %s and %s", e.Command, other, e.Video)
 			}
 			created[e.Command] = e.Video
+		}
+	}
+}
+
+// change is a kind of command that made a version of a video; 0: any version.
+type change struct {
+	video   uuid.UUID
+	kind    string
+	version int64
+}
+
+// kindOf is the command behind each type of event that does not carry a title
+// of its own.
+var kindOf = map[string]string{
+	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
+}
+
+// changes answers which versions clients were told of, and where one that had
+// an attempt without an answer may have made any; and which commands failed.
+func (c *checker) changes() (explained map[change]bool, failed map[change][]int64) {
+	explained, failed = make(map[change]bool), make(map[change][]int64)
+	for _, a := range c.h.Answers {
+		whichever := change{a.Video, a.Kind, 0}
+		switch {
+		case a.Outcome == Failed:
+			failed[whichever] = append(failed[whichever], a.Command)
+		case a.Outcome == Unknown || a.Doubt:
+			explained[whichever] = true
+		default:
+			explained[change{a.Video, a.Kind, a.Version}] = true
+		}
+	}
+	return explained, failed
+}
+
+// checkCodes looks for answers that a sound service gives only while the
+// database fails, a clock is beyond the partitions, or the process that answers
+// is killed.
+func (c *checker) checkCodes() {
+	for _, o := range c.h.Odd {
+		if !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
+			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
+		}) {
+			c.broken(CodeUnexpected, "%s: command %d was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
 		}
 	}
 }
@@ -242,6 +300,14 @@ func (c *checker) checkAcknowledged(a Answer) {
 	if e.State != a.State {
 		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
 	}
+	// What an update answers has its own title; what a create answers may be newer, if it was repeated, but began with it.
+	wrote := e
+	if a.Kind == kindCreate {
+		wrote = c.event(a.Video, 1)
+	}
+	if (a.Kind == kindCreate || a.Kind == kindUpdate) && (wrote == nil || wrote.Command != a.Command) {
+		c.broken(CommandLost, "command %d (%s) was answered with version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
+	}
 }
 
 // checkTopic compares what came from the topic with the outbox.
@@ -249,7 +315,8 @@ func (c *checker) checkTopic() {
 	messages := make(map[string]bool, len(c.h.Sightings))
 	copies := make(map[uuid.UUID]int, len(c.events))
 	newest := make(map[uuid.UUID]int64)
-	var repeats []time.Time // when an event was published once more
+	latest := make(map[uuid.UUID]time.Time, len(c.events)) // when the broker took a copy of an event last
+	var repeats []repeat
 	for _, s := range c.h.Sightings {
 		if messages[s.MessageID] {
 			continue // the broker delivered it again, as it may
@@ -265,13 +332,14 @@ func (c *checker) checkTopic() {
 		}
 		at := c.h.Publications[s.MessageID]
 		if copies[s.Event]++; copies[s.Event] > 1 {
-			repeats = append(repeats, at)
+			repeats = append(repeats, repeat{at, latest[s.Event]})
+			latest[s.Event] = at
 			if at.Before(c.first[s.Event]) {
 				c.first[s.Event] = at
 			}
 			continue
 		}
-		c.first[s.Event] = at
+		c.first[s.Event], latest[s.Event] = at, at
 		if s.Version != newest[s.Video]+1 {
 			c.broken(OutOfOrder, "video %s: version %d came first after version %d (event %s)", s.Video, s.Version, newest[s.Video], s.Event)
 		}
@@ -280,6 +348,11 @@ func (c *checker) checkTopic() {
 	for id, e := range c.events {
 		if copies[id] == 0 {
 			c.broken(EventLost, "event %s, version %d of video %s", id, e.Version, e.Video)
+		}
+	}
+	for id := range c.h.Publications {
+		if !messages[id] {
+			c.broken(MessageUnheard, "message %s", id)
 		}
 	}
 	f := &c.verdict.Figures
@@ -293,17 +366,22 @@ type window struct {
 	allowed     int
 }
 
+// repeat is an event that was published once more, and when it was before.
+type repeat struct{ at, before time.Time }
+
 // checkRepeats looks for the cause of each duplicate: a fault that may have
 // left something unsettled, at most a lease and what a look at the outbox
-// takes ago. Faults that overlap share what they may cause.
-func (c *checker) checkRepeats(repeats []time.Time) {
+// takes ago, and something that was published no longer than that before the
+// fault: what is older was settled. Faults that overlap share what they may
+// cause.
+func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
 	var windows []window
 	for i := range c.h.Faults {
 		f := &c.h.Faults[i]
 		until := f.Ended.Add(c.h.Limits.Lease + look)
-		for _, at := range repeats {
-			if !at.Before(f.Struck) && at.Before(until) {
+		for _, r := range repeats {
+			if !r.at.Before(f.Struck) && r.at.Before(until) {
 				f.Repeated++
 			}
 		}
@@ -328,12 +406,15 @@ func (c *checker) checkRepeats(repeats []time.Time) {
 		merged = append(merged, w)
 	}
 	counts := make([]int, len(merged))
-	for _, at := range repeats {
-		i := slices.IndexFunc(merged, func(w window) bool { return !at.Before(w.from) && at.Before(w.until) })
-		if i < 0 {
-			c.broken(DuplicateUncaused, "at %s", at.Format(time.RFC3339Nano))
+	for _, r := range repeats {
+		in := func(w window) bool { return !r.at.Before(w.from) && r.at.Before(w.until) }
+		// What was last published long before a fault was settled when it struck.
+		caused := func(w window) bool { return in(w) && !r.before.Before(w.from.Add(-c.h.Limits.Lease-look)) }
+		if !slices.ContainsFunc(windows, caused) {
+			c.broken(DuplicateUncaused, "at %s, before that at %s", r.at.Format(time.RFC3339Nano), r.before.Format(time.RFC3339Nano))
 			continue
 		}
+		i := slices.IndexFunc(merged, in)
 		counts[i]++
 	}
 	for i, n := range counts {

@@ -111,6 +111,16 @@ func TestCheckerRules(t *testing.T) {
 		at := h.Publications["1"]
 		h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: mayRepeat})
 	}
+	publication := func(h *History, a Answer) { // makes the last version of a video one that a command published
+		h.Database.Events[2].Type = "VideoPublished"
+		h.Answers[2].Kind = kindUpdate // not told of it
+		h.Answers[2].Version, h.Answers[2].State, h.Answers[2].Command = 2, h.Database.Events[1].State, h.Database.Events[1].Command
+		a.Command, a.Kind, a.Video = 60, kindPublish, uuid.UUID{0: 1}
+		if e := h.Database.Events[max(0, a.Version-1)]; a.Outcome == Acknowledged {
+			a.State = e.State
+		}
+		h.Answers = append(h.Answers, a)
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(h *History)
@@ -121,6 +131,44 @@ func TestCheckerRules(t *testing.T) {
 		{"an answer of another state", func(h *History) { h.Answers[2].State++ }, []Rule{AnswerWrong}},
 		{"an unknown outcome that took effect", func(h *History) { h.Answers[2].Outcome = Unknown }, nil},
 		{"a failure that took effect", func(h *History) { h.Answers[2].Outcome = Failed }, []Rule{FailedTookEffect}},
+		{"an update that was answered with what another one wrote", func(h *History) {
+			h.Answers[2].Kind, h.Answers[2].Command = kindUpdate, 99
+		}, []Rule{CommandLost}},
+		{"a create that was answered with another video", func(h *History) {
+			h.Answers[2].Kind = kindCreate
+		}, []Rule{CommandLost}},
+		{"a create that was repeated, and answered with a newer version", func(h *History) {
+			h.Answers[2].Kind, h.Answers[2].Command = kindCreate, h.Database.Events[0].Command
+		}, nil},
+		{"an update that was answered with its own title after another's publication", func(h *History) {
+			h.Answers[2].Kind, h.Answers[2].Doubt, h.Answers[2].Command = kindUpdate, true, h.Database.Events[1].Command
+			h.Database.Events[2].Command, h.Database.Events[2].Type = h.Database.Events[1].Command, "VideoPublished"
+			h.Answers = append(h.Answers, Answer{Command: 50, Kind: kindPublish, Outcome: Acknowledged, Video: uuid.UUID{0: 1}, Version: 3, State: h.Answers[2].State})
+		}, nil},
+		{"a publication that was answered", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 3}) }, nil},
+		{"a publication whose answer was lost", func(h *History) { publication(h, Answer{Outcome: Unknown}) }, nil},
+		{"a publication that was answered the second time", func(h *History) {
+			publication(h, Answer{Outcome: Acknowledged, Version: 2, Doubt: true})
+		}, nil},
+		{"a publication that was refused", func(h *History) { publication(h, Answer{Outcome: Failed}) }, []Rule{FailedTookEffect}},
+		{"a publication of another version", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 2}) }, []Rule{FailedTookEffect}},
+		{"a publication that nobody asked for", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 3}); h.Answers = h.Answers[:6] }, []Rule{FailedTookEffect}},
+		{"an internal error", func(h *History) { h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}} }, []Rule{CodeUnexpected}},
+		{"an internal error while the database failed", func(h *History) {
+			strike(h, 0)
+			h.Faults[0].MayFail = true
+			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
+		}, nil},
+		{"an internal error while a publisher was killed", func(h *History) {
+			strike(h, 0)
+			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
+		}, []Rule{CodeUnexpected}},
+		{"an internal error long after the database failed", func(h *History) {
+			strike(h, 0)
+			h.Faults[0].MayFail = true
+			h.Odd = []Odd{{At: h.Publications["1"].Add(2 * attemptTimeout), Code: "Internal"}}
+		}, []Rule{CodeUnexpected}},
+		{"an update that was answered with its own", func(h *History) { h.Answers[2].Kind = kindUpdate }, nil},
 		{"an etag two versions ago", func(h *History) { h.Answers[2].Expected = 1 }, []Rule{EtagIgnored}},
 		{"two creates of one command", func(h *History) {
 			for _, i := range []int{0, 3} {
@@ -138,7 +186,7 @@ func TestCheckerRules(t *testing.T) {
 			h.Database.Events[1].Version, h.Sightings[1].Version = 1, 1
 			h.Answers[1] = h.Answers[0]
 		}, []Rule{OutOfOrder, RowWithoutEvent, VersionRepeated}},
-		{"an event that was not published", func(h *History) { h.Sightings = h.Sightings[:5] }, []Rule{EventLost}},
+		{"an event that was not published", func(h *History) { h.Sightings = h.Sightings[:5]; delete(h.Publications, "6") }, []Rule{EventLost}},
 		{"an event that was published late", func(h *History) { h.Sightings[0], h.Sightings[1] = h.Sightings[1], h.Sightings[0] }, []Rule{OutOfOrder}},
 		{"a message that was delivered twice", func(h *History) { h.Sightings = append(h.Sightings, h.Sightings[0]) }, nil},
 		{"a message of other bytes", func(h *History) { h.Sightings[1].Content++ }, []Rule{MessageDiffers}},
@@ -146,6 +194,22 @@ func TestCheckerRules(t *testing.T) {
 		{"a duplicate without a fault", func(h *History) { again(h, 1, time.Second) }, []Rule{DuplicateUncaused}},
 		{"a duplicate after a fault", func(h *History) { strike(h, 1); again(h, 1, time.Second) }, nil},
 		{"a duplicate long after a fault", func(h *History) { strike(h, 1); again(h, 1, 4*time.Second) }, []Rule{DuplicateUncaused}},
+		{"a message that nobody heard", func(h *History) { h.Publications["unheard"] = h.Publications["1"] }, []Rule{MessageUnheard}},
+		{"a duplicate of something old after a fault", func(h *History) {
+			again(h, 1, time.Hour)
+			at := h.Publications["again"].Add(-time.Second)
+			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 200})
+		}, []Rule{DuplicateUncaused}},
+		{"a duplicate of a duplicate, each after a fault of its own", func(h *History) {
+			for i := range 3 { // what was published once more between two faults is in hand when the second strikes
+				at := h.Publications["2"].Add(time.Duration(i) * 2500 * time.Millisecond)
+				h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 1})
+				s := h.Sightings[1]
+				s.MessageID = fmt.Sprint("again ", i)
+				h.Publications[s.MessageID] = at.Add(2400 * time.Millisecond)
+				h.Sightings = append(h.Sightings, s)
+			}
+		}, nil},
 		{"a duplicate after a harmless fault", func(h *History) { strike(h, 0); again(h, 1, time.Second) }, []Rule{DuplicateUncaused}},
 		{"two duplicates after a fault that may cause one", func(h *History) {
 			strike(h, 1)
@@ -222,6 +286,8 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 		{"clock in time", ClockSet, true, 2900 * time.Millisecond, 0},
 		{"clock too late", ClockSet, true, 3100 * time.Millisecond, 1},
 		{"nothing to measure", NoRecovery, true, 2100 * time.Millisecond, 0},
+		{"takeover after minutes", Takeover, true, 3 * time.Minute, 1},
+		{"clock after minutes", ClockSet, true, 3 * time.Minute, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := sound()
@@ -235,6 +301,116 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 				t.Errorf("misses %v, fault %+v, want %d and %s", verdict.Misses, h.Faults[0], tt.misses, tt.gap)
 			}
 		})
+	}
+}
+
+// What was not alone is not measured, what did not happen neither counts nor has
+// to be, and what nothing is published after misses its target.
+func TestCheckerSaysWhatItMeasured(t *testing.T) {
+	h := sound()
+	before, after := h.Database.Events[0].OccurredAt, h.Database.Events[0].OccurredAt.Add(time.Hour)
+	fault := func(kind string, recovery Recovery, alone bool, at time.Time, missing string) {
+		h.Faults = append(h.Faults, FaultRecord{Kind: kind, Recovery: recovery, Alone: alone, Struck: at, Ended: at, Missing: missing})
+	}
+	fault("kill", Takeover, true, before, "")
+	fault("kill", Takeover, false, before, "")
+	fault("kill at a point", Takeover, true, before, "point not reached")
+	fault("down", Outage, true, after, "")
+	fault("down", Outage, false, before, "")
+	fault("clock", ClockSet, false, before, "")
+	fault("poison", NoRecovery, false, before, "no video to refuse")
+	verdict := Check(h)
+	f := verdict.Figures
+	if f.Takeovers != 1 || f.OfTakeovers != 2 || f.Outages != 0 || f.OfOutages != 2 || f.Clocks != 0 || f.OfClocks != 1 {
+		t.Errorf("measured: %+v; want 1 of 2, 0 of 2 and 0 of 1", f)
+	}
+	if f.Faults != 5 || f.FaultsByKind["poison"] != 0 || f.FaultsByKind["kill at a point"] != 0 {
+		t.Errorf("%d faults: %v; want 5, without those that did not happen", f.Faults, f.FaultsByKind)
+	}
+	if len(verdict.Misses) != 1 || !verdict.Misses[0].Never {
+		t.Errorf("misses %+v, want the outage after which nothing was published", verdict.Misses)
+	}
+	var out strings.Builder
+	report := Report{Verdict: verdict, Injected: h.Faults}
+	if err := report.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]int{"NOT INJECTED": 2, "NOT MEASURED": 3, "nothing was published afterwards": 1, "measured 1 of 2": 1} {
+		if n := strings.Count(out.String(), text); n != want {
+			t.Errorf("printed %q %d times, want %d:\n%s", text, n, want, out.String())
+		}
+	}
+}
+
+// A run in which nothing happened proves nothing, and says so.
+func TestReportOfNothingIsNotOK(t *testing.T) {
+	full := func() Report {
+		return Report{
+			LeaseLooks: 1, Connections: map[string]int{"api-1": 3}, Routines: []Routines{{Found: 1, Fresh: 1}},
+			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Changes: 1, Faults: 1, Takeovers: 1, Outages: 1, MayRepeat: 77}},
+		}
+	}
+	for _, tt := range []struct {
+		want   string // unchecked
+		change func(r *Report)
+	}{
+		{"", func(*Report) {}},
+		{"0 commands acknowledged", func(r *Report) { r.Figures.Acknowledged = 0 }},
+		{"0 events", func(r *Report) { r.Figures.Events = 0 }},
+		{"0 messages heard", func(r *Report) { r.Figures.Messages = 0 }},
+		{"0 own writes read", func(r *Report) { r.Figures.Reads = 0 }},
+		{"0 changes watched", func(r *Report) { r.Figures.Changes = 0 }},
+		{"0 faults injected", func(r *Report) { r.Figures.Faults = 0 }},
+		{"0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},
+		{"0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
+		{"0 takeovers measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
+		{"0 looks at leases", func(r *Report) { r.LeaseLooks = 0 }},
+		{"0 processes whose connections were counted", func(r *Report) { r.Connections = nil }},
+		{"0 processes whose goroutines were counted", func(r *Report) { r.Routines = nil }},
+	} {
+		r := full()
+		tt.change(&r)
+		var out strings.Builder
+		if err := r.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(r.Unchecked(), ", ")
+		if got != tt.want || r.OK() != (tt.want == "") || strings.Contains(out.String(), "every promise was kept") != (tt.want == "") {
+			t.Errorf("unchecked: %q, want %q; OK is %t; printed:\n%s", got, tt.want, r.OK(), out.String())
+		}
+		if !strings.Contains(out.String(), "may cause 77") {
+			t.Errorf("printed, without the duplicates that are allowed:\n%s", out.String())
+		}
+	}
+}
+
+// A long run is as large as it should be, or says that it is not; a short one
+// has no such targets.
+func TestReportComparesWithTheTargets(t *testing.T) {
+	outcome := func(r Report) string {
+		var all []string
+		for _, g := range r.goals() {
+			all = append(all, fmt.Sprint(g.Name, " ", g.Met))
+		}
+		return strings.Join(all, ", ")
+	}
+	r := Report{Verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{Faults: longFaults, Events: longEvents, Takeovers: 1, OfTakeovers: 1, Outages: 1, OfOutages: 1}}}
+	const promises = "lost true, out of order true, rows different true, leaks true, takeover true, first publish after outages true"
+	if got := outcome(r); got != promises {
+		t.Errorf("a short run: %s, want %s", got, promises)
+	}
+	r.Long = true
+	if got, want := outcome(r), "faults true, events true, "+promises; got != want {
+		t.Errorf("a long run: %s, want %s", got, want)
+	}
+	r.Figures.Faults--
+	r.Figures.Events--
+	r.Figures.Takeovers = 0
+	r.Counts[LaneStays], r.Counts[MessageUnheard] = 1, 1
+	r.Misses = []Miss{{Fault: FaultRecord{Recovery: Outage}}}
+	const missed = "faults false, events false, lost false, out of order true, rows different true, leaks false, takeover false, first publish after outages false"
+	if got := outcome(r); got != missed {
+		t.Errorf("a long run that missed its targets: %s, want %s", got, missed)
 	}
 }
 
@@ -271,6 +447,17 @@ func TestCheckerKnowsWrongClocks(t *testing.T) {
 				t.Errorf("takeover took %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// The time of an event has whole milliseconds, and may so be before the fault
+// that it comes from.
+func TestCheckerRoundsWrongClocks(t *testing.T) {
+	struck := time.Date(2026, 1, 2, 3, 4, 5, 600_000, time.UTC)
+	back := []*FaultRecord{{Clock: -time.Hour, Struck: struck, Ended: struck.Add(time.Second)}}
+	right := struck.Truncate(time.Millisecond)
+	if got := occurred(right.Add(-time.Hour), struck, back); !got.Equal(right) {
+		t.Errorf("occurred() = %s, want %s", got, right)
 	}
 }
 

@@ -53,6 +53,7 @@ func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 // The checker's own SQL reads what the service leaves as sound, and sees each
 // thing that can be wrong in the tables.
 func TestReadDatabase(t *testing.T) {
+	kindOfVersion := map[int64]string{1: kindCreate, 2: kindPublish}
 	for _, tt := range []struct {
 		name, sql string
 		want      []Rule // besides what was never published
@@ -91,7 +92,7 @@ func TestReadDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range before.Events {
-				h.Answers = append(h.Answers, Answer{Command: 7, Outcome: Acknowledged, Video: video, Version: e.Version, State: e.State})
+				h.Answers = append(h.Answers, Answer{Command: 7, Kind: kindOfVersion[e.Version], Outcome: Acknowledged, Video: video, Version: e.Version, State: e.State})
 				h.Sightings = append(h.Sightings, Sighting{MessageID: e.ID.String(), Event: e.ID, Video: video, Version: e.Version, Content: e.Content})
 			}
 			verdict := Check(h)

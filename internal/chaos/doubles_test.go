@@ -150,7 +150,8 @@ func (s *sim) command(number int64) {
 		video, typ = s.order[s.r.IntN(len(s.order))], typeUpdated
 		version = s.rows[video].Version + 1
 	}
-	answer := Answer{Command: number, Kind: typ, Outcome: Acknowledged, Video: video, Version: version}
+	kind := map[string]string{typeCreated: kindCreate, typeUpdated: kindUpdate}[typ]
+	answer := Answer{Command: number, Kind: kind, Outcome: Acknowledged, Video: video, Version: version}
 	if version > 1 && s.r.IntN(3) == 0 {
 		answer.Expected = version - 1
 		if s.sometimes(ignoresEtag, 10) {
@@ -158,7 +159,7 @@ func (s *sim) command(number int64) {
 		}
 	}
 	if s.r.IntN(50) == 0 { // a refusal
-		s.h.Answers = append(s.h.Answers, Answer{Command: number, Kind: typ, Outcome: Failed, Video: video})
+		s.h.Answers = append(s.h.Answers, Answer{Command: number, Kind: kind, Outcome: Failed, Video: video})
 		if s.defect != failsAfterCommit {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,8 +24,8 @@ type fault struct {
 	group    string
 	recovery Recovery
 	// inject does the harm and takes it back. It fills in of the record what is
-	// not obvious: the target, MayRepeat, and the moments, where they are not
-	// those of the call and the return.
+	// not obvious: the target, MayRepeat, MayFail, what is missing, and the moments,
+	// where they are not those of the call and the return.
 	inject func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error
 }
 
@@ -80,6 +81,17 @@ func kinds() (all, long []fault) {
 	return all, long
 }
 
+// Kinds are the names of all faults there are; some need a long run, or a clock
+// of the database that can be set.
+func Kinds() []string {
+	all, long := kinds()
+	var names []string
+	for _, f := range slices.Concat(all, long, clockKinds()) {
+		names = append(names, f.kind)
+	}
+	return names
+}
+
 // inHand is how many events a publisher can have in hand: what it may leave
 // unsettled.
 const inHand = workers * batch
@@ -102,11 +114,49 @@ func (l *lab) mayRepeat(p *process) int {
 	return 0
 }
 
+// unsettled is how many events victims that do nothing any more can have
+// published and not settled: those pending in the lanes that they hold, a batch
+// in each. It is asked for when PostgreSQL has done what they asked for last, and
+// before anybody can have their lanes: a sound publisher has more than half of its
+// lease left. Where a fault is not alone, or nobody answers, it is atMost.
+func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, victims ...*process) int {
+	if !record.Alone {
+		return atMost
+	}
+	const done = 20 * time.Millisecond
+	sleep(ctx, done)
+	names := make([]string, 0, len(victims))
+	for _, p := range victims {
+		names = append(names, p.name)
+	}
+	n := atMost
+	err := l.look(ctx, func(ctx context.Context, c conn) error {
+		held, err := heldBy(ctx, c, names, batch)
+		n = min(held, atMost)
+		return err
+	})
+	if err != nil || time.Since(record.Struck) > lease/2 {
+		return atMost
+	}
+	return n
+}
+
+// leftBy is how many events may be published twice because one process was
+// killed or stopped: a publisher that goes on may send once more what was sent
+// when it stopped, and then by who took its lane over.
+func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
+	if p.role != rolePublisher {
+		return 0
+	}
+	return 2 * l.unsettled(ctx, record, inHand, p)
+}
+
 func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, from(l))
-		record.Target, record.MayRepeat = p.name, l.mayRepeat(p)
+		record.Target, record.MayFail = p.name, p.role == roleAPI
 		record.Struck = p.kill()
+		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
 		return p.start(ctx)
 	}
@@ -115,35 +165,38 @@ func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand,
 func killAt(from func(*lab) []*process, point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, from(l))
-		record.Target, record.MayRepeat = p.name, l.mayRepeat(p)
+		record.Target = p.name
 		if e := p.running(); e != nil {
 			p.expect(e)
 		}
 		if !p.order(ctx, fmt.Sprintf("%s=kill@%d", point, 1+r.IntN(5)), 5*time.Second) {
-			l.timeline.add("point not reached", "point", point, "process", p.name)
+			record.Missing = "point not reached"
 		}
 		record.Struck = p.kill()
+		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
 		return p.start(ctx)
 	}
 }
 
 func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-	record.MayRepeat = len(l.publishers) * inHand
+	record.MayFail = true
 	var wait sync.WaitGroup
 	for _, p := range l.processes {
 		wait.Go(func() { p.kill() })
 	}
 	wait.Wait()
 	record.Struck = time.Now()
+	record.MayRepeat = l.unsettled(ctx, record, len(l.publishers)*inHand, l.publishers...)
 	return l.startAll(ctx)
 }
 
 func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.publishers)
-	record.Target, record.MayRepeat = p.name, inHand
+	record.Target = p.name
 	p.signal(syscall.SIGSTOP)
 	record.Struck = time.Now()
+	record.MayRepeat = l.leftBy(ctx, record, p)
 	sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
 	p.signal(syscall.SIGCONT)
 	return nil
@@ -154,12 +207,13 @@ func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)
-		record.Target, record.MayRepeat = p.name, inHand
+		record.Target = p.name
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
-			l.timeline.add("point not reached", "point", point, "process", p.name)
+			record.Missing = "point not reached"
 			p.signal(syscall.SIGSTOP)
 		}
 		record.Struck = time.Now()
+		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
 		p.signal(syscall.SIGCONT)
 		return nil
@@ -223,7 +277,7 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.apis)
-		record.Target = p.name
+		record.Target, record.MayFail = p.name, true
 		met := make(chan struct{})
 		cancel := p.proxy.interceptCommit(func() {
 			if kill {
@@ -235,7 +289,7 @@ func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord)
 		case <-met:
 		case <-time.After(5 * time.Second):
 			cancel()
-			l.timeline.add("no commit to intercept", "process", p.name)
+			record.Missing = "no commit to intercept"
 			return nil
 		}
 		if !kill {
@@ -289,6 +343,7 @@ func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	name, ok := l.load.anyVideo(r)
 	if !ok {
+		record.Missing = "no video to refuse"
 		return nil
 	}
 	record.Target = name

@@ -26,6 +26,7 @@ type History struct {
 	Reads        []Read     // of the catalog, after a write
 	Copies       []*Copy    // of the catalog, as watchers have it at the end
 	Trespasses   []Trespass // against who holds a lane
+	Odd          []Odd      // answers that only some faults explain
 	Database     Database
 	// Problems are what the lab saw itself: a process that ended unasked, a
 	// connection that stayed open.
@@ -62,6 +63,16 @@ type Answer struct {
 	Version  int64     // as answered
 	State    uint64    // digest of the video as answered
 	Expected int64     // the version that its etag stood for; 0: it had none
+	Doubt    bool      // an attempt before the one that was answered was not: it may have taken effect too
+}
+
+// Odd is an attempt that was answered with a code that says nothing to a
+// client: not that the command is refused, nor that it may be sent again.
+type Odd struct {
+	At      time.Time
+	Command int64
+	Where   string
+	Code    string
 }
 
 // Sighting is a message that came from the topic; the same message may come
@@ -88,6 +99,12 @@ type FaultRecord struct {
 	// Clock is how far the clock of the process was ahead that its events have
 	// their times from.
 	Clock time.Duration `json:"clock_ns,omitempty"`
+	// MayFail: because of it an API process may answer what a client can make
+	// nothing of, such as Internal.
+	MayFail bool `json:"may_fail,omitempty"`
+	// Missing is why it did not happen as it should have. It may have done other
+	// harm, but does not count as injected.
+	Missing string `json:"missing,omitempty"`
 	// Recovery says what its recovery is measured from.
 	Recovery Recovery `json:"recovery,omitempty"`
 

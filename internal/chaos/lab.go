@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -23,7 +22,7 @@ var settings = []string{
 	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
-	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20",
+	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
 }
 
 // run makes the run and answers what is to be judged.
@@ -56,13 +55,14 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	var watchers sync.WaitGroup
-	for i := range uint64(3) {
-		w := &watcher{apis: l.apis, rand: rand.New(rand.NewPCG(l.cfg.Seed, math.MaxUint64-i)), problem: l.problem, copy: newCopy(fmt.Sprintf("watcher-%d", i+1))}
-		l.watchers = append(l.watchers, w)
+	l.watchers = newWatchers(l.cfg.Seed, l.apis, l.problem)
+	for _, w := range l.watchers {
 		watchers.Go(func() { w.run(watching) })
 	}
+	watchers.Go(func() { l.watchLeases(watching) })
 
-	l.say("injecting faults")
+	l.say("%s without a fault, in which nothing may be published twice, and then faults", faultless)
+	sleep(ctx, faultless)
 	err = l.inject(ctx)
 	sleep(ctx, time.Second)
 	stopLoad()
@@ -75,13 +75,18 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.quietWatchers(ctx)
 	stopWatching()
 	watchers.Wait()
-	stopListening()
-	ears.Wait()
+	l.countHeld(ctx)
 	l.countRoutines(ctx)
 	l.stopAll()
 	l.countConnections(ctx)
+	l.hearAll(ctx) // also what was published by who has ended since
+	stopListening()
+	ears.Wait()
 	return l.history(ctx)
 }
+
+// faultless is how long there are clients and no faults, at the beginning.
+const faultless = 10 * time.Second
 
 func (l *lab) historyFile() string { return filepath.Join(l.cfg.Out, "history.jsonl") }
 
@@ -184,7 +189,6 @@ func (l *lab) inject(ctx context.Context) error {
 	}
 	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
 	s := newScheduler(ctx, l)
-	sleep(ctx, time.Second)
 	for round, deadline := 0, time.Now().Add(l.cfg.Duration); round == 0 || time.Now().Before(deadline); round++ {
 		bag := append([]fault(nil), all...)
 		if l.cfg.Long && round%10 == 0 {
@@ -236,7 +240,7 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 	for _, w := range l.watchers {
 		h.Copies = append(h.Copies, w.copy) // they have ended
 	}
-	h.Reads = l.load.reads
+	h.Reads, h.Odd = l.load.reads, l.load.odd
 	h.Answers, h.Sightings, h.Publications, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.records, l.problems
 	return h, nil
 }

@@ -68,6 +68,98 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	return nil
 }
 
+// heldBy answers how many events are pending in the lanes that processes hold,
+// no more of each than it may have claimed.
+func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
+	err = c.QueryRow(ctx, `
+		SELECT coalesce(sum(least($2::bigint, (SELECT count(*) FROM video.outbox_pending p WHERE p.lane = h.lane))), 0)::int
+		FROM chaos.holders h WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count what is held: %w", err)
+	}
+	return n, nil
+}
+
+// laneStays is for how long a lane may be leased by one claim: twice as long as
+// a lease, if the clock was set back by nearly a lease, and what it takes to look.
+const laneStays = 2*lease + 3*time.Second
+
+// leases is what somebody sees who looks at the lanes again and again.
+type leases struct {
+	since    map[leased]time.Time // when a claim was first seen to be in force, without a break since
+	reported map[leased]bool
+}
+
+// leased is a lane, and the token of the claim that it is leased by.
+type leased struct {
+	lane  int
+	token int64
+}
+
+func newLeases() *leases { return &leases{map[leased]time.Time{}, map[leased]bool{}} }
+
+// saw takes in which claims are in force, and answers those that have been for
+// too long, each once.
+func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
+	since := make(map[leased]time.Time, len(now))
+	for _, claim := range now {
+		since[claim] = at
+		if first, ok := l.since[claim]; ok {
+			since[claim] = first
+		}
+		if at.Sub(since[claim]) > laneStays && !l.reported[claim] {
+			l.reported[claim] = true
+			stay = append(stay, claim)
+		}
+	}
+	l.since = since
+	return stay
+}
+
+// readLeases answers the claims that are in force, as a publisher sees it: a
+// lease that ends later than one can is none.
+func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
+	rows, err := c.Query(ctx, `
+		SELECT lane::int, lease_token FROM video.outbox_lanes
+		WHERE leased_until >= clock_timestamp() AND leased_until <= clock_timestamp() + 2 * leased_for`)
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	claims, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claim leased, err error) {
+		return claim, row.Scan(&claim.lane, &claim.token)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	return claims, nil
+}
+
+// watchLeases looks every second for lanes that stay leased, until ctx ends.
+// While the database does not answer nothing is seen, and nothing forgotten.
+func (l *lab) watchLeases(ctx context.Context) {
+	seen := newLeases()
+	for sleep(ctx, time.Second) {
+		err := l.look(ctx, func(ctx context.Context, c conn) error {
+			for {
+				claims, err := readLeases(ctx, c)
+				if err != nil {
+					return err
+				}
+				l.leaseLooks++
+				for _, claim := range seen.saw(time.Now(), claims) {
+					l.problem(LaneStays, "lane %d has been leased by the claim %d for more than %s", claim.lane, claim.token, laneStays)
+				}
+				if !sleep(ctx, time.Second) {
+					return nil
+				}
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			l.timeline.add("leases not seen", "err", err.Error())
+		}
+	}
+}
+
 // readTrespasses answers what was written down.
 func readTrespasses(ctx context.Context, c *pgx.Conn) ([]Trespass, error) {
 	rows, err := c.Query(ctx, `SELECT at, lane, who, holder, what FROM chaos.trespasses ORDER BY at`)

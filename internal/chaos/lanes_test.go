@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,4 +117,71 @@ func breakFunction(t *testing.T, pool *pgxpool.Pool, function, from, to string) 
 		t.Fatalf("%s has %q %d times, want once: adapt the test to the function", function, from, n)
 	}
 	execute(t, pool, strings.Replace(definition, from, to, 1))
+}
+
+// A lane counts as stuck when one claim holds it for longer than a lease can
+// be, and is told once; one that is claimed again and again is at work.
+func TestLeasesThatStayAreFound(t *testing.T) {
+	t.Parallel()
+	seen, start := newLeases(), time.Now()
+	var found []leased
+	for second := range 30 {
+		now := []leased{{1, 7}, {2, int64(second / 3)}}
+		if second%5 == 0 {
+			now = now[1:] // lane 1 is free for a moment
+		}
+		if second > 12 {
+			now = append(now, leased{3, 9})
+		}
+		for _, claim := range seen.saw(start.Add(time.Duration(second)*time.Second), now) {
+			found = append(found, claim)
+			if second <= 12+int(laneStays.Seconds()) {
+				t.Errorf("claim %v was found after %d seconds", claim, second)
+			}
+		}
+	}
+	if want := []leased{{3, 9}}; !slices.Equal(found, want) {
+		t.Errorf("found %v, want %v", found, want)
+	}
+}
+
+// What can be repeated is what is pending in the lanes that somebody holds; a
+// lease that a clock has left behind is none.
+func TestLeasesAreRead(t *testing.T) {
+	pool := storetest.Pool(t, 1)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	c := conn.Conn()
+	if err := watchLanes(t.Context(), c, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`UPDATE video.outbox_lanes SET lease_token = 40 + lane, leased_for = '3 s', leased_until = clock_timestamp() + CASE lane
+			WHEN 1 THEN interval '1 minute' WHEN 2 THEN interval '-1 ms' WHEN 3 THEN interval '5 s' ELSE interval '-1 day' END`,
+		`INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
+			SELECT n % 4, gen_random_uuid(), 'video', 'a', n, 0 FROM generate_series(1, 40) n`,
+		`INSERT INTO chaos.holders VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
+	} {
+		if _, err := c.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	got, err := readLeases(t.Context(), c)
+	if want := []leased{{3, 43}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("readLeases() = %v, %v, want %v", got, err, want)
+	}
+	for _, tt := range []struct {
+		names []string
+		batch int
+		want  int
+	}{
+		{[]string{"a"}, 100, 10}, {[]string{"a"}, 4, 4}, {[]string{"a", "b", "c"}, 100, 30}, {[]string{"nobody"}, 100, 0},
+	} {
+		if n, err := heldBy(t.Context(), c, tt.names, tt.batch); err != nil || n != tt.want {
+			t.Errorf("heldBy(%q, %d) = %d, %v, want %d", tt.names, tt.batch, n, err, tt.want)
+		}
+	}
 }

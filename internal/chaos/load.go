@@ -35,6 +35,7 @@ type load struct {
 	answers  []Answer       // guarded by mu
 	reads    []Read         // guarded by mu
 	codes    map[string]int // guarded by mu: attempts by what they answered
+	odd      []Odd          // guarded by mu
 	attempts *json.Encoder  // guarded by mu: failed attempts and final answers, one line each
 }
 
@@ -102,6 +103,9 @@ func (l *load) attempted(command int64, kind, where string, took time.Duration, 
 	l.codes[code.String()]++
 	if code == codes.OK {
 		return // the answer follows
+	}
+	if odd(code) {
+		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
 	}
 	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
 	_ = l.attempts.Encode(map[string]any{
@@ -210,7 +214,7 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 		case code == codes.OK:
 			c.load.learn(v)
 			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
-			if doubt {
+			if answer.Doubt = doubt; doubt {
 				answer.Expected = 0 // the attempt before may have been the change, and others came after it
 			}
 			return
@@ -240,6 +244,17 @@ func lost(code codes.Code) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// odd tells whether a code is neither a refusal that the state of a video can
+// be the reason of, nor one of those by which a client knows to try again.
+func odd(code codes.Code) bool {
+	switch code {
+	case codes.OK, codes.NotFound, codes.AlreadyExists, codes.Aborted, codes.FailedPrecondition, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return false
+	default:
+		return true
 	}
 }
 

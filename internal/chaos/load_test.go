@@ -31,7 +31,7 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	}{
 		{"answered", []attempt{ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
 		{"refused", []attempt{refused}, Answer{Outcome: Failed, Expected: 3}},
-		{"answered at last", []attempt{lost, nobody, ok}, Answer{Outcome: Acknowledged, Version: 4}},
+		{"answered at last", []attempt{lost, nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Doubt: true}},
 		{"nobody was there at first", []attempt{nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
 		{"refused after a lost answer", []attempt{lost, nobody, refused}, Answer{Outcome: Unknown, Expected: 3}},
 		{"never answered", []attempt{lost}, Answer{Outcome: Unknown, Expected: 3}},
@@ -54,6 +54,24 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 				t.Errorf("after %d attempts: got %+v, want %+v", n, got, tt.want)
 			}
 		})
+	}
+}
+
+// A code by which a client knows neither that it is refused nor that it may try
+// again is kept for the checker.
+func TestOddCodesAreKept(t *testing.T) {
+	t.Parallel()
+	l := &load{codes: map[string]int{}, attempts: json.NewEncoder(io.Discard)}
+	for code := codes.OK; code <= codes.Unauthenticated; code++ {
+		l.attempted(int64(code), kindUpdate, "gRPC api-1", 0, code)
+	}
+	var got []string
+	for _, o := range l.odd {
+		got = append(got, o.Code)
+	}
+	const want = "Unknown InvalidArgument PermissionDenied ResourceExhausted OutOfRange Unimplemented Internal DataLoss Unauthenticated"
+	if strings.Join(got, " ") != want {
+		t.Errorf("kept %q, want %q", got, want)
 	}
 }
 

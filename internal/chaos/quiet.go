@@ -3,9 +3,11 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -84,11 +86,22 @@ type Routines struct {
 }
 
 // manyMore goroutines than a fresh process has are a leak: fewer come and go
-// with idle connections.
+// with idle connections. The fresh one is two seconds old and has done nothing, so
+// what grows by less than that, or only while a process works, is not found.
 const manyMore = 50
 
-// countRoutines ends one process of each role by SIGQUIT, upon which Go prints
-// all goroutines, and a fresh one likewise.
+// judge looks for a leak, and whether the goroutines were counted at all.
+func (r Routines) judge(problem func(Rule, string, ...any)) {
+	switch {
+	case r.Found == 0 || r.Fresh == 0:
+		problem(NotCounted, "goroutines of %s: %d after %s, %d when fresh; see its log", r.Process, r.Found, r.Age, r.Fresh)
+	case r.Found > r.Fresh+manyMore:
+		problem(GoroutineLeaked, "%s had %d goroutines after %s, a fresh one has %d; see %s.log", r.Process, r.Found, r.Age, r.Fresh, r.Process)
+	}
+}
+
+// countRoutines ends the oldest process of each role by SIGQUIT, upon which Go
+// prints all goroutines, and a fresh one likewise.
 func (l *lab) countRoutines(ctx context.Context) {
 	var wait sync.WaitGroup
 	found := make([]Routines, 3)
@@ -102,6 +115,7 @@ func (l *lab) countRoutines(ctx context.Context) {
 			}
 			e := p.running()
 			if e == nil {
+				l.problem(NotCounted, "goroutines: %s does not run at the end", p.name)
 				return
 			}
 			r := Routines{Process: p.name, Age: time.Since(e.started), Found: p.quit()}
@@ -112,9 +126,7 @@ func (l *lab) countRoutines(ctx context.Context) {
 			sleep(ctx, 2*time.Second)
 			r.Fresh = p.quit()
 			found[i] = r
-			if r.Found > r.Fresh+manyMore {
-				l.problem(GoroutineLeaked, "%s had %d goroutines after %s, a fresh one has %d; see %s.log", p.name, r.Found, r.Age, r.Fresh, p.name)
-			}
+			r.judge(l.problem)
 		})
 	}
 	wait.Wait()
@@ -151,12 +163,103 @@ func (l *lab) stopAll() {
 	}
 }
 
+// countHeld counts the connections that each process has to PostgreSQL while
+// all is quiet, as its proxy knows them and as PostgreSQL does: more than it may
+// have, or a transaction that stands open, is a leak. What has just ended gets two
+// seconds to be gone.
+func (l *lab) countHeld(ctx context.Context) {
+	var leaks []string
+	var err error
+	for range 20 {
+		connections := map[string]int{}
+		var open []string
+		err = l.look(ctx, func(ctx context.Context, c conn) (err error) {
+			connections, open, err = readConnections(ctx, c)
+			return err
+		})
+		for _, p := range l.processes {
+			connections[p.name] = max(connections[p.name], p.proxy.open())
+		}
+		if leaks = tooMany(connections, open, maxConnections); err == nil {
+			if l.connections = connections; len(leaks) == 0 {
+				return
+			}
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
+	if err != nil {
+		l.problem(NotCounted, "connections of the processes: %v", err)
+		return
+	}
+	for _, leak := range leaks {
+		l.problem(ConnectionLeaked, "%s", leak)
+	}
+}
+
+// tooMany says who has more connections than it may, and which transactions
+// stand open.
+func tooMany(connections map[string]int, open []string, most int) (leaks []string) {
+	for _, name := range slices.Sorted(maps.Keys(connections)) {
+		if n := connections[name]; n > most {
+			leaks = append(leaks, fmt.Sprintf("%s has %d connections, and may have %d", name, n, most))
+		}
+	}
+	return append(leaks, open...)
+}
+
+// readConnections counts the connections by the name of the process, and
+// describes transactions that have been open for longer than any of the
+// service's is.
+func readConnections(ctx context.Context, c conn) (connections map[string]int, open []string, err error) {
+	connections = make(map[string]int)
+	rows, err := c.Query(ctx, `
+		SELECT application_name, count(*)::int,
+			count(*) FILTER (WHERE xact_start < clock_timestamp() - make_interval(secs => $1))::int
+		FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+		GROUP BY 1`, openFor.Seconds())
+	if err != nil {
+		return connections, nil, fmt.Errorf("count connections: %w", err)
+	}
+	var name string
+	var n, stands int
+	_, err = pgx.ForEachRow(rows, []any{&name, &n, &stands}, func() error {
+		connections[name] = n
+		if stands > 0 {
+			open = append(open, fmt.Sprintf("%s has %d transactions that have been open for more than %s", name, stands, openFor))
+		}
+		return nil
+	})
+	if err != nil {
+		return connections, nil, fmt.Errorf("count connections: %w", err)
+	}
+	return connections, open, nil
+}
+
+// openFor is longer than any transaction of the service takes when all is quiet.
+const openFor = 10 * time.Second
+
+// hearAll waits until the subscription has brought what the broker took at
+// last: nobody publishes any more.
+func (l *lab) hearAll(ctx context.Context) {
+	for start, lent := time.Now(), time.Now(); time.Since(start) < watchersWithin && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+		if taken, heard := l.broker.published(); taken == heard {
+			return
+		}
+		if time.Since(lent) > lentFor {
+			l.broker.clock.Advance(messageLease)
+			lent = time.Now()
+		}
+	}
+}
+
 // countConnections looks for what the processes have left with PostgreSQL.
 func (l *lab) countConnections(ctx context.Context) {
 	left := 0
 	var locks int
+	var err error
 	for range 20 {
-		err := l.look(ctx, func(ctx context.Context, c conn) error {
+		err = l.look(ctx, func(ctx context.Context, c conn) error {
 			return c.QueryRow(ctx, `
 				SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()),
 					(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory') + (SELECT count(*) FROM pg_prepared_xacts)`).Scan(&left, &locks)
@@ -165,6 +268,9 @@ func (l *lab) countConnections(ctx context.Context) {
 			break
 		}
 		sleep(ctx, 100*time.Millisecond)
+	}
+	if err != nil {
+		l.problem(NotCounted, "connections that are left: %v", err)
 	}
 	for _, p := range l.processes {
 		left += p.proxy.open()

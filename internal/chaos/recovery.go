@@ -1,13 +1,14 @@
 package chaos
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
 // measure fills in how long each fault held up the publishers, and compares
-// those that were alone with their targets. Others are measured too, but say
-// as much about their neighbors.
+// those that were alone with their targets. The others have figures too, which
+// say as much about their neighbors, and do not count as measured.
 func (c *checker) measure() {
 	taken := make([]time.Time, 0, len(c.h.Publications))
 	for _, at := range c.h.Publications {
@@ -15,7 +16,7 @@ func (c *checker) measure() {
 	}
 	slices.SortFunc(taken, time.Time.Compare)
 	consumed := slices.SortedFunc(slices.Values(c.h.Database.Consumed), time.Time.Compare)
-	// By the time of their first publication, with the time they happened.
+	// By the time they happened; published is when all that happened until then was.
 	type journey struct{ occurred, published time.Time }
 	journeys := make([]journey, 0, len(c.first))
 	var back []*FaultRecord
@@ -27,51 +28,76 @@ func (c *checker) measure() {
 	for id, at := range c.first {
 		journeys = append(journeys, journey{occurred(c.events[id].OccurredAt, at, back), at})
 	}
-	slices.SortFunc(journeys, func(a, b journey) int { return a.published.Compare(b.published) })
+	slices.SortFunc(journeys, func(a, b journey) int { return a.occurred.Compare(b.occurred) })
+	for i := 1; i < len(journeys); i++ {
+		if before := journeys[i-1].published; journeys[i].published.Before(before) {
+			journeys[i].published = before
+		}
+	}
 
 	f := &c.verdict.Figures
-	f.Faults = len(c.h.Faults)
 	for i := range c.h.Faults {
 		fault := &c.h.Faults[i]
-		f.FaultsByKind[fault.Kind]++
+		if fault.Missing == "" {
+			f.Faults++
+			f.FaultsByKind[fault.Kind]++
+		}
 		from := fault.Ended
 		if fault.Recovery == Takeover {
 			from = fault.Struck
 		}
+		published := false
 		if next, _ := slices.BinarySearchFunc(taken, from, time.Time.Compare); next < len(taken) {
+			published = true
 			fault.FirstPublish = taken[next].Sub(from)
 		}
 		if next, _ := slices.BinarySearchFunc(consumed, from, time.Time.Compare); next < len(consumed) {
 			fault.FirstConsume = consumed[next].Sub(from)
 		}
-		next, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int { return j.published.Compare(at) })
-		for _, j := range journeys[next:] {
-			if j.published.Sub(from) > time.Minute {
-				break
-			}
-			if !j.occurred.After(from) {
-				fault.Takeover = j.published.Sub(from)
-			}
+		after, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int {
+			return cmp.Or(j.occurred.Compare(at), -1) // behind those of the same moment
+		})
+		if after > 0 {
+			fault.Takeover = max(0, journeys[after-1].published.Sub(from))
 		}
-		if !fault.Alone {
-			continue
-		}
-		switch fault.Recovery {
-		case Takeover:
+		c.compare(fault, published)
+	}
+}
+
+// compare compares a fault with the target of its kind. One that did not
+// happen, or was not alone, has none.
+func (c *checker) compare(fault *FaultRecord, published bool) {
+	if fault.Missing != "" {
+		return
+	}
+	f := &c.verdict.Figures
+	var took, target time.Duration
+	measured := fault.Alone && published
+	switch fault.Recovery {
+	case NoRecovery:
+		return
+	case Takeover:
+		took, target = fault.Takeover, c.h.Limits.Takeover
+		if f.OfTakeovers++; measured {
 			f.Takeovers++
-			f.WorstTakeover = max(f.WorstTakeover, fault.Takeover)
-			c.compare(*fault, fault.Takeover, c.h.Limits.Takeover)
-		case ClockSet:
-			f.Clocks++
-			f.WorstClock = max(f.WorstClock, fault.Takeover)
-			c.compare(*fault, fault.Takeover, c.h.Limits.Clock)
-		case Outage:
-			f.Outages++
-			f.WorstOutage = max(f.WorstOutage, fault.FirstPublish)
-			f.WorstCatalog = max(f.WorstCatalog, fault.FirstConsume)
-			c.compare(*fault, fault.FirstPublish, c.h.Limits.FirstResult)
-		case NoRecovery:
+			f.WorstTakeover = max(f.WorstTakeover, took)
 		}
+	case ClockSet:
+		took, target = fault.Takeover, c.h.Limits.Clock
+		if f.OfClocks++; measured {
+			f.Clocks++
+			f.WorstClock = max(f.WorstClock, took)
+		}
+	case Outage:
+		took, target = fault.FirstPublish, c.h.Limits.FirstResult
+		if f.OfOutages++; measured {
+			f.Outages++
+			f.WorstOutage = max(f.WorstOutage, took)
+			f.WorstCatalog = max(f.WorstCatalog, fault.FirstConsume)
+		}
+	}
+	if fault.Alone && (!published || took > target) {
+		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Took: took, Never: !published, Target: target})
 	}
 }
 
@@ -79,18 +105,13 @@ func (c *checker) measure() {
 // was back, or it would count as one that waited. One that was ahead does no
 // harm: it makes an event younger than it is.
 func occurred(at, published time.Time, back []*FaultRecord) time.Time {
-	const inFlight = time.Second // a command that was under way when the clock was right again
+	const inFlight = time.Second          // a command that was under way when the clock was right again
+	const rounded = 10 * time.Millisecond // the time of an event has whole milliseconds
 	for _, f := range back {
 		right := at.Add(-f.Clock)
-		if !right.Before(f.Struck) && right.Before(f.Ended.Add(inFlight)) && right.Before(published.Add(inFlight)) {
+		if !right.Before(f.Struck.Add(-rounded)) && right.Before(f.Ended.Add(inFlight)) && right.Before(published.Add(inFlight)) {
 			return right
 		}
 	}
 	return at
-}
-
-func (c *checker) compare(fault FaultRecord, took, target time.Duration) {
-	if took > target {
-		c.verdict.Misses = append(c.verdict.Misses, Miss{fault, took, target})
-	}
 }

@@ -10,6 +10,78 @@ import (
 	"time"
 )
 
+// What a long run must have done to say much.
+const (
+	longFaults = 1_000
+	longEvents = 1_000_000
+)
+
+// Goal is something that was aimed at, and what came of it.
+type Goal struct {
+	Name   string `json:"name"`
+	Got    string `json:"got"`
+	Target string `json:"target"`
+	Met    bool   `json:"met"`
+}
+
+// goals compares the run with its targets. Those of its size are of long runs.
+func (r Report) goals() (goals []Goal) {
+	f := r.Figures
+	if r.Long {
+		goals = append(goals,
+			Goal{"faults", fmt.Sprint(f.Faults), fmt.Sprintf("at least %d", longFaults), f.Faults >= longFaults},
+			Goal{"events", fmt.Sprint(f.Events), fmt.Sprintf("at least %d", longEvents), f.Events >= longEvents})
+	}
+	for _, g := range []struct {
+		name  string
+		rules []Rule
+	}{
+		{"lost", []Rule{CommandLost, RowWithoutEvent, EventLost, EventNotConsumed, MessageUnheard}},
+		{"out of order", []Rule{OutOfOrder}},
+		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers}},
+		{"leaks", []Rule{ConnectionLeaked, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending, LaneStays, NotCounted}},
+	} {
+		n := 0
+		for _, rule := range g.rules {
+			n += r.Counts[rule]
+		}
+		goals = append(goals, Goal{g.name, fmt.Sprint(n), "0", n == 0})
+	}
+	recovery := func(name string, kind Recovery, measured, of int, worst, target time.Duration) {
+		met := measured > 0 && !slices.ContainsFunc(r.Misses, func(m Miss) bool { return m.Fault.Recovery == kind })
+		goals = append(goals, Goal{name, fmt.Sprintf("measured %d of %d, worst %s", measured, of, worst.Round(time.Millisecond)), "at most " + target.String(), met})
+	}
+	recovery("takeover", Takeover, f.Takeovers, f.OfTakeovers, f.WorstTakeover, r.Targets.Takeover)
+	if f.OfClocks > 0 {
+		recovery("takeover after the clock of the database was set", ClockSet, f.Clocks, f.OfClocks, f.WorstClock, r.Targets.Clock)
+	}
+	recovery("first publish after outages", Outage, f.Outages, f.OfOutages, f.WorstOutage, r.Targets.FirstResult)
+	return goals
+}
+
+// Unchecked says what the run has not looked at, although it should have: where
+// nothing happens no promise is broken either.
+func (r Report) Unchecked() (unchecked []string) {
+	f := r.Figures
+	for _, look := range []struct {
+		what string
+		n    int
+	}{
+		{"commands acknowledged", f.Acknowledged}, {"events", f.Events}, {"messages heard", f.Messages}, {"own writes read", f.Reads},
+		{"changes watched", f.Changes}, {"faults injected", f.Faults}, {"takeovers measured", f.Takeovers}, {"outages measured", f.Outages},
+		{"looks at leases", r.LeaseLooks}, {"processes whose connections were counted", len(r.Connections)},
+		{"processes whose goroutines were counted", len(r.Routines)},
+	} {
+		if look.n == 0 {
+			unchecked = append(unchecked, "0 "+look.what)
+		}
+	}
+	if f.OfClocks > 0 && f.Clocks == 0 {
+		unchecked = append(unchecked, "0 takeovers measured after the clock of the database was set")
+	}
+	return unchecked
+}
+
 // Print writes the summary that a person reads.
 func (r Report) Print(w io.Writer) error {
 	f := r.Figures
@@ -21,46 +93,50 @@ func (r Report) Print(w io.Writer) error {
 	row("seed", "%d", r.Seed)
 	row("took", "%s", r.Took.Round(time.Second))
 	row("older binary", "%s", r.Older)
-	row("faults", "%d of %d kinds", f.Faults, len(f.FaultsByKind))
+	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds()))
 	row("commands", "%d: %d acknowledged, %d failed, %d unknown", f.Commands, f.Acknowledged, f.Failed, f.Unknown)
 	for _, code := range slices.Sorted(maps.Keys(r.Answers)) {
 		row("", "%d attempts answered %s", r.Answers[code], code)
 	}
 	row("videos, events", "%d, %d", f.Videos, f.Events)
-	row("messages", "%d published, of which %d duplicates (after one fault alone at most %d), delivered %d times to the checker",
-		f.Messages, f.Duplicates, f.MostRepeated, f.Deliveries)
+	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; after one fault alone at most %d), delivered %d times to the checker",
+		f.Messages, f.Duplicates, f.MayRepeat, f.MostRepeated, f.Deliveries)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Connections)) {
+		row("connections", "%s: %d", cmp.Or(name, "others"), r.Connections[name])
 	}
 	if r.LeftOut != "" {
 		row("left out", "%s", r.LeftOut)
 	}
 	row("slowest stop", "%s", r.Stop.Round(time.Millisecond))
-	for _, target := range []struct {
-		name  string
-		rules []Rule
-	}{
-		{"lost", []Rule{CommandLost, RowWithoutEvent, EventLost, EventNotConsumed}},
-		{"out of order", []Rule{OutOfOrder}},
-		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers}},
-		{"leaks", []Rule{ConnectionLeaked, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending}},
-	} {
-		n := 0
-		for _, rule := range target.rules {
-			n += r.Counts[rule]
+	for _, g := range r.goals() {
+		outcome := "met"
+		if !g.Met {
+			outcome = "MISSED"
 		}
-		row(target.name, "%d (target 0)", n)
+		row(g.Name, "%s (target: %s; %s)", g.Got, g.Target, outcome)
 	}
-	row("takeover", "worst of %d: %s (target %s)", f.Takeovers, f.WorstTakeover.Round(time.Millisecond), r.Targets.Takeover)
-	row("", "after the clock of the database was set, worst of %d: %s (target %s)", f.Clocks, f.WorstClock.Round(time.Millisecond), r.Targets.Clock)
-	row("after outages", "first publish, worst of %d: %s (target %s)", f.Outages, f.WorstOutage.Round(time.Millisecond), r.Targets.FirstResult)
-	row("", "first event in the catalog: %s", f.WorstCatalog.Round(time.Millisecond))
+	row("", "first event in the catalog after outages: %s", f.WorstCatalog.Round(time.Millisecond))
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, m := range r.Misses {
-		fmt.Fprintf(w, "TOO SLOW  %s (%s): %s, target %s\n", m.Fault.Kind, cmp.Or(m.Fault.Target, "all"), m.Took.Round(time.Millisecond), m.Target)
+		took := m.Took.Round(time.Millisecond).String()
+		if m.Never {
+			took = "nothing was published afterwards"
+		}
+		fmt.Fprintf(w, "TOO SLOW  %s (%s): %s, target %s\n", m.Fault.Kind, cmp.Or(m.Fault.Target, "all"), took, m.Target)
+	}
+	for _, fault := range r.Injected {
+		switch {
+		case fault.Missing != "":
+			fmt.Fprintf(w, "NOT INJECTED  %s (%s): %s\n", fault.Kind, cmp.Or(fault.Target, "all"), fault.Missing)
+		case fault.Recovery != NoRecovery && !fault.Alone:
+			fmt.Fprintf(w, "NOT MEASURED  %s (%s): in the %s before it not all was published that waited, or nothing was\n", fault.Kind, cmp.Or(fault.Target, "all"), patience)
+		}
 	}
 	for _, v := range r.Violations {
 		fmt.Fprintf(w, "BROKEN    %s: %s\n", v.Rule, v.Detail)
@@ -69,6 +145,9 @@ func (r Report) Print(w io.Writer) error {
 		if n > detailsPerRule {
 			fmt.Fprintf(w, "BROKEN    %s: %d times in all\n", rule, n)
 		}
+	}
+	for _, unchecked := range r.Unchecked() {
+		fmt.Fprintf(w, "UNCHECKED %s\n", unchecked)
 	}
 	if r.OK() {
 		fmt.Fprintln(w, "every promise was kept")

@@ -50,11 +50,11 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 }
 
 func (s *scheduler) run(f fault, r *rand.Rand, alone bool) FaultRecord {
-	record := FaultRecord{Kind: f.kind, Alone: alone, Recovery: f.recovery, Struck: time.Now()}
+	record := FaultRecord{Kind: f.kind, Alone: alone, Recovery: f.recovery, Struck: time.Now(), MayFail: f.group == groupDatabase}
 	s.lab.timeline.add("fault begins", "kind", f.kind)
 	err := f.inject(s.ctx, s.lab, r, &record)
 	record.Ended = time.Now()
-	s.lab.timeline.add("fault ends", "kind", f.kind, "target", record.Target, "ms_since_struck", record.Ended.Sub(record.Struck).Milliseconds())
+	s.lab.timeline.add("fault ends", "kind", f.kind, "target", record.Target, "ms_since_struck", record.Ended.Sub(record.Struck).Milliseconds(), "missing", record.Missing)
 	if err != nil && s.ctx.Err() == nil {
 		s.lab.timeline.add("fault failed", "kind", f.kind, "err", err.Error())
 		s.mu.Lock()

@@ -20,7 +20,8 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	active, most, overlaps := map[string]int{}, 0, 0
 	for n := range 12 {
 		group := []string{groupProcess, groupBroker, groupDatabase}[n%3]
-		s.inject(fault{"fault", group, NoRecovery, func(_ context.Context, _ *lab, r *rand.Rand, _ *FaultRecord) error {
+		s.inject(fault{"fault", group, NoRecovery, func(_ context.Context, _ *lab, r *rand.Rand, record *FaultRecord) error {
+			record.Target = group
 			r.Uint64() // the fault has its dice to itself; the race detector looks
 			mu.Lock()
 			active[group]++
@@ -38,8 +39,46 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 		}}, rand.New(rand.NewPCG(1, uint64(n))))
 	}
 	s.wait()
+	for _, r := range l.records {
+		if r.MayFail != (r.Target == groupDatabase) {
+			t.Errorf("a fault of the group %s may let an API process fail: %t", r.Target, r.MayFail)
+		}
+	}
 	if most != 2 || overlaps > 0 || len(l.records) != 12 || s.failed() != nil {
 		t.Errorf("%d at once, %d overlaps in a group, %d records, %v; want 2, 0, 12 and no error", most, overlaps, len(l.records), s.failed())
+	}
+}
+
+// A fault that does not come about says so; what it did instead it did, and may
+// have its consequences.
+func TestFaultsSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	p, problems := script(t, waits, 0)
+	p.role = rolePublisher
+	if err := p.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	l := &lab{timeline: p.timeline, load: &load{}, publishers: []*process{p}}
+	first := p.running()
+	for _, tt := range []struct {
+		inject    func(context.Context, *lab, *rand.Rand, *FaultRecord) error
+		want      string
+		mayRepeat int
+	}{
+		{poison, "no video to refuse", 0},
+		{killAt(publishers, "outbox/claimed"), "point not reached", 2 * inHand},
+	} {
+		var record FaultRecord
+		if err := tt.inject(t.Context(), l, rand.New(rand.NewPCG(1, 1)), &record); err != nil {
+			t.Fatal(err)
+		}
+		if record.Missing != tt.want || record.MayRepeat != tt.mayRepeat {
+			t.Errorf("%q is missing, may repeat %d; want %q, %d", record.Missing, record.MayRepeat, tt.want, tt.mayRepeat)
+		}
+	}
+	if p.running() == first || len(problems()) > 0 {
+		t.Errorf("it was not killed and started again; problems: %q", problems())
 	}
 }
 
@@ -57,6 +96,9 @@ func TestKindsAreDistinct(t *testing.T) {
 		case groupProcess, groupBroker, groupDatabase:
 		default:
 			t.Errorf("kind %q is in group %q", f.kind, f.group)
+		}
+		if !slices.Contains(Kinds(), f.kind) {
+			t.Errorf("Kinds() lacks %q", f.kind)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package chaos
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -97,12 +99,15 @@ func (s state) entry() state {
 
 // watcher is a client of WatchCatalogEntries that goes on where it was when
 // its stream breaks, at whatever instance is there, and now and then leaves by
-// itself, or begins with nothing.
+// itself. Some begin with nothing now and then, which would make good what they
+// have missed; those that do not keep every mistake to the end.
 type watcher struct {
-	apis    []*process
-	rand    *rand.Rand // of the goroutine that runs it
-	token   string     // likewise
-	problem func(Rule, string, ...any)
+	freshOneIn int           // of its streams, one in so many begins with nothing; 0: the first only
+	longest    time.Duration // of a stream that does not break
+	apis       []*process
+	rand       *rand.Rand // of the goroutine that runs it
+	token      string     // likewise
+	problem    func(Rule, string, ...any)
 
 	mu   sync.Mutex
 	copy *Copy // guarded by mu
@@ -120,9 +125,9 @@ func (w *watcher) run(ctx context.Context) {
 // stream is one call. It ends with the stream, or when the watcher has had
 // enough of it.
 func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
-	enough, cancel := context.WithTimeout(ctx, between(w.rand, time.Second, 10*time.Second))
+	enough, cancel := context.WithTimeout(ctx, between(w.rand, time.Second, w.longest))
 	defer cancel()
-	if w.token == "" || w.rand.IntN(10) == 0 {
+	if w.startsAfresh() {
 		w.token = ""
 		w.locked((*Copy).forget)
 	}
@@ -137,6 +142,22 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	if code := status.Code(err); !lost(code) {
 		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name(), code, err)
 	}
+}
+
+func (w *watcher) startsAfresh() bool {
+	return w.token == "" || w.freshOneIn > 0 && w.rand.IntN(w.freshOneIn) == 0
+}
+
+// newWatchers makes one that begins with nothing now and then, one that never
+// does again, and one that never does and whose stream is broken by faults only,
+// or when the server ends it.
+func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any)) []*watcher {
+	watchers := []*watcher{{freshOneIn: 10, longest: 10 * time.Second}, {longest: 10 * time.Second}, {longest: 24 * time.Hour}}
+	for i, w := range watchers {
+		w.apis, w.problem, w.copy = apis, problem, newCopy(fmt.Sprintf("watcher-%d", i+1))
+		w.rand = rand.New(rand.NewPCG(seed, math.MaxUint64-uint64(i)))
+	}
+	return watchers
 }
 
 // take applies a change. Its token is kept only with it, as a client does that

@@ -1,7 +1,9 @@
 package chaos
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -41,5 +43,31 @@ func TestWatcherKeepsACopy(t *testing.T) {
 	tell(updated(a, 2, "t", "8"))
 	if len(w.copy.Back) != 2 {
 		t.Errorf("went back %+v; want a second time, although it began anew", w.copy.Back)
+	}
+}
+
+// One watcher begins anew now and then; the others never do once they have a
+// token, and one of them leaves no stream by itself within a run.
+func TestWatchersKeepTheirMistakes(t *testing.T) {
+	t.Parallel()
+	watchers := newWatchers(1, nil, nil)
+	var fresh []bool
+	stays := 0
+	for _, w := range watchers {
+		if !w.startsAfresh() {
+			t.Errorf("%s has no token, and does not begin with nothing", w.name())
+		}
+		w.token = "1"
+		again := false
+		for range 1000 {
+			again = again || w.startsAfresh()
+		}
+		fresh = append(fresh, again)
+		if w.longest > time.Hour {
+			stays++
+		}
+	}
+	if want := []bool{true, false, false}; !slices.Equal(fresh, want) || stays != 1 {
+		t.Errorf("begin anew: %t, want %t; %d stay, want 1", fresh, want, stays)
 	}
 }

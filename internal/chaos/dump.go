@@ -1,0 +1,71 @@
+package chaos
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// heard is a line of heard.jsonl: a message that the subscription brought, and
+// when the broker took it; or one that it did not bring.
+type heard struct {
+	Message string    `json:"message"`
+	Taken   time.Time `json:"taken"`
+	Heard   bool      `json:"heard"`
+	Event   uuid.UUID `json:"event,omitzero"`
+	Video   uuid.UUID `json:"video,omitzero"`
+	Version int64     `json:"version,omitempty"`
+}
+
+// dump writes what a person needs to look into a violation, besides what
+// clients were told and the database: in the order of their arrival what the
+// topic brought, then what clients read, and what watchers have at the end.
+func (h *History) dump(dir string) error {
+	lines := make([]any, 0, len(h.Sightings))
+	messages := make(map[string]bool, len(h.Sightings))
+	for _, s := range h.Sightings {
+		messages[s.MessageID] = true
+		lines = append(lines, heard{s.MessageID, h.Publications[s.MessageID], true, s.Event, s.Video, s.Version})
+	}
+	for id, at := range h.Publications {
+		if !messages[id] {
+			lines = append(lines, heard{Message: id, Taken: at})
+		}
+	}
+	err := writeLines(filepath.Join(dir, "heard.jsonl"), lines)
+	lines = lines[:0]
+	for _, r := range h.Reads {
+		lines = append(lines, r)
+	}
+	err = errors.Join(err, writeLines(filepath.Join(dir, "reads.jsonl"), lines))
+	lines = lines[:0]
+	for _, c := range h.Copies {
+		lines = append(lines, c)
+	}
+	return errors.Join(err, writeLines(filepath.Join(dir, "copies.jsonl"), lines))
+}
+
+// writeLines writes one JSON object per line.
+func writeLines(path string, lines []any) error {
+	file, err := os.Create(path) //nolint:gosec // in the folder that we were told
+	if err != nil {
+		return fmt.Errorf("write history: %w", err)
+	}
+	to := bufio.NewWriter(file)
+	encoder := json.NewEncoder(to)
+	for _, line := range lines {
+		if err := encoder.Encode(line); err != nil {
+			return errors.Join(fmt.Errorf("write %s: %w", path, err), file.Close())
+		}
+	}
+	if err := errors.Join(to.Flush(), file.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

@@ -123,6 +123,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""},
 	{"rpc", "Calls", "By rpc.method and rpc.response.status_code; health checks and reflection are left out."},
+	{"server", "Calls that are not let in", ""},
 	{"db", "Statements", "By pgx.operation.type."},
 	{"pgxpool", "Connection pools", "By db.client.connection.pool.name: video, or catalog where that is another database."},
 	{"go", "The Go runtime", ""},
@@ -178,7 +179,7 @@ func TestInstrumentsAreNamedByConvention(t *testing.T) {
 	ours := 0
 	for _, i := range instruments(t) {
 		prefix, _, _ := strings.Cut(i.Name, ".")
-		if !slices.Contains([]string{"outbox", "consumer", "catalog"}, prefix) {
+		if !slices.Contains([]string{"outbox", "consumer", "catalog", "server"}, prefix) {
 			continue
 		}
 		ours++

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -14,17 +15,25 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"github.com/jackc/pgx/v5"
 	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/server"
 )
 
 // collector is where a server sends its spans and metrics.
@@ -223,6 +232,179 @@ func TestOneTraceFromCallToCatalog(t *testing.T) {
 	if len(flags) != 4 || flags[0] != "0af01" || flags[1] != "1af01" || flags[2] != "2af00" || !strings.HasSuffix(flags[3], "00") {
 		t.Errorf("traces in the messages = %q, want 0af01, 1af01, 2af00, and a new one with 00", flags)
 	}
+}
+
+// The trace of a caller is stored and goes with the event, for consumers of
+// others, whatever of this process is on; a caller without one begins none, as
+// long as nothing is traced here.
+func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
+	t.Parallel()
+	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for name, extra := range map[string][]string{"all off": nil, "metrics": {"TELEMETRY_ADDR=127.0.0.1:0"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t)
+			p := s.start(t, extra...)
+			for _, ctx := range []context.Context{metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent), t.Context()} {
+				if _, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if stored := s.count(t, "SELECT count(*) FROM video.outbox WHERE traceparent = $1", traceparent); stored != 1 {
+				t.Errorf("the trace is stored %d times, want once", stored)
+			}
+			if begun := s.count(t, "SELECT count(*) FROM video.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
+				t.Errorf("%d traces were begun here, want none", begun)
+			}
+			eventually(t, 10*time.Second, "both events are published", func() bool { return len(s.pubsub.Published()) == 2 })
+			sent := make(map[string]int)
+			for _, message := range s.pubsub.Published() {
+				sent[message.Attributes["traceparent"]]++
+			}
+			if sent[traceparent] != 1 || sent[""] != 1 {
+				t.Errorf("traces in the messages = %v, want that of the caller, and none", sent)
+			}
+			if _, err := p.stop(t); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// liveness serves what live answers, and asks /health/live for it.
+func liveness(t *testing.T, live func() error) (ask func() int) {
+	t.Helper()
+	listener := bufconn.Listen(64 << 10)
+	srv, err := server.New(server.Config{}, server.Deps{Live: live, Listener: listener, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- srv.Run(ctx) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return func() int {
+		t.Helper()
+		response, err := (&http.Client{Transport: transport}).Get("http://server/health/live")
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return response.StatusCode
+	}
+}
+
+// hungOutbox and hungCatalog have calls that never come back, whatever their
+// context says.
+type (
+	hungOutbox struct {
+		outbox.Store
+		release chan struct{}
+	}
+	hungCatalog struct {
+		consumer.Store
+		release chan struct{}
+	}
+)
+
+func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration) (event.Claim, error) {
+	<-h.release
+	return event.Claim{}, nil
+}
+
+func (h hungCatalog) Quarantine(context.Context, string, event.Quarantined) error {
+	<-h.release
+	return nil
+}
+
+// A publisher that is stuck makes /health/live answer 503.
+func TestStuckPublisherIsNotLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := hungOutbox{release: make(chan struct{})}
+		publisher, err := outbox.New(store, nil, outbox.Config{}, slog.New(slog.DiscardHandler), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := liveness(t, live(publisher, nil))
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = publisher.Run(ctx) }) // what it answers, others test
+		time.Sleep(100 * time.Second)
+		if got := ask(); got != http.StatusOK {
+			t.Errorf("/health/live = %d after 100 s, want 200", got)
+		}
+		time.Sleep(10 * time.Second)
+		if got := ask(); got != http.StatusServiceUnavailable {
+			t.Errorf("/health/live = %d after 110 s, want 503", got)
+		}
+		close(store.release)
+		stop()
+		running.Wait()
+	})
+}
+
+// So does a maintenance, and a process without a loop is live.
+func TestStuckMaintenanceIsNotLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := maintenanceLoop("first"), maintenanceLoop("second")
+		none, ask := liveness(t, live(nil, nil)), liveness(t, live(nil, nil, first, second))
+		first.Beat()
+		second.Beat()
+		time.Sleep(5 * time.Hour)
+		first.Beat()
+		time.Sleep(2 * time.Hour)
+		if got := ask(); got != http.StatusServiceUnavailable {
+			t.Errorf("/health/live = %d after 7 h, want 503", got)
+		}
+		second.Beat()
+		if got := ask(); got != http.StatusOK {
+			t.Errorf("/health/live = %d once it has come by, want 200", got)
+		}
+		if got := none(); got != http.StatusOK {
+			t.Errorf("/health/live = %d without a loop, want 200", got)
+		}
+	})
+}
+
+// So does a projector, here of a real subscription.
+func TestStuckProjectorIsNotLive(t *testing.T) {
+	t.Parallel()
+	client, err := newStack(t).pubsub.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	store := hungCatalog{release: make(chan struct{})}
+	cfg := consumer.Config{TransactionTimeout: time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}
+	projector, err := consumer.New(cfg, client.Subscriber(localbroker.Subscription), store, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := liveness(t, live(nil, projector))
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+	defer running.Wait()
+	defer stop()
+	defer close(store.release)
+	if got := ask(); got != http.StatusOK {
+		t.Errorf("/health/live = %d without a message, want 200", got)
+	}
+	publisher := client.Publisher(localbroker.Topic)
+	defer publisher.Stop()
+	if _, err := publisher.Publish(t.Context(), &pubsub.Message{Data: []byte("no event")}).Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "/health/live answers 503", func() bool { return ask() == http.StatusServiceUnavailable })
 }
 
 // private is the address of the private port, which the log tells.

@@ -66,7 +66,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages settled, by outcome: applied, applied_after_gap, stale, duplicate, quarantined."))
+		metric.WithDescription("Messages applied or set aside, counted when that is committed, by outcome: applied, applied_after_gap, stale, duplicate, quarantined, unknown (one that has no name here yet)."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
 		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
 	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
@@ -74,11 +74,11 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m.ackFailures, errs[3] = meter.Int64Counter("consumer.ack_failures", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages whose ack the broker did not confirm, under exactly-once delivery."))
 	m.acks, errs[8] = meter.Int64Counter("consumer.acks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages acknowledged. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
+		metric.WithDescription("Messages acknowledged, counted before the broker confirms it: those of consumer.ack_failures are among them. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
 	m.inHand, errs[9] = meter.Int64UpDownCounter("consumer.messages", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages in hand: received and not yet settled."))
 	m.delay, errs[10] = meter.Float64Histogram("consumer.delivery.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when the broker took an event until it was applied."))
+		metric.WithDescription("From when the broker took an event, by its clock, until it was applied; 0 where the clocks say less."))
 	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages given back to the broker, which happens only at shutdown."))
 	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
@@ -87,7 +87,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m.duration, errs[6] = meter.Float64Histogram("consumer.message.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("From the arrival of a message until it was settled."))
 	m.lag, errs[7] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an event happened until it was applied."))
+		metric.WithDescription("From when an event happened, by the clock of its command, until it was applied; 0 where the clocks say less."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
@@ -107,11 +107,15 @@ func (m *metrics) projected(ctx context.Context, deliveries []*delivery, got []d
 		}
 		if got[i] == domain.Applied || got[i] == domain.AppliedAfterGap {
 			traced := d.traced(ctx)
-			m.lag.Record(traced, time.Since(d.event.OccurredAt).Seconds())
-			m.delay.Record(traced, time.Since(d.msg.PublishTime).Seconds())
+			m.lag.Record(traced, since(d.event.OccurredAt))
+			m.delay.Record(traced, since(d.msg.PublishTime))
 		}
 	}
 }
+
+// since is never negative: the time is of another clock, which may be ahead, and
+// the sum of a histogram must not fall.
+func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }
 
 func (m *metrics) quarantined(ctx context.Context) { m.events.Add(ctx, 1, outcomeQuarantined) }
 

@@ -2,15 +2,20 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -101,6 +106,108 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 			t.Errorf("exemplars (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// A clock that is ahead of ours makes no delay negative.
+func TestDelaysAreNotNegative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := videoEvent(uuid.New(), 1, domain.VideoCreated)
+		e.OccurredAt = e.OccurredAt.Add(time.Hour)
+		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(t, e)}, time.Second)
+		for _, name := range []string{"consumer.lag", "consumer.delivery.delay"} {
+			if n, sum := read.histogram(name); n != 1 || sum != 0 {
+				t.Errorf("%s = %d times, %.2f s in all, want once 0", name, n, sum)
+			}
+		}
+	})
+}
+
+// hangsAt is a log that hangs at one message, as one that nobody reads does.
+type hangsAt struct {
+	slog.Handler
+	message string
+	hang    <-chan struct{}
+}
+
+func (h hangsAt) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h hangsAt) Handle(_ context.Context, record slog.Record) error {
+	if record.Message == h.message {
+		<-h.hang
+	}
+	return nil
+}
+
+// refusing is a subscription that does not exist.
+type refusing struct{ fakeSource }
+
+func (refusing) Receive(context.Context, func(context.Context, *pubsub.Message)) error {
+	return errors.New("there is no such subscription")
+}
+
+// refusesOnce pulls, and is given nothing, from the second time on.
+type refusesOnce struct {
+	fakeSource
+	refused atomic.Bool
+}
+
+func (s *refusesOnce) Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error {
+	if !s.refused.Swap(true) {
+		return errors.New("the stream has ended")
+	}
+	return s.fakeSource.Receive(ctx, f)
+}
+
+// A client that has given up and is not started again is found. One that is
+// refused again and again, or given nothing, is not stuck.
+func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
+	const interval = 30 * time.Second // the longest pause
+	for _, test := range []struct {
+		name   string
+		source consumer.Source
+		hangs  bool
+		stuck  bool
+	}{
+		{"does not go on", refusing{}, true, true},
+		{"is refused", refusing{}, false, false},
+		{"is given nothing", fakeSource{}, true, false},
+		{"is given nothing after a refusal", &refusesOnce{}, false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hang := make(chan struct{})
+				if !test.hangs {
+					close(hang)
+				}
+				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
+				projector, err := consumer.NewFrom(consumer.Config{}, test.source, &memStore{}, log, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+				time.Sleep(3 * interval)
+				if err := projector.Stuck(); err != nil {
+					t.Errorf("Stuck() = %v within three intervals, want nil", err)
+				}
+				for range 100 {
+					time.Sleep(time.Second)
+					if err := projector.Stuck(); (err != nil) != test.stuck || err != nil && !strings.Contains(err.Error(), "consumer: receiving") {
+						t.Fatalf("Stuck() = %v, want an error: %t", err, test.stuck)
+					}
+				}
+				if test.hangs {
+					close(hang)
+				}
+				stop()
+				running.Wait()
+				if err := projector.Stuck(); err != nil {
+					t.Errorf("Stuck() = %v once it has ended, want nil", err)
+				}
+			})
+		})
+	}
 }
 
 // A message that is given back is a nack and no ack.

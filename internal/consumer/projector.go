@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -16,13 +17,14 @@ import (
 
 // Projector builds the catalog from events.
 type Projector struct {
-	cfg     Config
-	source  source
-	store   Store
-	log     *slog.Logger
-	metrics *metrics
-	tracer  trace.Tracer      // nil: none
-	loops   []*heartbeat.Loop // one per worker
+	cfg       Config
+	source    source
+	store     Store
+	log       *slog.Logger
+	metrics   *metrics
+	tracer    trace.Tracer      // nil: none
+	loops     []*heartbeat.Loop // one per worker
+	receiving *heartbeat.Loop   // rests while the client pulls
 }
 
 // source is the part of a *pubsub.Subscriber that a projector uses.
@@ -50,6 +52,7 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 	if cfg.Tracing != nil {
 		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
 	}
+	p.receiving = heartbeat.New("consumer: receiving", receiveRetryMax)
 	for i := range p.cfg.Workers {
 		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer: worker %d", i), p.cfg.TransactionTimeout+p.cfg.RetryMax))
 	}
@@ -57,9 +60,14 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 }
 
 // Stuck answers an error when a worker is in a call of the store for three times
-// as long as it may take: it will never come back, and the process should be
-// started anew. Calls that fail, because the database is away, come back.
-func (p *Projector) Stuck() error { return heartbeat.Check(p.loops...) }
+// as long as it may take, or the client has given up and was not started again
+// for three times the longest pause: that will never be, and the process should
+// be started anew. Calls that fail, because the database is away, come back. A
+// client that pulls and gets nothing cannot be told from one that is given
+// nothing, and is not stuck.
+func (p *Projector) Stuck() error {
+	return errors.Join(p.receiving.Check(), heartbeat.Check(p.loops...))
+}
 
 // run is what the goroutines of one Run share.
 type run struct {
@@ -131,9 +139,13 @@ const receiveRetryMax = 30 * time.Second
 // client goes on by itself when its connection breaks; it gives up when the
 // broker refuses, as for a subscription that does not exist.
 func (r *run) receive() {
+	loop := r.receiving
+	defer loop.Rest()
 	for failures := 0; r.stopping.Err() == nil; failures++ {
+		loop.Rest() // for as long as the client goes on
 		start := time.Now()
 		err := r.source.Receive(r.stopping, r.handle)
+		loop.Beat()
 		if r.stopping.Err() != nil {
 			return
 		}

@@ -56,7 +56,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	var m metrics
 	var errs [9]error
 	m.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of passes, by outcome: published, unsettled (published, and to be published again, because the lease was lost), refused by the broker, unknown."))
+		metric.WithDescription("Events of passes, by outcome: published, unsettled (published, but the lease was lost, or the settlement failed or its fate is unknown: they are published again, unless it took effect), refused by the broker, unknown."))
 	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of an event that it refused before."))
 	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
@@ -65,7 +65,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
 		metric.WithDescription("Events per pass that claimed a lane."))
 	m.delay, errs[4] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an event happened until the broker acknowledged it."))
+		metric.WithDescription("From when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read; 0 where the clocks say less."))
 	m.duration, errs[5] = meter.Float64Histogram("outbox.publish.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("From handing a message to the broker until its acknowledgement was read, which is done in order."))
 	m.retry, errs[6] = meter.Float64Histogram("outbox.retry.interval", metric.WithUnit("s"), seconds,
@@ -97,7 +97,7 @@ func (m *metrics) attempted(ctx context.Context, e event.Claimed) {
 }
 
 func (m *metrics) published(ctx context.Context, e event.Message, handed time.Time) {
-	m.delay.Record(ctx, time.Since(e.OccurredAt).Seconds())
+	m.delay.Record(ctx, max(0, time.Since(e.OccurredAt).Seconds())) // of another clock, which may be ahead
 	m.duration.Record(ctx, time.Since(handed).Seconds())
 }
 

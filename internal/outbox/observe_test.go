@@ -109,6 +109,34 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 	}
 }
 
+// The clock of a command that is ahead of ours makes no delay negative.
+func TestPublishDelayIsNotNegative(t *testing.T) {
+	t.Parallel()
+	events := claimed("a1")
+	events[0].OccurredAt = time.Now().Add(time.Hour)
+	reader := metric.NewManualReader()
+	publisher, err := outbox.New(&oneClaim{claim: event.Claim{Token: 1, Events: events}}, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
+		outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+		t.Fatal(err)
+	}
+	seen := false
+	for _, m := range measured(t, reader) {
+		if data, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "outbox.publish.delay" {
+			seen = true
+			if point := data.DataPoints[0]; point.Count != 1 || point.Sum != 0 {
+				t.Errorf("outbox.publish.delay = %d times, %.2f s in all, want once 0", point.Count, point.Sum)
+			}
+		}
+	}
+	if !seen {
+		t.Error("there is no outbox.publish.delay")
+	}
+}
+
 func measured(t *testing.T, reader metric.Reader) []metricdata.Metrics {
 	t.Helper()
 	var data metricdata.ResourceMetrics

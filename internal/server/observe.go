@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
@@ -21,12 +22,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// observed answers the option that makes a span and a metric of every call,
-// also one that came over REST, which brings the trace of its caller along;
-// none when nobody wants either. Health checks and reflection are left out.
+// observed answers the options that make a span and a metric of every call, also
+// one that came over REST, which brings the trace of its caller along. When
+// nobody wants either, they only put calls into that trace: it belongs to the
+// caller, and is stored with what a call changes whether or not this process
+// records it. Health checks and reflection are not measured.
 func observed(tracing trace.TracerProvider, metrics metric.MeterProvider) []grpc.ServerOption {
 	if tracing == nil && metrics == nil {
-		return nil
+		return []grpc.ServerOption{grpc.ChainUnaryInterceptor(continueUnary), grpc.ChainStreamInterceptor(continueStream)}
 	}
 	if tracing == nil {
 		tracing = tracenoop.NewTracerProvider()
@@ -39,6 +42,32 @@ func observed(tracing trace.TracerProvider, metrics metric.MeterProvider) []grpc
 		otelgrpc.WithFilter(filters.None(filters.HealthCheck(), filters.ServicePrefix("grpc.reflection."))),
 	))}
 }
+
+func continueUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(continueTrace(ctx), request)
+}
+
+func continueStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(srv, &streamIn{ServerStream: stream, ctx: continueTrace(stream.Context())})
+}
+
+// continueTrace answers ctx in the trace of the caller, if that says which.
+func continueTrace(ctx context.Context) context.Context {
+	const traceparent = "traceparent" // W3C; of others we know nothing
+	values := metadata.ValueFromIncomingContext(ctx, traceparent)
+	if len(values) == 0 {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: values[0]})
+}
+
+// streamIn is a stream in another context.
+type streamIn struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *streamIn) Context() context.Context { return s.ctx }
 
 // requests writes a line for every call: the outermost of the interceptors, so
 // that it sees what the client gets. It tells ids, and nothing else of what a
@@ -60,7 +89,7 @@ func (r *requests) stream(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 		return handler(srv, stream)
 	}
 	ctx, start := remember(stream.Context()), time.Now()
-	err := handler(srv, &rememberingStream{ServerStream: stream, ctx: ctx})
+	err := handler(srv, &streamIn{ServerStream: stream, ctx: ctx})
 	r.write(ctx, info.FullMethod, start, err)
 	return err
 }
@@ -108,13 +137,6 @@ func remember(ctx context.Context) context.Context {
 	return context.WithValue(ctx, admittedKey{}, new(string))
 }
 
-type rememberingStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *rememberingStream) Context() context.Context { return s.ctx }
-
 // setCaller tells the log, if there is one, who calls.
 func setCaller(ctx context.Context, name string) {
 	if remembered, ok := ctx.Value(admittedKey{}).(*string); ok {
@@ -156,6 +178,47 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:most], "")
 }
 
+// connectionErrors is what net/http says of connections, under one message: its
+// own have the address of the client in them, so that none repeats another, and
+// a client could fill the log and the memory of whoever looks for repetitions.
+type connectionErrors struct{ slog.Handler }
+
+func (h connectionErrors) Handle(ctx context.Context, said slog.Record) error {
+	record := slog.NewRecord(said.Time, said.Level, "server: connection failed", said.PC)
+	record.AddAttrs(slog.String("err", said.Message))
+	return h.Handler.Handle(ctx, record)
+}
+
+// What a call is for Config.MaxCalls.
+const (
+	kindCall   = "call"
+	kindStream = "stream"
+)
+
+func refusedKind(kind string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("kind", kind)))
+}
+
+// newRefused makes the counter of calls beyond Config.MaxCalls. It shows 0 from
+// the beginning on, so that the first one is seen as an increase.
+func newRefused(provider metric.MeterProvider) (metric.Int64Counter, error) {
+	if provider == nil {
+		provider = metricnoop.NewMeterProvider()
+	}
+	refused, err := provider.Meter(scope).Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls refused because there were too many at a time (SERVER_MAX_CALLS), by kind: call, stream. They are in no other metric."))
+	if err != nil {
+		return nil, fmt.Errorf("make instruments: %w", err)
+	}
+	for _, kind := range []string{kindCall, kindStream} {
+		refused.Add(context.Background(), 0, refusedKind(kind))
+	}
+	return refused, nil
+}
+
+// scope is the name of our meter.
+const scope = "example.com/videocatalog/internal/server"
+
 // catalogMetrics show how far the catalog is behind those who wait for it; nil
 // ones show nothing.
 type catalogMetrics struct {
@@ -167,7 +230,7 @@ func newCatalogMetrics(provider metric.MeterProvider) (*catalogMetrics, error) {
 	if provider == nil {
 		return nil, nil //nolint:nilnil // see catalogMetrics
 	}
-	meter := provider.Meter("example.com/videocatalog/internal/server")
+	meter := provider.Meter(scope)
 	var m catalogMetrics
 	var errs [2]error
 	m.lag, errs[0] = meter.Int64Histogram("catalog.version.lag", metric.WithUnit("{version}"),

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -19,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -209,6 +213,161 @@ func TestCallsAreObserved(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]uint64{"video.v1.VideoService/GetVideo INVALID_ARGUMENT": 1, "video.v1.VideoService/ListVideos OK": 2}, counts); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// A handler is in the trace of its caller, whoever of us records it, over REST
+// and in streams too; a caller without one begins none.
+func TestCallsStayInTheTraceOfTheirCaller(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Deps){
+		"nothing is recorded": func(*Deps) {},
+		"metrics are": func(d *Deps) {
+			d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
+		},
+		"spans are": func(d *Deps) { d.Tracing = sdktrace.NewTracerProvider() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, Config{}, change)
+			in := make(chan trace.SpanContext, 10)
+			r.store.before = func(ctx context.Context, _ string) error {
+				in <- trace.SpanContextFromContext(ctx)
+				return nil
+			}
+			const traceID = "0af7651916cd43dd8448eb211c80319c"
+			const traceparent = "00-" + traceID + "-b7ad6b7169203331-01"
+			check := func(call, want string) {
+				t.Helper()
+				if got := <-in; got.TraceID().String() != want || !got.IsSampled() {
+					t.Errorf("%s: in trace %s, sampled %t, want %s, true", call, got.TraceID(), got.IsSampled(), want)
+				}
+			}
+			ask(t, r, http.MethodGet, "/v1/videos", "", "traceparent", traceparent)
+			check("REST", traceID)
+			client := r.grpcClient(t)
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", traceparent)
+			if _, err := client.videos.ListVideos(ctx, &videov1.ListVideosRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			check("gRPC", traceID)
+			next(t, watchFrom(t, client, ""))
+			for len(in) > 0 {
+				<-in // of a watch without a trace
+			}
+			watch, err := client.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next(t, watch)
+			check("a stream", traceID)
+			if name == "spans are" {
+				return // then one begins here
+			}
+			for _, none := range []string{"", "nonsense"} {
+				if _, err := client.videos.ListVideos(metadata.AppendToOutgoingContext(t.Context(), "traceparent", none), &videov1.ListVideosRequest{}); err != nil {
+					t.Fatal(err)
+				}
+				if got := <-in; got.IsValid() {
+					t.Errorf("traceparent %q: in trace %s, want none", none, got.TraceID())
+				}
+			}
+		})
+	}
+}
+
+// Calls that are refused before anybody has looked at them are counted, calls
+// and streams apart, from nought on, and told.
+func TestRefusedCallsAreObserved(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	r := start(t, Config{MaxCalls: 2}, func(d *Deps) { d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)) })
+	counts := func() map[string]int64 {
+		got := make(map[string]int64)
+		var data metricdata.ResourceMetrics
+		if err := reader.Collect(context.Background(), &data); err != nil {
+			t.Fatal(err)
+		}
+		for _, scope := range data.ScopeMetrics {
+			for _, m := range scope.Metrics {
+				if m.Name != "server.calls.refused" {
+					continue
+				}
+				for _, point := range m.Data.(metricdata.Sum[int64]).DataPoints {
+					kind, _ := point.Attributes.Value("kind")
+					got[kind.AsString()] = point.Value
+				}
+			}
+		}
+		return got
+	}
+	if diff := cmp.Diff(map[string]int64{"call": 0, "stream": 0}, counts()); diff != "" {
+		t.Errorf("refused, before there was a call (-want +got):\n%s", diff)
+	}
+	overGRPC := r.grpcClient(t)
+	next(t, watchFrom(t, overGRPC, ""))
+	entered, release := hang(r)
+	results := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := overGRPC.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: film()})
+			results <- err
+		}()
+		<-entered
+	}
+	for name, c := range map[string]client{"gRPC": overGRPC, "REST": r.restClient(t, false)} {
+		if _, err := c.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{}); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: a third call = %v, want Unavailable", name, err)
+		}
+		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: a second stream = %v, want Unavailable", name, err)
+		}
+	}
+	release()
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]int64{"call": 2, "stream": 2}, counts()); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if log := r.log.String(); strings.Count(log, `msg="server: call refused, there are too many" kind=call most=2`) != 2 || strings.Count(log, "kind=stream most=1") != 2 {
+		t.Errorf("log = %s, want a line for each of four", log)
+	}
+}
+
+// What net/http says of connections has the address of the client in it, and
+// is of one message nevertheless, so that it can be sampled.
+func TestConnectionErrorsHaveOneMessage(t *testing.T) {
+	t.Parallel()
+	var out logBuffer
+	r := start(t, Config{}, func(d *Deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+	// Settings, which are empty, and data that belong to no stream (RFC 9113, 6.1).
+	const broken = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	for range 2 {
+		conn, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, broken); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_, _ = io.Copy(io.Discard, conn) // until it is closed, which is after the line
+		conn.Close()
+	}
+	for text := range strings.Lines(out.String()) {
+		var line struct{ Msg, Err, Level string }
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line.Msg != "server: connection failed" || !strings.Contains(line.Err, "127.0.0.1:") || line.Level != "WARN" {
+			t.Errorf("line = %s, want the address in err only", text)
+		}
+	}
+	if got := strings.Count(out.String(), "\n"); got != 2 {
+		t.Errorf("%d lines, want one per connection:\n%s", got, out.String())
 	}
 }
 

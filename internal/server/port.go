@@ -41,7 +41,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
-		leave, ok := s.enter(isStream)
+		leave, ok := s.enter(r.Context(), isStream)
 		if !ok {
 			refuseGRPC(w, errTooManyCalls)
 			return
@@ -59,7 +59,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(api.OpenAPI) // the client is gone
 	default:
-		leave, ok := s.enter(isStream)
+		leave, ok := s.enter(r.Context(), isStream)
 		if !ok {
 			refuseREST(w, errTooManyCalls, isStream)
 			return
@@ -81,14 +81,18 @@ func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 }
 
 // enter answers whether there is room for one more call, and what to do when it
-// has ended. Streams last, so that they get half of the room only.
-func (s *Server) enter(isStream bool) (leave func(), ok bool) {
-	count, most := &s.calls, int64(s.cfg.MaxCalls)
+// has ended. Streams last, so that they get half of the room only. One that is
+// refused is counted and logged here: it goes no further, and nobody else sees
+// it.
+func (s *Server) enter(ctx context.Context, isStream bool) (leave func(), ok bool) {
+	count, most, kind := &s.calls, int64(s.cfg.MaxCalls), kindCall
 	if isStream {
-		count, most = &s.streams, most/2
+		count, most, kind = &s.streams, most/2, kindStream
 	}
 	if count.Add(1) > most {
 		count.Add(-1)
+		s.refused.Add(ctx, 1, refusedKind(kind))
+		s.log.WarnContext(ctx, "server: call refused, there are too many", "kind", kind, "most", most)
 		return nil, false
 	}
 	return func() { count.Add(-1) }, true

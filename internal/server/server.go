@@ -145,7 +145,7 @@ type Deps struct {
 	// anew; nil: it always will. What is away may come back: that is for Ready.
 	Live func() error
 	// Tracing makes a span of every call, and Metrics counts them; nil: nothing
-	// does.
+	// does. With or without, a handler is in the trace of its caller.
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider
 	// Log gets a line for every call, and what clients must not see; nil:
@@ -174,6 +174,7 @@ type Server struct {
 	streaming map[string]bool // the methods that are streams, by full name
 	calls     atomic.Int64    // under way, without the streams
 	streams   atomic.Int64    // under way
+	refused   metric.Int64Counter
 
 	// draining ends when Run begins to stop, by drain.
 	draining context.Context
@@ -199,6 +200,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s.draining, s.drain = context.WithCancel(context.Background())
 
+	var err error
+	if s.refused, err = newRefused(deps.Metrics); err != nil {
+		return nil, err
+	}
 	if err := s.makeGRPC(deps); err != nil {
 		return nil, err
 	}
@@ -308,6 +313,6 @@ func (s *Server) makeHTTP() *http.Server {
 			PingTimeout:          s.cfg.PingAfter / 2,
 			WriteByteTimeout:     30 * time.Second, // ends connections whose client reads nothing at all
 		},
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(connectionErrors{s.log.Handler()}, slog.LevelWarn),
 	}
 }

@@ -73,10 +73,13 @@ const (
 	// such a time; then none until it is over.
 	repeatWindow = 10 * time.Second
 	repeatBurst  = 20
+	// maxKinds is more than the code has; what comes beyond it, when a library
+	// writes values into its messages, is of one kind.
+	maxKinds = 1000
 )
 
 // kind is what lines have in common that repeat each other: the message, which
-// never has values in it, and for requests the method and the code.
+// has no values in it where it is ours, and for requests the method and the code.
 type kind struct{ message, method, code string }
 
 // repeats drops lines of a kind of which there were many. The first one that is
@@ -123,7 +126,7 @@ func (h *repeats) WithGroup(name string) slog.Handler {
 
 type seen struct {
 	mu    sync.Mutex
-	lines map[kind]*count // guarded by mu; the code bounds how many there are
+	lines map[kind]*count // guarded by mu; at most maxKinds, and the one of what is beyond
 }
 
 type count struct {
@@ -137,6 +140,10 @@ func (s *seen) note(k kind, now time.Time) (write bool, suppressed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.lines[k]
+	if c == nil && len(s.lines) >= maxKinds {
+		k = kind{}
+		c = s.lines[k]
+	}
 	if c == nil {
 		c = &count{since: now}
 		s.lines[k] = c

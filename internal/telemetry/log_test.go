@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -87,6 +88,21 @@ func TestRepetitiveLinesAreSampled(t *testing.T) {
 		repeat("Get", 19)
 		if got := lines(t, &out); len(got) != 18 {
 			t.Errorf("%d more lines, want the 18 that are left of this time", len(got))
+		}
+	})
+}
+
+// Lines whose messages all differ are of one kind in the end: they take neither
+// memory nor room without an end.
+func TestMessagesWithValuesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := telemetry.NewLogger(&out, slog.LevelInfo, "")
+		for i := range 5000 {
+			log.InfoContext(t.Context(), strconv.Itoa(i)) //nolint:sloglint // as a library does
+		}
+		if got := len(lines(t, &out)); got != 1020 {
+			t.Errorf("%d lines, want one of each of the first 1000 kinds and 20 of the rest", got)
 		}
 	})
 }

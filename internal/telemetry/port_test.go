@@ -1,6 +1,7 @@
 package telemetry_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,5 +108,54 @@ func TestPrivatePortStops(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("Serve() did not return")
+	}
+}
+
+// lockedBuffer may still be written to while a test reads it.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+// What net/http says of connections has the address of the client in it, and
+// is of one message nevertheless, so that it is sampled.
+func TestConnectionErrorsAreSampled(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out lockedBuffer
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	panics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("on purpose") })
+	go func() {
+		served <- telemetry.Serve(ctx, listener, panics, telemetry.NewLogger(&out, slog.LevelInfo, ""))
+	}()
+	for range 30 {
+		if response, err := http.Get("http://" + listener.Addr().String()); err == nil {
+			response.Body.Close()
+			t.Error("a handler that panics has answered")
+		}
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	got := lines(t, &out.Buffer)
+	if len(got) != 20 {
+		t.Errorf("%d lines, want the first 20", len(got))
+	}
+	for _, line := range got {
+		if text, _ := line["err"].(string); line["message"] != "telemetry: connection failed" || !strings.Contains(text, "127.0.0.1:") {
+			t.Errorf("line = %v, want the address in err only", line)
+		}
 	}
 }

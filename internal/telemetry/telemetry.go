@@ -3,7 +3,7 @@
 // writes the log, and serves the private port.
 //
 // Nothing here is on by itself. What is off has a nil provider, and whoever is
-// given one must do nothing at all: no span, no attribute, no clock.
+// given one begins no span and keeps no metric.
 //
 // # What it promises
 //

@@ -83,6 +83,13 @@ for role in roles/run.developer roles/run.invoker roles/logging.logWriter; do
 	remove "$listed" "$role $release" \
 		gcloud projects remove-iam-policy-binding "$PROJECT" --role="$role" --member="$release" --condition=None
 done
+for role in "${OBSERVED_ROLES[@]}"; do
+	for account in "${OBSERVED[@]}"; do
+		member=serviceAccount:$(email "$account")
+		remove "$listed" "$role $member" \
+			gcloud projects remove-iam-policy-binding "$PROJECT" --role="$role" --member="$member" --condition=None
+	done
+done
 listed=$(look "$owner" gcloud iam service-accounts list --format='value(email)')
 for account in "${ACCOUNTS[@]}"; do
 	remove "$listed" "$(email "$account")" gcloud iam service-accounts delete "$(email "$account")"

@@ -37,8 +37,12 @@ show() {
 	{ printf '+' && printf ' %q' "$@" && printf '\n'; } >&2
 }
 
+# What the accounts that run the service may do in the project: send traces and metrics, to telemetry.googleapis.com.
+OBSERVED=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector")
+OBSERVED_ROLES=(roles/cloudtrace.agent roles/monitoring.metricWriter)
+
 # The APIs that the project has to have.
-APIS=(artifactregistry cloudbuild cloudscheduler iam iamcredentials pubsub run secretmanager)
+APIS=(artifactregistry cloudbuild cloudscheduler cloudtrace iam iamcredentials monitoring pubsub run secretmanager telemetry)
 
 # gcloud's groups of commands whose API is off, a line each: there is nothing that they could read.
 OFF=''

@@ -161,8 +161,14 @@ bind "$VIDEO_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api
 bind "$CATALOG_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
 
+# Who runs the service sends traces and metrics. Both roles are of the project: there is nothing smaller to grant them on.
+observed=()
+for role in "${OBSERVED_ROLES[@]}"; do
+	for account in "${OBSERVED[@]}"; do observed+=("$role" "serviceAccount:$(email "$account")"); done
+done
+
 # A release pushes images, deploys (and so acts as the accounts that run), calls the new revision, with a token of its own.
-bind "$PROJECT" projects -- roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
+bind "$PROJECT" projects -- "${observed[@]}" roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
 for account in "$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
 	bind "$(email "$account")" iam service-accounts -- roles/iam.serviceAccountUser "$release"
 done

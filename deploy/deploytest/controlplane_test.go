@@ -63,8 +63,8 @@ func newControlPlane(project, region string) *controlPlane {
 	return c
 }
 
-// apis are those that have to be enabled in a project; each is the first part of a host that gcloud asks.
-var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "iam", "iamcredentials", "pubsub", "run", "secretmanager"}
+// apis are those that have to be enabled in a project; each is the first part of a host, which gcloud asks or the service.
+var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
 
 // disabled answers the API that a host is of, if nobody has enabled it. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {

@@ -212,6 +212,10 @@ func (s *stand) checkGrants(t *testing.T) {
 	for _, i := range []int{0, 1, 2, 3, 4, 7} {
 		want[inIAM+wantAccounts[i]] = []string{actAs + release}
 	}
+	for _, role := range []string{"", "-api", "-drain", "-projector", "-publisher"} {
+		observed := account("videocatalog" + role)
+		want["projects/"+project] = append(want["projects/"+project], "roles/cloudtrace.agent "+observed, "roles/monitoring.metricWriter "+observed)
+	}
 	for resource, grants := range want {
 		got := s.control.grants(resource)
 		if strings.Contains(resource, "/topics/") || strings.Contains(resource, "/subscriptions/") {

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/telemetry"
 )
 
 const (
@@ -388,7 +390,7 @@ func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...str
 	control.enabled = []string{"run.googleapis.com", "cloudscheduler.googleapis.com"}
 	control.changed()
 	out := mustScript(t, env, "destroy.sh", "--yes", project, region)
-	if off := "these APIs are off, and nothing is removed there: artifactregistry cloudbuild iam iamcredentials pubsub secretmanager\n"; !strings.Contains(out, off) {
+	if off := "these APIs are off, and nothing is removed there: artifactregistry cloudbuild cloudtrace iam iamcredentials monitoring pubsub secretmanager telemetry\n"; !strings.Contains(out, off) {
 		t.Errorf("destroy.sh printed\n%s\nwant %q", out, off)
 	}
 	var got []string
@@ -442,6 +444,7 @@ func checkService(t *testing.T, service object, serviceAccount string, env map[s
 			t.Errorf("%s = %q, want %q", name, values[name], want)
 		}
 	}
+	checkTelemetry(t, values)
 	if diff := cmp.Diff(map[string]string{
 		"DATABASE_URL": "videocatalog-database-url", "CATALOG_DATABASE_URL": "videocatalog-catalog-database-url",
 	}, secrets); diff != "" {
@@ -484,11 +487,36 @@ func checkPool(t *testing.T, pool object, role, secret string) {
 	if values["ROLES"] != role || values["PUBSUB_PROJECT"] != project {
 		t.Errorf("ROLES = %q, PUBSUB_PROJECT = %q; want %s and %s", values["ROLES"], values["PUBSUB_PROJECT"], role, project)
 	}
+	checkTelemetry(t, values)
 	if diff := cmp.Diff(map[string]string{"DATABASE_URL": secret}, secrets); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
 	checkSettings(t, container)
 }
+
+// checkTelemetry looks at where traces and metrics go: what runs has to send them, for there is nobody beside it who asks.
+func checkTelemetry(t *testing.T, values map[string]string) {
+	t.Helper()
+	got := map[string]string{}
+	for name, value := range values {
+		if strings.HasPrefix(name, "TELEMETRY_") || strings.HasPrefix(name, "OTEL_") || name == "PUBSUB_PROJECT" {
+			got[name] = value
+		}
+	}
+	want := map[string]string{
+		"PUBSUB_PROJECT": project, "TELEMETRY_TRACES_ENDPOINT": google, "TELEMETRY_METRICS_ENDPOINT": google,
+		"OTEL_RESOURCE_ATTRIBUTES": "cloud.platform=gcp_cloud_run,cloud.region=" + region,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("where traces and metrics go (-want +got):\n%s", diff)
+	}
+	if err := telemetry.CheckEndpoint(google); err != nil {
+		t.Errorf("%s: %v", google, err)
+	}
+}
+
+// google is where the service sends traces and metrics.
+const google = "https://telemetry.googleapis.com:443"
 
 func checkJob(t *testing.T, job object, command, serviceAccount, secret string) {
 	t.Helper()
@@ -522,12 +550,15 @@ func environment(container any) (values, secrets map[string]string) {
 }
 
 // checkSettings starts the server with the settings of a container, and a database that is not there: it must get as far as
-// to miss it.
+// to miss it. It sends nothing to Google, for which it would need credentials: nobody is where its traces and metrics go.
 func checkSettings(t *testing.T, container any) {
 	t.Helper()
 	values, secrets := environment(container)
 	env := []string{"DATABASE_WAIT=10ms", "PORT=0"}
 	for name, value := range values {
+		if value == google {
+			value = "http://127.0.0.1:1"
+		}
 		env = append(env, name+"="+value)
 	}
 	for name := range secrets {

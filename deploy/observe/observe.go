@@ -6,7 +6,7 @@
 // test fails when they are not what the sources say, and writes them anew with -update.
 //
 // The names of metrics are those of Prometheus. In Cloud Monitoring they are there when its managed service for
-// Prometheus scrapes the private port; what is sent there by OTLP has other names.
+// Prometheus scrapes the private port; what is sent there by OTLP, as deploy/run does, has other names.
 package observe
 
 import (

@@ -64,22 +64,30 @@ func TestFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Every rule and every chart asks for metrics that the service has.
-func TestMetricsExist(t *testing.T) {
-	documented := map[string]bool{
-		"pubsub_googleapis_com:subscription_num_undelivered_messages":   true, // of Pub/Sub, in Cloud Monitoring
-		"pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
-	}
-	row := regexp.MustCompile("(?m)^\\| `[^`]+` \\| `([^`]+)` \\| (\\w+) \\|")
+// documentedMetrics are the names of series that docs/metrics.md has, and those of its metrics: a histogram is no series itself.
+// The names of OpenTelemetry are among the metrics.
+func documentedMetrics(t *testing.T) (series, metrics map[string]bool) {
+	t.Helper()
+	series, metrics = map[string]bool{}, map[string]bool{}
+	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|")
 	for _, m := range row.FindAllStringSubmatch(read(t, root+"/docs/metrics.md"), -1) {
-		if m[2] != "histogram" {
-			documented[m[1]] = true
+		metrics[m[1]], metrics[m[2]] = true, true
+		if m[3] != "histogram" {
+			series[m[2]] = true
 			continue
 		}
 		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			documented[m[1]+suffix] = true
+			series[m[2]+suffix] = true
 		}
 	}
+	return series, metrics
+}
+
+// Every rule and every chart asks for metrics that the service has.
+func TestMetricsExist(t *testing.T) {
+	documented, _ := documentedMetrics(t)
+	documented["pubsub_googleapis_com:subscription_num_undelivered_messages"] = true // of Pub/Sub, in Cloud Monitoring
+	documented["pubsub_googleapis_com:subscription_oldest_unacked_message_age"] = true
 	queries := map[string]string{} // by what asks
 	for _, r := range allRules(t) {
 		queries["rule "+r.Alert] = r.Expr
@@ -125,6 +133,59 @@ func metricNames(expr string) []string {
 	return names
 }
 
+// The methods that rules leave out are methods of the service.
+func TestMethodsExist(t *testing.T) {
+	contract := read(t, root+"/api/proto/catalog/v1/catalog_service.proto")
+	found := 0
+	for _, r := range allRules(t) {
+		for _, m := range regexp.MustCompile(`catalog\.v1\.CatalogService/(?:(\w+)|\((\w+)\|(\w+)\))"`).FindAllStringSubmatch(r.Expr, -1) {
+			for _, method := range m[1:] {
+				if method == "" {
+					continue
+				}
+				found++
+				if !strings.Contains(contract, "  rpc "+method+"(") {
+					t.Errorf("rule %s: CatalogService has no method %s", r.Alert, method)
+				}
+			}
+		}
+	}
+	if found < 4 {
+		t.Errorf("%d methods found in the rules, want those of both error budgets: does the expression still fit?", found)
+	}
+}
+
+// The metrics that runbooks name are there. Tables and roles have names that look the same.
+func TestRunbookMetricsExist(t *testing.T) {
+	series, metrics := documentedMetrics(t)
+	others := map[string]bool{"outbox_pending": true, "catalog_rw": true}
+	const name = `((?:outbox|consumer|catalog|rpc|server|db|pgxpool|go|process)[_.][a-z_.]*[a-z])`
+	found := 0
+	for _, path := range []string{"/docs/runbooks.md", "/docs/operations.md", "/docs/deploy.md"} {
+		text := read(t, root+path)
+		used := regexp.MustCompile("`"+name+"(?:\\{[^`]*\\})?`").FindAllStringSubmatch(text, -1)
+		used = append(used, regexp.MustCompile(`\bgrep `+name+`\b`).FindAllStringSubmatch(text, -1)...)
+		used = append(used, regexp.MustCompile(`\{"`+name+`"`).FindAllStringSubmatch(text, -1)...)
+		for _, m := range regexp.MustCompile(`\bgrep -E '\^([a-z_]+)\(([a-z_|]+)\)'`).FindAllStringSubmatch(text, -1) {
+			for end := range strings.SplitSeq(m[2], "|") {
+				used = append(used, []string{m[0], m[1] + end})
+			}
+		}
+		for _, m := range used {
+			if others[m[1]] {
+				continue
+			}
+			found++
+			if !series[m[1]] && !metrics[m[1]] {
+				t.Errorf("%s: %s is not in docs/metrics.md", path[1:], m[1])
+			}
+		}
+	}
+	if found < 12 {
+		t.Errorf("%d metrics found, want at least 12: do the expressions still fit?", found)
+	}
+}
+
 // Who is woken finds a section for each alert, with a command in it, and no section is about an alert that is gone.
 func TestEveryAlertHasItsRunbook(t *testing.T) {
 	var want, got []string
@@ -154,24 +215,56 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 	}
 }
 
-// The statements of the runbooks run on the schema as it is.
+// The statements of the runbooks run on the schema as it is, each as whom it is for: a person with the role support_ro, somebody
+// with pg_read_all_stats, who needs no more, or the owner of the schemas.
 func TestRunbookStatementsRun(t *testing.T) {
-	statement := regexp.MustCompile(`(?m)^psql (?:-U migrator )?-c (?:'([^'\n]+)'|"([^"\n]+)")$`)
-	found := statement.FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
+	statement := regexp.MustCompile(`(?m)^psql (?:-U (migrator|administrator) )?-c (?:'([^'\n]+)'|"([^"\n]+)")$`)
+	text := read(t, root+"/docs/runbooks.md")
+	found := statement.FindAllStringSubmatch(text, -1)
+	if all := strings.Count(text, "\npsql "); len(found) != all {
+		t.Errorf("%d of %d lines with psql are understood, want all", len(found), all)
+	}
 	if len(found) < 10 {
 		t.Fatalf("%d statements found, want at least 10: does the expression still fit?", len(found))
 	}
 	pool := storetest.Pool(t, 2)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	exec := func(sql string) {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	roles := map[string]string{"": "SET ROLE support_ro", "administrator": "SET ROLE pg_read_all_stats", "migrator": "RESET ROLE"}
 	for _, m := range found {
-		rows, err := pool.Query(t.Context(), m[1]+m[2])
+		sql := m[2] + m[3]
+		exec(roles[m[1]])
+		rows, err := conn.Query(t.Context(), sql)
 		if err == nil {
 			rows.Close()
 			err = rows.Err()
 		}
 		if err != nil {
-			t.Errorf("%s: %v", m[1]+m[2], err)
+			t.Errorf("%s, after %s: %v", sql, roles[m[1]], err)
+		}
+		if m[1] == "" && strings.Contains(sql, "pg_stat_activity") {
+			t.Errorf("%s: shows nothing of others without pg_read_all_stats: write -U administrator", sql)
 		}
 	}
+
+	// What the rule above rests on.
+	for role, want := range map[string]bool{"": false, "administrator": true} {
+		exec(roles[role])
+		var shown bool
+		err := conn.QueryRow(t.Context(), `SELECT bool_or(query_start IS NOT NULL) FROM pg_stat_activity WHERE usename <> current_user`).Scan(&shown)
+		if err != nil || shown != want {
+			t.Errorf("after %s others' sessions are shown: %v, %v, want %v", roles[role], shown, err, want)
+		}
+	}
+	exec("RESET ROLE")
 }
 
 // The commands of the runbooks are commands that server help lists, with as many arguments.

@@ -4,7 +4,7 @@
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 
 locals {
-  apis = ["artifactregistry", "cloudscheduler", "iam", "pubsub", "run", "secretmanager"]
+  apis = ["artifactregistry", "cloudscheduler", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
 data "google_project" "this" {

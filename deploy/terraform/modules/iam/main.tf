@@ -1,4 +1,4 @@
-# A service account per role, without keys. What each may do stands with what it may do it on.
+# A service account per role, without keys. What each may do stands with what it may do it on; here, what it may do in the project.
 
 variable "project" { type = string }
 variable "service" { type = string }
@@ -20,6 +20,21 @@ resource "google_service_account" "this" {
   project      = var.project
   account_id   = each.value
   display_name = each.value
+}
+
+locals {
+  # Those that run the service send traces and metrics.
+  observed = merge([for role in ["all", "drain", "api", "publisher", "projector"] : {
+    "${role} traces"  = { account = role, role = "roles/cloudtrace.agent" }
+    "${role} metrics" = { account = role, role = "roles/monitoring.metricWriter" }
+  }]...)
+}
+
+resource "google_project_iam_member" "observed" {
+  for_each = local.observed
+  project  = var.project
+  role     = each.value.role
+  member   = "serviceAccount:${google_service_account.this[each.value.account].email}"
 }
 
 output "emails" {

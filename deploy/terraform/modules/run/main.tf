@@ -13,9 +13,15 @@ locals {
     PUBSUB_PROJECT  = var.project
     PUBSUB_ENDPOINT = "${var.region}-pubsub.googleapis.com:443"
   }
+  # Where what runs sends its traces and metrics; they belong to PUBSUB_PROJECT.
+  telemetry = {
+    TELEMETRY_TRACES_ENDPOINT  = "https://telemetry.googleapis.com:443"
+    TELEMETRY_METRICS_ENDPOINT = "https://telemetry.googleapis.com:443"
+    OTEL_RESOURCE_ATTRIBUTES   = "cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
+  }
   shapes = {
     all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector", AUTH = "iam", DATABASE_MAX_CONNS = "8" }) }
-    pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "4" } }
+    pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "4", PUBSUB_PROJECT = var.project } }
     drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "6" }) }
   }
   shape = local.shapes[var.shape]
@@ -61,7 +67,7 @@ resource "google_cloud_run_v2_service" "this" {
         startup_cpu_boost = true
       }
       dynamic "env" {
-        for_each = merge(local.shape.env, { GOMEMLIMIT = "400MiB" })
+        for_each = merge(local.shape.env, local.telemetry, { GOMEMLIMIT = "400MiB" })
         content {
           name  = env.key
           value = env.value
@@ -131,7 +137,7 @@ resource "google_cloud_run_v2_worker_pool" "this" {
         limits = { cpu = "1", memory = "512Mi" }
       }
       dynamic "env" {
-        for_each = merge(local.pubsub, { ROLES = each.key, DATABASE_MAX_CONNS = "6", GOMEMLIMIT = "400MiB" })
+        for_each = merge(local.pubsub, local.telemetry, { ROLES = each.key, DATABASE_MAX_CONNS = "6", GOMEMLIMIT = "400MiB" })
         content {
           name  = env.key
           value = env.value

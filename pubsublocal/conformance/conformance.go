@@ -50,10 +50,11 @@ type Case struct {
 	Run  func(t *testing.T, e *Env)
 }
 
-// Cases are all cases, in the order of their numbers.
+// Cases are all cases, section by section.
 func Cases() []Case {
 	return slices.Concat(names, publish, topicRetention, subscriptions, filters,
-		pull, streamingPull, leases, ordering, exactlyOnce, deadLetters, seek, schemas, rest)
+		pull, streamingPull, streamingPullEnds, leases, ordering, orderingFailures,
+		exactlyOnce, deadLetters, seek, snapshotCases, schemas, schemaMessages, rest)
 }
 
 // Run runs the cases, each against a target of its own from open. different

@@ -1,0 +1,327 @@
+package conformance
+
+import (
+	"fmt"
+	"testing"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+)
+
+// schemaMessages are the cases of section M about topics with a schema and their messages.
+var schemaMessages = []Case{
+	{
+		ID:       "M11",
+		Sentence: "A topic that names a missing schema or revision is NOT_FOUND, one with a schema and no encoding INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			name, missing := schema.GetName(), unusedRevision([]string{schema.GetRevisionId()})
+			json := pubsubpb.Encoding_JSON
+			for _, test := range []struct {
+				name     string
+				settings *pubsubpb.SchemaSettings
+				want     codes.Code
+			}{
+				{"missing schema", &pubsubpb.SchemaSettings{Schema: e.Name("schemas"), Encoding: json}, codes.NotFound},
+				{"missing first revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, FirstRevisionId: missing}, codes.NotFound},
+				{"missing last revision", &pubsubpb.SchemaSettings{Schema: name, Encoding: json, LastRevisionId: missing}, codes.NotFound},
+				{"no encoding", &pubsubpb.SchemaSettings{Schema: name}, codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					topic := &pubsubpb.Topic{Name: e.Name("topics"), SchemaSettings: test.settings}
+					_, err := e.Topics.CreateTopic(t.Context(), topic)
+					WantCode(t, err, test.want)
+					_, err = e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic.GetName()})
+					WantCode(t, err, codes.NotFound)
+
+					existing := e.Topic(t)
+					WantCode(t, setSchemaSettings(t, e, existing, test.settings, "schema_settings"), test.want)
+					got, err := e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: existing})
+					if err != nil || got.GetSchemaSettings() != nil {
+						t.Errorf("after the refused update: got %v, %v, want no schema", got, err)
+					}
+				})
+			}
+		},
+	},
+	{
+		ID: "M12",
+		Sentence: "Publish tries the revisions of the topic from last to first, newest first; the first that fits wins; " +
+			"none is INVALID_ARGUMENT for the whole request.",
+		Run: func(t *testing.T, e *Env) {
+			v1 := newSchema(t, e, filmV1)
+			name := v1.GetName()
+			v2, err := commitSchema(t, e, name, filmV2)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			v3, err := commitSchema(t, e, name, filmV3)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			ids := map[string]string{"v1": v1.GetRevisionId(), "v2": v2.GetRevisionId(), "v3": v3.GetRevisionId()}
+			bare, year, rating, both := `{"title": "Ran"}`, `{"title": "Ran", "year": 1985}`, `{"rating": "12"}`, `{"year": 1985, "rating": "12"}`
+			for _, test := range []struct {
+				first, last string
+				want        map[string]string // by message, "" is refused
+			}{
+				{"", "", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
+				{"v2", "", map[string]string{bare: "v3", rating: "v3", year: "", both: ""}},
+				{"", "v2", map[string]string{bare: "v2", rating: "", year: "v1", both: ""}},
+				{"v2", "v2", map[string]string{bare: "v2", rating: "", year: "", both: ""}},
+				{"v1", "v3", map[string]string{bare: "v3", rating: "v3", year: "v1", both: ""}},
+			} {
+				t.Run("from "+test.last+" to "+test.first, func(t *testing.T) {
+					topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name, func(topic *pubsubpb.Topic) {
+						topic.SchemaSettings.FirstRevisionId, topic.SchemaSettings.LastRevisionId = ids[test.first], ids[test.last]
+					})
+					sub := e.Subscription(t, topic)
+					for message, revision := range test.want {
+						err := publishData(t, e, topic, message)
+						if revision == "" {
+							WantCode(t, err, codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
+							continue
+						}
+						if err != nil {
+							t.Errorf("Publish %s: %v", message, err)
+							continue
+						}
+						m := oneDelivery(t, e, sub)
+						if got := m.GetMessage().GetAttributes()["googclient_schemarevisionid"]; got != ids[revision] {
+							t.Errorf("%s: got revision %q, want %q, %s", message, got, ids[revision], revision)
+						}
+						e.Ack(t, sub, m)
+					}
+					WantCode(t, publishData(t, e, topic, bare, both), codes.InvalidArgument)
+					expectSilence(t, e, sub)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M13",
+		Sentence: "Delivered messages have three attributes more: the encoding, the name of the schema, and the revision that fitted.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			for encoding, data := range map[pubsubpb.Encoding][]byte{
+				pubsubpb.Encoding_JSON:   []byte(`{"title": "Ran"}`),
+				pubsubpb.Encoding_BINARY: protoString(1, "Ran"),
+			} {
+				t.Run(encoding.String(), func(t *testing.T) {
+					topic := topicWithSchema(t, e, encoding, schema.GetName())
+					sub := e.Subscription(t, topic)
+					message := &pubsubpb.PubsubMessage{Data: data, Attributes: map[string]string{"own": "1"}}
+					if _, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: []*pubsubpb.PubsubMessage{message}}); err != nil {
+						t.Fatalf("Publish: %v", err)
+					}
+					want := map[string]string{
+						"own":                         "1",
+						"googclient_schemaencoding":   encoding.String(),
+						"googclient_schemaname":       schema.GetName(),
+						"googclient_schemarevisionid": schema.GetRevisionId(),
+					}
+					got := oneDelivery(t, e, sub).GetMessage()
+					if diff := cmp.Diff(want, got.GetAttributes()); diff != "" {
+						t.Errorf("attributes (-want +got):\n%s", diff)
+					}
+					if diff := cmp.Diff(data, got.GetData()); diff != "" {
+						t.Errorf("data (-want +got):\n%s", diff)
+					}
+				})
+			}
+		},
+	},
+	{
+		ID:       "M14",
+		Sentence: "BINARY refuses bytes that do not parse and field numbers that the revision does not know.",
+		Run: func(t *testing.T, e *Env) {
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_BINARY, newSchema(t, e,
+				`syntax = "proto3"; message Film { message Role { string name = 1; } string title = 1; repeated Role roles = 2; }`).GetName())
+			for name, test := range map[string]struct {
+				data []byte
+				want codes.Code
+			}{
+				"fits":                 {protoString(1, "Ran"), codes.OK},
+				"nested fits":          {protoString(2, string(protoString(1, "Lear"))), codes.OK},
+				"cut":                  {protoString(1, "Ran")[:3], codes.InvalidArgument},
+				"no protobuf":          {[]byte{0xff, 0xff, 0xff}, codes.InvalidArgument},
+				"JSON":                 {[]byte(`{"title": "Ran"}`), codes.InvalidArgument},
+				"unknown field":        {append(protoString(1, "Ran"), protoString(3, "x")...), codes.InvalidArgument},
+				"nested unknown field": {protoString(2, string(protoString(9, "x"))), codes.InvalidArgument},
+				"no UTF-8":             {protoString(1, "\xff"), codes.InvalidArgument},
+			} {
+				t.Run(name, func(t *testing.T) {
+					WantCode(t, publishData(t, e, topic, string(test.data)), test.want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M15",
+		Sentence: "JSON is proto3 JSON: unknown names, wrong types and what is no JSON are refused; lower_snake and camelCase names are read.",
+		Run: func(t *testing.T, e *Env) {
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, newSchema(t, e,
+				`syntax = "proto3"; message Film { enum Kind { KIND_UNSPECIFIED = 0; SHORT = 1; }
+					string title = 1; int32 release_year = 2; int64 views = 3; repeated string tags = 4; Kind kind = 5; bytes poster = 6; }`).GetName())
+			for data, want := range map[string]codes.Code{
+				`{"title": "Ran"}`:                    codes.OK,
+				`{"release_year": 1985}`:              codes.OK,
+				`{"releaseYear": 1985}`:               codes.OK,
+				`{"views": "9007199254740993"}`:       codes.OK,
+				`{"tags": ["war"], "kind": "SHORT"}`:  codes.OK,
+				`{"poster": "AAH/"}`:                  codes.OK,
+				`{"director": "Kurosawa"}`:            codes.InvalidArgument,
+				`{"ReleaseYear": 1985}`:               codes.InvalidArgument,
+				`{"title": 1}`:                        codes.InvalidArgument,
+				`{"releaseYear": "a year"}`:           codes.InvalidArgument,
+				`{"tags": "war"}`:                     codes.InvalidArgument,
+				`{"kind": "LONG"}`:                    codes.InvalidArgument,
+				`{"poster": "?"}`:                     codes.InvalidArgument,
+				`{"title": "Ran"`:                     codes.InvalidArgument,
+				`{"title": "Ran"} {"title": "Ikiru"}`: codes.InvalidArgument,
+				`"Ran"`:                               codes.InvalidArgument,
+				"Ran":                                 codes.InvalidArgument,
+				string(protoString(1, "Ran")):         codes.InvalidArgument,
+			} {
+				t.Run(data, func(t *testing.T) {
+					WantCode(t, publishData(t, e, topic, data), want)
+				})
+			}
+		},
+	},
+	{
+		ID:       "M16",
+		Sentence: "Required fields of proto2 must be present.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, `syntax = "proto2"; message Film { required string title = 1; optional string rating = 2; }`)
+			for _, test := range []struct {
+				encoding pubsubpb.Encoding
+				data     string
+				want     codes.Code
+			}{
+				{pubsubpb.Encoding_JSON, `{"title": "Ran"}`, codes.OK},
+				{pubsubpb.Encoding_JSON, `{"rating": "12"}`, codes.InvalidArgument},
+				{pubsubpb.Encoding_BINARY, string(protoString(1, "Ran")), codes.OK},
+				{pubsubpb.Encoding_BINARY, string(protoString(2, "12")), codes.InvalidArgument},
+			} {
+				t.Run(fmt.Sprint(test.encoding, test.want), func(t *testing.T) {
+					WantCode(t, publishData(t, e, topicWithSchema(t, e, test.encoding, schema.GetName()), test.data), test.want)
+				})
+			}
+		},
+	},
+	{
+		ID: "M17",
+		Sentence: "ValidateSchema and ValidateMessage answer INVALID_ARGUMENT for what does not fit and store nothing; " +
+			"a message is tried against a name or an inline schema.",
+		Run: func(t *testing.T, e *Env) {
+			parent := "projects/" + e.Project
+			inline := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: filmV1}
+			bad := &pubsubpb.Schema{Name: e.Name("schemas"), Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "What a film."}
+			for schema, want := range map[*pubsubpb.Schema]codes.Code{inline: codes.OK, bad: codes.InvalidArgument} {
+				_, err := e.Schema.ValidateSchema(t.Context(), &pubsubpb.ValidateSchemaRequest{Parent: parent, Schema: schema})
+				WantCode(t, err, want)
+				wantNoSchema(t, e, schema.GetName())
+			}
+			stored := newSchema(t, e, filmV1)
+			named := func(name string) *pubsubpb.ValidateMessageRequest {
+				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Name{Name: name}}
+			}
+			given := func(schema *pubsubpb.Schema) *pubsubpb.ValidateMessageRequest {
+				return &pubsubpb.ValidateMessageRequest{SchemaSpec: &pubsubpb.ValidateMessageRequest_Schema{Schema: schema}}
+			}
+			json, binary := pubsubpb.Encoding_JSON, pubsubpb.Encoding_BINARY
+			for _, test := range []struct {
+				name     string
+				request  *pubsubpb.ValidateMessageRequest
+				encoding pubsubpb.Encoding
+				message  string
+				want     codes.Code
+			}{
+				{"name, fits", named(stored.GetName()), json, `{"title": "Ran"}`, codes.OK},
+				{"name, fits in binary", named(stored.GetName()), binary, string(protoString(1, "Ran")), codes.OK},
+				{"name, does not fit", named(stored.GetName()), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
+				{"name, the other encoding", named(stored.GetName()), binary, `{"title": "Ran"}`, codes.InvalidArgument},
+				{"missing name", named(e.Name("schemas")), json, `{"title": "Ran"}`, codes.NotFound},
+				{"inline, fits", given(inline), json, `{"title": "Ran"}`, codes.OK},
+				{"inline, does not fit", given(inline), json, `{"director": "Kurosawa"}`, codes.InvalidArgument},
+				{"inline, no schema", given(bad), json, `{"title": "Ran"}`, codes.InvalidArgument},
+				{"neither", &pubsubpb.ValidateMessageRequest{}, json, `{"title": "Ran"}`, codes.InvalidArgument},
+			} {
+				t.Run(test.name, func(t *testing.T) {
+					test.request.Parent, test.request.Encoding, test.request.Message = parent, test.encoding, []byte(test.message)
+					_, err := e.Schema.ValidateMessage(t.Context(), test.request)
+					WantCode(t, err, test.want)
+				})
+			}
+			wantNoSchema(t, e, inline.GetName())
+		},
+	},
+	{
+		ID:       "M18",
+		Sentence: "A schema in use may be deleted; the topic then shows _deleted-schema_, and every Publish to it is INVALID_ARGUMENT.",
+		Run: func(t *testing.T, e *Env) {
+			schema := newSchema(t, e, filmV1)
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, schema.GetName())
+			sub := e.Subscription(t, topic)
+			if err := e.Schema.DeleteSchema(t.Context(), &pubsubpb.DeleteSchemaRequest{Name: schema.GetName()}); err != nil {
+				t.Fatalf("DeleteSchema: %v", err)
+			}
+			wantNoSchema(t, e, schema.GetName())
+			check := func(when string) {
+				t.Helper()
+				got, err := e.Topics.GetTopic(t.Context(), &pubsubpb.GetTopicRequest{Topic: topic})
+				if err != nil || got.GetSchemaSettings().GetSchema() != "_deleted-schema_" {
+					t.Errorf("%s: got %v, %v, want schema _deleted-schema_", when, got, err)
+				}
+				WantCode(t, publishData(t, e, topic, `{"title": "Ran"}`), codes.InvalidArgument)
+			}
+			check("deleted")
+			if _, err := e.Schema.CreateSchema(t.Context(), createSchemaRequest(schema.GetName(), filmV1)); err != nil {
+				t.Fatalf("CreateSchema again: %v", err)
+			}
+			check("created again")
+			expectSilence(t, e, sub)
+		},
+	},
+	{
+		ID:       "M19",
+		Sentence: "A change of a schema, or of the topic's settings for it, is effective for the next Publish.",
+		Run: func(t *testing.T, e *Env) {
+			first := newSchema(t, e, filmV1)
+			name := first.GetName()
+			topic := topicWithSchema(t, e, pubsubpb.Encoding_JSON, name)
+			rating := `{"rating": "12"}`
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			third, err := commitSchema(t, e, name, filmV3)
+			if err != nil {
+				t.Fatalf("CommitSchema: %v", err)
+			}
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+
+			set := func(settings *pubsubpb.SchemaSettings, path string) {
+				t.Helper()
+				if err := setSchemaSettings(t, e, topic, settings, path); err != nil {
+					t.Fatalf("UpdateTopic: %v", err)
+				}
+			}
+			set(&pubsubpb.SchemaSettings{LastRevisionId: first.GetRevisionId()}, "schema_settings.last_revision_id")
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(nil, "schema_settings.last_revision_id")
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_BINARY}, "schema_settings.encoding")
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(&pubsubpb.SchemaSettings{Encoding: pubsubpb.Encoding_JSON}, "schema_settings.encoding")
+			WantCode(t, publishData(t, e, topic, rating), codes.OK)
+
+			request := &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + third.GetRevisionId()}
+			if _, err := e.Schema.DeleteSchemaRevision(t.Context(), request); err != nil {
+				t.Fatalf("DeleteSchemaRevision: %v", err)
+			}
+			WantCode(t, publishData(t, e, topic, rating), codes.InvalidArgument)
+			set(nil, "schema_settings")
+			WantCode(t, publishData(t, e, topic, "anything"), codes.OK)
+		},
+	},
+}

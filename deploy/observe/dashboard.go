@@ -2,6 +2,7 @@ package observe
 
 import (
 	"fmt"
+	"strings"
 
 	dashboards "google.golang.org/api/monitoring/v1"
 )
@@ -104,8 +105,9 @@ func (p page) layout(cloud bool) []place {
 	return places
 }
 
-// cloud is the dashboard of Cloud Monitoring, whose grid is twice as fine.
-func (p page) cloud() *dashboards.Dashboard {
+// cloud is the dashboard of Cloud Monitoring, whose grid is twice as fine. It is not documented how a template of a legend names
+// a label with dots; a chart without a template shows the labels as they are.
+func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
 	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: 2 * gridWidth}}
 	for _, at := range p.layout(true) {
 		w := &dashboards.Widget{Title: at.title}
@@ -114,13 +116,23 @@ func (p page) cloud() *dashboards.Dashboard {
 		} else {
 			w.XyChart = &dashboards.XyChart{YAxis: &dashboards.Axis{Label: at.panel.Unit, Scale: "LINEAR"}}
 			for _, q := range at.panel.Queries {
+				query, labels, err := m.otlp(q.Expr)
+				if err != nil {
+					return nil, fmt.Errorf("panel %q: query %q: %w", at.title, q.Expr, err)
+				}
 				legend := q.Name
 				if q.Legend != "" {
-					legend = "${metric.labels." + q.Legend + "}"
+					name, ok := labels[q.Legend]
+					if !ok {
+						return nil, fmt.Errorf("panel %q: legend %s is no label of query %q", at.title, q.Legend, q.Expr)
+					}
+					if !strings.Contains(name, ".") {
+						legend = "${metric.labels." + name + "}"
+					}
 				}
 				w.XyChart.DataSets = append(w.XyChart.DataSets, &dashboards.DataSet{
 					PlotType: "LINE", TargetAxis: "Y1", LegendTemplate: legend,
-					TimeSeriesQuery: &dashboards.TimeSeriesQuery{PrometheusQuery: q.Expr},
+					TimeSeriesQuery: &dashboards.TimeSeriesQuery{PrometheusQuery: query},
 				})
 			}
 		}
@@ -128,7 +140,7 @@ func (p page) cloud() *dashboards.Dashboard {
 			XPos: int64(2 * at.x), YPos: int64(2 * at.y), Width: int64(2 * at.w), Height: int64(2 * at.h), Widget: w,
 		})
 	}
-	return d
+	return d, nil
 }
 
 // units are Grafana's names of the units that it can scale; it shows the others as they are.

@@ -5,8 +5,8 @@
 // Prometheus without Grafana, so that all of them say the same. The results are in the tree, in monitoring and dashboard; a
 // test fails when they are not what the sources say, and writes them anew with -update.
 //
-// The names of metrics are those of Prometheus. In Cloud Monitoring they are there when its managed service for
-// Prometheus scrapes the private port; what is sent there by OTLP, as deploy/run does, has other names.
+// The sources have the names of Prometheus. Cloud Monitoring is asked for the names of OpenTelemetry, under which it has what
+// the service sends by OTLP, as deploy/run does.
 package observe
 
 import (
@@ -31,6 +31,10 @@ const (
 // Files returns the files that are made from the sources in dir, by path below dir. An error names the source and what is
 // wrong in it.
 func Files(dir string) (map[string][]byte, error) {
+	metrics, err := readMetrics(filepath.Join(dir, metricsPage))
+	if err != nil {
+		return nil, err
+	}
 	files := make(map[string]any)
 	for _, name := range []string{alerts, cloudAlerts} {
 		r, err := readRules(filepath.Join(dir, name))
@@ -39,7 +43,7 @@ func Files(dir string) (map[string][]byte, error) {
 		}
 		for _, group := range r.Groups {
 			for _, rule := range group.Rules {
-				p, err := policy(group.Name, rule)
+				p, err := policy(group.Name, rule, metrics)
 				if err != nil {
 					return nil, fmt.Errorf("%s: rule %s: %w", name, rule.Alert, err)
 				}
@@ -56,7 +60,9 @@ func Files(dir string) (map[string][]byte, error) {
 		return nil, err
 	}
 	files["dashboard/grafana/videocatalog.json"] = page.grafana()
-	files["dashboard/monitoring.json"] = page.cloud()
+	if files["dashboard/monitoring.json"], err = page.cloud(metrics); err != nil {
+		return nil, fmt.Errorf("dashboard.yaml: %w", err)
+	}
 
 	encoded := make(map[string][]byte, len(files)+1)
 	for path, content := range files {
@@ -131,7 +137,7 @@ var severities = map[string]string{"page": "CRITICAL", "ticket": "WARNING"}
 
 // policy is the rule as a policy of Cloud Monitoring. Its text is without the templates of Prometheus, which Cloud
 // Monitoring does not know: the summary must have none.
-func policy(group string, r rule) (*monitoring.AlertPolicy, error) {
+func policy(group string, r rule, m metrics) (*monitoring.AlertPolicy, error) {
 	severity := severities[r.Labels["severity"]]
 	if severity == "" {
 		return nil, fmt.Errorf("severity %q is none: write page or ticket", r.Labels["severity"])
@@ -150,6 +156,10 @@ func policy(group string, r rule) (*monitoring.AlertPolicy, error) {
 			return nil, fmt.Errorf("for is %q: write whole half minutes, such as 5m", r.For)
 		}
 	}
+	query, _, err := m.otlp(r.Expr)
+	if err != nil {
+		return nil, err
+	}
 	return &monitoring.AlertPolicy{
 		DisplayName: r.Alert,
 		Severity:    severity,
@@ -162,12 +172,12 @@ func policy(group string, r rule) (*monitoring.AlertPolicy, error) {
 		Conditions: []*monitoring.Condition{{
 			DisplayName: r.Alert,
 			ConditionPrometheusQueryLanguage: &monitoring.PrometheusQueryLanguageCondition{
-				Query:              r.Expr,
+				Query:              query,
 				Duration:           fmt.Sprintf("%.0fs", hold.Seconds()),
 				EvaluationInterval: "30s",
 				RuleGroup:          group,
 				AlertRule:          r.Alert,
-				// A policy may be made before the service has ever been scraped.
+				// A policy may be made before the service has ever sent anything.
 				DisableMetricValidation: true,
 			},
 		}},

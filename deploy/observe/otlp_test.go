@@ -1,0 +1,203 @@
+package observe
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A query of Prometheus becomes the same query of what is sent by OTLP.
+func TestQueryOfOTLP(t *testing.T) {
+	known, err := readMetrics(metricsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, query, want string }{
+		{"gauge with a unit", `max(outbox_backlog_age_seconds) > 60`, `max({"outbox.backlog.age"}) > 60`},
+		{"gauge without one", `max(outbox_backlog)`, `max({"outbox.backlog"})`},
+		{"counter, range", `sum(increase(outbox_lost_leases_total[30m]))`, `sum(increase({"outbox.lost_leases"}[30m]))`},
+		{"unit and total", `rate(pgxpool_empty_acquire_wait_time_nanoseconds_total[5m]) / 1e9`, `rate({"pgxpool.empty_acquire_wait_time"}[5m]) / 1e9`},
+		{
+			"histogram", `histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m])))`,
+			`histogram_quantile(0.95, sum by (le) (rate({"consumer.lag_bucket"}[5m])))`,
+		},
+		{"its parts", `outbox_batch_size_sum / outbox_batch_size_count`, `{"outbox.batch.size_sum"} / {"outbox.batch.size_count"}`},
+		{
+			"labels of a clause", `sum by (le, rpc_method) (rate(rpc_server_call_duration_seconds_bucket[5m]))`,
+			`sum by (le, "rpc.method") (rate({"rpc.server.call.duration_bucket"}[5m]))`,
+		},
+		{"clause behind", `sum(consumer_events_total) without(outcome,instance)`, `sum({"consumer.events"}) without(outcome,instance)`},
+		{
+			"vectors by a label", `outbox_publish_failures_total / on (error_type) group_left () consumer_failures_total`,
+			`{"outbox.publish.failures"} / on ("error.type") group_left () {"consumer.failures"}`,
+		},
+		{
+			"unless, offset", `outbox_lost_leases_total unless outbox_lost_leases_total offset 30m`,
+			`{"outbox.lost_leases"} unless {"outbox.lost_leases"} offset 30m`,
+		},
+		{
+			"matchers", `rpc_server_call_duration_seconds_count{rpc_response_status_code=~"INTERNAL|UNAVAILABLE", rpc_method!="a.v1.B/C"}[1h]`,
+			`{"rpc.server.call.duration_count", "rpc.response.status_code"=~"INTERNAL|UNAVAILABLE", "rpc.method"!="a.v1.B/C"}[1h]`,
+		},
+		{"label without a dot", `outbox_table_size_bytes{table="outbox_pending"}`, `{"outbox.table.size", table="outbox_pending"}`},
+		{
+			"a string with names, braces and quotes", `consumer_events_total{outcome!~"outbox_backlog} by (error_type) \"{"}`,
+			`{"consumer.events", outcome!~"outbox_backlog} by (error_type) \"{"}`,
+		},
+		{
+			"labels that nobody renames", `outbox_backlog{ job = "a", instance="b",otel_scope_name="c", otel_scope_version="d", }`,
+			`{"outbox.backlog", job = "a", instance="b",otel_scope_name="c", otel_scope_version="d",}`,
+		},
+		{"no matchers", `outbox_backlog{} or outbox_backlog { }`, `{"outbox.backlog"} or {"outbox.backlog"}`},
+		{
+			"more lines, subquery", "max_over_time(\n  outbox_backlog {\n    job=\"a\"\n  } [1h:5m]\n)",
+			"max_over_time(\n  {\"outbox.backlog\", job=\"a\"} [1h:5m]\n)",
+		},
+		{
+			"metrics of others", `max(pubsub_googleapis_com:subscription_num_undelivered_messages{ subscription_id="outbox_backlog"}) > 0`,
+			`max(pubsub_googleapis_com:subscription_num_undelivered_messages{ subscription_id="outbox_backlog"}) > 0`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, _, err := known.otlp(c.query)
+			if err != nil || got != c.want {
+				t.Errorf("otlp(%s) = %s, %v, want %s", c.query, got, err, c.want)
+			}
+		})
+	}
+}
+
+// What is not understood, or not sent, is an error that names it.
+func TestQueryOfOTLPRefuses(t *testing.T) {
+	known, err := readMetrics(metricsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, query, want string }{
+		{"metric that is not there", `max(outbox_backlog_age)`, "outbox_backlog_age "},
+		{"histogram itself", `consumer_lag_seconds`, "consumer_lag_seconds "},
+		{"name as it is sent", `{"outbox.backlog"}`, `{"outbox.backlog"}`},
+		{"what the scraper adds", `up == 0`, "up "},
+		{"what describes the target", `target_info`, "target_info "},
+		{"what only Prometheus has", `rate(process_cpu_seconds_total[5m])`, "process_cpu_seconds_total "},
+		{"word as a metric", `sum{job="a"}`, "sum "},
+		{"matcher of another metric", `outbox_backlog{outcome="published"}`, "outbox_backlog: outcome "},
+		{"clause of another metric", `sum by (error_type) (outbox_backlog)`, "error_type "},
+		{"name as a matcher", `outbox_backlog{__name__="x"}`, "__name__ "},
+		{"selector without a name", `{job="a"}`, `{job="a"}`},
+		{"label as a text", `label_replace(outbox_backlog, "a", "$1", "error_type", "(.*)")`, "\"a\""},
+		{"other quotes", `outbox_backlog{job='a'}`, "job='a'"},
+		{"half a matcher", `outbox_backlog{job=}`, "job="},
+		{"open braces", `outbox_backlog{job="a"`, `{job="a"`},
+		{"function that is new here", `deriv(outbox_backlog[5m])`, "deriv "},
+		{"comment", "outbox_backlog # waits", "# waits"},
+		{"time", `outbox_backlog @ 0`, "@ 0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got, _, err := known.otlp(c.query); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("otlp(%s) = %s, %v, want an error that names %s", c.query, got, err, c.want)
+			}
+		})
+	}
+}
+
+// A source that asks for what is not there is refused with its name.
+func TestFilesRefuseUnknownMetrics(t *testing.T) {
+	for _, c := range []struct{ source, old, changed, want string }{
+		{alerts, "max(outbox_backlog_age_seconds) > 60", "max(outbox_backlog_age) > 60", "alerts.yaml: rule OutboxStalled: outbox_backlog_age "},
+		{"dashboard.yaml", "expr: max(outbox_backlog),", "expr: max(outbox_waiting),", `dashboard.yaml: panel "Events waiting": query "max(outbox_waiting)": outbox_waiting `},
+		{"dashboard.yaml", "legend: outcome}", "legend: outcomes}", `dashboard.yaml: panel "Events by outcome": legend outcomes `},
+	} {
+		dir := filepath.Join(t.TempDir(), "deploy", "observe")
+		for _, path := range []string{alerts, cloudAlerts, "dashboard.yaml", "console.tmpl", metricsPage} {
+			content := read(t, path)
+			if path == c.source {
+				content = strings.Replace(content, c.old, c.changed, 1)
+			}
+			copied := filepath.Join(dir, path)
+			if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(copied, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Files(dir); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("Files() with %s = %v, want an error with %s", c.changed, err, c.want)
+		}
+	}
+}
+
+// Cloud Monitoring is asked for nothing but metrics and attributes that the service sends, and what Pub/Sub has.
+func TestCloudAsksForWhatIsSent(t *testing.T) {
+	files, err := Files(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{
+		"pubsub_googleapis_com:subscription_num_undelivered_messages": true, "pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
+		"monitored_resource": true, "subscription_id": true, "le": true, // theirs
+		`"db.client.connection.pool.name"`: true, `"error.type"`: true, "outcome": true, `"pgx.operation.type"`: true, `"rpc.method"`: true,
+		`"rpc.response.status_code"`: true, "table": true,
+	}
+	for _, row := range metricRows(t) {
+		known[`"`+row[0]+`"`] = row[2] != "histogram"
+		for _, part := range []string{"_bucket", "_sum", "_count"} {
+			known[`"`+row[0]+part+`"`] = row[2] == "histogram"
+		}
+	}
+	for word := range strings.FieldsSeq("absent and by histogram_quantile increase max max_over_time min offset or rate sum unless") {
+		known[word] = true
+	}
+	value, number := regexp.MustCompile(`([=~])"[^"]*"`), regexp.MustCompile(`\b[0-9][0-9a-z.]*`)
+	asked := 0
+	for path, content := range files {
+		if !strings.HasPrefix(path, "monitoring/") && path != "dashboard/monitoring.json" {
+			continue
+		}
+		for _, query := range promQL(t, content) {
+			asked++
+			names := number.ReplaceAllString(value.ReplaceAllString(query, "$1"), "")
+			for _, name := range regexp.MustCompile(`"[^"]*"|[a-zA-Z_:.]+`).FindAllString(names, -1) {
+				if !known[name] {
+					t.Errorf("%s: nothing sends %s, in %s", path, name, query)
+				}
+			}
+		}
+	}
+	if asked < 50 {
+		t.Errorf("%d queries found, want those of all policies and charts", asked)
+	}
+}
+
+// promQL are the queries in a policy or a dashboard.
+func promQL(t *testing.T, content []byte) []string {
+	t.Helper()
+	var root any
+	if err := json.Unmarshal(content, &root); err != nil {
+		t.Fatal(err)
+	}
+	var queries []string
+	var walk func(any)
+	walk = func(node any) {
+		switch node := node.(type) {
+		case map[string]any:
+			for key, value := range node {
+				if query, ok := value.(string); ok && slices.Contains([]string{"query", "prometheusQuery"}, key) {
+					queries = append(queries, query)
+				}
+				walk(value)
+			}
+		case []any:
+			for _, value := range node {
+				walk(value)
+			}
+		}
+	}
+	walk(root)
+	return queries
+}

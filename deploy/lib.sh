@@ -39,7 +39,7 @@ show() {
 
 # What the accounts that run the service may do in the project: send traces and metrics, to telemetry.googleapis.com.
 OBSERVED=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector")
-OBSERVED_ROLES=(roles/cloudtrace.agent roles/monitoring.metricWriter)
+OBSERVED_ROLES=(roles/telemetry.tracesWriter roles/telemetry.metricsWriter)
 
 # The APIs that the project has to have.
 APIS=(artifactregistry cloudbuild cloudscheduler cloudtrace iam iamcredentials monitoring pubsub run secretmanager telemetry)

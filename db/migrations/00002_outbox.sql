@@ -91,6 +91,11 @@ CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 -- The four functions below are functions, and not statements of the client, because their plan is then
 -- cached by the session even where the client must not prepare statements (a transaction pooler): of the
 -- 0.80 ms of an empty claim, 0.65 are planning.
+--
+-- Their plans must not depend on statistics. Those of a queue are always wrong: mostly it is empty when they are
+-- taken, and a session that made its plans then keeps them through the next outage. So claim and settle know no
+-- sequential scan, leave the planner no other choice than the probe or the range that their comments name, and are
+-- never compiled, which takes longer than they do.
 
 -- Appends one event: outbox row and pending row. Call it in the transaction of the business row, after
 -- that row is locked or inserted. The pending row reads the event's CTE, so that the transaction has its
@@ -126,10 +131,12 @@ RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, set_aside bool, attempts int, found bool,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
 	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
 	lease record;
+	none bool; -- of its aggregates are blocked
+	few bool;
 BEGIN
 	UPDATE video.outbox_lanes l
 	-- The clock, in microseconds: after a crash or a failover that forgot a claim, which is committed
@@ -144,15 +151,20 @@ BEGIN
 		SELECT free.lane
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
+			-- Behind the mark first: before it are mostly the dead rows of the last claims.
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (free.lane, free.floor_seq) AND (p.lane, p.seq) < (free.lane + 1, 0)
+			WHERE (p.lane, p.seq) > (free.lane, free.mark_seq) AND (p.lane, p.seq) < (free.lane + 1, 0)
+			ORDER BY p.lane, p.seq LIMIT 1)
+			UNION ALL
+			(SELECT 1 FROM video.outbox_pending p
+			WHERE (p.lane, p.seq) > (free.lane, free.floor_seq) AND (p.lane, p.seq) <= (free.lane, free.mark_seq)
 			ORDER BY p.lane, p.seq LIMIT 1)
 			UNION ALL
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		-- The second: the clock has been set back since.
-		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for
+		-- All of them, by the index. After OR: the clock has been set back since.
+		WHERE free.lane >= 0 AND (free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for)
 		ORDER BY free.leased_until
 		LIMIT 1
 		FOR UPDATE OF free SKIP LOCKED
@@ -164,7 +176,9 @@ BEGIN
 	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
 	PERFORM set_config('synchronous_commit', 'off', true);
 
-	IF NOT EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane) THEN
+	SELECT count(*) <= 1000, count(*) = 0 INTO few, none
+	FROM (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1001) b;
+	IF none THEN
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false, 0, o.id IS NOT NULL, p.outbox_id, p.aggregate_type, p.aggregate_id, p.version,
 			coalesce(o.event_type, ''), coalesce(o.schema_version, 0), coalesce(o.payload, ''), coalesce(o.occurred_at, 'epoch'), coalesce(o.traceparent, '')
@@ -183,13 +197,14 @@ BEGIN
 	ELSE
 		RETURN QUERY
 		WITH seen AS (
-			SELECT p.*, EXISTS (
-				SELECT 1 FROM video.outbox_blocked b
-				WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id
-				OFFSET 0 -- forbids a hashed plan: one probe per row
-			) AS blocked
+			-- Of few blocked aggregates a hash, of many one probe per row: OFFSET 0 forbids a hash of them all.
+			SELECT p.*, CASE WHEN few THEN
+				(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane)
+			ELSE
+				EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
+			END AS blocked
 			FROM (
-				SELECT *, sum(p.payload_bytes) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - p.payload_bytes AS bytes_before
+				SELECT p.ctid AS tid, p.*, sum(p.payload_bytes) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - p.payload_bytes AS bytes_before
 				FROM video.outbox_pending p
 				WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
 				ORDER BY p.lane, p.seq LIMIT max_events
@@ -197,8 +212,8 @@ BEGIN
 		), aside AS (
 			-- Events appended after their aggregate blocked leave the lane here, once each. In the statement that
 			-- answers the others: what comes in between would be neither answered nor above the next floor.
-			UPDATE video.outbox_pending p SET lane = -1
-			WHERE p.lane = lease.lane AND p.seq = ANY (ARRAY (SELECT seq FROM seen WHERE blocked))
+			UPDATE video.outbox_pending SET lane = -1
+			WHERE ctid = ANY (ARRAY (SELECT tid FROM seen WHERE blocked))
 		), heads AS (
 			-- Of a blocked aggregate that is due, only the first event is tried again. LEFT JOIN: an
 			-- aggregate with nothing set aside has recovered, and is answered without an event.
@@ -239,14 +254,16 @@ END $$;
 -- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
 -- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row may be
 -- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows that were not set
--- aside, whatever became of them; NULL when there were none.
+-- aside, whatever became of them; NULL when there were none. What is done or goes aside is between them.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
 	failed_types text[], failed_ids text[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
 	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
-) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
+DECLARE
+	a_seq bigint;
 BEGIN
 	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
 	UPDATE video.outbox_lanes
@@ -266,11 +283,14 @@ BEGIN
 	-- Losing a delete in a crash means publishing twice, never losing.
 	PERFORM set_config('synchronous_commit', 'off', true);
 
-	-- Row by row: a range up to a seq would delete what committed late and was never sent.
-	DELETE FROM video.outbox_pending WHERE lane = the_lane AND seq = ANY (done_seqs);
-	IF cardinality(retried_seqs) > 0 THEN
-		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = ANY (retried_seqs);
-	END IF;
+	-- The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is
+	-- what committed late and was never sent.
+	DELETE FROM video.outbox_pending p
+	WHERE (p.lane, p.seq) >= (the_lane, head_seq) AND (p.lane, p.seq) <= (the_lane, tail_seq)
+		AND (p.seq IN (SELECT unnest(done_seqs))) IS TRUE;
+	FOREACH a_seq IN ARRAY retried_seqs LOOP
+		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = a_seq;
+	END LOOP;
 	IF cardinality(failed_ids) > 0 THEN
 		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at)
 		SELECT f.aggregate_type, f.aggregate_id, the_lane, f.attempts,
@@ -283,16 +303,15 @@ BEGIN
 		WHERE b.attempts = excluded.attempts - 1; -- else a person has skipped or requeued the event meanwhile
 	END IF;
 	IF cardinality(aside_seqs) > 0 THEN
-		UPDATE video.outbox_pending SET lane = -1 WHERE lane = the_lane AND seq = ANY (aside_seqs);
+		UPDATE video.outbox_pending p SET lane = -1
+		WHERE (p.lane, p.seq) >= (the_lane, head_seq) AND (p.lane, p.seq) <= (the_lane, tail_seq)
+			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
 	END IF;
-	IF cardinality(recovered_ids) > 0 THEN
-		UPDATE video.outbox_pending p SET lane = the_lane
-		FROM unnest(recovered_types, recovered_ids) AS r (aggregate_type, aggregate_id)
-		WHERE p.lane = -1 AND p.aggregate_type = r.aggregate_type AND p.aggregate_id = r.aggregate_id;
-		DELETE FROM video.outbox_blocked b
-		USING unnest(recovered_types, recovered_ids) AS r (aggregate_type, aggregate_id)
-		WHERE b.aggregate_type = r.aggregate_type AND b.aggregate_id = r.aggregate_id;
-	END IF;
+	FOR i IN 1..cardinality(recovered_ids) LOOP
+		UPDATE video.outbox_pending SET lane = the_lane
+		WHERE lane = -1 AND aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+	END LOOP;
 	RETURN true;
 END $$;
 -- +goose StatementEnd

@@ -214,7 +214,7 @@ func (s *stand) checkGrants(t *testing.T) {
 	}
 	for _, role := range []string{"", "-api", "-drain", "-projector", "-publisher"} {
 		observed := account("videocatalog" + role)
-		want["projects/"+project] = append(want["projects/"+project], "roles/cloudtrace.agent "+observed, "roles/monitoring.metricWriter "+observed)
+		want["projects/"+project] = append(want["projects/"+project], "roles/telemetry.tracesWriter "+observed, "roles/telemetry.metricsWriter "+observed)
 	}
 	for resource, grants := range want {
 		got := s.control.grants(resource)

@@ -51,7 +51,8 @@ type Settlement struct {
 	// Recovered aggregates are blocked no longer; what was set aside returns.
 	Recovered []Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim that
-	// were not set aside, whatever became of them; 0 when there were none.
+	// were not set aside, whatever became of them, so those of Done and Aside are
+	// between them; 0 when there were none.
 	Head, Tail int64
 }
 

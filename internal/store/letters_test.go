@@ -133,6 +133,10 @@ func (l *letters) settle(settlement event.Settlement) {
 // settlement is the one of a claim of which the broker acknowledged all but
 // the events named, which it refused.
 func (l *letters) settlement(claim event.Claim, refused string) event.Settlement {
+	return settlement(claim, func(e event.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
+}
+
+func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settlement {
 	s := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	stopped := make(map[event.Aggregate]bool)
 	for _, e := range claim.Events {
@@ -145,7 +149,7 @@ func (l *letters) settlement(claim event.Claim, refused string) event.Settlement
 		switch {
 		case stopped[e.Aggregate()]:
 			s.Aside = append(s.Aside, e.Seq)
-		case slices.Contains(strings.Fields(refused), l.nameOf(e)):
+		case refuse(e):
 			stopped[e.Aggregate()] = true
 			s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			if !e.Retry {

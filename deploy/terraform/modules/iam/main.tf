@@ -25,8 +25,8 @@ resource "google_service_account" "this" {
 locals {
   # Those that run the service send traces and metrics.
   observed = merge([for role in ["all", "drain", "api", "publisher", "projector"] : {
-    "${role} traces"  = { account = role, role = "roles/cloudtrace.agent" }
-    "${role} metrics" = { account = role, role = "roles/monitoring.metricWriter" }
+    "${role} traces"  = { account = role, role = "roles/telemetry.tracesWriter" }
+    "${role} metrics" = { account = role, role = "roles/telemetry.metricsWriter" }
   }]...)
 }
 

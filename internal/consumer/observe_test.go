@@ -184,27 +184,11 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, stop := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
-				time.Sleep(3 * interval)
-				if err := projector.Stuck(); err != nil {
-					t.Errorf("Stuck() = %v within three intervals, want nil", err)
-				}
-				for range 100 {
-					time.Sleep(time.Second)
-					if err := projector.Stuck(); (err != nil) != test.stuck || err != nil && !strings.Contains(err.Error(), "consumer: receiving") {
-						t.Fatalf("Stuck() = %v, want an error: %t", err, test.stuck)
+				checkStuck(t, projector, interval, test.stuck, "consumer: receiving", func() {
+					if test.hangs {
+						close(hang)
 					}
-				}
-				if test.hangs {
-					close(hang)
-				}
-				stop()
-				running.Wait()
-				if err := projector.Stuck(); err != nil {
-					t.Errorf("Stuck() = %v once it has ended, want nil", err)
-				}
+				})
 			})
 		})
 	}
@@ -243,23 +227,33 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, stop := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
-				time.Sleep(3 * interval)
-				if err := projector.Stuck(); err != nil {
-					t.Errorf("Stuck() = %v within three intervals, want nil", err)
-				}
-				for range 100 {
-					time.Sleep(time.Second)
-					if err := projector.Stuck(); (err != nil) != test.stuck || err != nil && !strings.Contains(err.Error(), "consumer: worker") {
-						t.Fatalf("Stuck() = %v, want an error: %t", err, test.stuck)
-					}
-				}
-				close(hang)
-				stop()
-				running.Wait()
+				checkStuck(t, projector, interval, test.stuck, "consumer: worker", func() { close(hang) })
 			})
 		})
+	}
+}
+
+// checkStuck runs a projector, looks whether a loop of it is stuck after three
+// intervals and not before, releases what it hangs in, and ends it.
+func checkStuck(t *testing.T, projector *consumer.Projector, interval time.Duration, want bool, loop string, release func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+	time.Sleep(3 * interval)
+	if err := projector.Stuck(); err != nil {
+		t.Errorf("Stuck() = %v within three intervals, want nil", err)
+	}
+	for range 100 {
+		time.Sleep(time.Second)
+		if err := projector.Stuck(); (err != nil) != want || err != nil && !strings.Contains(err.Error(), loop) {
+			t.Fatalf("Stuck() = %v, want an error: %t", err, want)
+		}
+	}
+	release()
+	stop()
+	running.Wait()
+	if err := projector.Stuck(); err != nil {
+		t.Errorf("Stuck() = %v once it has ended, want nil", err)
 	}
 }

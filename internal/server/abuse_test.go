@@ -127,10 +127,7 @@ func TestAbuseRapidReset(t *testing.T) {
 				_ = c.SetWriteDeadline(began.Add(time.Second))
 				block := grpcHeader("/catalog.v1.CatalogService/WatchCatalogEntries")
 				for time.Since(began) < time.Second {
-					id, err := c.open(block)
-					if err == nil {
-						err = c.WriteData(id, true, make([]byte, 5))
-					}
+					id, err := c.call(block)
 					if err == nil {
 						err = c.WriteRSTStream(id, http2.ErrCodeCancel)
 					}
@@ -278,15 +275,8 @@ func TestAbuseEndlessStreams(t *testing.T) {
 			// No window: the answers have nowhere to go.
 			c := v.rawHTTP2(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			for n := range 240 {
-				method, body := "/video.v1.VideoService/ListVideos", make([]byte, 5)
-				if n%2 == 1 {
-					method = watch
-				}
-				id, err := c.open(grpcHeader(method))
-				if err == nil {
-					err = c.WriteData(id, true, body)
-				}
-				if err != nil {
+				block := grpcHeader([]string{"/video.v1.VideoService/ListVideos", watch}[n%2])
+				if _, err := c.call(block); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -306,11 +296,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 		for range 4 { // twice as many as there is room for; those who fit end after a while
 			c := v.rawHTTP2(t)
 			for range 249 {
-				id, err := c.open(grpcHeader(watch))
-				if err == nil {
-					err = c.WriteData(id, true, make([]byte, 5))
-				}
-				if err != nil {
+				if _, err := c.call(grpcHeader(watch)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -379,6 +365,14 @@ func (c *rawHTTP2) pump(id uint32, block []byte, most int) (sent int) {
 		sent += size
 	}
 	return sent
+}
+
+// call opens a stream, and ends its side of it with an empty message.
+func (c *rawHTTP2) call(block []byte) (id uint32, err error) {
+	if id, err = c.open(block); err == nil {
+		err = c.WriteData(id, true, make([]byte, 5))
+	}
+	return id, err
 }
 
 // left reads until that many streams have ended, or the connection or the time

@@ -49,7 +49,9 @@ COMMENT ON COLUMN video.outbox_pending.lane IS '0 to 7, by hash of the aggregate
 COMMENT ON COLUMN video.outbox_pending.seq IS 'The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.';
 COMMENT ON COLUMN video.outbox_pending.payload_bytes IS 'For the claim, which takes no more than its publisher can hold.';
 
-CREATE INDEX outbox_pending_aside ON video.outbox_pending (aggregate_type, aggregate_id, seq) WHERE lane = -1;
+-- "lane + 0", and not "lane", so that what is set aside is found by this index only where a query says so, and by
+-- the key where it does not: the estimates that would choose between them are as wrong as all others here.
+CREATE INDEX outbox_pending_aside ON video.outbox_pending (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
 
 CREATE TABLE video.outbox_lanes (
 	lane smallint PRIMARY KEY,
@@ -88,14 +90,14 @@ COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a p
 
 CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 
--- The four functions below are functions, and not statements of the client, because their plan is then
+-- The functions below are functions, and not statements of the client, because their plan is then
 -- cached by the session even where the client must not prepare statements (a transaction pooler): of the
 -- 0.80 ms of an empty claim, 0.65 are planning.
 --
 -- Their plans must not depend on statistics. Those of a queue are always wrong: mostly it is empty when they are
--- taken, and a session that made its plans then keeps them through the next outage. So claim and settle know no
--- sequential scan, leave the planner no other choice than the probe or the range that their comments name, and are
--- never compiled, which takes longer than they do.
+-- taken, and a session that made its plans then keeps them through the next outage. So claim, settle and measure
+-- know neither sequential scans nor bitmaps, leave the planner one index to use, and are never compiled, which takes
+-- longer than they do.
 
 -- Appends one event: outbox row and pending row. Call it in the transaction of the business row, after
 -- that row is locked or inserted. The pending row reads the event's CTE, so that the transaction has its
@@ -131,7 +133,7 @@ RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, set_aside bool, attempts int, found bool,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
 	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
 	lease record;
@@ -151,7 +153,8 @@ BEGIN
 		SELECT free.lane
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
-			-- Behind the mark first: before it are mostly the dead rows of the last claims.
+			-- Behind the mark first: before it are the dead rows of the last claims, unless a long transaction
+			-- holds the mark back.
 			(SELECT 1 FROM video.outbox_pending p
 			WHERE (p.lane, p.seq) > (free.lane, free.mark_seq) AND (p.lane, p.seq) < (free.lane + 1, 0)
 			ORDER BY p.lane, p.seq LIMIT 1)
@@ -177,7 +180,7 @@ BEGIN
 	PERFORM set_config('synchronous_commit', 'off', true);
 
 	SELECT count(*) <= 1000, count(*) = 0 INTO few, none
-	FROM (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1001) b;
+	FROM (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane ORDER BY b.lane, b.next_retry_at LIMIT 1001) b;
 	IF none THEN
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false, 0, o.id IS NOT NULL, p.outbox_id, p.aggregate_type, p.aggregate_id, p.version,
@@ -197,9 +200,10 @@ BEGIN
 	ELSE
 		RETURN QUERY
 		WITH seen AS (
-			-- Of few blocked aggregates a hash, of many one probe per row: OFFSET 0 forbids a hash of them all.
+			-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
+			-- forbids a hash of them all.
 			SELECT p.*, CASE WHEN few THEN
-				(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane)
+				(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
 			ELSE
 				EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
 			END AS blocked
@@ -226,7 +230,7 @@ BEGIN
 			) b
 			LEFT JOIN LATERAL (
 				SELECT * FROM video.outbox_pending p
-				WHERE p.lane = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
+				WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 				ORDER BY p.seq LIMIT 1
 			) h ON true
 		)
@@ -260,7 +264,7 @@ CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
 	failed_types text[], failed_ids text[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
 	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
-) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
 	a_seq bigint;
@@ -309,10 +313,61 @@ BEGIN
 	END IF;
 	FOR i IN 1..cardinality(recovered_ids) LOOP
 		UPDATE video.outbox_pending SET lane = the_lane
-		WHERE lane = -1 AND aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		WHERE lane + 0 = -1 AND aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
 		DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
 	END LOOP;
 	RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- The backlog, without reading all of it: when the oldest event happened that waits, and the oldest that is set aside
+-- (NULL: none), how many events are pending, and how many aggregates blocked and parked, each counted up to max_counted,
+-- and how many lanes somebody publishes.
+-- +goose StatementBegin
+CREATE FUNCTION video.outbox_measure(max_counted int)
+RETURNS TABLE (oldest timestamptz, oldest_blocked timestamptz, pending bigint, blocked bigint, parked bigint, leased bigint)
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+	RETURN QUERY
+	WITH lanes AS (
+		SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l WHERE l.lane >= 0
+		UNION ALL
+		SELECT -1::smallint, 0, '-infinity'
+	), heads AS (
+		SELECT l.lane, o.occurred_at
+		FROM lanes l
+		CROSS JOIN LATERAL (
+			SELECT p.outbox_id FROM video.outbox_pending p
+			WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
+			ORDER BY p.lane, p.seq LIMIT 1
+		) head
+		CROSS JOIN LATERAL (
+			SELECT e.occurred_at FROM video.outbox e WHERE e.id = head.outbox_id LIMIT 1
+		) o
+	)
+	SELECT
+		(SELECT min(h.occurred_at) FROM heads h WHERE h.lane >= 0),
+		(SELECT h.occurred_at FROM heads h WHERE h.lane = -1),
+		(SELECT count(*) FROM (
+			SELECT 1 FROM lanes l
+			CROSS JOIN LATERAL (
+				SELECT 1 FROM video.outbox_pending p
+				WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
+				ORDER BY p.lane, p.seq LIMIT max_counted
+			) p
+			LIMIT max_counted
+		) counted),
+		(SELECT count(*) FROM (
+			SELECT 1 FROM lanes l
+			CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT max_counted) b
+			LIMIT max_counted
+		) counted),
+		(SELECT count(*) FROM (
+			SELECT 1 FROM lanes l
+			CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT max_counted) b
+			LIMIT max_counted
+		) counted),
+		(SELECT count(*) FROM lanes l WHERE l.leased_until > now());
 END $$;
 -- +goose StatementEnd
 
@@ -388,4 +443,4 @@ SELECT * FROM video.outbox_maintain(7, interval '7 days');
 
 -- +goose Down
 DROP TABLE video.outbox, video.outbox_pending, video.outbox_lanes, video.outbox_blocked;
-DROP FUNCTION video.outbox_append, video.outbox_claim, video.outbox_settle, video.outbox_maintain, video.outbox_lane, video.uuid7_floor;
+DROP FUNCTION video.outbox_append, video.outbox_claim, video.outbox_settle, video.outbox_measure, video.outbox_maintain, video.outbox_lane, video.uuid7_floor;

@@ -29,7 +29,7 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 FROM video.outbox_blocked b
 LEFT JOIN LATERAL (
 	SELECT p.outbox_id AS id, p.version FROM video.outbox_pending p
-	WHERE p.lane = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
+	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
 ORDER BY b.parked_at NULLS LAST, b.aggregate_type, b.aggregate_id
@@ -37,9 +37,10 @@ LIMIT @max_rows;
 
 -- name: RequeueOutbox :execrows
 -- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
--- or a claim with an older snapshot could set an event aside that nobody fetches again.
+-- or a claim with an older snapshot could set an event aside that nobody fetches again. The attempts become another
+-- number, by which the settlement of an attempt that is under way knows that its failure is of before.
 UPDATE video.outbox_blocked
-SET parked_at = NULL, attempts = 0, next_retry_at = now()
+SET parked_at = NULL, attempts = CASE attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
 -- name: SkipOutbox :execrows
@@ -48,41 +49,19 @@ WITH gone AS (
 	DELETE FROM video.outbox_pending head
 	WHERE head.lane = -1 AND head.outbox_id = @event_id AND head.seq = (
 		SELECT min(p.seq) FROM video.outbox_pending p
-		WHERE p.lane = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+		WHERE p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 	)
 	RETURNING 1
 )
 UPDATE video.outbox_blocked b
-SET parked_at = NULL, attempts = 0, next_retry_at = now()
+SET parked_at = NULL, attempts = CASE b.attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND EXISTS (SELECT 1 FROM gone);
 
 -- name: MeasureOutbox :one
--- The backlog without a scan of it: the oldest event that waits, the oldest one that is set aside, how many are
--- pending, blocked and parked, each counted up to max_counted, and the lanes that somebody publishes.
-SELECT
-	coalesce((
-		SELECT min(o.occurred_at)
-		FROM video.outbox_lanes l
-		CROSS JOIN LATERAL (
-			SELECT p.outbox_id AS id FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
-			ORDER BY p.lane, p.seq LIMIT 1
-		) head
-		JOIN video.outbox o ON o.id = head.id
-	), 'epoch')::timestamptz AS oldest,
-	coalesce((
-		SELECT o.occurred_at
-		FROM (
-			SELECT p.outbox_id AS id FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (-1, 0) AND (p.lane, p.seq) < (0, 0)
-			ORDER BY p.lane, p.seq LIMIT 1
-		) head
-		JOIN video.outbox o ON o.id = head.id
-	), 'epoch')::timestamptz AS oldest_blocked,
-	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_pending LIMIT @max_counted) counted)::bigint AS pending,
-	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_blocked LIMIT @max_counted) counted)::bigint AS blocked,
-	(SELECT count(*) FROM (SELECT 1 FROM video.outbox_blocked WHERE parked_at IS NOT NULL LIMIT @max_counted) counted)::bigint AS parked,
-	(SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now())::bigint AS leased;
+-- The backlog: see video.outbox_measure. The epoch is the word for none.
+SELECT coalesce(m.oldest, 'epoch')::timestamptz AS oldest, coalesce(m.oldest_blocked, 'epoch')::timestamptz AS oldest_blocked,
+	m.pending::bigint AS pending, m.blocked::bigint AS blocked, m.parked::bigint AS parked, m.leased::bigint AS leased
+FROM video.outbox_measure(@max_counted::int) AS m;
 
 -- name: MeasureOutboxTables :one
 -- How many days have their partition before they come, and the bytes on disk of the outbox and of what is pending.

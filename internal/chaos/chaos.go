@@ -161,6 +161,9 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	history, err := l.run(ctx)
 	if err != nil {
 		l.timeline.add("run failed", "err", err.Error())
+		if l.postgres != nil && ctx.Err() == nil {
+			err = errors.Join(err, l.postgres.dump(ctx, cfg.Out))
+		}
 		return Report{}, errors.Join(err, l.end())
 	}
 	report := Report{

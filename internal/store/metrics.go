@@ -18,8 +18,12 @@ const (
 	countLimit = 10_000
 	// sampleAge is how old a sample may be, however often somebody asks.
 	sampleAge = 5 * time.Second
-	// sampleTimeout bounds one sample: a reader of metrics does not wait long.
+	// sampleTimeout bounds the samples that a reader of metrics waits for, all
+	// together. It is less than sampleAge, so that no two of a kind run at a time.
 	sampleTimeout = 2 * time.Second
+	// sendTime is what sending metrics takes, of the second that a process has for
+	// it when it ends.
+	sendTime = 500 * time.Millisecond
 )
 
 // Observe lets a meter show the outbox. Every process that does so shows the
@@ -27,9 +31,9 @@ const (
 // that fails shows nothing, and its error goes to the handler of OpenTelemetry.
 func (s *Videos) Observe(meter metric.Meter) error {
 	var errs [9]error
-	gauge := func(i int, name, unit, description string) metric.Int64ObservableGauge {
+	gauge := func(i int, name, unit, description string, options ...metric.Int64ObservableGaugeOption) metric.Int64ObservableGauge {
 		var g metric.Int64ObservableGauge
-		g, errs[i] = meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+		g, errs[i] = meter.Int64ObservableGauge(name, append(options, metric.WithUnit(unit), metric.WithDescription(description))...)
 		return g
 	}
 	age := func(i int, name, description string) metric.Float64ObservableGauge {
@@ -37,15 +41,6 @@ func (s *Videos) Observe(meter metric.Meter) error {
 		g, errs[i] = meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
 		return g
 	}
-	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit))
-	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
-	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates whose next event the broker refused, parked ones too; counted up to %d.", countLimit))
-	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
-	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
-	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
-	ahead := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
-	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.")
-
 	type measured struct {
 		Backlog
 		age, blockedAge float64 // when it was taken; later the event may be gone, and must not seem to grow older
@@ -55,6 +50,15 @@ func (s *Videos) Observe(meter metric.Meter) error {
 		return measured{Backlog: backlog, age: since(backlog.Oldest), blockedAge: since(backlog.OldestBlocked)}, err
 	}}
 	tables := sample[outboxTables]{take: s.measureTables}
+
+	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit), ahead(&backlogs))
+	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
+	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates whose next event the broker refused, parked ones too; counted up to %d.", countLimit))
+	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
+	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
+	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
+	days := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
+	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.", ahead(&tables))
 	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		backlog, err := backlogs.get(ctx)
 		if err == nil {
@@ -67,13 +71,13 @@ func (s *Videos) Observe(meter metric.Meter) error {
 		}
 		table, tablesErr := tables.get(ctx)
 		if tablesErr == nil {
-			o.ObserveInt64(ahead, int64(table.daysAhead))
+			o.ObserveInt64(days, int64(table.daysAhead))
 			o.ObserveInt64(size, table.outbox, ofTable("outbox"))
 			o.ObserveInt64(size, table.pending, ofTable("outbox_pending"))
 		}
 		report(errors.Join(err, tablesErr))
 		return nil
-	}, pending, oldest, blocked, parked, oldestBlocked, leased, ahead, size)
+	}, pending, oldest, blocked, parked, oldestBlocked, leased, days, size)
 	if err := errors.Join(errs[:]...); err != nil {
 		return fmt.Errorf("make instruments: %w", err)
 	}
@@ -93,8 +97,13 @@ func (s *Videos) measureTables(ctx context.Context) (outboxTables, error) {
 // Observe lets a meter show the catalog of a consumer, as Videos.Observe does
 // the outbox.
 func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
+	type measured struct{ quarantined, projection, inbox int64 }
+	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
+		row, err := c.queries.MeasureCatalog(ctx, consumer, countLimit)
+		return measured{quarantined: row.Quarantined, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
+	}}
 	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
-		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)))
+		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)), ahead(&measures))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
@@ -103,11 +112,6 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
-	type measured struct{ quarantined, projection, inbox int64 }
-	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
-		row, err := c.queries.MeasureCatalog(ctx, consumer, countLimit)
-		return measured{quarantined: row.Quarantined, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
-	}}
 	_, err = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		m, err := measures.get(ctx)
 		if err != nil {
@@ -151,20 +155,66 @@ func since(t time.Time) float64 {
 type sample[T any] struct {
 	take func(ctx context.Context) (T, error)
 
-	mu    sync.Mutex
-	taken time.Time // guarded by mu, as are the next two
+	mu   sync.Mutex
+	last *taken[T] // guarded by mu
+}
+
+type taken[T any] struct {
+	begun time.Time
+	ended chan struct{} // closed when the rest is there
 	value T
 	err   error
 }
 
-func (s *sample[T]) get(ctx context.Context) (T, error) {
+// begin takes the sample, unless the last one is young, and does not wait. What
+// it begins ends when limited(ctx) does.
+func (s *sample[T]) begin(ctx context.Context) *taken[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken.IsZero() || time.Since(s.taken) >= sampleAge {
-		ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
-		defer cancel()
-		s.value, s.err = s.take(ctx)
-		s.taken = time.Now()
+	if s.last != nil && time.Since(s.last.begun) < sampleAge {
+		return s.last
 	}
-	return s.value, s.err
+	t := &taken[T]{begun: time.Now(), ended: make(chan struct{})}
+	s.last = t
+	go func() {
+		defer close(t.ended)
+		ctx, cancel := limited(ctx)
+		defer cancel()
+		t.value, t.err = s.take(ctx)
+	}()
+	return t
+}
+
+func (s *sample[T]) get(ctx context.Context) (T, error) {
+	t := s.begin(ctx)
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	select {
+	case <-t.ended:
+		return t.value, t.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("wait for a sample: %w", ctx.Err())
+	}
+}
+
+// limited bounds the wait for samples. A reader that must be done by a certain
+// time, as in a process that ends, keeps sendTime of it for all other metrics.
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := time.Now().Add(sampleTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Add(-sendTime).Before(end) {
+		end = deadline.Add(-sendTime)
+	}
+	return context.WithDeadline(ctx, end)
+}
+
+// ahead begins a sample before anybody waits for another: a reader makes the
+// callbacks of single instruments first (pipeline.produce of
+// go.opentelemetry.io/otel/sdk/metric), and then, in turn, the registered ones,
+// which wait. With another order they would only wait longer.
+func ahead[T any](s *sample[T]) metric.Int64ObservableGaugeOption {
+	return metric.WithInt64Callback(func(ctx context.Context, _ metric.Int64Observer) error {
+		s.begin(ctx)
+		return nil
+	})
 }

@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"context"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -112,7 +116,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func() int {
-		l.scans() // brings the statistics up to date
+		l.read() // brings the statistics up to date
 		return l.count("SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'outbox_pending'")
 	}
 	before := read()
@@ -149,6 +153,51 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	pool.Close()
 	if diff := cmp.Diff(map[string]float64{"other": 1}, gauges(t, reader)); diff != "" {
 		t.Errorf("gauges (-want +got):\n%s", diff)
+	}
+}
+
+// A database that does not answer keeps a reader waiting once, for all samples
+// together; and one who has a second, as at the end of a process, keeps half of it
+// for sending the rest, also when another reader waits for the same samples.
+func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	pool, err := pgxpool.New(t.Context(), "postgres://somebody@"+silent.Addr().String()+"/db?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	patient, hurried := metric.NewManualReader(), metric.NewManualReader()
+	meter := metric.NewMeterProvider(metric.WithReader(patient), metric.WithReader(hurried)).Meter("test")
+	for _, err := range []error{store.NewVideos(pool, nil).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	var waited time.Duration
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		start := time.Now()
+		if err := patient.Collect(t.Context(), new(metricdata.ResourceMetrics)); err != nil {
+			t.Errorf("Collect() = %v", err)
+		}
+		waited = time.Since(start)
+	})
+	time.Sleep(200 * time.Millisecond) // so that the patient one has begun
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	if err := hurried.Collect(ctx, new(metricdata.ResourceMetrics)); err != nil || time.Until(deadline) < 300*time.Millisecond {
+		t.Errorf("Collect() within a second = %v with %s left, want nil and half of it left", err, time.Until(deadline))
+	}
+	reading.Wait()
+	if waited > 3*time.Second {
+		t.Errorf("Collect() took %s, want 2s and little more", waited)
 	}
 }
 

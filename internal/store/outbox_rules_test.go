@@ -143,7 +143,14 @@ func (m *outboxModel) settle(p *modelPass) bool {
 }
 
 // requeue lets a blocked aggregate try at once, with all attempts before it.
-func (m *outboxModel) requeue(aggregate string) { *m.blocked[aggregate] = modelBlock{due: m.tick()} }
+// Their number changes, so that a failure of before is known.
+func (m *outboxModel) requeue(aggregate string) {
+	attempts := 0
+	if m.blocked[aggregate].attempts == 0 {
+		attempts = 1
+	}
+	*m.blocked[aggregate] = modelBlock{attempts: attempts, due: m.tick()}
+}
 
 // skip gives up an event, and lets the next one of its aggregate try at once.
 func (m *outboxModel) skip(head int) {

@@ -299,21 +299,29 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 // broker for the last time, is not undone by the broker's answer.
 func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
 	t.Parallel()
+	skip := func(l *letters, head uuid.UUID) error { return l.SkipEvent(l.t.Context(), l.letter("a"), head) }
+	requeue := func(l *letters, _ uuid.UUID) error { return l.RequeueEvent(l.t.Context(), l.letter("a")) }
 	for _, test := range []struct {
 		name string
+		due  func(l *letters) error
+		last string
 		do   func(l *letters, head uuid.UUID) error
 		want string
 	}{
-		{"skip", func(l *letters, head uuid.UUID) error { return l.SkipEvent(l.t.Context(), l.letter("a"), head) }, "a2/0"},
-		{"requeue", func(l *letters, _ uuid.UUID) error { return l.RequeueEvent(l.t.Context(), l.letter("a")) }, "a1/0"},
+		{"skip", func(l *letters) error { l.due("a"); return nil }, "a1/1", skip, "a2/0"},
+		{"requeue", func(l *letters) error { l.due("a"); return nil }, "a1/1", requeue, "a1/0"},
+		{"skip what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0", skip, "a2/1"},
+		{"requeue what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0", requeue, "a1/1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			l := newLetters(t, 1)
 			l.append(l.pool, "a1 a2")
 			l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
-			l.due("a")
-			last := l.claimNames(10, "a1/1")
+			if err := test.due(l); err != nil {
+				t.Fatal(err)
+			}
+			last := l.claimNames(10, test.last)
 			if err := test.do(l, last.Events[0].ID); err != nil {
 				t.Fatal(err)
 			}

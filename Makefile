@@ -28,6 +28,7 @@ test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer 
 check: drift lint breaking verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
 	cd bench && go vet ./... && go test ./report
+	cd tools/promql && go vet ./... && go test -count=1 ./...
 	$(MAKE) --no-print-directory test-pooler chaos
 	@echo 'make check: OK'
 

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -438,11 +437,37 @@ func get(t *testing.T, url string) (code int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// The private port has the metrics of the whole U, each of which is documented,
-// and what it has is not on the public port.
+// labelsOf are the labels that the service gives its metrics, over all series, by
+// their names in a scrape. What is about the process and the target is left out.
+func labelsOf(scrape string) map[string][]string {
+	label := regexp.MustCompile(`([a-zA-Z_]\w*)="(?:[^"\\]|\\.)*"`)
+	labels := make(map[string][]string)
+	var name, kind string
+	for line := range strings.Lines(scrape) {
+		if of, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ = strings.Cut(strings.TrimSpace(of), " ")
+		}
+		if strings.HasPrefix(line, "#") || name == "target_info" || strings.HasPrefix(name, "process_") {
+			continue
+		}
+		all := labels[name]
+		for _, found := range label.FindAllStringSubmatch(line, -1) {
+			if found[1] != "le" || kind != "histogram" {
+				all = append(all, found[1])
+			}
+		}
+		slices.Sort(all)
+		labels[name] = slices.Compact(all)
+	}
+	return labels
+}
+
+// The private port has the metrics of the whole U, each of which is documented
+// with its labels, and what it has is not on the public port.
 func TestPrivatePortIsPrivate(t *testing.T) {
 	t.Parallel()
-	p := newStack(t).start(t, "TELEMETRY_ADDR=127.0.0.1:0")
+	s := newStack(t)
+	p := s.start(t, "TELEMETRY_ADDR=127.0.0.1:0")
 	private := "http://" + p.private(t)
 	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 	if err != nil {
@@ -456,32 +481,50 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	// A call and a statement that fail may have labels of their own.
+	for _, statement := range []string{"ALTER TABLE video.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
+		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: video.GetName()}); (err != nil) != strings.HasSuffix(statement, "gone") {
+			t.Errorf("GetVideo() after %s = %v", statement, err)
+		}
+	}
 	var metrics string
 	eventually(t, 10*time.Second, "everything is counted", func() bool {
 		_, metrics = get(t, private+"/metrics")
-		return strings.Contains(metrics, "consumer_acks_total 2")
+		return strings.Contains(metrics, "consumer_acks_total 2") && strings.Contains(metrics, `error_type="INTERNAL"`)
 	})
 	for _, want := range []string{
 		`outbox_events_total{outcome="published"} 2`, `outbox_publish_attempts_total{attempt="first"} 2`, "outbox_publish_delay_seconds_count 2",
 		"outbox_breaker_open 0", "outbox_partitions_ahead_days 7", `consumer_events_total{outcome="applied"} 2`, "consumer_lag_seconds_count 2",
 		"consumer_delivery_delay_seconds_count 2", "consumer_quarantine 0", "catalog_version_lag_count 1",
 		`rpc_method="video.v1.VideoService/CreateVideo"`, `pgxpool_max_connections{db_client_connection_pool_name="video"`, "go_goroutine_count", "process_resident_memory_bytes",
+		"db_client_operation_errors_total",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}
-	documented, err := os.ReadFile(metricsFile)
-	if err != nil {
-		t.Fatal(err)
+	documented := make(map[string][]string) // the labels of metrics, by their names in Prometheus
+	for _, i := range instruments(t) {
+		var labels []string
+		for _, attribute := range attributes(i.Name) {
+			labels = append(labels, strings.ReplaceAll(attribute, ".", "_"))
+		}
+		slices.Sort(labels)
+		documented[prometheusName(t, i)] = labels
 	}
-	families := regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(metrics, -1)
-	if len(families) < 30 {
-		t.Errorf("%d metrics, want those of all packages", len(families))
+	scraped := labelsOf(metrics)
+	if len(scraped) < 30 {
+		t.Errorf("%d metrics, want those of all packages", len(scraped))
 	}
-	for _, family := range families {
-		if name := family[1]; name != "target_info" && !strings.HasPrefix(name, "process_") && !strings.Contains(string(documented), "`"+name+"`") {
+	for name, got := range scraped {
+		want, ok := documented[name]
+		if !ok {
 			t.Errorf("%s is not in docs/metrics.md", name)
+		} else if !slices.Equal(got, want) {
+			t.Errorf("%s has the labels %q, want %q: attributesOf", name, got, want)
 		}
 	}
 	if strings.Contains(metrics, "127.0.0.1") || strings.Contains(metrics, video.GetName()[len("videos/"):]) {

@@ -23,16 +23,12 @@ type series struct {
 	labels map[string]string // as they are sent, by their names in Prometheus
 }
 
-// kept are labels that no attribute of a metric makes: they are called the same everywhere.
-var kept = map[string]string{
-	"instance": "instance", "job": "job", "le": "le", "otel_scope_name": "otel_scope_name", "otel_scope_version": "otel_scope_version",
-}
+// kept are labels that no attribute of a metric makes, and that are called the same everywhere. Not so what else is added: the
+// instance is an address in Prometheus, and service.instance.id in Cloud Monitoring, which alone has the scope of an instrument
+// (otel_scope_name and the like), since internal/telemetry leaves it out for Prometheus.
+var kept = map[string]string{"job": "job", "le": "le"}
 
-var (
-	metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|(.*)")
-	// byAttribute is how the page names attributes, of a section or of a metric: "by error.type: missing, oversized".
-	byAttribute = regexp.MustCompile(`\b[Bb]y ([a-z_]+(?:\.[a-z_]+)*)(?: and ([a-z_]+(?:\.[a-z_]+)*))?[:;,.]`)
-)
+var metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 
 func readMetrics(path string) (metrics, error) {
 	content, err := os.ReadFile(path) //nolint:gosec // its callers name the page of this module
@@ -40,37 +36,32 @@ func readMetrics(path string) (metrics, error) {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
 	all := metrics{}
-	section := maps.Clone(kept) // the labels of all its metrics
 	for line := range strings.Lines(string(content)) {
 		row := metricRow.FindStringSubmatch(line)
-		switch {
-		case strings.HasPrefix(line, "## "):
-			section = maps.Clone(kept)
-		case row == nil:
-			addAttributes(section, line)
-		default:
-			labels := maps.Clone(section)
-			addAttributes(labels, row[4])
-			parts := []string{""}
-			if row[3] == "histogram" {
-				parts = []string{"_bucket", "_sum", "_count"}
+		if row == nil {
+			continue
+		}
+		name, prometheus, kind, attributes := row[1], row[2], row[3], row[4]
+		labels := maps.Clone(kept)
+		for attribute := range strings.FieldsSeq(strings.ReplaceAll(attributes, ",", " ")) {
+			label := strings.ReplaceAll(attribute, ".", "_")
+			if labels[label] != "" {
+				return nil, fmt.Errorf("%s: attributes %s and %s of %s are one label of Prometheus", path, labels[label], attribute, name)
 			}
-			for _, part := range parts {
-				all[row[2]+part] = series{row[1] + part, labels}
+			labels[label] = attribute
+		}
+		parts := []string{""}
+		if kind == "histogram" {
+			parts = []string{"_bucket", "_sum", "_count"}
+		}
+		for _, part := range parts {
+			if other, twice := all[prometheus+part]; twice {
+				return nil, fmt.Errorf("%s: %s and %s are both called %s in Prometheus", path, other.name, name+part, prometheus+part)
 			}
+			all[prometheus+part] = series{name + part, labels}
 		}
 	}
 	return all, nil
-}
-
-func addAttributes(labels map[string]string, text string) {
-	for _, found := range byAttribute.FindAllStringSubmatch(text, -1) {
-		for _, name := range found[1:] {
-			if name != "" {
-				labels[strings.ReplaceAll(name, ".", "_")] = name
-			}
-		}
-	}
 }
 
 var (
@@ -88,11 +79,12 @@ var words = []string{
 	"absent", "and", "count", "histogram_quantile", "increase", "max", "max_over_time", "min", "offset", "or", "rate", "sum", "unless",
 }
 
-// ofPubsub is how the metrics begin that Cloud Monitoring has from Pub/Sub. They and their labels are not ours.
-const ofPubsub = "pubsub_googleapis_com:"
+// ofGoogle is in the names of the metrics that Cloud Monitoring has from Pub/Sub and Cloud Run. They and their labels are not ours.
+const ofGoogle = "_googleapis_com:"
 
 // otlp answers a query of Prometheus as a query of what is sent by OTLP, and how its labels are called there, by their names
-// in Prometheus. It refuses what it does not understand, and names that the service does not send.
+// in Prometheus. It refuses what it does not understand, names that the service does not send, and metrics that go by one label
+// in Prometheus and not where they are sent: they would be added up, or matched, by different things.
 func (m metrics) otlp(query string) (string, map[string]string, error) {
 	var parts [][]string
 	labels := map[string]string{}
@@ -102,14 +94,19 @@ func (m metrics) otlp(query string) (string, map[string]string, error) {
 			return "", nil, fmt.Errorf("no way to say this by OTLP, teach otlp.go: %s", rest)
 		}
 		parts = append(parts, p)
-		maps.Copy(labels, m[p[4]].labels)
+		for label, name := range m[p[4]].labels {
+			if other := labels[label]; other != "" && other != name {
+				return "", nil, fmt.Errorf("%s: its label %s is sent as %s, and as %s of another metric", p[4], label, name, other)
+			}
+			labels[label] = name
+		}
 		rest = rest[len(p[0]):]
 	}
 	var out strings.Builder
 	for _, p := range parts {
 		name, hasMatchers := p[4], p[5] != ""
 		switch s, ours := m[name]; {
-		case p[1] != "", strings.HasPrefix(name, ofPubsub), slices.Contains(words, name) && !hasMatchers:
+		case p[1] != "", strings.Contains(name, ofGoogle), slices.Contains(words, name) && !hasMatchers:
 			out.WriteString(p[0])
 		case p[2] != "":
 			list, err := rename(p[3], label, labels)

@@ -30,7 +30,7 @@ func TestQueryOfOTLP(t *testing.T) {
 			"labels of a clause", `sum by (le, rpc_method) (rate(rpc_server_call_duration_seconds_bucket[5m]))`,
 			`sum by (le, "rpc.method") (rate({"rpc.server.call.duration_bucket"}[5m]))`,
 		},
-		{"clause behind", `sum(consumer_events_total) without(outcome,instance)`, `sum({"consumer.events"}) without(outcome,instance)`},
+		{"clause behind", `sum(consumer_events_total) without(outcome,job)`, `sum({"consumer.events"}) without(outcome,job)`},
 		{
 			"vectors by a label", `outbox_publish_failures_total / on (error_type) group_left () consumer_failures_total`,
 			`{"outbox.publish.failures"} / on ("error.type") group_left () {"consumer.failures"}`,
@@ -49,8 +49,7 @@ func TestQueryOfOTLP(t *testing.T) {
 			`{"consumer.events", outcome!~"outbox_backlog} by (error_type) \"{"}`,
 		},
 		{
-			"labels that nobody renames", `outbox_backlog{ job = "a", instance="b",otel_scope_name="c", otel_scope_version="d", }`,
-			`{"outbox.backlog", job = "a", instance="b",otel_scope_name="c", otel_scope_version="d",}`,
+			"labels that nobody renames", `consumer_lag_seconds_bucket{ job = "a",le="5", }`, `{"consumer.lag_bucket", job = "a",le="5",}`,
 		},
 		{"no matchers", `outbox_backlog{} or outbox_backlog { }`, `{"outbox.backlog"} or {"outbox.backlog"}`},
 		{
@@ -87,6 +86,10 @@ func TestQueryOfOTLPRefuses(t *testing.T) {
 		{"word as a metric", `sum{job="a"}`, "sum "},
 		{"matcher of another metric", `outbox_backlog{outcome="published"}`, "outbox_backlog: outcome "},
 		{"clause of another metric", `sum by (error_type) (outbox_backlog)`, "error_type "},
+		{"label that Prometheus adds", `outbox_backlog{instance="a"}`, "outbox_backlog: instance "},
+		{"clause of what Prometheus adds", `sum by (instance) (outbox_backlog)`, "instance "},
+		{"scope, which Prometheus does not have", `outbox_backlog{otel_scope_name="a"}`, "outbox_backlog: otel_scope_name "},
+		{"attribute that prose only looks like", `outbox_aggregates_blocked{person="a"}`, "person "},
 		{"name as a matcher", `outbox_backlog{__name__="x"}`, "__name__ "},
 		{"selector without a name", `{job="a"}`, `{job="a"}`},
 		{"label as a text", `label_replace(outbox_backlog, "a", "$1", "error_type", "(.*)")`, "\"a\""},
@@ -102,6 +105,30 @@ func TestQueryOfOTLPRefuses(t *testing.T) {
 				t.Errorf("otlp(%s) = %s, %v, want an error that names %s", c.query, got, err, c.want)
 			}
 		})
+	}
+}
+
+// Two metrics, or two attributes, that have one name in Prometheus cannot be told apart.
+func TestOneNameInPrometheusIsRefused(t *testing.T) {
+	for _, c := range []struct{ page, want string }{
+		{"| `a.b` | `a_b` | gauge | | | A. |\n| `a_b` | `a_b` | gauge | | | B. |\n", "a.b and a_b are both called a_b "},
+		{"| `a.b` | `a_b` | histogram | s | | A. |\n| `a.b.count` | `a_b_count` | gauge | | | B. |\n", "a.b_count and a.b.count are both called a_b_count "},
+		{"| `a` | `a` | gauge | | x.y, x_y | A. |\n", "x.y and x_y of a "},
+	} {
+		page := filepath.Join(t.TempDir(), "metrics.md")
+		if err := os.WriteFile(page, []byte(c.page), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readMetrics(page); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("readMetrics of\n%s = %v, want an error with %s", c.page, err, c.want)
+		}
+	}
+
+	known := metrics{"a": {"a", map[string]string{"x_y": "x.y"}}, "b": {"b", map[string]string{"x_y": "x_y"}}}
+	for _, query := range []string{`sum by (x_y) (a or b)`, `a / on (x_y) b`, `a / b`} {
+		if got, _, err := known.otlp(query); err == nil || !strings.Contains(err.Error(), "b: its label x_y ") {
+			t.Errorf("otlp(%s) = %s, %v, want an error that names b and x_y", query, got, err)
+		}
 	}
 }
 
@@ -132,7 +159,7 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 	}
 }
 
-// Cloud Monitoring is asked for nothing but metrics and attributes that the service sends, and what Pub/Sub has.
+// Cloud Monitoring is asked for nothing but metrics and attributes that the service sends, and what Pub/Sub and Cloud Run have.
 func TestCloudAsksForWhatIsSent(t *testing.T) {
 	files, err := Files(".")
 	if err != nil {
@@ -140,7 +167,8 @@ func TestCloudAsksForWhatIsSent(t *testing.T) {
 	}
 	known := map[string]bool{
 		"pubsub_googleapis_com:subscription_num_undelivered_messages": true, "pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
-		"monitored_resource": true, "subscription_id": true, "le": true, // theirs
+		"run_googleapis_com:request_count": true, "monitored_resource": true, "subscription_id": true, "service_name": true,
+		"response_code_class": true, "le": true, // theirs
 		`"db.client.connection.pool.name"`: true, `"error.type"`: true, "outcome": true, `"pgx.operation.type"`: true, `"rpc.method"`: true,
 		`"rpc.response.status_code"`: true, "table": true,
 	}

@@ -26,7 +26,8 @@ import (
 )
 
 // newGateway answers the REST API, as api/proto maps it, with calls over conn.
-func newGateway(conn *grpc.ClientConn, maxReceive int64) (http.Handler, error) {
+// What it answers without one is told to requests, as gRPC tells of the others.
+func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (http.Handler, error) {
 	strictQueries()
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &strictJSON{JSONPb: &runtime.JSONPb{
@@ -39,17 +40,20 @@ func newGateway(conn *grpc.ClientConn, maxReceive int64) (http.Handler, error) {
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithRoutingErrorHandler(routingError),
+		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
+			requests.rest(r, err)
+		}),
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
 	)
-	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
-		videov1.RegisterVideoServiceHandler,
-		catalogv1.RegisterCatalogServiceHandler,
-	} {
-		if err := register(context.Background(), mux, conn); err != nil {
-			return nil, fmt.Errorf("register gateway: %w", err)
-		}
+	calls := callsOf{conn}
+	if err := errors.Join(
+		videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(calls)),
+		catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(calls)),
+	); err != nil {
+		return nil, fmt.Errorf("register gateway: %w", err)
 	}
-	return http.MaxBytesHandler(mux, maxReceive), nil
+	return http.MaxBytesHandler(rememberREST(mux), maxReceive), nil
 }
 
 // headerToMetadata lets through what ties a call to its trace, and who calls, and

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"go.opentelemetry.io/otel/attribute"
@@ -70,7 +73,8 @@ type streamIn struct {
 func (s *streamIn) Context() context.Context { return s.ctx }
 
 // requests writes a line for every call: the outermost of the interceptors, so
-// that it sees what the client gets. It tells ids, and nothing else of what a
+// that it sees what the client gets. A request over REST that does not become a
+// call has one too. It tells ids, and nothing else of what a
 // request or a response says. What is wrong inside is told by the guard.
 type requests struct{ log *slog.Logger }
 
@@ -107,6 +111,60 @@ func (r *requests) write(ctx context.Context, method string, start time.Time, er
 		attrs = append(attrs, slog.String("x_request_id", id))
 	}
 	r.log.LogAttrs(ctx, slog.LevelInfo, "server: request", attrs...)
+}
+
+// restKey is where the context of a request over REST has its *restRequest.
+type restKey struct{}
+
+type restRequest struct {
+	start  time.Time
+	called bool // it became a call, which has a line of its own
+}
+
+func rememberREST(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), restKey{}, &restRequest{start: time.Now()})))
+	})
+}
+
+// callsOf is the gateway's connection, over which a request becomes a call.
+type callsOf struct{ grpc.ClientConnInterface }
+
+func (c callsOf) Invoke(ctx context.Context, method string, args, reply any, options ...grpc.CallOption) error {
+	setCalled(ctx)
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, options...) //nolint:wrapcheck // the status of the call
+}
+
+func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	setCalled(ctx)
+	return c.ClientConnInterface.NewStream(ctx, desc, method, options...) //nolint:wrapcheck // the same
+}
+
+func setCalled(ctx context.Context) {
+	if request, ok := ctx.Value(restKey{}).(*restRequest); ok {
+		request.called = true
+	}
+}
+
+// rest writes a line for a request that the gateway refused by itself. It tells
+// neither path nor query, which may be anything, and of methods only known ones.
+func (r *requests) rest(request *http.Request, err error) {
+	seen, ok := request.Context().Value(restKey{}).(*restRequest)
+	if !ok || seen.called || !r.log.Enabled(request.Context(), slog.LevelInfo) {
+		return
+	}
+	if custom, ok := errors.AsType[*runtime.HTTPStatusError](err); ok {
+		err = custom.Err
+	}
+	method := "REST"
+	switch request.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		method += " " + request.Method
+	}
+	md := metadata.MD{"x-request-id": request.Header.Values("X-Request-Id"), "traceparent": request.Header.Values("traceparent")}
+	address, _, _ := net.SplitHostPort(request.RemoteAddr)
+	md.Set("x-forwarded-for", append(request.Header.Values("X-Forwarded-For"), address)...) // as the gateway does for calls
+	r.write(continueTrace(metadata.NewIncomingContext(request.Context(), md)), method, seen.start, err)
 }
 
 // ids are the names of what a call was about. Of an invalid request they may be

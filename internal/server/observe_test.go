@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -212,6 +213,70 @@ func TestCallsAreObserved(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string]uint64{"video.v1.VideoService/GetVideo INVALID_ARGUMENT": 1, "video.v1.VideoService/ListVideos OK": 2}, counts); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// What ends before a method has its message is no call: over REST it is a line
+// nevertheless, without path and query and by few methods, and over gRPC it is
+// not; and it is not counted, but for a message that cannot be read.
+func TestWhatIsNoCallIsLoggedOverREST(t *testing.T) {
+	t.Parallel()
+	var out logBuffer
+	reader := sdkmetric.NewManualReader()
+	r := start(t, Config{}, func(d *Deps) {
+		d.Log = slog.New(slog.NewJSONHandler(&out, nil))
+		d.Metrics = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	})
+	for request, want := range map[string]int{
+		"GET /v1/secret": http.StatusNotFound, "PUT /v1/videos": http.StatusMethodNotAllowed, "POST /v1/videos {secret": http.StatusBadRequest,
+		"GET /v1/videos?secret=1": http.StatusBadRequest, "SECRET /v1/videos": http.StatusMethodNotAllowed,
+		"GET /v1/catalogEntries:watch?secret=1": http.StatusBadRequest,
+	} {
+		parts := append(strings.Fields(request), "")
+		if response, _ := ask(t, r, parts[0], parts[1], parts[2], "X-Request-Id", "abc", "X-Forwarded-For", "203.0.113.7"); response.StatusCode != want {
+			t.Errorf("%s = %s, want %d", request, response.Status, want)
+		}
+	}
+	conn := r.dial(t)
+	for method, want := range map[string]codes.Code{
+		"/video.v1.VideoService/Nothing": codes.Unimplemented, "/nobody.v1.NoService/Nothing": codes.Unimplemented,
+		"/video.v1.VideoService/GetVideo": codes.Internal, // the name is not UTF-8
+	} {
+		if err := conn.Invoke(t.Context(), method, wrapperspb.Bytes([]byte{0xff}), new(videov1.Video)); status.Code(err) != want {
+			t.Errorf("%s = %v, want %s", method, err, want)
+		}
+	}
+	r.stop()
+	if err := <-r.done; err != nil {
+		t.Fatal(err)
+	}
+	lines := make(map[string]int)
+	for text := range strings.Lines(out.String()) {
+		var line struct {
+			Msg, Method, Code, Caller string
+			XRequestID                string  `json:"x_request_id"`
+			LatencyMS                 float64 `json:"latency_ms"`
+		}
+		if err := json.Unmarshal([]byte(text), &line); err != nil || line.LatencyMS <= 0 || strings.Contains(strings.ToLower(text), "secret") {
+			t.Errorf("line = %s, %v, want a latency and no secret", text, err)
+		}
+		lines[strings.Join([]string{line.Msg, line.Method, line.Code, line.Caller, line.XRequestID}, "|")]++
+	}
+	const who = "|203.0.113.7, 127.0.0.1|abc"
+	if diff := cmp.Diff(map[string]int{
+		"server: request|REST GET|NotFound" + who: 1, "server: request|REST GET|InvalidArgument" + who: 2, "server: request|REST POST|InvalidArgument" + who: 1,
+		"server: request|REST PUT|Unimplemented" + who: 1, "server: request|REST|Unimplemented" + who: 1,
+	}, lines); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	var got []string
+	for _, point := range histogram[float64](t, reader, "rpc.server.call.duration").DataPoints {
+		method, _ := point.Attributes.Value("rpc.method")
+		code, _ := point.Attributes.Value("rpc.response.status_code")
+		got = append(got, fmt.Sprintf("%s %s %d", method.AsString(), code.AsString(), point.Count))
+	}
+	if diff := cmp.Diff([]string{"video.v1.VideoService/GetVideo INTERNAL 1"}, got); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }

@@ -289,7 +289,7 @@ func (s *Server) makeGateway() error {
 	if err != nil {
 		return fmt.Errorf("connect gateway: %w", err)
 	}
-	s.gateway, err = newGateway(s.conn, int64(s.cfg.MaxReceive))
+	s.gateway, err = newGateway(s.conn, int64(s.cfg.MaxReceive), &requests{log: s.log})
 	return err
 }
 

@@ -65,7 +65,7 @@ CREATE TABLE video.outbox_lanes (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim. No index but the key, so every update stays HOT.';
-COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: grows with every claim and every release, and is never used again.';
+COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn anew by every claim; 0 once it is released.';
 COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';
 COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked for: a lease that ends much later is one of a clock that has been set back.';
 COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane at or below it exists or can appear.';
@@ -141,9 +141,9 @@ DECLARE
 	few bool;
 BEGIN
 	UPDATE video.outbox_lanes l
-	-- The clock, in microseconds: after a crash or a failover that forgot a claim, which is committed
-	-- asynchronously, its token must not be that of the next one.
-	SET lease_token = greatest(l.lease_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
+	-- not have its token. A counter begins anew where it was, and so does the clock where it had been ahead.
+	SET lease_token = 1 + (random() * 9e15)::bigint,
 		leased_until = clock_timestamp() + lease_for,
 		leased_for = lease_for,
 		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
@@ -271,7 +271,7 @@ DECLARE
 BEGIN
 	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
 	UPDATE video.outbox_lanes
-	SET lease_token = lease_token + 1,
+	SET lease_token = 0,
 		leased_until = clock_timestamp(),
 		floor_seq = CASE
 			WHEN cardinality(recovered_ids) > 0 THEN 0 -- rows with a low seq come back

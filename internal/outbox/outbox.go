@@ -116,8 +116,8 @@ type Config struct {
 	// ProbeInterval is the longest pause between two probes of a broker that is
 	// away; default 1 s.
 	ProbeInterval time.Duration
-	// StopTimeout is how long Run still publishes and waits for the broker once
-	// its context has ended; default 1.5 s.
+	// StopTimeout is how long Run still waits for the broker once its context has
+	// ended; default 1.5 s. It begins passes for half of that time.
 	StopTimeout time.Duration
 	// SettleTimeout bounds one attempt to settle, the last one at shutdown too;
 	// default 1 s.

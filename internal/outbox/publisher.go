@@ -89,11 +89,14 @@ func (p *Publisher) Nudge() {
 // committed last does not wait for another process; settles, and answers nil.
 // It must be called once.
 func (p *Publisher) Run(ctx context.Context) error {
-	grace, cancel := p.grace(ctx)
+	grace, cancel := after(ctx, p.cfg.StopTimeout)
+	defer cancel()
+	// The last pass has the other half for its answers: what is not answered is published again.
+	begin, cancel := after(ctx, p.cfg.StopTimeout/2)
 	defer cancel()
 	var workers sync.WaitGroup
 	for _, loop := range p.loops {
-		workers.Go(func() { p.work(ctx, grace, loop) })
+		workers.Go(func() { p.work(ctx, begin, grace, loop) })
 	}
 	workers.Wait()
 	p.passes.Rest()
@@ -106,14 +109,14 @@ func (p *Publisher) Run(ctx context.Context) error {
 // broker is away, are passes.
 func (p *Publisher) Stuck() error { return errors.Join(p.passes.Check(), heartbeat.Check(p.loops...)) }
 
-// grace answers a context that ends StopTimeout after ctx.
-func (p *Publisher) grace(ctx context.Context) (context.Context, context.CancelFunc) {
-	grace, cancel := context.WithCancel(context.WithoutCancel(ctx))
+// after answers a context that ends a while after ctx.
+func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		sleep(grace, p.cfg.StopTimeout)
+		sleep(later, d)
 		cancel()
 	})
-	return grace, func() { stop(); cancel() }
+	return later, func() { stop(); cancel() }
 }
 
 // Drain publishes until nothing is left but blocked aggregates and what other
@@ -121,7 +124,7 @@ func (p *Publisher) grace(ctx context.Context) (context.Context, context.CancelF
 // that of the first pass that failed, or ctx's when it ended before; the pass
 // in hand is then settled, as by Run.
 func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
-	grace, cancel := p.grace(ctx)
+	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
 		result, err := p.RunOnce(grace, p.cfg.Batch)
@@ -137,11 +140,12 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 }
 
 // work makes passes while there is work, and waits while there is none. Once
-// ctx is done it ends where it would wait, and when grace is over at the latest.
-func (p *Publisher) work(ctx, grace context.Context, loop *heartbeat.Loop) {
+// ctx is done it ends where it would wait, begins no pass when begin is done,
+// and gives up the one in hand when grace is.
+func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
 	failures, worked, nudged := 0, false, false
-	for grace.Err() == nil {
+	for begin.Err() == nil {
 		loop.Beat()
 		p.passes.Beat()
 		batch, wait := p.breaker.allow(time.Now())

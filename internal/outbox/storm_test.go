@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -314,7 +315,7 @@ type hazards struct {
 	t      testing.TB
 	chance float64 // of each hazard
 	mu     sync.Mutex
-	tokens map[int16]int64 // of the last claim of each lane
+	tokens map[int16][]int64 // of the claims of each lane, in their order
 
 	crashes, zombies, fenced atomic.Int64
 }
@@ -330,12 +331,15 @@ func (h *hazard) stop() {
 var errCrashed = errors.New("crashed")
 
 func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration) (event.Claim, error) {
+	start := time.Now()
 	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease)
 	if claim.Token == 0 {
 		return claim, err
 	}
 	h.shared.mu.Lock()
-	h.shared.tokens[claim.Lane] = max(h.shared.tokens[claim.Lane], claim.Token)
+	if time.Since(start) < lease { // else the next claim of the lane may be in the list before this one
+		h.shared.tokens[claim.Lane] = append(h.shared.tokens[claim.Lane], claim.Token)
+	}
 	h.shared.mu.Unlock()
 	switch {
 	case h.hits(): // between claim and publish
@@ -357,7 +361,9 @@ func (h *hazard) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		ctx = context.WithoutCancel(ctx)
 	}
 	h.shared.mu.Lock()
-	retaken := h.shared.tokens[settlement.Lane] > settlement.Token
+	tokens := h.shared.tokens[settlement.Lane]
+	mine := slices.Index(tokens, settlement.Token)
+	retaken := mine >= 0 && mine < len(tokens)-1
 	h.shared.mu.Unlock()
 	held, err := h.Store.SettleClaim(ctx, settlement)
 	if retaken {
@@ -419,7 +425,7 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 	for range runs {
 		s := newStorm(t)
 		wg.Go(func() {
-			shared := &hazards{t: t, chance: 0.03, tokens: make(map[int16]int64)}
+			shared := &hazards{t: t, chance: 0.03, tokens: make(map[int16][]int64)}
 			var stops []func()
 			for n := range 4 {
 				to := &client{write: func(m event.Message) { s.book.write(n, m) }, lease: lease, chance: 0.002, last: make(map[string]chan struct{})}

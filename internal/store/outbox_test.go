@@ -143,21 +143,30 @@ func TestSettlementIsFenced(t *testing.T) {
 // others by now.
 func TestForgottenClaimIsFenced(t *testing.T) {
 	t.Parallel()
-	l := newLetters(t, 4)
-	l.append(l.pool, "a1")
-	var token int64
-	if err := l.pool.QueryRow(t.Context(), "SELECT lease_token FROM video.outbox_lanes WHERE lane = 3").Scan(&token); err != nil {
-		t.Fatal(err)
+	for name, token := range map[string]int64{
+		"released": 0,
+		// By the clock of then, had a token been made of it.
+		"given when the clock was an hour ahead": time.Now().Add(time.Hour).UnixMicro(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLetters(t, 4)
+			l.append(l.pool, "a1")
+			setToken := func() {
+				if _, err := l.pool.Exec(t.Context(), "UPDATE video.outbox_lanes SET lease_token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
+					t.Fatal(err)
+				}
+			}
+			setToken()
+			forgotten := l.claimNames(10, "a1")
+			setToken()
+			next := l.claimNames(10, "a1")
+			if held, err := l.SettleClaim(t.Context(), l.settlement(forgotten, "")); held || err != nil {
+				t.Errorf("SettleClaim() of the forgotten claim = %t, %v, want false, nil", held, err)
+			}
+			l.settle(l.settlement(next, ""))
+		})
 	}
-	forgotten := l.claimNames(10, "a1")
-	if _, err := l.pool.Exec(t.Context(), "UPDATE video.outbox_lanes SET lease_token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
-		t.Fatal(err)
-	}
-	next := l.claimNames(10, "a1")
-	if held, err := l.SettleClaim(t.Context(), l.settlement(forgotten, "")); held || err != nil {
-		t.Errorf("SettleClaim() of the forgotten claim = %t, %v, want false, nil", held, err)
-	}
-	l.settle(l.settlement(next, ""))
 }
 
 // A claim that chose its lane by a snapshot older than the last settlement of it

@@ -86,7 +86,7 @@ type VideoOutboxBlocked struct {
 // The unit of claim. No index but the key, so every update stays HOT.
 type VideoOutboxLane struct {
 	Lane int16
-	// The fence: grows with every claim and every release, and is never used again.
+	// The fence: drawn anew by every claim; 0 once it is released.
 	LeaseToken int64
 	// A release writes the present, so the lane served longest ago goes first.
 	LeasedUntil time.Time

@@ -141,7 +141,8 @@ func (s *Videos) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 }
 
 // RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
-// with all attempts before it again; domain.NotFound when it is not blocked.
+// with its attempts before it again (but one, if it was requeued and not tried
+// since); domain.NotFound when it is not blocked.
 func (s *Videos) RequeueEvent(ctx context.Context, aggregate event.Aggregate) error {
 	n, err := s.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
 	if err != nil {

@@ -236,17 +236,6 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:most], "")
 }
 
-// connectionErrors is what net/http says of connections, under one message: its
-// own have the address of the client in them, so that none repeats another, and
-// a client could fill the log and the memory of whoever looks for repetitions.
-type connectionErrors struct{ slog.Handler }
-
-func (h connectionErrors) Handle(ctx context.Context, said slog.Record) error {
-	record := slog.NewRecord(said.Time, said.Level, "server: connection failed", said.PC)
-	record.AddAttrs(slog.String("err", said.Message))
-	return h.Handler.Handle(ctx, record)
-}
-
 // What a call is for Config.MaxCalls.
 const (
 	kindCall   = "call"

@@ -52,6 +52,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // Config are the settings of a Server. The zero value works.
@@ -313,6 +314,6 @@ func (s *Server) makeHTTP() *http.Server {
 			PingTimeout:          s.cfg.PingAfter / 2,
 			WriteByteTimeout:     30 * time.Second, // ends connections whose client reads nothing at all
 		},
-		ErrorLog: slog.NewLogLogger(connectionErrors{s.log.Handler()}, slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(connlog.New(s.log, "server: connection failed"), slog.LevelWarn),
 	}
 }

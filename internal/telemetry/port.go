@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"time"
+
+	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // Private is what the private port has, each where it is not nil.
@@ -74,22 +76,12 @@ func (p Private) backlog(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(backlog) // the reader is gone
 }
 
-// connectionErrors is what net/http says of connections, under one message: its
-// own have the address of the client in them, so that none repeats another.
-type connectionErrors struct{ slog.Handler }
-
-func (h connectionErrors) Handle(ctx context.Context, said slog.Record) error {
-	record := slog.NewRecord(said.Time, said.Level, "telemetry: connection failed", said.PC)
-	record.AddAttrs(slog.String("err", said.Message))
-	return h.Handler.Handle(ctx, record)
-}
-
 // Serve serves a handler until ctx is done, and answers nil then. It closes the
 // listener. Whoever is being answered is cut off.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(connectionErrors{log.Handler()}, slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(connlog.New(log, "telemetry: connection failed"), slog.LevelWarn),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // it would be the error of a connection that we end anyway
 	defer stop()

@@ -28,10 +28,10 @@ func (p *ours) backlog(ctx context.Context, w workload) error {
 			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, `+payloadSQL+`, now()
 			FROM `+eventsSQL+` ORDER BY e.n
-			RETURNING id, aggregate_type, aggregate_id, version, payload
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-		SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version, octet_length(payload) FROM event`)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`)
 }
 
 func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {

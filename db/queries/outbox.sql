@@ -4,7 +4,7 @@ SELECT video.outbox_append(@id::uuid, @aggregate_type::text, @aggregate_id::text
 -- name: ClaimOutbox :many
 -- Claims a lane: see video.outbox_claim.
 SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.set_aside::bool AS set_aside, c.attempts::int AS attempts, c.found::bool AS found,
+	c.set_aside::bool AS set_aside, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
@@ -28,7 +28,7 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.outbox_id AS id, p.version FROM video.outbox_pending p
+	SELECT p.id, p.version FROM video.outbox_pending p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -47,7 +47,7 @@ WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 -- Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
-	WHERE head.lane = -1 AND head.outbox_id = @event_id AND head.seq = (
+	WHERE head.lane = -1 AND head.id = @event_id AND head.seq = (
 		SELECT min(p.seq) FROM video.outbox_pending p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 	)

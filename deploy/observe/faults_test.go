@@ -126,7 +126,7 @@ func poisonSkipped(s *system) {
 	}
 	s.fire("AggregateBlocked", "AggregateParked")
 	remove()
-	event := value[string](s, `SELECT outbox_id::text FROM video.outbox_pending ORDER BY seq LIMIT 1`)
+	event := value[string](s, `SELECT id::text FROM video.outbox_pending ORDER BY seq LIMIT 1`)
 	if list := s.command("outbox", "list"); !strings.Contains(list, event) {
 		s.Errorf("server outbox list = %s, want event %s in it", list, event)
 	}

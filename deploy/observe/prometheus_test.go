@@ -53,7 +53,7 @@ var limits = []struct {
 	{"max(outbox_backlog_age_seconds) >", 60, 0},
 	{"max(outbox_blocked_age_seconds) >", 900, 0},
 	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60, 0},
-	{`max(outbox_table_size_bytes{table="outbox_pending"}) >`, 1e8, 100},
+	{`max(outbox_table_size_bytes{table="outbox_pending"}) >`, 5e8, 500},
 	{"max by (table) (outbox_table_size_bytes or catalog_table_size_bytes) >", 1e10, 1000},
 }
 

@@ -68,7 +68,7 @@ func TestReadDatabase(t *testing.T) {
 		{"tags changed", `UPDATE catalog_read.video_projection SET tags = '{a,b,c}'`, []Rule{ProjectionDiffers}},
 		{"projection gone", `DELETE FROM catalog_read.video_projection`, []Rule{ProjectionDiffers}},
 		{"inbox gone", `DELETE FROM catalog_read.inbox`, []Rule{EventNotConsumed}},
-		{"pending", `INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes) SELECT 0, id, 'video', aggregate_id, version, 0 FROM video.outbox`, []Rule{StuckPending}},
+		{"pending", `INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video.outbox`, []Rule{StuckPending}},
 		{"blocked", `INSERT INTO video.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
 		{"leased", `UPDATE video.outbox_lanes SET leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},

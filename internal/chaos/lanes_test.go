@@ -161,8 +161,8 @@ func TestLeasesAreRead(t *testing.T) {
 	for _, sql := range []string{
 		`UPDATE video.outbox_lanes SET lease_token = 40 + lane, leased_for = '3 s', leased_until = clock_timestamp() + CASE lane
 			WHEN 1 THEN interval '1 minute' WHEN 2 THEN interval '-1 ms' WHEN 3 THEN interval '5 s' ELSE interval '-1 day' END`,
-		`INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-			SELECT n % 4, gen_random_uuid(), 'video', 'a', n, 0 FROM generate_series(1, 40) n`,
+		`INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT n % 4, gen_random_uuid(), 'video', 'a', 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 40) n`,
 		`INSERT INTO chaos.holders VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
 	} {
 		if _, err := c.Exec(t.Context(), sql); err != nil {

@@ -23,9 +23,6 @@ type Claimed struct {
 	// until now, and Attempts to publish it have failed.
 	Retry    bool
 	Attempts int
-	// Missing: there is a pending row without an event; it can never be
-	// published, and Message has only the aggregate, the id and the version.
-	Missing bool
 }
 
 // Aggregate identifies an aggregate.

@@ -234,10 +234,10 @@ func appendEvents(b *testing.B, pool *pgxpool.Pool, events, aggregates int) {
 			SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'video', md5((n % $2)::text)::uuid::text,
 				'VideoUpdated', n / $2 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
 			FROM generate_series(0, $1 - 1) n
-			RETURNING id, aggregate_type, aggregate_id, version, payload
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-		SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version, octet_length(payload) FROM event`, events, aggregates)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, events, aggregates)
 	if err != nil {
 		b.Fatal(err)
 	}

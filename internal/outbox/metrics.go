@@ -60,7 +60,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of an event that it refused before."))
 	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Events that the broker did not acknowledge, by error.type: missing, oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
+		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
 	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
 		metric.WithDescription("Events per pass that claimed a lane."))
@@ -108,8 +108,6 @@ func (m *metrics) failed(ctx context.Context, err error) {
 // errorType is the class of a failure: one of a few, whatever the error says.
 func errorType(err error) string {
 	switch {
-	case errors.Is(err, errMissing):
-		return "missing"
 	case errors.Is(err, pubsub.ErrOversizedMessage):
 		return "oversized"
 	case errors.Is(err, errLeftOut), errors.Is(err, errNotSent), errors.As(err, new(pubsub.ErrPublishingPaused)):

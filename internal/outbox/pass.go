@@ -73,12 +73,10 @@ func (p *Publisher) full(claim event.Claim, batch int) bool {
 	return len(claim.Events) == 0 || len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
 }
 
-// publish hands the events of a claim to the broker, in their order. Those
-// that it leaves out have no receipt: what comes when the pass is at its end,
-// and of an aggregate what is missing and all behind it.
+// publish hands the events of a claim to the broker, in their order. What comes
+// when the pass is at its end it leaves out: that has no receipt.
 func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time, spans *passTrace) []handed {
 	receipts := make([]handed, len(claim.Events))
-	missing := make(map[event.Aggregate]bool)
 	for i, e := range claim.Events {
 		// Checked before each, because a process can be stopped anywhere for
 		// longer than its lease.
@@ -86,13 +84,8 @@ func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline tim
 		if ctx.Err() != nil || now.After(deadline) {
 			break
 		}
-		if e.Missing {
-			missing[e.Aggregate()] = true
-		}
-		if !missing[e.Aggregate()] {
-			p.metrics.attempted(ctx, e)
-			receipts[i] = handed{p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e)), now}
-		}
+		p.metrics.attempted(ctx, e)
+		receipts[i] = handed{p.broker.Publish(spans.publish(ctx, i, len(claim.Events), e)), now}
 	}
 	return receipts
 }
@@ -104,10 +97,7 @@ type handed struct {
 	at      time.Time
 }
 
-var (
-	errMissing = errors.New("the event is missing in the outbox")
-	errLeftOut = errors.New("not sent: the pass was at its end")
-)
+var errLeftOut = errors.New("not sent: the pass was at its end")
 
 // collect waits for the answers and says what became of each event. The fate
 // of an aggregate is decided at its first event that is not acknowledged.
@@ -125,7 +115,10 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 			}
 			settlement.Tail = e.Seq
 		}
-		err := wait(ctx, e, receipts[i].receipt)
+		err := errLeftOut
+		if receipt := receipts[i].receipt; receipt != nil {
+			err = receipt.Wait(ctx)
+		}
 		traced := spans.answered(ctx, i, err)
 		if err != nil {
 			p.metrics.failed(traced, err)
@@ -167,22 +160,11 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 	return result, settlement
 }
 
-func wait(ctx context.Context, e event.Claimed, receipt Receipt) error {
-	switch {
-	case e.Missing:
-		return &RefusedError{errMissing}
-	case receipt == nil:
-		return errLeftOut
-	default:
-		return receipt.Wait(ctx)
-	}
-}
-
 // failure decides when a refused event is tried again.
 func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
 	attempts := e.Attempts + 1
 	failure := event.Failure{Aggregate: e.Aggregate(), Attempts: attempts, Error: cause.Error()}
-	if e.Missing || attempts >= p.cfg.MaxAttempts {
+	if attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
 	} else {
 		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)

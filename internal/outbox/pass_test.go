@@ -53,10 +53,6 @@ func TestPassSettles(t *testing.T) {
 		}
 		return events
 	}
-	missing := func(events []event.Claimed, seq int64) []event.Claimed {
-		events[seq-1].Missing = true
-		return events
-	}
 	failed := func(id string, attempts int) []event.Failure {
 		return []event.Failure{{Aggregate: letter(id), Attempts: attempts, Error: "not a letter"}}
 	}
@@ -103,21 +99,6 @@ func TestPassSettles(t *testing.T) {
 			answers: map[string]error{"a1": errAway, "a2": errRefused}, wantSent: "a1 a2",
 			want:   event.Settlement{Head: 1, Tail: 2},
 			result: outbox.Result{Unknown: 2},
-		},
-		{
-			name: "missing is parked at once, nothing behind it is sent", events: missing(claimed("a1 a2 a3 b1"), 2), wantSent: "a1 b1",
-			want: event.Settlement{
-				Done: []int64{1, 4}, Aside: []int64{2, 3}, Head: 1, Tail: 4,
-				Failed: []event.Failure{{Aggregate: letter("a"), Attempts: 1, Error: "the event is missing in the outbox", Park: true}},
-			},
-			result: outbox.Result{Published: 2, Refused: 1},
-		},
-		{
-			name: "retried head missing", events: missing(retry(claimed("a1"), 1, 1), 1),
-			want: event.Settlement{
-				Failed: []event.Failure{{Aggregate: letter("a"), Attempts: 2, Error: "the event is missing in the outbox", Park: true}},
-			},
-			result: outbox.Result{Refused: 1},
 		},
 		{
 			name: "retried head acknowledged", events: retry(claimed("a4 b1"), 3, 1), wantSent: "a4 b1",

@@ -105,10 +105,10 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
 			FROM generate_series(1, 50000) n
-			RETURNING id, aggregate_type, aggregate_id, version, payload
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE video.outbox_lane(aggregate_type, aggregate_id) END, id, aggregate_type, aggregate_id, version, octet_length(payload) FROM event`); err != nil {
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE video.outbox_lane(aggregate_type, aggregate_id) END, event.* FROM event`); err != nil {
 		t.Fatal(err)
 	}
 	reader := metric.NewManualReader()

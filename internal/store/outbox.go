@@ -39,7 +39,7 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 				Version: row.Version, SchemaVersion: row.SchemaVersion, Payload: row.Payload,
 				OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
 			},
-			Seq: row.Seq, Retry: row.SetAside, Attempts: int(row.Attempts), Missing: !row.Found,
+			Seq: row.Seq, Retry: row.SetAside, Attempts: int(row.Attempts),
 		})
 	}
 	// Here, because sorting rows with their payloads costs the database more.

@@ -77,30 +77,6 @@ func TestUnknownEventsStay(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
 }
 
-// A pending row whose event is gone is claimed as missing, so that somebody
-// hears of it; parked, it can be skipped.
-func TestMissingEventIsClaimedAsMissing(t *testing.T) {
-	t.Parallel()
-	l := newLetters(t, 4)
-	id := l.append(l.pool, "a1")
-	l.append(l.pool, "a2")
-	if _, err := l.pool.Exec(t.Context(), "DELETE FROM video.outbox WHERE id = $1", id); err != nil {
-		t.Fatal(err)
-	}
-	claim := l.claimNames(10, "a1 a2")
-	want := event.Claimed{Seq: 1, Missing: true, Message: event.Message{ID: id, AggregateType: "letter", AggregateID: l.ids["a"], Version: 1}}
-	if diff := cmp.Diff(want, claim.Events[0], cmpopts.IgnoreFields(event.Message{}, "OccurredAt"), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("missing event (-want +got):\n%s", diff)
-	}
-	settlement := l.settlement(claim, "a1")
-	settlement.Failed[0].Park = true
-	l.settle(settlement)
-	if err := l.SkipEvent(t.Context(), l.letter("a"), id); err != nil {
-		t.Fatal(err)
-	}
-	l.settle(l.settlement(l.claimNames(10, "a2/0"), ""))
-}
-
 // park lets the first event of an aggregate be refused for the last time.
 func (l *letters) park(names, refused string) {
 	l.t.Helper()

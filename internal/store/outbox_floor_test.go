@@ -68,9 +68,9 @@ func TestLateCommitIsNotLost(t *testing.T) {
 // events has a higher id than the claim, and may draw a lower seq than what the
 // claim then answers. The floor waits for it all the same.
 //
-// The moment is short. Here a lock stops the claim where it opens the partitions;
-// it is on the last one, into which nobody writes. Not parallel, because ids are
-// those of the whole server, and the next one of another test would hide it.
+// The moment is short. Here a trigger stops the claim between the two, while the
+// test holds a lock. Not parallel, because ids are those of the whole server, and
+// the next one of another test would hide it.
 func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest // see above
 	l := newLetters(t, 8)
 	begin := func() pgx.Tx {
@@ -89,10 +89,12 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 		}
 	}
 	l.append(l.pool, "a1")
-	var last string
-	do(l.pool.QueryRow(t.Context(), "SELECT max(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass").Scan(&last))
+	_, err := l.pool.Exec(t.Context(), `
+		CREATE FUNCTION video.pause() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END';
+		CREATE TRIGGER pause AFTER UPDATE ON video.outbox_lanes EXECUTE FUNCTION video.pause()`)
+	do(err)
 	lock := begin()
-	_, err := lock.Exec(t.Context(), "LOCK TABLE "+last+" IN ACCESS EXCLUSIVE MODE")
+	_, err = lock.Exec(t.Context(), "SELECT pg_advisory_xact_lock(4711)")
 	do(err)
 	early := begin()
 	_, err = early.Exec(t.Context(), "SELECT pg_current_xact_id()")
@@ -105,9 +107,9 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 		}
 		claims <- claim
 	}()
-	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass", last) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND objid = 4711") == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the claim does not get to the partitions")
+			t.Fatal("the claim does not get its lease")
 		}
 	}
 	late := begin()

@@ -103,7 +103,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 				t.Errorf("%d events were claimed and %d set aside: the test does not test much", claimed, aside)
 			}
 			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
-			if blocks := blocksAfter - blocksBefore; blocks > 10*claimed {
+			if blocks := blocksAfter - blocksBefore; blocks > 5*claimed {
 				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
 			}
 		})
@@ -112,8 +112,8 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 
 // fillAside sets a hundred thousand events aside, of two thousand aggregates.
 const fillAside = `
-	INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, (SELECT coalesce(max(seq), 0) FROM video.outbox_pending) + n, 0 FROM generate_series(1, 100000) n`
+	INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video.outbox_pending) + n, 1, '', now() FROM generate_series(1, 100000) n`
 
 // fillOutbox appends a hundred thousand events of five thousand aggregates.
 const fillOutbox = `
@@ -121,10 +121,10 @@ const fillOutbox = `
 		INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, '', now()
 		FROM generate_series(1, 100000) n
-		RETURNING id, aggregate_type, aggregate_id, version, payload
+		RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 	)
-	INSERT INTO video.outbox_pending (lane, outbox_id, aggregate_type, aggregate_id, version, payload_bytes)
-	SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, version, octet_length(payload) FROM event ORDER BY version, id`
+	INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
 
 // passes makes passes of a publisher whose broker refuses, in the first half of
 // them, one event in so many, and answers how many were claimed and how many of

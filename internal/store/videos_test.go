@@ -78,7 +78,7 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 			t.Fatalf("change %d: %v", i, err)
 		}
 	}
-	got := count(t, pool, `SELECT count(*) FROM video.outbox o JOIN video.outbox_pending p ON p.outbox_id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
+	got := count(t, pool, `SELECT count(*) FROM video.outbox o JOIN video.outbox_pending p ON p.id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
 	if got != 5 {
 		t.Errorf("events with pending rows = %d, want 5", got)
 	}

@@ -101,18 +101,21 @@ type VideoOutboxLane struct {
 	MarkRipe bool
 }
 
-// One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it.
+// One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it. A copy of it, so that a claim reads nothing else.
 type VideoOutboxPending struct {
 	// 0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.
 	Lane int16
 	// The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.
 	Seq           int64
-	OutboxID      uuid.UUID
+	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
+	EventType     string
 	Version       int64
-	// For the claim, which takes no more than its publisher can hold.
-	PayloadBytes int32
+	SchemaVersion int32
+	Payload       []byte
+	OccurredAt    time.Time
+	Traceparent   *string
 }
 
 // Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.

@@ -45,7 +45,7 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 
 const claimOutbox = `-- name: ClaimOutbox :many
 SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.set_aside::bool AS set_aside, c.attempts::int AS attempts, c.found::bool AS found,
+	c.set_aside::bool AS set_aside, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
@@ -58,7 +58,6 @@ type ClaimOutboxRow struct {
 	Seq           int64
 	SetAside      bool
 	Attempts      int32
-	Found         bool
 	ID            uuid.UUID
 	AggregateType string
 	AggregateID   string
@@ -86,7 +85,6 @@ func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int
 			&i.Seq,
 			&i.SetAside,
 			&i.Attempts,
-			&i.Found,
 			&i.ID,
 			&i.AggregateType,
 			&i.AggregateID,
@@ -112,7 +110,7 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.outbox_id AS id, p.version FROM video.outbox_pending p
+	SELECT p.id, p.version FROM video.outbox_pending p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -301,7 +299,7 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 const skipOutbox = `-- name: SkipOutbox :execrows
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
-	WHERE head.lane = -1 AND head.outbox_id = $3 AND head.seq = (
+	WHERE head.lane = -1 AND head.id = $3 AND head.seq = (
 		SELECT min(p.seq) FROM video.outbox_pending p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
 	)

@@ -563,7 +563,7 @@ func TestBacklogHarmsNoHealth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE video.outbox SET occurred_at = now() - interval '2 days'"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "UPDATE video.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
 		t.Fatal(err)
 	}
 	var backlog struct {

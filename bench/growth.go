@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // shapes has our publisher drain events whose aggregates are few, many, or unequal, and whose payloads are small and
@@ -57,13 +57,13 @@ type place struct {
 	name   string
 	peer   *ours
 	videos *store.Videos
-	kept   int // pending rows that stay, because they are parked
+	newest uuid.UUID // of the events that stay
 }
 
 // growth measures drain, claim, empty look and insert beside events that were published and are retained, and beside
 // events that are parked.
 func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (err error) {
-	var places []place
+	var places []*place
 	defer func() {
 		for _, place := range places {
 			err = errors.Join(err, m.drop(context.WithoutCancel(ctx), place.peer.pool))
@@ -84,30 +84,93 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 		return err
 	}
 	places = append(places, parked)
-	if err := places[len(places)-1].park(ctx, p.retained[0], p.parked); err != nil {
+	if err := parked.park(ctx, p.retained[0], p.parked); err != nil {
 		return err
 	}
-	events := min(50_000, p.maxEvents)
 	for range p.rounds {
-		for i := range places {
-			if err := places[i].measure(ctx, m, s, p, events, r); err != nil {
-				return fmt.Errorf("%s: %w", places[i].name, err)
-			}
+		if err := grown(ctx, m, s, places, p, r); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func newPlace(ctx context.Context, m *machine, name string) (place, error) {
+// grown is a round of growth. What takes milliseconds is measured in many short turns: a place that has all of its time at
+// once differs from another by what else happened on the machine.
+func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
+	const turns = 9
+	drains, err := byTurns(places, 1, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		if err := p.peer.backlog(ctx, others(min(claimed, prof.maxEvents))); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	claims, err := byTurns(places, turns, func(p *place) (float64, error) { return p.claims(ctx) })
+	if err != nil {
+		return err
+	}
+	for i := range places {
+		if err := places[i].clear(ctx); err != nil {
+			return fmt.Errorf("%s: %w", places[i].name, err)
+		}
+	}
+	looks, err := byTurns(places, turns, func(p *place) (float64, error) { return p.looks(ctx) })
+	if err != nil {
+		return err
+	}
+	if err := m.checkpoint(ctx); err != nil {
+		return err
+	}
+	inserts, err := byTurns(places, turns, func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/4) })
+	if err != nil {
+		return err
+	}
+	for i, p := range places {
+		if err := r.write("Growth/"+p.name, prof.maxEvents, value{"drain-events/s", drains[i]}, value{"claims/s", claims[i]},
+			value{"empty-looks/s", looks[i]}, value{"inserts/s", inserts[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// byTurns measures a rate so many times in every place, there and back, and answers the median of each.
+func byTurns(places []*place, times int, measure func(*place) (float64, error)) ([]float64, error) {
+	all := make([][]float64, len(places))
+	for turn := range times {
+		for n := range places {
+			i := n
+			if turn%2 == 1 {
+				i = len(places) - 1 - n
+			}
+			rate, err := measure(places[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", places[i].name, err)
+			}
+			all[i] = append(all[i], rate)
+		}
+	}
+	medians := make([]float64, len(places))
+	for i, rates := range all {
+		slices.Sort(rates)
+		medians[i] = rates[len(rates)/2]
+	}
+	return medians, nil
+}
+
+func newPlace(ctx context.Context, m *machine, name string) (*place, error) {
 	url, err := m.database(ctx)
 	if err != nil {
-		return place{}, err
+		return nil, err
 	}
 	pool, err := db.Open(ctx, url, 10, nil)
 	if err != nil {
-		return place{}, err
+		return nil, err
 	}
-	return place{name: name, peer: &ours{base: base{url: url, pool: pool}}, videos: store.NewVideos(pool, nil)}, nil
+	return &place{name: name, peer: &ours{base: base{url: url, pool: pool}}, videos: store.NewVideos(pool, nil)}, nil
 }
 
 // retain leaves events that were published.
@@ -118,7 +181,7 @@ func (p *place) retain(ctx context.Context, events int) error {
 	if err := p.peer.exec(ctx, "DELETE FROM video.outbox_pending"); err != nil {
 		return err
 	}
-	return p.vacuum(ctx)
+	return p.kept(ctx)
 }
 
 // park leaves events of a thousand aggregates that wait for a person.
@@ -129,70 +192,71 @@ func (p *place) park(ctx context.Context, retained, events int) error {
 	if err := p.peer.backlog(ctx, uniform(events, 1000, 500)); err != nil {
 		return err
 	}
-	p.kept = events
 	if err := p.peer.exec(ctx, `
 		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		SELECT DISTINCT aggregate_type, aggregate_id, lane, 10, 'refused', now() FROM video.outbox_pending;
 		UPDATE video.outbox_pending SET lane = -1`); err != nil {
 		return err
 	}
-	return p.vacuum(ctx)
+	return p.kept(ctx)
 }
 
-func (p *place) vacuum(ctx context.Context) error {
+// kept remembers what is to stay.
+func (p *place) kept(ctx context.Context) error {
+	if err := p.peer.db().QueryRow(ctx, "SELECT id FROM video.outbox ORDER BY id DESC LIMIT 1").Scan(&p.newest); err != nil {
+		return fmt.Errorf("newest event: %w", err)
+	}
 	return p.peer.exec(ctx, "VACUUM (ANALYZE) video.outbox_pending, video.outbox")
 }
 
-// beside is ours, except that what is kept is not left over, and tables are not emptied.
-type beside struct {
-	*ours
-	kept int
+// clear takes away what is not to stay.
+func (p *place) clear(ctx context.Context) error {
+	if _, err := p.peer.db().Exec(ctx, "DELETE FROM video.outbox WHERE id > $1", p.newest); err != nil {
+		return fmt.Errorf("clear the outbox: %w", err)
+	}
+	return errors.Join(p.peer.exec(ctx, "DELETE FROM video.outbox_pending WHERE lane >= 0"),
+		p.peer.exec(ctx, "VACUUM video.outbox_pending, video.outbox"))
 }
+
+// beside is ours, except that what is parked is not left over, and tables are not emptied.
+type beside struct{ *ours }
 
 func (b beside) left(ctx context.Context) (int, error) {
-	n, err := b.ours.left(ctx)
-	return n - b.kept, err
+	return b.count(ctx, "SELECT count(*) FROM video.outbox_pending WHERE lane >= 0")
 }
 
-func (p *place) measure(ctx context.Context, m *machine, s *sinks, prof profile, events int, r *results) error {
-	// Aggregates of their own: those of the parked events are blocked.
+// others are events of other aggregates than the parked ones, which are blocked.
+func others(events int) workload {
 	w := uniform(events, 2000, 500)
 	for i := range w.aggregates {
 		w.aggregates[i] += 1000
 	}
 	w.perAggregate = append(make([]int, 1000), w.perAggregate...)
-	if err := m.checkpoint(ctx); err != nil {
-		return err
-	}
-	if err := p.peer.backlog(ctx, w); err != nil {
-		return err
-	}
-	claim, err := p.claims(ctx)
-	if err != nil {
-		return err
-	}
-	t, err := m.empty(ctx, s, beside{p.peer, p.kept}, sinkNone, 1, w)
-	if err != nil {
-		return err
-	}
-	empty, err := p.looks(ctx)
-	if err != nil {
-		return err
-	}
-	if err := m.checkpoint(ctx); err != nil {
-		return err
-	}
-	inserts, err := p.inserts(ctx, prof)
-	if err != nil {
-		return err
-	}
-	return r.write("Growth/"+p.name, events, value{"drain-events/s", t.rate()}, value{"claims/s", 1 / claim.Seconds()},
-		value{"empty-looks/s", 1 / empty.Seconds()}, value{"inserts/s", inserts})
+	return w
 }
 
-// claims is how long a claim of 2,000 events takes that is given back.
-func (p *place) claims(ctx context.Context) (time.Duration, error) {
-	const times = 24 // every lane three times
+// drain is how many events a second leave.
+func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (float64, error) {
+	w := others(events)
+	if err := m.checkpoint(ctx); err != nil {
+		return 0, err
+	}
+	if err := p.peer.backlog(ctx, w); err != nil {
+		return 0, err
+	}
+	t, err := m.empty(ctx, s, beside{p.peer}, sinkNone, 1, w)
+	if err != nil {
+		return 0, err
+	}
+	return t.rate(), p.clear(ctx)
+}
+
+// claimed events are so many that every lane has more than a claim takes.
+const claimed = 50_000
+
+// claims is how many claims of 2,000 events a second are made; they are given back.
+func (p *place) claims(ctx context.Context) (float64, error) {
+	const times = 8 // every lane once
 	var took time.Duration
 	for range times {
 		begun := time.Now()
@@ -208,12 +272,12 @@ func (p *place) claims(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	return took / times, nil
+	return times / took.Seconds(), nil
 }
 
-// looks is how long a claim takes that finds nothing.
-func (p *place) looks(ctx context.Context) (time.Duration, error) {
-	const times = 500
+// looks is how many claims a second are made that find nothing.
+func (p *place) looks(ctx context.Context) (float64, error) {
+	const times = 200
 	begun := time.Now()
 	for range times {
 		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute)
@@ -224,12 +288,12 @@ func (p *place) looks(ctx context.Context) (time.Duration, error) {
 			return 0, errors.New("a claim found something where nothing should be")
 		}
 	}
-	return time.Since(begun) / times, nil
+	return times / time.Since(begun).Seconds(), nil
 }
 
 // inserts is how many commands a second commit over eight connections. What they wrote is published in no turn.
-func (p *place) inserts(ctx context.Context, prof profile) (float64, error) {
-	perSecond, err := rate(ctx, writers, max(prof.turn, prof.latency/2), func(ctx context.Context, _ int) error {
+func (p *place) inserts(ctx context.Context, turn time.Duration) (float64, error) {
+	perSecond, err := rate(ctx, writers, turn, func(ctx context.Context, _ int) error {
 		e, err := newVideo()
 		if err != nil {
 			return err
@@ -240,12 +304,5 @@ func (p *place) inserts(ctx context.Context, prof profile) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return perSecond, errors.Join(p.peer.exec(ctx, "DELETE FROM video.outbox_pending WHERE lane >= 0"), vacuumPending(ctx, p.peer.pool))
-}
-
-func vacuumPending(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, "VACUUM video.outbox_pending"); err != nil {
-		return fmt.Errorf("vacuum: %w", err)
-	}
-	return nil
+	return perSecond, p.clear(ctx)
 }

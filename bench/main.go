@@ -25,7 +25,7 @@ type profile struct {
 	aggregates int
 	retained   []int         // events that are retained while the growth is measured
 	parked     int           // events that are parked
-	latency    time.Duration // how long a steady load lasts; inserts beside retained events have half of it
+	latency    time.Duration // how long a steady load lasts; a turn of inserts beside retained events has a quarter of it
 }
 
 var profiles = map[string]profile{

@@ -70,7 +70,7 @@ type config struct {
 	TrustedProxies  int           `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
 
 	RequestTimeout  time.Duration `env:"OUTBOX_REQUEST_TIMEOUT" envDefault:"4s" help:"how long one publish request is tried"`
-	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened, and while they are pending"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 
 	OutboxWorkers        int           `env:"OUTBOX_WORKERS" envDefault:"4" help:"lanes published at a time, each with a connection"`
 	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass"`

@@ -23,7 +23,8 @@ GRANT USAGE ON SCHEMA video TO video_rw;
 GRANT SELECT, INSERT, UPDATE ON video.videos TO video_rw;
 GRANT SELECT, INSERT, DELETE ON video.requests TO video_rw;
 GRANT SELECT, INSERT ON video.outbox TO video_rw;
-GRANT SELECT, INSERT, UPDATE, DELETE ON video.outbox_pending, video.outbox_blocked TO video_rw;
+GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video.outbox_pending TO video_rw;
+GRANT SELECT, INSERT, UPDATE, DELETE ON video.outbox_blocked TO video_rw;
 GRANT SELECT, UPDATE ON video.outbox_lanes TO video_rw;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video FROM PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video TO video_rw;
@@ -38,6 +39,7 @@ GRANT SELECT ON goose_db_version TO video_rw, catalog_rw;
 -- +goose Down
 REVOKE ALL ON goose_db_version FROM video_rw, catalog_rw;
 REVOKE ALL ON ALL TABLES IN SCHEMA video FROM video_rw;
+REVOKE ALL (lane) ON video.outbox_pending FROM video_rw;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video FROM video_rw;
 REVOKE ALL ON SCHEMA video FROM video_rw;
 REVOKE ALL ON ALL TABLES IN SCHEMA catalog_read FROM catalog_rw;

@@ -402,10 +402,8 @@ BEGIN
 	LOOP
 		EXIT WHEN clock_timestamp() > locked_at + interval '200 ms'; -- the writers have waited long enough
 		BEGIN
-			-- The parent first, as every append does, or we and they would wait for each other.
-			LOCK TABLE ONLY video.outbox IN ACCESS EXCLUSIVE MODE;
+			EXECUTE format('DROP TABLE video.%I', old); -- locks the parent first, as every append does
 			locked_at := coalesce(locked_at, clock_timestamp());
-			EXECUTE format('DROP TABLE video.%I', old);
 			dropped := dropped + 1;
 		EXCEPTION WHEN lock_not_available THEN
 			-- Somebody reads it, or has a long transaction: rather next time than stopping the writers.

@@ -182,7 +182,7 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
-		held, err := p.settleOnce(ctx, settlement)
+		held, err := p.settleOnce(ctx, settlement, leaseEnd)
 		if err == nil {
 			if !held {
 				// Somebody else has the lane: we were too slow, and what we
@@ -200,8 +200,14 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 	}
 }
 
-func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.SettleTimeout)
+func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, leaseEnd time.Time) (bool, error) {
+	timeout := p.cfg.SettleTimeout
+	if len(settlement.Recovered) > 0 {
+		// All that has waited behind a refused event comes back, however much that is.
+		timeout = max(timeout, time.Until(leaseEnd))
+	}
+	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	return p.store.SettleClaim(ctx, settlement)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(p.cfg.SettleTimeout, cancel) })()
+	return p.store.SettleClaim(settling, settlement)
 }

@@ -319,6 +319,52 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 	}
 }
 
+// A settlement that brings back what has waited behind a refused event may take
+// longer than another one, or a large blockade would never end; at shutdown it
+// may not.
+func TestSettlementOfARecoveryTakesItsTime(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name      string
+		recovered bool
+		stop      time.Duration
+		took      time.Duration
+		attempts  int
+		wantErr   bool
+	}{
+		{name: "recovery", recovered: true, stop: time.Hour, took: 5 * time.Second, attempts: 1},
+		{name: "recovery, stopped", recovered: true, stop: 2 * time.Second, took: 3 * time.Second, attempts: 1, wantErr: true},
+		{name: "none", stop: 2 * time.Second, took: 2 * time.Second, attempts: 2, wantErr: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), test.stop)
+				defer cancel()
+				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
+				store.claim.Events[0].Retry = test.recovered
+				store.settle = func(ctx context.Context, _ int) (bool, error) {
+					select {
+					case <-time.After(5 * time.Second):
+						return true, nil
+					case <-ctx.Done():
+						return false, ctx.Err()
+					}
+				}
+				publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(nil) }), outbox.Config{SettleTimeout: time.Second})
+				if _, err := publisher.RunOnce(ctx, 10); (err != nil) != test.wantErr {
+					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
+				}
+				if took := time.Since(start).Truncate(time.Second); took != test.took || len(store.settled) != test.attempts {
+					t.Errorf("%d attempts in %s, want %d in %s", len(store.settled), took, test.attempts, test.took)
+				}
+			})
+		})
+	}
+}
+
 // P-B4: what the broker has is settled under a live context when the process
 // is told to stop; where the database is away just then, once and no more.
 func TestSettlementAtShutdown(t *testing.T) {

@@ -2,12 +2,15 @@ package store_test
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,12 +28,15 @@ type letters struct {
 	*store.Videos
 	ids   map[string]string // of the aggregates, by letter
 	names map[string]string // and the other way round
+
+	mu   sync.Mutex
+	sent map[uuid.UUID]event.Message // what was appended
 }
 
 func newLetters(t testing.TB, maxConns int32) *letters {
 	t.Helper()
 	pool := storetest.Pool(t, maxConns)
-	l := &letters{t: t, pool: pool, Videos: store.NewVideos(pool, nil), ids: make(map[string]string), names: make(map[string]string)}
+	l := &letters{t: t, pool: pool, Videos: store.NewVideos(pool, nil), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]event.Message)}
 	rows, err := pool.Query(t.Context(), `
 		SELECT DISTINCT ON (c) chr(c), chr(c) || n
 		FROM generate_series(65, 122) c, generate_series(1, 200) n
@@ -73,17 +79,50 @@ type execer interface {
 func (l *letters) append(to execer, names string) (id uuid.UUID) {
 	l.t.Helper()
 	for name := range strings.FieldsSeq(names) {
-		version, err := strconv.Atoi(name[1:])
-		if err != nil {
-			l.t.Fatal(err)
-		}
 		id = newID(l.t)
-		if _, err := to.Exec(l.t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, $4, $5, NULL)",
-			id, l.ids[name[:1]], version, []byte(name), epoch); err != nil {
-			l.t.Fatal(err)
-		}
+		l.appendAs(to, id, name)
 	}
 	return id
+}
+
+// appendAs appends an event with an id. No two have anything else in common, and
+// every third one is so long that it is stored out of line.
+func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
+	l.t.Helper()
+	version, err := strconv.Atoi(name[1:])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	payload := []byte(name)
+	if version%3 == 0 {
+		payload = append(payload, make([]byte, 3000)...)
+		_, _ = rand.Read(payload[len(name):]) // it never fails
+	}
+	m := event.Message{
+		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
+		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
+	}
+	if _, err := to.Exec(l.t.Context(), "SELECT video.outbox_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+		m.ID, m.AggregateType, m.AggregateID, m.Type, m.Version, m.SchemaVersion, m.Payload, m.OccurredAt, m.Traceparent); err != nil {
+		l.t.Fatalf("append %s: %v", name, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent[id] = m
+}
+
+// differ says how the events of a claim differ from what append appended, if
+// they do.
+func (l *letters) differ(claim event.Claim) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var want, got []event.Message
+	for _, e := range claim.Events {
+		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
+			want, got = append(want, m), append(got, e.Message)
+		}
+	}
+	return cmp.Diff(want, got)
 }
 
 const hour = time.Hour
@@ -94,6 +133,9 @@ func (l *letters) claim(batch int, lease time.Duration) event.Claim {
 	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease)
 	if err != nil {
 		l.t.Fatal(err)
+	}
+	if diff := l.differ(claim); diff != "" {
+		l.t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
 	}
 	return claim
 }

@@ -75,7 +75,7 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 }
 
 // MaintainOutbox makes the partitions of the next daysAhead days and drops
-// those older than keep that have no pending event.
+// those older than keep.
 func (s *Videos) MaintainOutbox(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
 	row, err := s.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
 	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")

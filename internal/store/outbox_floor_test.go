@@ -128,6 +128,21 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	l.settle(l.settlement(l.claimNames(10, "b1"), ""))
 }
 
+// An append has its transaction id before it draws its seq: the floor rests on it.
+func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 2)
+	if _, err := l.pool.Exec(t.Context(), `
+		CREATE FUNCTION video.has_id() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF pg_current_xact_id_if_assigned() IS NULL THEN RAISE 'seq % was drawn before the id', NEW.seq; END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER has_id BEFORE INSERT ON video.outbox_pending FOR EACH ROW EXECUTE FUNCTION video.has_id()`); err != nil {
+		t.Fatal(err)
+	}
+	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
+}
+
 // P-A5, section 3.4 of the publisher's design: many late commits into one lane,
 // while passes follow one another as fast as they can and the floor moves; each
 // event is claimed, in the order of its aggregate.

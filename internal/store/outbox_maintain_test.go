@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,13 +59,7 @@ func (l *letters) appendOn(day int, name string) (id uuid.UUID) {
 		day).Scan(&id); err != nil {
 		l.t.Fatal(err)
 	}
-	version, err := strconv.Atoi(name[1:])
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	if _, err := l.pool.Exec(l.t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, '', now(), NULL)", id, l.ids[name[:1]], version); err != nil {
-		l.t.Fatalf("append on day %d: %v", day, err)
-	}
+	l.appendAs(l.pool, id, name)
 	return id
 }
 

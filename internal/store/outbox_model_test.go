@@ -263,10 +263,8 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch int) bool {
 	if diff := cmp.Diff(recovered, got); diff != "" {
 		t.Fatalf("recovered aggregates of a claim (-want +got):\n%s", diff)
 	}
-	for _, e := range claim.Events {
-		if got, want := string(e.Payload), m.nameOf(e); got != want {
-			t.Fatalf("payload of %s = %q", want, got)
-		}
+	if diff := m.differ(claim); diff != "" {
+		t.Fatalf("claimed events (-appended +claimed):\n%s", diff)
 	}
 	m.passes[publisher] = &modelPass{
 		number: m.last, claim: claim, recovered: recovered,

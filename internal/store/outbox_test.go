@@ -34,9 +34,7 @@ func TestClaimAnswersALane(t *testing.T) {
 	l.settle(l.settlement(first, ""))
 	l.settle(l.settlement(second, ""))
 	got := l.claimNames(10, "a3").Events[0]
-	want := event.Claimed{Seq: 6, Message: event.Message{
-		ID: id, AggregateType: "letter", AggregateID: l.ids["a"], Type: "LetterWritten", Version: 3, SchemaVersion: 1, Payload: []byte("a3"), OccurredAt: epoch,
-	}}
+	want := event.Claimed{Seq: 6, Message: l.sent[id]}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("claimed event (-want +got):\n%s", diff)
 	}
@@ -258,11 +256,11 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 		}
 		return claim
 	}
-	l.append(l.pool, "a1 b1 c1 c2 c3 c4") // two bytes each
+	l.append(l.pool, "a1 b1 c1 c2 c3 c4") // two bytes each, but for c3, which has 3,002
 	for _, test := range []struct {
 		maxBytes int64
 		want     string
-	}{{1, "a1"}, {2, "a1"}, {3, "a1 b1"}, {8, "a1 b1 c1 c2"}, {100, "a1 b1 c1 c2 c3 c4"}} {
+	}{{1, "a1"}, {2, "a1"}, {3, "a1 b1"}, {8, "a1 b1 c1 c2"}, {100, "a1 b1 c1 c2 c3"}, {3011, "a1 b1 c1 c2 c3 c4"}} {
 		got := claim(test.maxBytes)
 		if l.namesOf(got) != test.want {
 			t.Errorf("claim of %d bytes = %q, want %q", test.maxBytes, l.namesOf(got), test.want)

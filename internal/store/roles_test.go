@@ -334,6 +334,12 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("privileges (-want +got):\n%s", diff)
 	}
+	columns := column(t, admin, `
+		SELECT format('%s %s.%s', a.privilege_type, c.attrelid::regclass, c.attname)
+		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee = 'video_rw'::regrole`)
+	if diff := cmp.Diff([]string{"UPDATE video.outbox_pending.lane"}, columns); diff != "" {
+		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
+	}
 
 	pools := make(map[string]*pgxpool.Pool)
 	for _, role := range []string{videoRole, catalogRole, supportRole} {

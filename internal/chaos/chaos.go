@@ -141,10 +141,16 @@ type Report struct {
 // OK tells whether every promise was looked at, and kept.
 func (r Report) OK() bool { return len(r.Counts) == 0 && len(r.Unchecked()) == 0 }
 
-// Run makes a run. An error means that it could not be made, or not to its
-// end, and says nothing about the service.
+// Slow tells whether the service recovered too slowly for a long run. A quick
+// one may be one of several things that a machine does.
+func (r Report) Slow() bool { return r.Long && len(r.Misses) > 0 }
+
+// Run makes a run, into a folder that has none yet. An error means that it
+// could not be made, or not to its end, and says nothing about the service.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	start := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Duration+15*time.Minute, errors.New("the run hangs"))
+	defer cancel()
 	var err error
 	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
 		return Report{}, fmt.Errorf("find folder: %w", err)
@@ -152,7 +158,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	if err := os.MkdirAll(cfg.Out, 0o755); err != nil { //nolint:gosec // others may read it
 		return Report{}, fmt.Errorf("make folder: %w", err)
 	}
-	file, err := os.Create(filepath.Join(cfg.Out, "timeline.jsonl"))
+	file, err := os.OpenFile(filepath.Join(cfg.Out, "timeline.jsonl"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // others may read it
 	if err != nil {
 		return Report{}, fmt.Errorf("make timeline: %w", err)
 	}
@@ -160,11 +166,9 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	l := &lab{cfg: cfg, timeline: &timeline{to: file, start: start}}
 	history, err := l.run(ctx)
 	if err != nil {
+		err = errors.Join(err, context.Cause(ctx))
 		l.timeline.add("run failed", "err", err.Error())
-		if l.postgres != nil && ctx.Err() == nil {
-			err = errors.Join(err, l.postgres.dump(ctx, cfg.Out))
-		}
-		return Report{}, errors.Join(err, l.end())
+		return Report{}, errors.Join(err, l.leave(l.seen()), l.end())
 	}
 	report := Report{
 		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
@@ -173,8 +177,8 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	report.Goals = report.goals()
 	report.Injected, report.Took = history.Faults, time.Since(start)
-	if !report.OK() {
-		err = errors.Join(l.postgres.dump(ctx, cfg.Out), history.dump(cfg.Out))
+	if !report.OK() || report.Slow() {
+		err = l.leave(history)
 	} else {
 		err = os.Remove(l.historyFile())
 	}

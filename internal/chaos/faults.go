@@ -482,6 +482,8 @@ func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab
 			return err
 		}
 		sleep(ctx, between(r, 500*time.Millisecond, 2*time.Second))
-		return l.postgres.insist(context.WithoutCancel(ctx), "DROP TRIGGER IF EXISTS "+trigger)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return l.postgres.insist(ctx, "DROP TRIGGER IF EXISTS "+trigger)
 	}
 }

@@ -31,8 +31,8 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 		return nil, err
 	}
 	listening, stopListening := context.WithCancel(ctx)
-	defer stopListening()
 	var ears sync.WaitGroup
+	defer func() { stopListening(); ears.Wait() }()
 	ears.Go(func() { l.broker.listen(listening) })
 	if err := l.startAll(ctx); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	clients.Go(func() { l.load.run(loading) })
 	clients.Go(func() { l.tell(loading) })
 	watching, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
 	var watchers sync.WaitGroup
+	defer func() { stopWatching(); watchers.Wait() }()
 	l.watchers = newWatchers(l.cfg.Seed, l.apis, l.problem)
 	for _, w := range l.watchers {
 		watchers.Go(func() { w.run(watching) })
@@ -215,8 +215,9 @@ func (l *lab) record(f FaultRecord) {
 	l.records = append(l.records, f)
 }
 
+// history is what everybody was told, and what the database has in the end.
 func (l *lab) history(ctx context.Context) (*History, error) {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Clock: 2*lease + time.Second}}
+	h := l.seen()
 	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
 		if h.Database, err = ReadDatabase(ctx, conn); err != nil {
 			return err
@@ -224,8 +225,14 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 		h.Trespasses, err = readTrespasses(ctx, conn)
 		return err
 	})
-	if err != nil {
-		return nil, err
+	return h, err
+}
+
+// seen is what everybody was told. Nobody is at work any more, or not yet.
+func (l *lab) seen() *History {
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Clock: 2*lease + time.Second}}
+	if l.load == nil {
+		return h
 	}
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
@@ -242,7 +249,19 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 	}
 	h.Reads, h.Odd = l.load.reads, l.load.odd
 	h.Answers, h.Sightings, h.Publications, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.records, l.problems
-	return h, nil
+	return h
+}
+
+// leave leaves in the folder of the run what a failure is understood by, also
+// of a run that was interrupted.
+func (l *lab) leave(h *History) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	err := h.dump(l.cfg.Out)
+	if l.postgres != nil {
+		err = errors.Join(err, l.postgres.dump(ctx, l.cfg.Out))
+	}
+	return err
 }
 
 // end ends everything that still runs, and removes what is temporary.

@@ -28,6 +28,7 @@ type postgres struct {
 	dir       string
 	programs  string // whose postgres goes by a clock that can be set; empty: there is none
 	clockFile string
+	keep      bool // the files of the server when it ends
 
 	mu     sync.Mutex
 	server *localpg.Server // guarded by mu
@@ -190,12 +191,24 @@ func (p *postgres) remove() error {
 	if server := p.current(); server != nil {
 		err = server.Stop()
 	}
+	if p.keep {
+		return err
+	}
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
 // dump writes the database into a file, or, where there is no pg_dump beside
-// the server, the tables into files of their own.
+// the server, the tables into files of their own. Where that fails, the files
+// of the server stay.
 func (p *postgres) dump(ctx context.Context, dir string) error {
+	if err := p.dumpInto(ctx, dir); err != nil {
+		p.keep = true
+		return fmt.Errorf("%w; the files of PostgreSQL are in %s", err, p.dir)
+	}
+	return nil
+}
+
+func (p *postgres) dumpInto(ctx context.Context, dir string) error {
 	conn, err := p.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)

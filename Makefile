@@ -27,7 +27,7 @@ test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer 
 .PHONY: check
 check: drift lint breaking verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
-	cd bench && go vet ./... && go test ./report
+	cd bench && go vet ./... && go test -short ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
 	$(MAKE) --no-print-directory test-pooler chaos
 	@echo 'make check: OK'
@@ -80,13 +80,13 @@ build: ## Build everything, and vet what only macOS builds.
 	go build ./...
 	GOOS=darwin go vet ./...
 
-.PHONY: bench
-bench: ## Measure. The results go to bench.txt too, for benchstat.
+.PHONY: bench-go
+bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
 	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 
-.PHONY: bench-peers
-bench-peers: ## Measure beside peers, for 10 minutes (all of it: PROFILE=long), and renew tables and plots.
+.PHONY: bench
+bench: ## Measure beside peers, for 10 minutes (all of it: PROFILE=long), and renew tables and plots.
 	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
 

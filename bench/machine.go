@@ -161,23 +161,31 @@ func readStat(pid int) (stat, error) {
 
 // treeCPU is the CPU time of a process and its children, also of those that have ended.
 func treeCPU(pid int) (time.Duration, error) {
-	root, err := readStat(pid)
-	if err != nil {
-		return 0, err
-	}
-	sum := root.own + root.children
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0, fmt.Errorf("list processes: %w", err)
-	}
-	for _, entry := range entries {
-		child, err := strconv.Atoi(entry.Name())
+	for {
+		before, err := readStat(pid)
 		if err != nil {
-			continue // no process
+			return 0, err
 		}
-		if s, err := readStat(child); err == nil && s.parent == pid { // else it has just ended
-			sum += s.own + s.children
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return 0, fmt.Errorf("list processes: %w", err)
+		}
+		var alive time.Duration
+		for _, entry := range entries {
+			child, err := strconv.Atoi(entry.Name())
+			if err != nil {
+				continue // no process
+			}
+			if s, err := readStat(child); err == nil && s.parent == pid { // else it has just ended
+				alive += s.own + s.children
+			}
+		}
+		root, err := readStat(pid)
+		if err != nil {
+			return 0, err
+		}
+		if root.children == before.children { // else one has ended that may be in neither sum, or in both
+			return root.own + root.children + alive, nil
 		}
 	}
-	return sum, nil
 }

@@ -290,6 +290,10 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	if n, err := videos.PruneRequests(t.Context(), epoch.Add(time.Hour), 10); n != 1 || err != nil {
 		t.Errorf("PruneRequests() = %d, %v, want 1, nil", n, err)
 	}
+	// A forgotten request is a new one.
+	if v, err := videos.CreateVideo(t.Context(), request, []byte("same"), created(t, "Ran")); err != nil || v.ID == ids[0] {
+		t.Errorf("CreateVideo() with a forgotten request = %v, %v, want another video than %v", v.ID, err, ids[0])
+	}
 }
 
 // Writers of one video wait for one another: no version is given twice.

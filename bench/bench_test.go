@@ -86,9 +86,6 @@ func TestDataOfFindsTheData(t *testing.T) {
 // Every part runs to its end, sends and settles every event (a turn fails otherwise), and leaves its lines; ours are
 // in order and come once, also from four instances and into Pub/Sub.
 func TestTinyProfileMeasuresEverything(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute of benchmarks")
-	}
 	// The parts that need this program as a server cannot run in a test binary: it is not this program.
 	file := filepath.Join(t.TempDir(), "results.txt")
 	if err := run(t.Context(), []string{"-profile", "tiny", "-run", "drain|latency|chain|write|project|shape|growth", "-out", file}, io.Discard); err != nil {

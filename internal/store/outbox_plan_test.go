@@ -103,7 +103,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 				t.Errorf("%d events were claimed and %d set aside: the test does not test much", claimed, aside)
 			}
 			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
-			if blocks := blocksAfter - blocksBefore; blocks > 12*claimed {
+			if blocks := blocksAfter - blocksBefore; blocks > 10*claimed {
 				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
 			}
 		})

@@ -118,10 +118,12 @@ END $$;
 -- +goose StatementEnd
 
 -- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
--- any order; nothing when no lane has work. An event is the last one when it is the max_events-th, or when
--- the payloads up to it have max_bytes, those tried again counted apart. By the clock of the database. A row with seq 0 is no event: with an
--- aggregate it says that this blocked aggregate has nothing left to retry, without one that the whole claim
--- was set aside.
+-- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
+-- answered as blocked, without payload, for the settlement to set aside; but the first of those that were is
+-- answered for a retry when it is due. An event is the last one when it is the max_events-th, or when the
+-- payloads up to it have max_bytes, those for a retry counted apart. A row with seq 0 is no event: with an
+-- aggregate it says that this blocked aggregate has nothing left to retry, without one that there is nothing
+-- any longer.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
@@ -129,7 +131,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_claim(max_events int, max_bytes bigint, lease_for interval)
 RETURNS TABLE (
-	lane smallint, lease_token bigint, seq bigint, set_aside bool, attempts int,
+	lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
 	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
@@ -182,7 +184,7 @@ BEGIN
 	FROM (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = lease.lane ORDER BY b.lane, b.next_retry_at LIMIT 1001) b;
 	IF none THEN
 		RETURN QUERY
-		SELECT lease.lane, lease.lease_token, p.seq, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
+		SELECT lease.lane, lease.lease_token, p.seq, false, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
 			-- The row comparison gets the ordered index scan with and without statistics; lane = x does not.
@@ -194,26 +196,7 @@ BEGIN
 		WHERE p.bytes_before < max_bytes;
 	ELSE
 		RETURN QUERY
-		WITH seen AS (
-			-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
-			-- forbids a hash of them all.
-			SELECT p.*, CASE WHEN few THEN
-				(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
-			ELSE
-				EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
-			END AS blocked
-			FROM (
-				SELECT p.ctid AS tid, p.*, sum(octet_length(p.payload)) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-				FROM video.outbox_pending p
-				WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
-				ORDER BY p.lane, p.seq LIMIT max_events
-			) p
-		), aside AS (
-			-- Events appended after their aggregate blocked leave the lane here, once each. In the statement that
-			-- answers the others: what comes in between would be neither answered nor above the next floor.
-			UPDATE video.outbox_pending SET lane = -1
-			WHERE ctid = ANY (ARRAY (SELECT tid FROM seen WHERE blocked))
-		), heads AS (
+		WITH heads AS (
 			-- Of a blocked aggregate that is due, only the first event is tried again. LEFT JOIN: an
 			-- aggregate with nothing set aside has recovered, and is answered without an event.
 			SELECT h.seq, h.id, b.aggregate_type, b.aggregate_id, h.version, h.event_type, h.schema_version, h.payload, h.occurred_at, h.traceparent, b.attempts,
@@ -229,17 +212,33 @@ BEGIN
 				ORDER BY p.seq LIMIT 1
 			) h ON true
 		)
-		SELECT lease.lane, lease.lease_token, coalesce(seq, 0), true, attempts,
+		SELECT lease.lane, lease.lease_token, coalesce(seq, 0), true, false, attempts,
 			coalesce(id, '00000000-0000-0000-0000-000000000000'), aggregate_type, aggregate_id, coalesce(version, 0),
 			coalesce(event_type, ''), coalesce(schema_version, 0), coalesce(payload, ''), coalesce(occurred_at, 'epoch'), coalesce(traceparent, '')
 		FROM heads WHERE seq IS NULL OR bytes_before < max_bytes
 		UNION ALL
-		SELECT lease.lane, lease.lease_token, seq, false, 0, id, aggregate_type, aggregate_id, version,
-			event_type, schema_version, payload, occurred_at, coalesce(traceparent, '')
-		FROM seen WHERE NOT blocked AND bytes_before < max_bytes;
+		SELECT lease.lane, lease.lease_token, p.seq, false, p.blocked, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
+			p.event_type, p.schema_version, CASE WHEN p.blocked THEN '' ELSE p.payload END, p.occurred_at, coalesce(p.traceparent, '')
+		FROM (
+			SELECT *, sum(CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING)
+				- CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END AS bytes_before
+			FROM (
+				-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
+				-- forbids a hash of them all.
+				SELECT *, CASE WHEN few THEN
+					(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
+				ELSE
+					EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
+				END AS blocked
+				FROM video.outbox_pending p
+				WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
+				ORDER BY p.lane, p.seq LIMIT max_events
+			) p
+		) p
+		WHERE p.bytes_before < max_bytes;
 	END IF;
 	IF NOT FOUND THEN
-		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, 0,
+		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, false, 0,
 			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '';
 	END IF;
 END $$;
@@ -247,8 +246,9 @@ END $$;
 
 -- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
 -- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row may be
--- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows that were not set
--- aside, whatever became of them; NULL when there were none. What is done or goes aside is between them.
+-- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
+-- whatever became of them; NULL when there were none. What is done or goes aside is between them, and comes
+-- back at once where its aggregate has recovered.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],

@@ -2,9 +2,9 @@
 SELECT video.outbox_append(@id::uuid, @aggregate_type::text, @aggregate_id::text, @event_type::text, @version::bigint, @schema_version::int, @payload::bytea, @occurred_at::timestamptz, sqlc.narg('traceparent')::text);
 
 -- name: ClaimOutbox :many
--- Claims a lane: see video.outbox_claim.
+-- Claims a lane: see video.outbox_claim. The service reads the rows itself (store.readClaim), in the order of these columns.
 SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.set_aside::bool AS set_aside, c.attempts::int AS attempts,
+	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
@@ -37,7 +37,7 @@ LIMIT @max_rows;
 
 -- name: RequeueOutbox :execrows
 -- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
--- or a claim with an older snapshot could set an event aside that nobody fetches again. The attempts become another
+-- or the settlement of a claim that saw it could set events aside that nobody fetches again. The attempts become another
 -- number, by which the settlement of an attempt that is under way knows that its failure is of before.
 UPDATE video.outbox_blocked
 SET parked_at = NULL, attempts = CASE attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()

@@ -23,6 +23,9 @@ type Claimed struct {
 	// until now, and Attempts to publish it have failed.
 	Retry    bool
 	Attempts int
+	// Blocked: an event before it blocks its aggregate. It has no Payload, must
+	// not be published, and goes aside.
+	Blocked bool
 }
 
 // Aggregate identifies an aggregate.
@@ -42,14 +45,15 @@ type Settlement struct {
 	Retried []int64
 	// Failed aggregates had their first event refused.
 	Failed []Failure
-	// Aside are the refused event and those behind it of an aggregate that was
-	// not blocked before: they leave the lane.
+	// Aside are the refused event of an aggregate that was not blocked before,
+	// those behind it, and those that were Blocked: they leave the lane.
 	Aside []int64
-	// Recovered aggregates are blocked no longer; what was set aside returns.
+	// Recovered aggregates are blocked no longer; what was set aside returns,
+	// what goes aside now included.
 	Recovered []Aggregate
-	// Head and Tail are the first and last Seq of the events of the claim that
-	// were not set aside, whatever became of them, so those of Done and Aside are
-	// between them; 0 when there were none.
+	// Head and Tail are the first and last Seq of the events of the claim but
+	// those that are Retry, whatever became of them, so those of Done and Aside
+	// are between them; 0 when there were none.
 	Head, Tail int64
 }
 

@@ -63,7 +63,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
 	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
-		metric.WithDescription("Events per pass that claimed a lane."))
+		metric.WithDescription("Events per pass that claimed a lane, with those that only go aside."))
 	m.delay, errs[4] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
 		metric.WithDescription("From when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read; 0 where the clocks say less."))
 	m.duration, errs[5] = meter.Float64Histogram("outbox.publish.duration", metric.WithUnit("s"), seconds,
@@ -97,8 +97,9 @@ func (m *metrics) attempted(ctx context.Context, e event.Claimed) {
 }
 
 func (m *metrics) published(ctx context.Context, e event.Message, handed time.Time) {
-	m.delay.Record(ctx, max(0, time.Since(e.OccurredAt).Seconds())) // of another clock, which may be ahead
-	m.duration.Record(ctx, time.Since(handed).Seconds())
+	now := time.Now()
+	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // of another clock, which may be ahead
+	m.duration.Record(ctx, now.Sub(handed).Seconds())
 }
 
 func (m *metrics) failed(ctx context.Context, err error) {

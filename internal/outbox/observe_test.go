@@ -36,11 +36,13 @@ func traced(events []event.Claimed, sampled string) []event.Claimed {
 }
 
 // An event in a sampled trace gets a span for its claim and one for being
-// published, which goes with the message; others are left as they are.
+// published, which goes with the message; others are left as they are, and what
+// is blocked, which only goes aside, has neither.
 func TestSampledEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
-	store := &oneClaim{claim: event.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1"), "a1 c1")}}
+	store := &oneClaim{claim: event.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1 d2"), "a1 c1 d2")}}
+	store.claim.Events[3].Blocked = true
 	sent := make(map[string]string)
 	publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
 		sent[nameOf(m)] = m.Traceparent
@@ -162,8 +164,9 @@ func TestAttemptsAndFailuresAreCounted(t *testing.T) {
 		"d2": pubsub.ErrPublishingPaused{OrderingKey: "d"},
 		"e1": context.DeadlineExceeded,
 	}
-	events := claimed("a1 b1 c1 d1 d2 e1")
-	events[0].Retry, events[0].Attempts = true, 2
+	events := claimed("a1 b1 c1 d1 d2 e1 b2")
+	events[0].Retry, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
+	events[6].Blocked = true // never an attempt
 	reader := metric.NewManualReader()
 	publisher, err := outbox.New(&oneClaim{claim: event.Claim{Token: 1, Events: events}}, broker(func(m event.Message) outbox.Receipt {
 		return answer(answers[nameOf(m)])
@@ -185,6 +188,7 @@ func TestAttemptsAndFailuresAreCounted(t *testing.T) {
 			}
 		case metricdata.Histogram[float64]:
 			got[m.Name] = int64(data.DataPoints[0].Count)
+			got[m.Name+" hours"] = int64(data.DataPoints[0].Sum) / 3600
 		case metricdata.Gauge[int64]:
 			got[m.Name] = data.DataPoints[0].Value
 		}
@@ -193,7 +197,8 @@ func TestAttemptsAndFailuresAreCounted(t *testing.T) {
 		"outbox.publish.attempts retry": 1, "outbox.publish.attempts first": 5,
 		"outbox.publish.failures oversized": 1, "outbox.publish.failures InvalidArgument": 1, "outbox.publish.failures Unavailable": 1,
 		"outbox.publish.failures not_sent": 1, "outbox.publish.failures unanswered": 1,
-		"outbox.publish.delay": 1, "outbox.publish.duration": 1, "outbox.retry.interval": 2, "outbox.breaker.open": 0,
+		"outbox.publish.delay": 1, "outbox.publish.delay hours": 1, "outbox.publish.duration": 1, "outbox.publish.duration hours": 0,
+		"outbox.retry.interval": 2, "outbox.retry.interval hours": 0, "outbox.breaker.open": 0,
 		"outbox.events published": 1, "outbox.events refused": 2, "outbox.events unknown": 3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -62,22 +62,25 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return result, err
 }
 
-// full tells whether a claim ended because it had enough, so that its lane may
-// have more: as many events or bytes as a pass takes, or nothing but events
-// that were set aside.
+// full tells whether a claim ended because it had as many events or bytes as a
+// pass takes, so that there may be more.
 func (p *Publisher) full(claim event.Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
 		bytes += int64(len(e.Payload))
 	}
-	return len(claim.Events) == 0 || len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
+	return len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
 }
 
-// publish hands the events of a claim to the broker, in their order. What comes
-// when the pass is at its end it leaves out: that has no receipt.
+// publish hands the events of a claim to the broker, in their order. What is
+// blocked, or comes when the pass is at its end, it leaves out: that has no
+// receipt.
 func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time, spans *passTrace) []handed {
 	receipts := make([]handed, len(claim.Events))
 	for i, e := range claim.Events {
+		if e.Blocked {
+			continue
+		}
 		// Checked before each, because a process can be stopped anywhere for
 		// longer than its lease.
 		now := time.Now()
@@ -114,6 +117,10 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 				settlement.Head = e.Seq
 			}
 			settlement.Tail = e.Seq
+		}
+		if e.Blocked {
+			settlement.Aside = append(settlement.Aside, e.Seq)
+			continue
 		}
 		err := errLeftOut
 		if receipt := receipts[i].receipt; receipt != nil {

@@ -53,6 +53,12 @@ func TestPassSettles(t *testing.T) {
 		}
 		return events
 	}
+	blocked := func(events []event.Claimed, seqs ...int64) []event.Claimed {
+		for i := range events {
+			events[i].Blocked = slices.Contains(seqs, events[i].Seq)
+		}
+		return events
+	}
 	failed := func(id string, attempts int) []event.Failure {
 		return []event.Failure{{Aggregate: letter(id), Attempts: attempts, Error: "not a letter"}}
 	}
@@ -124,7 +130,31 @@ func TestPassSettles(t *testing.T) {
 			want:   event.Settlement{Retried: []int64{1}, Recovered: []event.Aggregate{letter("a"), letter("b")}},
 			result: outbox.Result{Published: 1},
 		},
-		{name: "everything was set aside"},
+		{
+			name: "blocked", events: blocked(claimed("a5 b1 a6"), 1, 3), wantSent: "b1",
+			want:   event.Settlement{Done: []int64{2}, Aside: []int64{1, 3}, Head: 1, Tail: 3},
+			result: outbox.Result{Published: 1},
+		},
+		{
+			name: "blocked, and its head acknowledged", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), wantSent: "a4 b1",
+			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 3},
+			result: outbox.Result{Published: 2},
+		},
+		{
+			name: "blocked, and its head unknown", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
+			want:   event.Settlement{Done: []int64{3}, Aside: []int64{2}, Head: 2, Tail: 3},
+			result: outbox.Result{Published: 1, Unknown: 1},
+		},
+		{
+			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
+			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 4), Aside: []int64{2}, Head: 2, Tail: 3},
+			result: outbox.Result{Published: 1, Refused: 1},
+		},
+		{
+			name: "all blocked", events: blocked(claimed("a5 a6"), 1, 2),
+			want: event.Settlement{Aside: []int64{1, 2}, Head: 1, Tail: 2},
+		},
+		{name: "nothing any longer"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

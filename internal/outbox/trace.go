@@ -26,7 +26,7 @@ func (t *passTrace) claimed(ctx context.Context, claim event.Claim, start time.T
 		return
 	}
 	for _, e := range claim.Events {
-		if traced, sampled := event.ContinueTrace(ctx, e.Traceparent); sampled {
+		if traced, sampled := event.ContinueTrace(ctx, e.Traceparent); sampled && !e.Blocked {
 			_, span := t.tracer.Start(traced, "outbox.claim", trace.WithTimestamp(start), trace.WithAttributes(
 				attribute.Int("outbox.lane", int(claim.Lane)), attribute.Int("messaging.batch.message_count", len(claim.Events)),
 				attribute.String("event.id", e.ID.String()),

@@ -119,6 +119,9 @@ func (l *letters) differ(claim event.Claim) string {
 	var want, got []event.Message
 	for _, e := range claim.Events {
 		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
+			if e.Blocked {
+				m.Payload = []byte{}
+			}
 			want, got = append(want, m), append(got, e.Message)
 		}
 	}
@@ -150,13 +153,17 @@ func (l *letters) claimNames(batch int, want string) event.Claim {
 	return claim
 }
 
-// namesOf is what a claim answered; a retried head has its attempts behind it.
+// namesOf is what a claim answered; a retried head has its attempts behind it,
+// an event of a blocked aggregate an exclamation mark.
 func (l *letters) namesOf(claim event.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
 		name := l.nameOf(e)
 		if e.Retry {
 			name += "/" + strconv.Itoa(e.Attempts)
+		}
+		if e.Blocked {
+			name += "!"
 		}
 		names = append(names, name)
 	}
@@ -172,8 +179,8 @@ func (l *letters) settle(settlement event.Settlement) {
 	}
 }
 
-// settlement is the one of a claim of which the broker acknowledged all but
-// the events named, which it refused.
+// settlement is the one of a claim of which the broker acknowledged all that is
+// not blocked but the events named, which it refused.
 func (l *letters) settlement(claim event.Claim, refused string) event.Settlement {
 	return settlement(claim, func(e event.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
 }
@@ -189,7 +196,7 @@ func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settle
 			s.Tail = e.Seq
 		}
 		switch {
-		case stopped[e.Aggregate()]:
+		case e.Blocked, stopped[e.Aggregate()]:
 			s.Aside = append(s.Aside, e.Seq)
 		case refuse(e):
 			stopped[e.Aggregate()] = true

@@ -1,9 +1,7 @@
 package store
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,40 +10,6 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
-
-// ClaimEvents takes the lease of a lane that has work, until leaseFor from
-// now by the clock of the database, and answers its oldest events: at most
-// maxEvents, and none behind the one with which their payloads have maxBytes.
-// The zero Claim: there is nothing to do.
-func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error) {
-	rows, err := s.queries.ClaimOutbox(ctx, limit(maxEvents), maxBytes, leaseFor)
-	if err != nil {
-		return event.Claim{}, wrap(err, "claim events")
-	}
-	if len(rows) == 0 {
-		return event.Claim{}, nil
-	}
-	claim := event.Claim{Lane: rows[0].Lane, Token: rows[0].LeaseToken, Events: make([]event.Claimed, 0, len(rows))}
-	for _, row := range rows {
-		if row.Seq == 0 {
-			if row.AggregateID != "" {
-				claim.Recovered = append(claim.Recovered, event.Aggregate{Type: row.AggregateType, ID: row.AggregateID})
-			}
-			continue
-		}
-		claim.Events = append(claim.Events, event.Claimed{
-			Message: event.Message{
-				ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType,
-				Version: row.Version, SchemaVersion: row.SchemaVersion, Payload: row.Payload,
-				OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
-			},
-			Seq: row.Seq, Retry: row.SetAside, Attempts: int(row.Attempts),
-		})
-	}
-	// Here, because sorting rows with their payloads costs the database more.
-	slices.SortFunc(claim.Events, func(a, b event.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
-	return claim, nil
-}
 
 // SettleClaim records what became of a claim and releases its lane. held is
 // false when the lease was lost; then nothing has changed.

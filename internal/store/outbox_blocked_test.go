@@ -28,7 +28,7 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.append(l.pool, "a1 b1 a2 b2 a3")
 	l.settle(l.settlement(l.claimNames(4, "a1 b1 a2 b2"), "a1"))
 	l.append(l.pool, "a4 b3")
-	l.settle(l.settlement(l.claimNames(10, "b3"), "")) // a3 and a4 are set aside
+	l.settle(l.settlement(l.claimNames(10, "a3! a4! b3"), ""))
 	if got := l.count("SELECT count(*) FROM video.outbox_pending WHERE lane = -1"); got != 4 {
 		t.Errorf("%d events are set aside, want a1 to a4", got)
 	}
@@ -36,17 +36,56 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 		t.Errorf("claimed %q, want nothing: a is not due", l.namesOf(claim))
 	}
 	l.append(l.pool, "a5")
-	l.settle(l.settlement(l.claimNames(10, ""), "")) // it only sets aside
+	l.settle(l.settlement(l.claimNames(10, "a5!"), ""))
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1"), "a1"))
 	l.due("a")
 	l.append(l.pool, "a6 b4")
-	l.settle(l.settlement(l.claimNames(10, "a1/2 b4"), ""))
+	l.settle(l.settlement(l.claimNames(10, "a1/2 a6! b4"), ""))
 	l.settle(l.settlement(l.claimNames(3, "a2 a3 a4"), ""))
 	l.settle(l.settlement(l.claimNames(10, "a5 a6"), ""))
 	if n := l.count("SELECT count(*) FROM video.outbox_pending") + l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
 	}
+}
+
+// So it is beside more blocked aggregates than a claim takes at a time.
+func TestBlockedAmongMany(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "a1"))
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+		SELECT 'letter', 'other ' || n, 3, 10, 'refused', now() FROM generate_series(1, 1500) n`); err != nil {
+		t.Fatal(err)
+	}
+	l.append(l.pool, "b2 a2 c1 a3 b3")
+	l.settle(l.settlement(l.claimNames(4, "b2 a2! c1 a3!"), ""))
+	l.due("a")
+	l.settle(l.settlement(l.claimNames(10, "a1/1 b3"), ""))
+	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
+}
+
+// An event that is blocked has no bytes, but is behind those that fill them: else
+// a long one could go aside in front of a short one of its aggregate, and be
+// published before it when the first is skipped.
+func TestBlockedEventsKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	refused := l.append(l.pool, "a1")
+	l.park("a1", "a1")
+	l.append(l.pool, "c3 c4 a2 a3") // two bytes each, but for those of version 3, which have 3,002
+	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour)
+	if err != nil || l.namesOf(claim) != "c3" {
+		t.Fatalf("claimed %q, %v, want c3", l.namesOf(claim), err)
+	}
+	l.settle(l.settlement(claim, ""))
+	if err := l.SkipEvent(t.Context(), l.letter("a"), refused); err != nil {
+		t.Fatal(err)
+	}
+	l.settle(l.settlement(l.claimNames(10, "c4 a2! a3!"), ""))
+	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
 }
 
 // A claim of one event, a probe, brings at most one retried head along,
@@ -145,7 +184,7 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 			l.append(l.pool, "b1")
 			l.park("a1 a2 b1", "a1")
 			l.append(l.pool, "a3 b2")
-			l.settle(l.settlement(l.claimNames(10, "b2"), ""))
+			l.settle(l.settlement(l.claimNames(10, "a3! b2"), ""))
 			if claim := l.claim(10, hour); claim.Token != 0 {
 				t.Fatalf("claimed %q, want nothing: a is parked", l.namesOf(claim))
 			}
@@ -166,7 +205,7 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.append(l.pool, "a4")
-			l.settle(l.settlement(l.claimNames(10, test.head), ""))
+			l.settle(l.settlement(l.claimNames(10, test.head+" a4!"), ""))
 			l.settle(l.settlement(l.claimNames(10, test.rest), ""))
 			if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
 				t.Errorf("%d aggregates are blocked, want none", n)
@@ -211,7 +250,13 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	}
 	l.append(l.pool, "b1")
 	for range behind / batch {
-		l.settle(l.settlement(l.claimNames(batch, ""), ""))
+		claim := l.claim(batch, hour)
+		for _, e := range claim.Events {
+			if !e.Blocked || len(claim.Events) != batch {
+				t.Fatalf("claimed %q, want %d blocked events", l.namesOf(claim), batch)
+			}
+		}
+		l.settle(l.settlement(claim, ""))
 	}
 	l.settle(l.settlement(l.claimNames(batch, "b1"), ""))
 	if n := l.count("SELECT count(*) FROM video.outbox_pending WHERE lane >= 0"); n != 0 {

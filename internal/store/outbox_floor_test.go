@@ -252,7 +252,7 @@ func TestFloorFollowsAndComesDown(t *testing.T) {
 		follow(seq)
 	}
 	l.append(l.pool, "z2")
-	l.settle(l.settlement(l.claimNames(10, ""), ""))
+	l.settle(l.settlement(l.claimNames(10, "z2!"), ""))
 	l.due("z")
 	l.settle(l.settlement(l.claimNames(10, "z1/1"), ""))
 	if got := floor(); got != 0 {

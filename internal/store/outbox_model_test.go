@@ -152,7 +152,7 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 			copy(id[:6], m.oldID(t))
 		}
 		if _, err := m.writers[writer].Exec(t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, $4, $5, NULL)",
-			id, m.ids[aggregate], e.version, []byte(e.String()), epoch); err != nil {
+			id, m.ids[aggregate], e.version, e.payload(), epoch); err != nil {
 			t.Fatalf("append %s: %v", e, err)
 		}
 		m.appended[writer] = append(m.appended[writer], e)
@@ -214,13 +214,18 @@ func (m *outboxMachine) rollbackAll() {
 // claimSome lets a publisher that has nothing in hand claim.
 func (m *outboxMachine) claimSome(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"))
+	m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
+}
+
+// drawBytes draws how many bytes a claim may have: mostly more than there are.
+func drawBytes(t *rapid.T) int {
+	return rapid.SampledFrom([]int{1 << 20, 1 << 20, 1, 3, 6}).Draw(t, "bytes")
 }
 
 // wholePass is a pass in which nothing comes in between.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch")) {
+	if m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
 		m.publish(t, m.passes[publisher], len(m.passes[publisher].claim.Events))
 		m.settleOf(t, publisher)
 	}
@@ -238,9 +243,9 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 
 // claimBatch claims, compares the answer with the model's, and tells whether
 // there was anything.
-func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch int) bool {
+func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch, bytes int) bool {
 	claimable := m.model.claimable()
-	claim, err := m.ClaimEvents(t.Context(), batch, 1<<20, hour)
+	claim, err := m.ClaimEvents(t.Context(), batch, int64(bytes), hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +259,7 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch int) bool {
 		t.Fatalf("claimed %q of lane %d, want lane %d (0: nothing)", m.namesOf(claim), claim.Lane, claimable)
 	}
 	m.last++
-	events, recovered := m.model.claim(claim.Lane, batch, m.last)
+	events, recovered := m.model.claim(claim.Lane, batch, bytes, m.last)
 	if got, want := m.namesOf(claim), strings.Join(events, " "); got != want {
 		t.Fatalf("claimed %q, want %q", got, want)
 	}
@@ -310,6 +315,10 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	e := p.claim.Events[p.sent]
 	p.sent++
 	name, aggregate := m.nameOf(e), m.names[e.AggregateID]
+	if e.Blocked {
+		p.fates[name] = wasBlocked
+		return
+	}
 	if why, stopped := p.stopped[aggregate]; stopped {
 		if why == refused {
 			p.fates[name] = behindRefused
@@ -374,7 +383,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
 			s.Retried = append(s.Retried, e.Seq)
 		case fate == acknowledged:
 			s.Done = append(s.Done, e.Seq)
-		case (fate == refused || fate == behindRefused) && !e.Retry:
+		case (fate == refused || fate == behindRefused || fate == wasBlocked) && !e.Retry:
 			s.Aside = append(s.Aside, e.Seq)
 		}
 	}
@@ -547,7 +556,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 		m.requeueOf(t, aggregate)
 	}
 	const publisher, batch = 0, 5
-	for limit := m.place + 50; m.claimBatch(t, publisher, batch); limit-- {
+	for limit := m.place + 50; m.claimBatch(t, publisher, batch, 1<<20); limit-- {
 		if limit == 0 {
 			t.Fatalf("the outbox is not empty after %d claims:\n%v", m.place+50, m.model.pending)
 		}

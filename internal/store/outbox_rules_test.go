@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -38,6 +39,9 @@ type modelLane struct {
 
 func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
 
+// payload differs in length, so that what fits where another does not is seen.
+func (e modelEvent) payload() []byte { return bytes.Repeat([]byte{'x'}, 1+e.place*7%5) }
+
 func (m *outboxModel) tick() int { m.now++; return m.now }
 
 // commit makes events pending that one transaction appended, maybe earlier
@@ -73,32 +77,39 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass. It answers the oldest events of the lane but
-// for blocked aggregates, whose events step aside; of blocked aggregates that
-// are due the first event, or, when there is none, that they have recovered.
-func (m *outboxModel) claim(number int16, batch, pass int) (events, recovered []string) {
+// claim leases a lane to a pass. It answers the oldest events of the lane, those
+// of blocked aggregates with a mark; of blocked aggregates that are due the
+// first event, or, when there is none, that they have recovered. What is behind
+// the bytes of either it leaves out; an event with a mark has none.
+func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
 	lane.owner, lane.leased = pass, true
+	left := bytes
 	attempts := make(map[string]string) // by the first event of an aggregate that is due
 	for _, aggregate := range due[:min(batch, len(due))] {
 		if head := m.head(aggregate); head >= 0 {
+			if left <= 0 {
+				continue
+			}
+			left -= len(m.pending[head].payload())
 			attempts[m.pending[head].String()] = fmt.Sprintf("/%d", m.blocked[aggregate].attempts)
 		} else {
 			recovered = append(recovered, aggregate)
 		}
 	}
-	for i, e := range m.pending {
+	for _, e := range m.pending {
 		retried, isHead := attempts[e.String()]
 		switch {
 		case isHead:
 			events = append(events, e.String()+retried)
-		case e.aside || laneOf(e.aggregate) != number || batch == 0:
+		case e.aside || laneOf(e.aggregate) != number || batch == 0 || bytes <= 0:
 		case m.blocked[e.aggregate] != nil:
-			m.pending[i].aside = true
+			events = append(events, e.String()+"!")
 			batch--
 		default:
 			events = append(events, e.String())
 			batch--
+			bytes -= len(e.payload())
 		}
 	}
 	return events, recovered
@@ -119,7 +130,7 @@ func (m *outboxModel) settle(p *modelPass) bool {
 	lane.owner, lane.leased, lane.free = 0, false, m.tick()
 	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
 	for i, e := range m.pending {
-		if p.fates[e.String()] == refused || p.fates[e.String()] == behindRefused {
+		if fate := p.fates[e.String()]; fate == refused || fate == behindRefused || fate == wasBlocked {
 			m.pending[i].aside = true
 		}
 	}
@@ -176,6 +187,7 @@ const (
 	lost                      // it has it, and its answer was lost
 	refused                   // it will not have it
 	behindRefused             // not sent, because the one before was refused
+	wasBlocked                // not sent, because one before was refused in an earlier pass
 )
 
 type modelFailure struct {

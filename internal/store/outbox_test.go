@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -279,6 +282,42 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 			t.Errorf("claim of %d bytes beside blocked aggregates = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
 		}
 		l.settle(event.Settlement{Lane: got.Lane, Token: got.Token})
+	}
+	got := claim(5000)
+	l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
+	l.append(l.pool, "a2 a3 c5 c6 c7")
+	if got, want := l.namesOf(claim(3)), "a1/1 b1/1 a2! a3! c5 c6"; got != want {
+		t.Errorf("claim of 3 bytes with blocked events, which have none = %q, want %q", got, want)
+	}
+}
+
+// A claim reads the binary form of its rows; on a connection that answers text
+// it says what to change.
+func TestClaimIsReadInEveryExecMode(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1 a2 a3")
+	for mode, able := range map[pgx.QueryExecMode]bool{
+		pgx.QueryExecModeCacheStatement: true, pgx.QueryExecModeCacheDescribe: true, pgx.QueryExecModeDescribeExec: true,
+		pgx.QueryExecModeExec: false, pgx.QueryExecModeSimpleProtocol: false,
+	} {
+		cfg := l.pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0)
+		pool.Close()
+		if !able {
+			if err == nil || !strings.Contains(err.Error(), "simple_protocol") {
+				t.Errorf("%s: ClaimEvents() = %v, want an error that names simple_protocol", mode, err)
+			}
+			continue
+		}
+		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
+			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)
+		}
 	}
 }
 

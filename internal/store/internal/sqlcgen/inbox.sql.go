@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-const insertInbox = `-- name: InsertInbox :many
+const InsertInbox = `-- name: InsertInbox :many
 INSERT INTO catalog_read.inbox (consumer, event_id)
 SELECT $1, event_id
 FROM (SELECT unnest($2::uuid[]) AS event_id) new
@@ -23,7 +23,7 @@ RETURNING event_id
 
 // Records events as projected and answers those that were not before.
 func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, insertInbox, consumer, eventIds)
+	rows, err := q.db.Query(ctx, InsertInbox, consumer, eventIds)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 	return items, nil
 }
 
-const pruneInbox = `-- name: PruneInbox :execrows
+const PruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM catalog_read.inbox o
@@ -62,7 +62,7 @@ type PruneInboxParams struct {
 // Deletes at most max_rows ids of events that happened and were received before a time. The first bound,
 // on the UUIDv7, is what the key serves.
 func (q *Queries) PruneInbox(ctx context.Context, arg PruneInboxParams) (int64, error) {
-	result, err := q.db.Exec(ctx, pruneInbox,
+	result, err := q.db.Exec(ctx, PruneInbox,
 		arg.Consumer,
 		arg.BeforeID,
 		arg.Before,

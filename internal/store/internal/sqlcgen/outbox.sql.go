@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-const appendOutbox = `-- name: AppendOutbox :exec
+const AppendOutbox = `-- name: AppendOutbox :exec
 SELECT video.outbox_append($1::uuid, $2::text, $3::text, $4::text, $5::bigint, $6::int, $7::bytea, $8::timestamptz, $9::text)
 `
 
@@ -29,7 +29,7 @@ type AppendOutboxParams struct {
 }
 
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
-	_, err := q.db.Exec(ctx, appendOutbox,
+	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.ID,
 		arg.AggregateType,
 		arg.AggregateID,
@@ -43,9 +43,9 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 	return err
 }
 
-const claimOutbox = `-- name: ClaimOutbox :many
+const ClaimOutbox = `-- name: ClaimOutbox :many
 SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
-	c.set_aside::bool AS set_aside, c.attempts::int AS attempts,
+	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
@@ -56,7 +56,8 @@ type ClaimOutboxRow struct {
 	Lane          int16
 	LeaseToken    int64
 	Seq           int64
-	SetAside      bool
+	Retry         bool
+	Blocked       bool
 	Attempts      int32
 	ID            uuid.UUID
 	AggregateType string
@@ -69,9 +70,9 @@ type ClaimOutboxRow struct {
 	Traceparent   string
 }
 
-// Claims a lane: see video.outbox_claim.
+// Claims a lane: see video.outbox_claim. The service reads the rows itself (store.readClaim), in the order of these columns.
 func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int64, leaseFor time.Duration) ([]ClaimOutboxRow, error) {
-	rows, err := q.db.Query(ctx, claimOutbox, maxEvents, maxBytes, leaseFor)
+	rows, err := q.db.Query(ctx, ClaimOutbox, maxEvents, maxBytes, leaseFor)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +84,8 @@ func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int
 			&i.Lane,
 			&i.LeaseToken,
 			&i.Seq,
-			&i.SetAside,
+			&i.Retry,
+			&i.Blocked,
 			&i.Attempts,
 			&i.ID,
 			&i.AggregateType,
@@ -105,7 +107,7 @@ func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int
 	return items, nil
 }
 
-const listOutboxBlocked = `-- name: ListOutboxBlocked :many
+const ListOutboxBlocked = `-- name: ListOutboxBlocked :many
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video.outbox_blocked b
@@ -131,7 +133,7 @@ type ListOutboxBlockedRow struct {
 
 // The blocked aggregates, parked ones first, with the first event of each.
 func (q *Queries) ListOutboxBlocked(ctx context.Context, maxRows int32) ([]ListOutboxBlockedRow, error) {
-	rows, err := q.db.Query(ctx, listOutboxBlocked, maxRows)
+	rows, err := q.db.Query(ctx, ListOutboxBlocked, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +161,7 @@ func (q *Queries) ListOutboxBlocked(ctx context.Context, maxRows int32) ([]ListO
 	return items, nil
 }
 
-const maintainOutbox = `-- name: MaintainOutbox :one
+const MaintainOutbox = `-- name: MaintainOutbox :one
 SELECT m.created::int AS created, m.dropped::int AS dropped
 FROM video.outbox_maintain($1::int, $2::interval) AS m
 `
@@ -171,13 +173,13 @@ type MaintainOutboxRow struct {
 
 // Makes and drops partitions: see video.outbox_maintain.
 func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) (MaintainOutboxRow, error) {
-	row := q.db.QueryRow(ctx, maintainOutbox, daysAhead, keep)
+	row := q.db.QueryRow(ctx, MaintainOutbox, daysAhead, keep)
 	var i MaintainOutboxRow
 	err := row.Scan(&i.Created, &i.Dropped)
 	return i, err
 }
 
-const measureOutbox = `-- name: MeasureOutbox :one
+const MeasureOutbox = `-- name: MeasureOutbox :one
 SELECT coalesce(m.oldest, 'epoch')::timestamptz AS oldest, coalesce(m.oldest_blocked, 'epoch')::timestamptz AS oldest_blocked,
 	m.pending::bigint AS pending, m.blocked::bigint AS blocked, m.parked::bigint AS parked, m.leased::bigint AS leased
 FROM video.outbox_measure($1::int) AS m
@@ -194,7 +196,7 @@ type MeasureOutboxRow struct {
 
 // The backlog: see video.outbox_measure. The epoch is the word for none.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
-	row := q.db.QueryRow(ctx, measureOutbox, maxCounted)
+	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
 	err := row.Scan(
 		&i.Oldest,
@@ -207,7 +209,7 @@ func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureO
 	return i, err
 }
 
-const measureOutboxTables = `-- name: MeasureOutboxTables :one
+const MeasureOutboxTables = `-- name: MeasureOutboxTables :one
 SELECT
 	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
@@ -224,30 +226,30 @@ type MeasureOutboxTablesRow struct {
 
 // How many days have their partition before they come, and the bytes on disk of the outbox and of what is pending.
 func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesRow, error) {
-	row := q.db.QueryRow(ctx, measureOutboxTables)
+	row := q.db.QueryRow(ctx, MeasureOutboxTables)
 	var i MeasureOutboxTablesRow
 	err := row.Scan(&i.DaysAhead, &i.OutboxBytes, &i.PendingBytes)
 	return i, err
 }
 
-const requeueOutbox = `-- name: RequeueOutbox :execrows
+const RequeueOutbox = `-- name: RequeueOutbox :execrows
 UPDATE video.outbox_blocked
 SET parked_at = NULL, attempts = CASE attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
 WHERE aggregate_type = $1 AND aggregate_id = $2
 `
 
 // Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
-// or a claim with an older snapshot could set an event aside that nobody fetches again. The attempts become another
+// or the settlement of a claim that saw it could set events aside that nobody fetches again. The attempts become another
 // number, by which the settlement of an attempt that is under way knows that its failure is of before.
 func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggregateID string) (int64, error) {
-	result, err := q.db.Exec(ctx, requeueOutbox, aggregateType, aggregateID)
+	result, err := q.db.Exec(ctx, RequeueOutbox, aggregateType, aggregateID)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const settleOutbox = `-- name: SettleOutbox :one
+const SettleOutbox = `-- name: SettleOutbox :one
 SELECT video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
 	$5::text[], $6::text[], $7::int[], $8::text[], $9::interval[], $10::bool[],
 	$11::bigint[], $12::text[], $13::text[],
@@ -274,7 +276,7 @@ type SettleOutboxParams struct {
 
 // Settles a claim: see video.outbox_settle.
 func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (bool, error) {
-	row := q.db.QueryRow(ctx, settleOutbox,
+	row := q.db.QueryRow(ctx, SettleOutbox,
 		arg.Lane,
 		arg.LeaseToken,
 		arg.DoneSeqs,
@@ -296,7 +298,7 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 	return held, err
 }
 
-const skipOutbox = `-- name: SkipOutbox :execrows
+const SkipOutbox = `-- name: SkipOutbox :execrows
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
 	WHERE head.lane = -1 AND head.id = $3 AND head.seq = (
@@ -312,7 +314,7 @@ WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND EXISTS (SELECT 1 FROM go
 
 // Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
 func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregateID string, eventID uuid.UUID) (int64, error) {
-	result, err := q.db.Exec(ctx, skipOutbox, aggregateType, aggregateID, eventID)
+	result, err := q.db.Exec(ctx, SkipOutbox, aggregateType, aggregateID, eventID)
 	if err != nil {
 		return 0, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 )
 
-const getProjection = `-- name: GetProjection :one
+const GetProjection = `-- name: GetProjection :one
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM catalog_read.video_projection
 WHERE video_id = $1
@@ -34,7 +34,7 @@ type GetProjectionRow struct {
 }
 
 func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProjectionRow, error) {
-	row := q.db.QueryRow(ctx, getProjection, videoID)
+	row := q.db.QueryRow(ctx, GetProjection, videoID)
 	var i GetProjectionRow
 	err := row.Scan(
 		&i.VideoID,
@@ -53,7 +53,7 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 	return i, err
 }
 
-const insertMissingProjections = `-- name: InsertMissingProjections :exec
+const InsertMissingProjections = `-- name: InsertMissingProjections :exec
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
 FROM (SELECT unnest($1::uuid[]) AS video_id) new
@@ -65,11 +65,11 @@ ON CONFLICT DO NOTHING
 // be locked: without it a projector could wait for a row that another one is inserting, while it holds locks
 // that the other one needs. LockProjections and UpsertProjections follow in the same transaction.
 func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.UUID) error {
-	_, err := q.db.Exec(ctx, insertMissingProjections, videoIds)
+	_, err := q.db.Exec(ctx, InsertMissingProjections, videoIds)
 	return err
 }
 
-const listProjectionChanges = `-- name: ListProjectionChanges :many
+const ListProjectionChanges = `-- name: ListProjectionChanges :many
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
 FROM catalog_read.video_projection
 WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
@@ -97,7 +97,7 @@ type ListProjectionChangesRow struct {
 // Rows changed behind (after_xid, after_id), in the order of their transactions. Only those of which every
 // transaction before has ended: a cursor that went past an unfinished one would miss what it commits.
 func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, afterID uuid.UUID, maxRows int32) ([]ListProjectionChangesRow, error) {
-	rows, err := q.db.Query(ctx, listProjectionChanges, afterXid, afterID, maxRows)
+	rows, err := q.db.Query(ctx, ListProjectionChanges, afterXid, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, af
 	return items, nil
 }
 
-const listProjectionsByTitle = `-- name: ListProjectionsByTitle :many
+const ListProjectionsByTitle = `-- name: ListProjectionsByTitle :many
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM catalog_read.video_projection
 WHERE visible
@@ -168,7 +168,7 @@ type ListProjectionsByTitleRow struct {
 
 // A page of the catalog behind (after_title, after_id), in the byte order of the titles.
 func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjectionsByTitleParams) ([]ListProjectionsByTitleRow, error) {
-	rows, err := q.db.Query(ctx, listProjectionsByTitle,
+	rows, err := q.db.Query(ctx, ListProjectionsByTitle,
 		arg.AfterTitle,
 		arg.AfterID,
 		arg.LanguageCode,
@@ -207,7 +207,7 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 	return items, nil
 }
 
-const listProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
+const ListProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM catalog_read.video_projection
 WHERE visible
@@ -246,7 +246,7 @@ type ListProjectionsNewestFirstRow struct {
 // A page of the catalog behind (before_time, before_id), published last first. The bound is always there,
 // an absurdly late one on the first page, so that the index gives the page whatever plan is cached.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
-	rows, err := q.db.Query(ctx, listProjectionsNewestFirst,
+	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.LanguageCode,
@@ -285,7 +285,7 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 	return items, nil
 }
 
-const lockProjections = `-- name: LockProjections :many
+const LockProjections = `-- name: LockProjections :many
 SELECT video_id, version FROM catalog_read.video_projection
 WHERE video_id = ANY($1::uuid[])
 ORDER BY video_id
@@ -300,7 +300,7 @@ type LockProjectionsRow struct {
 // The versions the projection has of some videos. The locks are taken in the order of the ids, as all
 // statements here write, so that two projectors cannot deadlock.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
-	rows, err := q.db.Query(ctx, lockProjections, videoIds)
+	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +319,7 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	return items, nil
 }
 
-const searchProjections = `-- name: SearchProjections :many
+const SearchProjections = `-- name: SearchProjections :many
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
 FROM (
 	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
@@ -359,7 +359,7 @@ type SearchProjectionsRow struct {
 // (D, C, B, A): a word in the title is worth a hundred among the tags, and one of those a hundred in the
 // description; with the weights of PostgreSQL a description that repeats it six times wins over the title.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
-	rows, err := q.db.Query(ctx, searchProjections,
+	rows, err := q.db.Query(ctx, SearchProjections,
 		arg.Query,
 		arg.BeforeRank,
 		arg.BeforeID,
@@ -397,7 +397,7 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 	return items, nil
 }
 
-const upsertProjections = `-- name: UpsertProjections :exec
+const UpsertProjections = `-- name: UpsertProjections :exec
 WITH new AS (
 	SELECT unnest($2::uuid[]) AS video_id,
 		unnest($3::text[]) AS title,
@@ -451,7 +451,7 @@ type UpsertProjectionsParams struct {
 // The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch. The search configuration is simple,
 // because titles come in many languages, and a stemmer for the wrong one hurts more than none.
 func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
-	_, err := q.db.Exec(ctx, upsertProjections,
+	_, err := q.db.Exec(ctx, UpsertProjections,
 		arg.Repair,
 		arg.VideoIds,
 		arg.Titles,

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-const deleteQuarantine = `-- name: DeleteQuarantine :execrows
+const DeleteQuarantine = `-- name: DeleteQuarantine :execrows
 DELETE FROM catalog_read.quarantine WHERE id = $1
 `
 
 func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error) {
-	result, err := q.db.Exec(ctx, deleteQuarantine, id)
+	result, err := q.db.Exec(ctx, DeleteQuarantine, id)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const insertQuarantine = `-- name: InsertQuarantine :exec
+const InsertQuarantine = `-- name: InsertQuarantine :exec
 INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (consumer, message_id) DO NOTHING
@@ -39,7 +39,7 @@ type InsertQuarantineParams struct {
 }
 
 func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantineParams) error {
-	_, err := q.db.Exec(ctx, insertQuarantine,
+	_, err := q.db.Exec(ctx, InsertQuarantine,
 		arg.Consumer,
 		arg.MessageID,
 		arg.OrderingKey,
@@ -51,12 +51,12 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 	return err
 }
 
-const listQuarantine = `-- name: ListQuarantine :many
+const ListQuarantine = `-- name: ListQuarantine :many
 SELECT id, consumer, message_id, ordering_key, attributes, payload, reason, publish_time, received_at FROM catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
 `
 
 func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]CatalogReadQuarantine, error) {
-	rows, err := q.db.Query(ctx, listQuarantine, consumer, afterID, maxRows)
+	rows, err := q.db.Query(ctx, ListQuarantine, consumer, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 	return items, nil
 }
 
-const measureCatalog = `-- name: MeasureCatalog :one
+const MeasureCatalog = `-- name: MeasureCatalog :one
 SELECT
 	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
 	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
@@ -100,7 +100,7 @@ type MeasureCatalogRow struct {
 
 // The messages in quarantine, counted up to max_counted, and the bytes on disk of the projection and of the inbox.
 func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounted int32) (MeasureCatalogRow, error) {
-	row := q.db.QueryRow(ctx, measureCatalog, consumer, maxCounted)
+	row := q.db.QueryRow(ctx, MeasureCatalog, consumer, maxCounted)
 	var i MeasureCatalogRow
 	err := row.Scan(&i.Quarantined, &i.ProjectionBytes, &i.InboxBytes)
 	return i, err

@@ -12,12 +12,12 @@ import (
 	"github.com/google/uuid"
 )
 
-const getRequest = `-- name: GetRequest :one
+const GetRequest = `-- name: GetRequest :one
 SELECT request_id, video_id, fingerprint, create_time FROM video.requests WHERE request_id = $1
 `
 
 func (q *Queries) GetRequest(ctx context.Context, requestID uuid.UUID) (VideoRequest, error) {
-	row := q.db.QueryRow(ctx, getRequest, requestID)
+	row := q.db.QueryRow(ctx, GetRequest, requestID)
 	var i VideoRequest
 	err := row.Scan(
 		&i.RequestID,
@@ -28,7 +28,7 @@ func (q *Queries) GetRequest(ctx context.Context, requestID uuid.UUID) (VideoReq
 	return i, err
 }
 
-const insertRequest = `-- name: InsertRequest :exec
+const InsertRequest = `-- name: InsertRequest :exec
 INSERT INTO video.requests (request_id, video_id, fingerprint, create_time)
 VALUES ($1, $2, $3, $4)
 `
@@ -42,7 +42,7 @@ type InsertRequestParams struct {
 
 // Fails with a unique violation when the request was made before.
 func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) error {
-	_, err := q.db.Exec(ctx, insertRequest,
+	_, err := q.db.Exec(ctx, InsertRequest,
 		arg.RequestID,
 		arg.VideoID,
 		arg.Fingerprint,
@@ -51,14 +51,14 @@ func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) er
 	return err
 }
 
-const pruneRequests = `-- name: PruneRequests :execrows
+const PruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video.requests
 WHERE request_id IN (SELECT r.request_id FROM video.requests r WHERE r.create_time < $1 ORDER BY r.create_time LIMIT $2)
 `
 
 // Deletes at most max_rows requests made before a time.
 func (q *Queries) PruneRequests(ctx context.Context, before time.Time, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, pruneRequests, before, maxRows)
+	result, err := q.db.Exec(ctx, PruneRequests, before, maxRows)
 	if err != nil {
 		return 0, err
 	}

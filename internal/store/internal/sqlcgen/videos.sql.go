@@ -12,12 +12,12 @@ import (
 	"github.com/google/uuid"
 )
 
-const getVideo = `-- name: GetVideo :one
+const GetVideo = `-- name: GetVideo :one
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos WHERE id = $1
 `
 
 func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoVideo, error) {
-	row := q.db.QueryRow(ctx, getVideo, id)
+	row := q.db.QueryRow(ctx, GetVideo, id)
 	var i VideoVideo
 	err := row.Scan(
 		&i.ID,
@@ -37,7 +37,7 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoVideo, error
 	return i, err
 }
 
-const insertVideo = `-- name: InsertVideo :exec
+const InsertVideo = `-- name: InsertVideo :exec
 INSERT INTO video.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 `
@@ -59,7 +59,7 @@ type InsertVideoParams struct {
 }
 
 func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error {
-	_, err := q.db.Exec(ctx, insertVideo,
+	_, err := q.db.Exec(ctx, InsertVideo,
 		arg.ID,
 		arg.Title,
 		arg.Description,
@@ -77,7 +77,7 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 	return err
 }
 
-const listVideosNewestFirst = `-- name: ListVideosNewestFirst :many
+const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos
 WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
 	AND ($3::bool OR delete_time IS NULL)
@@ -99,7 +99,7 @@ type ListVideosNewestFirstParams struct {
 // A page of videos behind (before_time, before_id), newest first. The bound is always there, an absurdly
 // late one on the first page, so that the index gives the page whatever plan is cached.
 func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]VideoVideo, error) {
-	rows, err := q.db.Query(ctx, listVideosNewestFirst,
+	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.ShowDeleted,
@@ -139,7 +139,7 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 	return items, nil
 }
 
-const listVideosOldestFirst = `-- name: ListVideosOldestFirst :many
+const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos
 WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
 	AND ($3::bool OR delete_time IS NULL)
@@ -160,7 +160,7 @@ type ListVideosOldestFirstParams struct {
 
 // A page of videos behind (after_time, after_id), oldest first.
 func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoVideo, error) {
-	rows, err := q.db.Query(ctx, listVideosOldestFirst,
+	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
 		arg.AfterTime,
 		arg.AfterID,
 		arg.ShowDeleted,
@@ -200,13 +200,13 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 	return items, nil
 }
 
-const lockVideo = `-- name: LockVideo :one
+const LockVideo = `-- name: LockVideo :one
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Reads a video and locks its aggregate until the end of the transaction.
 func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoVideo, error) {
-	row := q.db.QueryRow(ctx, lockVideo, id)
+	row := q.db.QueryRow(ctx, LockVideo, id)
 	var i VideoVideo
 	err := row.Scan(
 		&i.ID,
@@ -226,7 +226,7 @@ func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoVideo, erro
 	return i, err
 }
 
-const updateVideo = `-- name: UpdateVideo :exec
+const UpdateVideo = `-- name: UpdateVideo :exec
 UPDATE video.videos
 SET title = $1, description = $2, release_year = $3, duration_ms = $4,
 	language_code = $5, tags = $6, state = $7, version = $8,
@@ -251,7 +251,7 @@ type UpdateVideoParams struct {
 
 // Writes the whole state. Only under the lock of LockVideo.
 func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error {
-	_, err := q.db.Exec(ctx, updateVideo,
+	_, err := q.db.Exec(ctx, UpdateVideo,
 		arg.Title,
 		arg.Description,
 		arg.ReleaseYear,

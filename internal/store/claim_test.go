@@ -1,0 +1,118 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// A claim reads of its rows what sqlc's code reads of them.
+func TestClaimReadsWhatSqlcReads(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	if _, err := pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+		SELECT 3, gen_random_uuid(), 'type ' || n / 10, 'ü ' || n / 3, 'e ' || n % 2, (n - 500) * 10000000000, (n - 500) * 1000000,
+			decode(repeat(md5(n::text), n % 200), 'hex'), timestamptz '1999-12-31 23:59:59.9+00' + n * interval '1001 us', CASE n % 3 WHEN 0 THEN 'trace ' || n END
+		FROM generate_series(1, 1000) n;
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT -1, gen_random_uuid(), 'type 0', 'ü 1', '', 1, 1, 'x', '0001-01-01 00:00:00.000001+00';
+		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES
+			('type 0', 'ü 1', 3, 70000, now(), ''), ('type 9', 'ü 33', 3, 1, NULL, ''), ('recovered', 'r', 3, 1, now(), '')`); err != nil {
+		t.Fatal(err)
+	}
+	const all, noLease = 2000, 0
+	rows, err := sqlcgen.New(pool).ClaimOutbox(t.Context(), all, 1<<30, noLease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := event.Claim{Lane: 3}
+	for _, row := range rows {
+		e := event.Claimed{Message: event.Message{
+			ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version, SchemaVersion: row.SchemaVersion,
+			Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
+		}, Seq: row.Seq, Retry: row.Retry, Blocked: row.Blocked, Attempts: int(row.Attempts)}
+		if e.Seq == 0 {
+			want.Recovered = append(want.Recovered, e.Aggregate())
+		} else {
+			want.Events = append(want.Events, e)
+		}
+	}
+	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Token == 0 || len(got.Events) != 1001 || len(got.Recovered) != 1 {
+		t.Errorf("a claim with token %d, %d events and %v recovered, want 1001 events and one", got.Token, len(got.Events), got.Recovered)
+	}
+	bySeq := cmpopts.SortSlices(func(a, b event.Claimed) bool { return a.Seq < b.Seq })
+	if diff := cmp.Diff(want, got, bySeq, cmpopts.IgnoreFields(event.Claim{}, "Token"), cmp.Comparer(func(a, b time.Time) bool { return a == b })); diff != "" {
+		t.Errorf("claim (-sqlc +store):\n%s", diff)
+	}
+}
+
+// A claim that fails after its statement was sent is an error, as is one that
+// answers what it must not; neither is a smaller claim.
+func TestClaimFailsWhole(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, columns, rest, want string }{
+		{"the second row fails", "3::smallint, 7::bigint, n", "FROM (SELECT 1 / (2 - n) AS n FROM generate_series(1::bigint, 2) n) n", "division by zero"},
+		{"a column is NULL", "3::smallint, 7::bigint, NULL::bigint", "", "NULL"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 1)
+			const claim = "video.outbox_claim(max_events int, max_bytes bigint, lease_for interval)"
+			if _, err := pool.Exec(t.Context(), fmt.Sprintf(`
+				DROP FUNCTION video.outbox_claim;
+				CREATE FUNCTION %s RETURNS TABLE (
+					lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int, id uuid, aggregate_type text, aggregate_id text, version bigint,
+					event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
+				) LANGUAGE sql AS $$ SELECT %s, false, false, 0, '%s'::uuid, 'a', 'b', 1::bigint, 'c', 1, ''::bytea, now(), '' %s $$`,
+				claim, test.columns, uuid.Nil, test.rest)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, time.Second)
+			if err == nil || !strings.Contains(err.Error(), test.want) || got.Token != 0 {
+				t.Errorf("ClaimEvents() = %+v, %v, want no claim and an error about %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+// A column that is not what a claim answers is an error, never a panic.
+func TestBinaryRowRefusesOtherColumns(t *testing.T) {
+	t.Parallel()
+	infinity, minusInfinity := []byte("\x7f\xff\xff\xff\xff\xff\xff\xff"), []byte("\x80\x00\x00\x00\x00\x00\x00\x00")
+	kinds := map[string]func(*binaryRow){
+		"bool": func(r *binaryRow) { r.bool() }, "int16": func(r *binaryRow) { r.int16() }, "int32": func(r *binaryRow) { r.int32() },
+		"int64": func(r *binaryRow) { r.int64() }, "uuid": func(r *binaryRow) { r.uuid() }, "time": func(r *binaryRow) { r.time() },
+		"text": func(r *binaryRow) { r.text("") }, "bytes": func(r *binaryRow) { r.bytes() },
+	}
+	for kind, read := range kinds {
+		columns := map[string][][]byte{"missing": {}, "NULL": {nil}, "empty": {{}}, "too long": {make([]byte, 17)}}
+		switch kind {
+		case "text", "bytes":
+			delete(columns, "empty")
+			delete(columns, "too long")
+		case "time":
+			columns["infinite"], columns["minus infinite"] = [][]byte{infinity}, [][]byte{minusInfinity}
+		}
+		for name, values := range columns {
+			row := binaryRow{values: values}
+			if read(&row); row.err == nil {
+				t.Errorf("a %s that is %s: no error", kind, name)
+			}
+		}
+	}
+}

@@ -85,7 +85,7 @@ type config struct {
 
 	ConsumerName           string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"`
 	ConsumerBatchSize      int           `env:"CONSUMER_BATCH_SIZE" envDefault:"100" help:"messages per transaction"`
-	ConsumerBatchDelay     time.Duration `env:"CONSUMER_BATCH_DELAY" envDefault:"5ms" help:"how long a batch waits to fill"`
+	ConsumerBatchDelay     time.Duration `env:"CONSUMER_BATCH_DELAY" envDefault:"2ms" help:"how long a batch waits to fill"`
 	ConsumerWorkers        int           `env:"CONSUMER_WORKERS" envDefault:"4" help:"transactions at a time, each with a connection"`
 	ConsumerMaxOutstanding int           `env:"CONSUMER_MAX_OUTSTANDING" envDefault:"1000" help:"messages in hand"`
 	ConsumerMaxBytes       int           `env:"CONSUMER_MAX_OUTSTANDING_BYTES" envDefault:"67108864" help:"bytes of messages in hand"`

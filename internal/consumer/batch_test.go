@@ -209,7 +209,7 @@ func TestProjectorRetriesAlone(t *testing.T) {
 			}
 			return nil
 		}
-		project(t, consumer.Config{RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store, source, time.Second)
+		project(t, consumer.Config{BatchDelay: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store, source, time.Second)
 		if diff := cmp.Diff([]int{3, 1, 1, 1, 1, 1}, sizes); diff != "" {
 			t.Errorf("sizes of the refused transactions (-want +got):\n%s", diff)
 		}

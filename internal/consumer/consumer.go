@@ -67,7 +67,7 @@ type Config struct {
 	// BatchSize is how many messages a transaction applies at most; default 100.
 	BatchSize int
 	// BatchDelay is how long the first message of a batch waits for others;
-	// default 5 ms. A batch that no worker is free for goes on filling.
+	// default 2 ms. A batch that no worker is free for goes on filling.
 	BatchDelay time.Duration
 	// Workers is how many transactions run at the same time, each with one
 	// connection of the pool; default 4.
@@ -104,7 +104,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	setDefault(&c.Consumer, "catalog")
 	setDefault(&c.BatchSize, 100)
-	setDefault(&c.BatchDelay, 5*time.Millisecond)
+	setDefault(&c.BatchDelay, 2*time.Millisecond)
 	setDefault(&c.Workers, 4)
 	setDefault(&c.MaxOutstandingMessages, 1000)
 	setDefault(&c.MaxOutstandingBytes, 64<<20)

@@ -49,9 +49,9 @@ func readClaim(rows pgx.Rows) (claim event.Claim, err error) {
 		row := binaryRow{values: rows.RawValues()}
 		claim.Lane, claim.Token = row.int16(), row.int64()
 		e := event.Claimed{Seq: row.int64(), Retry: row.bool(), Blocked: row.bool(), Attempts: int(row.int32())}
-		var last event.Message
+		last := &e
 		if n := len(claim.Events); n > 0 {
-			last = claim.Events[n-1].Message
+			last = &claim.Events[n-1]
 		}
 		e.ID, e.AggregateType, e.AggregateID = row.uuid(), row.text(last.AggregateType), row.text(last.AggregateID)
 		e.Version, e.Type, e.SchemaVersion = row.int64(), row.text(last.Type), row.int32()
@@ -59,6 +59,8 @@ func readClaim(rows pgx.Rows) (claim event.Claim, err error) {
 		switch {
 		case row.err != nil:
 			return event.Claim{}, row.err
+		case len(row.values) > 0:
+			return event.Claim{}, errors.New("a claim has more columns than are read")
 		case e.Seq != 0:
 			claim.Events = append(claim.Events, e)
 		case e.AggregateID != "":

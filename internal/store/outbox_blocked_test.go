@@ -67,9 +67,9 @@ func TestBlockedAmongMany(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
 }
 
-// An event that is blocked has no bytes, but is behind those that fill them: else
-// a long one could go aside in front of a short one of its aggregate, and be
-// published before it when the first is skipped.
+// A blocked event counts no bytes, but is left out when it is behind the event
+// that filled the claim: else a long one could go aside in front of a short one
+// of its aggregate, and be published before it when the first is skipped.
 func TestBlockedEventsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)

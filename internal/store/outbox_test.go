@@ -171,9 +171,9 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 }
 
 // A claim that chose its lane by a snapshot older than the last settlement of it
-// answers what that settlement left: neither events that it deleted, nor does it
-// set events aside whose aggregate is blocked no longer, where nobody would find
-// them again.
+// answers what that settlement left: neither events that it deleted, nor, as
+// blocked, events of an aggregate that is blocked no longer, which would go aside
+// where nobody finds them again.
 //
 // The moment is rare: a settlement after its lease has ended is executed before
 // the claim begins, and committed after the claim's snapshot and before its look

@@ -105,6 +105,9 @@ func TestTinyProfileMeasuresEverything(t *testing.T) {
 			t.Errorf("there is no line of %s", want)
 		}
 	}
+	if got, want := strings.Count(string(b), "BenchmarkLatency/peer=ours/"), 6; got != want { // three sinks, with one instance and with four
+		t.Errorf("our publisher was measured at %d steady loads, want %d", got, want)
+	}
 	drains := 0
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "BenchmarkDrain/peer=ours/") {

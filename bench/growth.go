@@ -16,7 +16,7 @@ import (
 // shapes has our publisher drain events whose aggregates are few, many, or unequal, and whose payloads are small and
 // large.
 func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *results) error {
-	n := min(100_000, prof.maxEvents*2/5)
+	n := min(100_000, prof.maxEvents)
 	type shape struct {
 		name, sink string
 		make       func() workload
@@ -99,7 +99,7 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 // once differs from another by what else happened on the machine.
 func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
 	const turns = 9
-	drains, err := byTurns(places, 1, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	drains, err := byTurns(places, 3, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
 	if err != nil {
 		return err
 	}
@@ -175,10 +175,7 @@ func newPlace(ctx context.Context, m *machine, name string) (*place, error) {
 
 // retain leaves events that were published.
 func (p *place) retain(ctx context.Context, events int) error {
-	if err := p.peer.backlog(ctx, uniform(events, 1000, 500)); err != nil {
-		return err
-	}
-	if err := p.peer.exec(ctx, "DELETE FROM video.outbox_pending"); err != nil {
+	if err := p.peer.published(ctx, uniform(events, 1000, 500)); err != nil {
 		return err
 	}
 	return p.kept(ctx)

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	writers   = 8
-	perSecond = 1000
+	writers    = 8
+	steadyRate = 1000 // events a second
 )
 
 // paced calls write for n events, perSecond of them a second, by eight writers. The events of an aggregate are one
 // writer's, in order.
-func paced(ctx context.Context, n int, write func(ctx context.Context, i int) error) error {
+func paced(ctx context.Context, n, perSecond int, write func(ctx context.Context, i int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, writers)
 	begun := time.Now()
 	for w := range writers {
 		wg.Go(func() {
 			for i := w; i < n && errs[w] == nil; i += writers {
-				time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / perSecond)))
+				time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / time.Duration(perSecond))))
 				errs[w] = write(ctx, i)
 			}
 		})
@@ -43,32 +43,50 @@ func paced(ctx context.Context, n int, write func(ctx context.Context, i int) er
 	return errors.Join(errs...)
 }
 
+// steadyLoad is so many events a second, and where they go.
+type steadyLoad struct {
+	sink            string
+	instances, rate int
+}
+
+// steadyLoads, of which the first is measured in every round, the others in one. Fifty events a second are half of
+// what a loop can do that waits 10 ms for each.
+var steadyLoads = []steadyLoad{
+	{sinkNone, 1, steadyRate}, {sinkNone, 4, steadyRate}, {sinkSlow, 1, 50}, {sinkSlow, 4, 50}, {sinkPubSub, 1, 50}, {sinkPubSub, 4, 50},
+}
+
 // latencies measures, peer by peer, how long after its commit an event is handed to the broker, at a steady rate.
 func latencies(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p profile, r *results) error {
-	for range p.rounds {
-		for _, name := range peerNames {
-			if err := latencyOf(ctx, m, s, peers[name], name, p, r); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+	for round := range p.rounds {
+		loads := steadyLoads
+		if round > 0 {
+			loads = loads[:1]
+		}
+		for _, load := range loads {
+			for _, name := range peerNames {
+				if err := latencyOf(ctx, m, s, peers[name], name, load, p, r); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, prof profile, r *results) error {
+func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, load steadyLoad, prof profile, r *results) error {
 	ctx, cancel := context.WithTimeout(ctx, prof.latency+time.Minute)
 	defer cancel()
 	const aggregates = 1000 // a multiple of writers
-	w := inTurns(int(prof.latency.Seconds()*perSecond), aggregates, 500)
+	w := inTurns(int(prof.latency.Seconds()*float64(load.rate)), aggregates, 500)
 	if err := m.backlogOf(ctx, p, uniform(0, 1, 500)); err != nil {
 		return err
 	}
 	l := newLedger(w)
-	k, err := s.begin(ctx, sinkNone, l)
+	k, err := s.begin(ctx, load.sink, l)
 	if err != nil {
 		return err
 	}
-	at, err := start(ctx, p, k, 1)
+	at, err := start(ctx, p, k, load.instances)
 	if err != nil {
 		return err
 	}
@@ -78,7 +96,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, p
 	if err != nil {
 		return errors.Join(err, at.stop())
 	}
-	err = paced(ctx, w.len(), func(ctx context.Context, i int) error {
+	err = paced(ctx, w.len(), load.rate, func(ctx context.Context, i int) error {
 		err := pgx.BeginFunc(ctx, p.db(), func(tx pgx.Tx) error { return p.append(ctx, tx, w, i) })
 		committed[i] = time.Now()
 		p.committed()
@@ -96,7 +114,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, p
 		took[i] = max(0, l.sentAt(w.aggregates[i], w.versions[i]).Sub(committed[i]))
 	}
 	cpu := after.ours + after.postgres - before.ours - before.postgres
-	return r.write(fmt.Sprintf("Latency/peer=%s/rate=%d", name, perSecond), w.len(), append(quantiles("commit-to-sent", took),
+	return r.write(fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", name, load.sink, load.instances, load.rate), w.len(), append(quantiles("commit-to-sent", took),
 		value{"cpu-s/Mevent", cpu.Seconds() / float64(w.len()) * 1e6},
 		value{"out-of-order", float64(l.disorder.Load())}, value{"duplicates", float64(l.duplicates.Load())})...)
 }
@@ -163,9 +181,9 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
 	running.Go(func() { loopErrs[1] = projector.Run(loops) })
 
-	n := int(p.latency.Seconds() * perSecond)
+	n := int(p.latency.Seconds() * steadyRate)
 	ids, committed := make([]uuid.UUID, n), make([]time.Time, n)
-	err = paced(ctx, n, func(ctx context.Context, i int) error {
+	err = paced(ctx, n, steadyRate, func(ctx context.Context, i int) error {
 		e, err := newVideo()
 		if err != nil {
 			return err
@@ -191,7 +209,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	for i, id := range ids {
 		sent[i], visible[i] = max(0, times.sent[id].Sub(committed[i])), max(0, times.visible[id].Sub(committed[i]))
 	}
-	return r.write(fmt.Sprintf("Chain/rate=%d", perSecond), n, append(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible)...)...)
+	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, append(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible)...)...)
 }
 
 func newProjector(client *pubsub.Client, catalog consumer.Store) (*consumer.Projector, error) {

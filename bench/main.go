@@ -30,7 +30,7 @@ type profile struct {
 
 var profiles = map[string]profile{
 	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, maxEvents: 2000, aggregates: 100, retained: []int{1000, 5000}, parked: 1000, latency: 300 * time.Millisecond},
-	"quick": {turn: 600 * time.Millisecond, rounds: 3, maxEvents: 150_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000}, parked: 100_000, latency: 2 * time.Second},
+	"quick": {turn: 600 * time.Millisecond, rounds: 3, maxEvents: 150_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000}, parked: 100_000, latency: 2 * time.Second},
 	"long": {turn: 5 * time.Second, rounds: 5, maxEvents: 500_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000},
 		parked: 100_000, latency: 20 * time.Second},
 }

@@ -35,6 +35,10 @@ func drainName(peer, sink string, instances int) string {
 	return fmt.Sprintf("Drain/peer=%s/sink=%s/instances=%d/payload=500", peer, sink, instances)
 }
 
+func latencyName(peer, sink string, instances, rate int) string {
+	return fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", peer, sink, instances, rate)
+}
+
 // ordered are the libraries that keep the order of an aggregate: with one instance, and with any number of them.
 var (
 	ordered       = []string{"watermill", "watermill-1000", "oagudo", "oagudo-1000"}
@@ -74,7 +78,7 @@ func targets(r *results) []target {
 		ratio("write path ÷ without outbox", "Write/kind=ours", "Write/kind=without-outbox", "tx/s", 0.72),
 		ratio("write path ÷ pgbench, PostgreSQL on CPUs of its own", "WriteApart/kind=ours", "WriteApart/kind=pgbench", "tx/s", 0.9),
 		ratio("write path ÷ pgbench, all on the same CPUs", "Write/kind=ours", "Write/kind=pgbench", "tx/s", 0.9),
-		figure("commit → sent at 1,000/s, p50", "Latency/peer=ours/rate=1000", "p50-commit-to-sent-ms", 0.5),
+		figure("commit → sent at 1,000/s, p50", latencyName("ours", "none", 1, 1000), "p50-commit-to-sent-ms", 0.5),
 		figure("commit → visible in the catalog at 1,000/s, p50", "Chain/rate=1000", "p50-commit-to-visible-ms", 10),
 		ratio("projector: batch of 100 ÷ one transaction per message", "Project/batch=100", "Project/batch=1", "events/s", 7),
 	}

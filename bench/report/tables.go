@@ -125,7 +125,7 @@ func latency(b *strings.Builder, r *results) {
 	}
 	fmt.Fprintf(b, "1,000 events a second, into a sink that answers at once, one instance\n\n")
 	table(b, []string{"publisher", "p50 ms", "p99 ms", "CPU s/M events, writers too", "out of order", "duplicates"}, first)
-	fmt.Fprintf(b, "p50 / p99 in ms elsewhere: one turn each, so of 100 events, at 50 a second for 2 s, p99 is the second slowest\n\n")
+	fmt.Fprintf(b, "p50 / p99 in ms elsewhere, of one turn each: at 50 events a second the quick profile has 100 of them, of which p99 is the second slowest\n\n")
 	table(b, []string{
 		"publisher", "no-op, 4 instances, 1,000/s", "10 ms, 1 instance, 50/s", "10 ms, 4 instances, 50/s", "pubsublocal, 1 instance, 50/s", "pubsublocal, 4 instances, 50/s",
 	}, others)

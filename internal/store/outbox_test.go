@@ -293,7 +293,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 
 // A claim reads the binary form of its rows; on a connection that answers text
 // it says what to change.
-func TestClaimIsReadInEveryExecMode(t *testing.T) {
+func TestClaimNeedsBinaryRows(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	l.append(l.pool, "a1 a2 a3")

@@ -41,21 +41,38 @@ CREATE TABLE video.outbox_pending (
 	occurred_at timestamptz NOT NULL,
 	traceparent text,
 	PRIMARY KEY (lane, seq)
-) WITH (
-	fillfactor = 90,
-	-- A queue's statistics are always wrong, so it has none; what it needs is frequent vacuum.
-	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0,
+) PARTITION BY LIST (lane);
+
+-- A partition per lane, so that the rows of a claim are neighbors, and one for what is set aside, so that a claim is the
+-- same with and without it. A queue's statistics are always wrong, so it has none; what it needs is frequent vacuum.
+CREATE TABLE video.outbox_aside PARTITION OF video.outbox_pending FOR VALUES IN (-1) WITH (
+	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
 	autovacuum_vacuum_insert_threshold = -1,
 	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
 );
+-- +goose StatementBegin
+DO $$
+BEGIN
+	FOR lane IN 0..7 LOOP
+		EXECUTE format($create$
+			CREATE TABLE video.outbox_lane_%1$s PARTITION OF video.outbox_pending FOR VALUES IN (%1$s) WITH (
+				autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+				autovacuum_vacuum_insert_threshold = -1,
+				autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
+			)$create$, lane);
+	END LOOP;
+END $$;
+-- +goose StatementEnd
 
 COMMENT ON TABLE video.outbox_pending IS 'One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it. A copy of it, so that a claim reads nothing else.';
 COMMENT ON COLUMN video.outbox_pending.lane IS '0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.';
 COMMENT ON COLUMN video.outbox_pending.seq IS 'The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.';
 
--- "lane + 0", and not "lane", so that what is set aside is found by this index only where a query says so, and by
--- the key where it does not: the estimates that would choose between them are as wrong as all others here.
-CREATE INDEX outbox_pending_aside ON video.outbox_pending (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
+COMMENT ON TABLE video.outbox_aside IS 'The pending events of blocked aggregates.';
+
+-- "lane + 0", and not nothing, so that this index is used only where a query says so, and the key where it does not:
+-- the estimates that would choose between them are as wrong as all others here.
+CREATE INDEX outbox_aside_aggregate ON video.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
 
 CREATE TABLE video.outbox_lanes (
 	lane smallint PRIMARY KEY,
@@ -157,12 +174,12 @@ BEGIN
 			-- Behind the mark first: before it are the dead rows of the last claims, unless a long transaction
 			-- holds the mark back.
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (free.lane, free.mark_seq) AND (p.lane, p.seq) < (free.lane + 1, 0)
-			ORDER BY p.lane, p.seq LIMIT 1)
+			WHERE p.lane = free.lane AND p.seq > free.mark_seq
+			ORDER BY p.seq LIMIT 1)
 			UNION ALL
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (free.lane, free.floor_seq) AND (p.lane, p.seq) <= (free.lane, free.mark_seq)
-			ORDER BY p.lane, p.seq LIMIT 1)
+			WHERE p.lane = free.lane AND p.seq > free.floor_seq AND p.seq <= free.mark_seq
+			ORDER BY p.seq LIMIT 1)
 			UNION ALL
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
@@ -187,11 +204,10 @@ BEGIN
 		SELECT lease.lane, lease.lease_token, p.seq, false, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
-			-- The row comparison gets the ordered index scan with and without statistics; lane = x does not.
-			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
+			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
 			FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
-			ORDER BY p.lane, p.seq LIMIT max_events
+			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
+			ORDER BY p.seq LIMIT max_events
 		) p
 		WHERE p.bytes_before < max_bytes;
 	ELSE
@@ -207,7 +223,7 @@ BEGIN
 				ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
 			) b
 			LEFT JOIN LATERAL (
-				SELECT * FROM video.outbox_pending p
+				SELECT * FROM video.outbox_aside p
 				WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 				ORDER BY p.seq LIMIT 1
 			) h ON true
@@ -220,7 +236,7 @@ BEGIN
 		SELECT lease.lane, lease.lease_token, p.seq, false, p.blocked, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, CASE WHEN p.blocked THEN '' ELSE p.payload END, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
-			SELECT *, sum(CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END) OVER (ORDER BY p.lane, p.seq ROWS UNBOUNDED PRECEDING)
+			SELECT *, sum(CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING)
 				- CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END AS bytes_before
 			FROM (
 				-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
@@ -231,8 +247,8 @@ BEGIN
 					EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
 				END AS blocked
 				FROM video.outbox_pending p
-				WHERE (p.lane, p.seq) > (lease.lane, lease.floor_seq) AND (p.lane, p.seq) < (lease.lane + 1, 0)
-				ORDER BY p.lane, p.seq LIMIT max_events
+				WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
+				ORDER BY p.seq LIMIT max_events
 			) p
 		) p
 		WHERE p.bytes_before < max_bytes;
@@ -280,7 +296,7 @@ BEGIN
 	-- The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is
 	-- what committed late and was never sent.
 	DELETE FROM video.outbox_pending p
-	WHERE (p.lane, p.seq) >= (the_lane, head_seq) AND (p.lane, p.seq) <= (the_lane, tail_seq)
+	WHERE p.lane = the_lane AND p.seq BETWEEN head_seq AND tail_seq
 		AND (p.seq IN (SELECT unnest(done_seqs))) IS TRUE;
 	FOREACH a_seq IN ARRAY retried_seqs LOOP
 		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = a_seq;
@@ -298,12 +314,17 @@ BEGIN
 	END IF;
 	IF cardinality(aside_seqs) > 0 THEN
 		UPDATE video.outbox_pending p SET lane = -1
-		WHERE (p.lane, p.seq) >= (the_lane, head_seq) AND (p.lane, p.seq) <= (the_lane, tail_seq)
+		WHERE p.lane = the_lane AND p.seq BETWEEN head_seq AND tail_seq
 			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
 	END IF;
 	FOR i IN 1..cardinality(recovered_ids) LOOP
-		UPDATE video.outbox_pending SET lane = the_lane
-		WHERE lane + 0 = -1 AND aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		-- One by one: this has a single plan.
+		FOR a_seq IN
+			SELECT a.seq FROM video.outbox_aside a
+			WHERE a.lane + 0 = -1 AND a.aggregate_type = recovered_types[i] AND a.aggregate_id = recovered_ids[i]
+		LOOP
+			UPDATE video.outbox_pending SET lane = the_lane WHERE lane = -1 AND seq = a_seq;
+		END LOOP;
 		DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
 	END LOOP;
 	RETURN true;
@@ -328,8 +349,8 @@ BEGIN
 		FROM lanes l
 		CROSS JOIN LATERAL (
 			SELECT p.occurred_at FROM video.outbox_pending p
-			WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
-			ORDER BY p.lane, p.seq LIMIT 1
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq
+			ORDER BY p.seq LIMIT 1
 		) head
 	)
 	SELECT
@@ -339,8 +360,8 @@ BEGIN
 			SELECT 1 FROM lanes l
 			CROSS JOIN LATERAL (
 				SELECT 1 FROM video.outbox_pending p
-				WHERE (p.lane, p.seq) > (l.lane, l.floor_seq) AND (p.lane, p.seq) < (l.lane + 1, 0)
-				ORDER BY p.lane, p.seq LIMIT max_counted
+				WHERE p.lane = l.lane AND p.seq > l.floor_seq
+				ORDER BY p.seq LIMIT max_counted
 			) p
 			LIMIT max_counted
 		) counted),

@@ -24,6 +24,7 @@ GRANT SELECT, INSERT, UPDATE ON video.videos TO video_rw;
 GRANT SELECT, INSERT, DELETE ON video.requests TO video_rw;
 GRANT SELECT, INSERT ON video.outbox TO video_rw;
 GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video.outbox_pending TO video_rw;
+GRANT SELECT ON video.outbox_aside TO video_rw;
 GRANT SELECT, INSERT, UPDATE, DELETE ON video.outbox_blocked TO video_rw;
 GRANT SELECT, UPDATE ON video.outbox_lanes TO video_rw;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video FROM PUBLIC;

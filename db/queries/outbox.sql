@@ -28,7 +28,7 @@ SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_err
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM video.outbox_pending p
+	SELECT p.id, p.version FROM video.outbox_aside p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -48,7 +48,7 @@ WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
 	WHERE head.lane = -1 AND head.id = @event_id AND head.seq = (
-		SELECT min(p.seq) FROM video.outbox_pending p
+		SELECT min(p.seq) FROM video.outbox_aside p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 	)
 	RETURNING 1
@@ -68,6 +68,6 @@ FROM video.outbox_measure(@max_counted::int) AS m;
 SELECT
 	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
-	pg_total_relation_size('video.outbox_pending')::bigint AS pending_bytes
+	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video.outbox_pending') AS p)::bigint AS pending_bytes
 FROM pg_catalog.pg_class c
 WHERE c.relnamespace = 'video'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname LIKE 'outbox\_p%';

@@ -300,6 +300,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_rw video.requests":                  "DELETE INSERT SELECT",
 		"video_rw video.outbox":                    "INSERT SELECT",
 		"video_rw video.outbox_pending":            "DELETE INSERT SELECT", // and UPDATE of the lane
+		"video_rw video.outbox_aside":              "SELECT",
 		"video_rw video.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
 		"video_rw video.outbox_lanes":              "SELECT UPDATE",
 		"video_rw goose_db_version":                "SELECT",

@@ -71,6 +71,23 @@ type VideoOutbox struct {
 	Traceparent *string
 }
 
+// The pending events of blocked aggregates.
+type VideoOutboxAside struct {
+	// 0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.
+	Lane int16
+	// The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.
+	Seq           int64
+	ID            uuid.UUID
+	AggregateType string
+	AggregateID   string
+	EventType     string
+	Version       int64
+	SchemaVersion int32
+	Payload       []byte
+	OccurredAt    time.Time
+	Traceparent   *string
+}
+
 // A row per aggregate whose next event the broker refused. Only failures write it.
 type VideoOutboxBlocked struct {
 	AggregateType string

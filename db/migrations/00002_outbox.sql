@@ -138,7 +138,7 @@ END $$;
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
 -- answered as blocked, without payload, for the settlement to set aside; but the first of those that were is
 -- answered for a retry when it is due. An event is the last one when it is the max_events-th, or when the
--- payloads up to it have max_bytes, those for a retry counted apart. A row with seq 0 is no event: with an
+-- payloads up to it have max_bytes: blocked ones too, which the settlement copies; those for a retry counted apart. A row with seq 0 is no event: with an
 -- aggregate it says that this blocked aggregate has nothing left to retry, without one that there is nothing
 -- any longer.
 --
@@ -236,8 +236,7 @@ BEGIN
 		SELECT lease.lane, lease.lease_token, p.seq, false, p.blocked, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, CASE WHEN p.blocked THEN '' ELSE p.payload END, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
-			SELECT *, sum(CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING)
-				- CASE WHEN p.blocked THEN 0 ELSE octet_length(p.payload) END AS bytes_before
+			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
 			FROM (
 				-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
 				-- forbids a hash of them all.

@@ -22,6 +22,7 @@ GRANT SELECT ON video.videos, video.outbox_blocked, video.outbox_lanes TO suppor
 GRANT SELECT (request_id, video_id, create_time) ON video.requests TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside TO support_ro;
 GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox TO support_ro;
 GRANT SELECT (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
 GRANT SELECT ON goose_db_version TO support_ro;
@@ -62,5 +63,6 @@ REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM support_ro;
 REVOKE ALL (request_id, video_id, create_time) ON video.requests FROM support_ro;
 REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox FROM support_ro;
 REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending FROM support_ro;
+REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside FROM support_ro;
 REVOKE ALL (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine FROM support_ro;
 REVOKE ALL ON SCHEMA video, catalog_read FROM support_ro;

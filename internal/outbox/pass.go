@@ -63,7 +63,8 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 }
 
 // full tells whether a claim ended because it had as many events or bytes as a
-// pass takes, so that there may be more.
+// pass takes, so that there may be more. The bytes of blocked events are not
+// known here: what is behind many of them waits for the next look.
 func (p *Publisher) full(claim event.Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {

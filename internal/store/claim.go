@@ -21,7 +21,8 @@ import (
 
 // ClaimEvents takes the lease of a lane that has work, until leaseFor from
 // now by the clock of the database, and answers its oldest events: at most
-// maxEvents, and none behind the one with which their payloads have maxBytes.
+// maxEvents, and none behind the one with which their payloads have maxBytes,
+// those of blocked events too, although they are not answered.
 // The zero Claim: there is nothing to do.
 func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error) {
 	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor)

@@ -124,6 +124,66 @@ func (l *letters) park(names, refused string) {
 	l.settle(settlement)
 }
 
+// Who skips an event while it comes back, because the broker has accepted the
+// one before that somebody else had skipped, is told to try again, and then
+// that there is nothing to skip.
+func TestSkipWhatComesBack(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	first, second := l.append(l.pool, "a1"), l.append(l.pool, "a2")
+	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
+	l.due("a")
+	claim := l.claimNames(10, "a1/1")
+	if err := l.SkipEvent(t.Context(), l.letter("a"), first); err != nil {
+		t.Fatal(err)
+	}
+	// What comes back waits here for the person.
+	hold, err := l.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // committed by then, or nobody cares
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video.outbox_blocked FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	settled := make(chan error, 1)
+	go func() {
+		_, err := l.SettleClaim(t.Context(), l.settlement(claim, ""))
+		settled <- err
+	}()
+	l.waiting(1)
+	skipped := make(chan error, 1)
+	go func() { skipped <- l.SkipEvent(t.Context(), l.letter("a"), second) }()
+	l.waiting(2)
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-settled; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-skipped; kindOf(err) != domain.Unavailable {
+		t.Errorf("SkipEvent() of what comes back = %v, want Unavailable", err)
+	}
+	if err := l.SkipEvent(t.Context(), l.letter("a"), second); kindOf(err) != domain.NotFound {
+		t.Errorf("SkipEvent() of what has come back = %v, want NotFound", err)
+	}
+	l.settle(l.settlement(l.claimNames(10, "a2"), ""))
+}
+
+// waiting waits until so many sessions wait for a lock.
+func (l *letters) waiting(n int) {
+	l.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		got := l.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+		if got >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%d sessions wait for a lock, want %d", got, n)
+		}
+	}
+}
+
 // ListBlocked tells what is wrong, parked ones first.
 func TestListBlocked(t *testing.T) {
 	t.Parallel()

@@ -80,7 +80,7 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 // claim leases a lane to a pass. It answers the oldest events of the lane, those
 // of blocked aggregates with a mark; of blocked aggregates that are due the
 // first event, or, when there is none, that they have recovered. What is behind
-// the bytes of either it leaves out; an event with a mark has none.
+// the bytes of either it leaves out.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
 	lane.owner, lane.leased = pass, true
@@ -103,11 +103,12 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recov
 		case isHead:
 			events = append(events, e.String()+retried)
 		case e.aside || laneOf(e.aggregate) != number || batch == 0 || bytes <= 0:
-		case m.blocked[e.aggregate] != nil:
-			events = append(events, e.String()+"!")
-			batch--
 		default:
-			events = append(events, e.String())
+			mark := ""
+			if m.blocked[e.aggregate] != nil {
+				mark = "!"
+			}
+			events = append(events, e.String()+mark)
 			batch--
 			bytes -= len(e.payload())
 		}

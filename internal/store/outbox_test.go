@@ -286,8 +286,13 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	got := claim(5000)
 	l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
 	l.append(l.pool, "a2 a3 c5 c6 c7")
-	if got, want := l.namesOf(claim(3)), "a1/1 b1/1 a2! a3! c5 c6"; got != want {
-		t.Errorf("claim of 3 bytes with blocked events, which have none = %q, want %q", got, want)
+	got = claim(3)
+	if got, want := l.namesOf(got), "a1/1 b1/1 a2! a3!"; got != want {
+		t.Errorf("claim of 3 bytes with blocked events = %q, want %q", got, want)
+	}
+	l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[2].Seq, Tail: got.Events[3].Seq})
+	if got, want := l.namesOf(claim(3005)), "a1/1 b1/1 a2! a3! c5"; got != want {
+		t.Errorf("claim of 3005 bytes with blocked events = %q, want %q", got, want)
 	}
 }
 

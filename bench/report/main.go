@@ -85,7 +85,7 @@ func replace(document, page string) (string, error) {
 func printTargets(out io.Writer, r *results) error {
 	for _, t := range targets(r) {
 		row := t.row()
-		if _, err := fmt.Fprintf(out, "%-13s %9s  %-9s %s\n", strings.Trim(row[3], "*"), row[1], row[2], row[0]); err != nil {
+		if _, err := fmt.Fprintf(out, "%-13s %9s  %-15s %-9s %s\n", strings.Trim(row[4], "*"), row[1], row[2], row[3], row[0]); err != nil {
 			return err
 		}
 	}

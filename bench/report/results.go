@@ -76,14 +76,18 @@ func (r *results) max(name, unit string) float64 {
 // ratio is the median of the ratios of two benchmarks, turn by turn, because those of one round had the same
 // neighbors.
 func (r *results) ratio(name, to, unit string) (float64, bool) {
-	var ratios []float64
+	return median(r.ratios(name, to, unit))
+}
+
+// ratios are those of each turn.
+func (r *results) ratios(name, to, unit string) (ratios []float64) {
 	over := r.figures[to][unit]
 	for i, v := range r.figures[name][unit] {
 		if i < len(over) && over[i] != 0 {
 			ratios = append(ratios, v/over[i])
 		}
 	}
-	return median(ratios)
+	return ratios
 }
 
 // with are the benchmarks whose name begins so, and the value of a key in each name.

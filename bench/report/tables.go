@@ -44,7 +44,7 @@ var sinkTexts = []struct{ kind, text string }{
 
 func markdown(r *results) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, ratios turn by turn.\n\n",
+	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, and the least and the most of them; ratios turn by turn.\n\n",
 		r.config["date"], r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
 
 	heading(b, "What was aimed at")
@@ -52,7 +52,7 @@ func markdown(r *results) string {
 	for _, t := range targets(r) {
 		rows = append(rows, t.row())
 	}
-	table(b, []string{"what", "measured", "aim", "verdict"}, rows)
+	table(b, []string{"what", "measured", "turns", "aim", "verdict"}, rows)
 
 	heading(b, "Emptying a backlog")
 	picture(b, "peers-drain.svg", "Events per second by publisher and sink")

@@ -8,27 +8,30 @@ import (
 
 // target is a figure that this service is meant to reach.
 type target struct {
-	what     string
-	measured float64
-	known    bool
-	limit    float64
-	atMost   bool // the limit is an upper bound
-	unit     string
+	what   string
+	turns  []float64
+	limit  float64
+	atMost bool // the limit is an upper bound
+	unit   string
 }
 
 func (t target) row() []string {
-	sign, met := "≥", t.measured >= t.limit
+	middle, known := median(t.turns)
+	sign, met := "≥", middle >= t.limit
 	if t.atMost {
-		sign, met = "≤", t.measured <= t.limit
+		sign, met = "≤", middle <= t.limit
 	}
-	verdict, measured := "**not met**", short(t.measured)+t.unit
+	verdict, measured, spread := "**not met**", short(middle)+t.unit, "–"
+	if known {
+		spread = short(slices.Min(t.turns)) + "–" + short(slices.Max(t.turns))
+	}
 	switch {
-	case !t.known:
+	case !known:
 		verdict, measured = "not measured", "–"
 	case met:
 		verdict = "met"
 	}
-	return []string{t.what, measured, sign + " " + short(t.limit) + t.unit, verdict}
+	return []string{t.what, measured, spread, sign + " " + short(t.limit) + t.unit, verdict}
 }
 
 func drainName(peer, sink string, instances int) string {
@@ -48,20 +51,18 @@ var (
 
 func targets(r *results) []target {
 	ratio := func(what, name, to, unit string, limit float64) target {
-		v, known := r.ratio(name, to, unit)
-		return target{what: what, measured: v, known: known, limit: limit, unit: " ×"}
+		return target{what: what, turns: r.ratios(name, to, unit), limit: limit, unit: " ×"}
 	}
 	figure := func(what, name, unit string, limit float64) target {
-		v, known := r.median(name, unit)
-		return target{what: what, measured: v, known: known, limit: limit, atMost: true, unit: " ms"}
+		return target{what: what, turns: r.figures[name][unit], limit: limit, atMost: true, unit: " ms"}
 	}
 	best := func(what string, instances int, peers []string) target {
 		t := target{what: what, limit: 5, unit: " ×"}
 		for _, peer := range peers {
-			v, known := r.ratio(drainName("ours", "none", instances), drainName(peer, "none", instances), "events/s")
-			if known && (!t.known || v < t.measured) {
-				t.measured, t.known = v, true
-				t.what = what + ": " + peer
+			turns := r.ratios(drainName("ours", "none", instances), drainName(peer, "none", instances), "events/s")
+			least, some := median(t.turns)
+			if v, known := median(turns); known && (!some || v < least) {
+				t.turns, t.what = turns, what+": "+peer
 			}
 		}
 		return t

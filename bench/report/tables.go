@@ -44,7 +44,7 @@ var sinkTexts = []struct{ kind, text string }{
 
 func markdown(r *results) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, and the least and the most of them; ratios turn by turn.\n\n",
+	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, with the least and the most of them beside the aims; ratios turn by turn.\n\n",
 		r.config["date"], r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
 
 	heading(b, "What was aimed at")

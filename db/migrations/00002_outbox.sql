@@ -138,9 +138,9 @@ END $$;
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
 -- answered as blocked, without payload, for the settlement to set aside; but the first of those that were is
 -- answered for a retry when it is due. An event is the last one when it is the max_events-th, or when the
--- payloads up to it have max_bytes: blocked ones too, which the settlement copies; those for a retry counted apart. A row with seq 0 is no event: with an
--- aggregate it says that this blocked aggregate has nothing left to retry, without one that there is nothing
--- any longer.
+-- payloads up to it have max_bytes. Blocked ones count, because the settlement copies them; those for a retry are
+-- counted apart. A row with seq 0 is no event: with an aggregate it says that this blocked aggregate has nothing
+-- left to retry, without one that there is nothing any longer.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
@@ -317,7 +317,7 @@ BEGIN
 			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
 	END IF;
 	FOR i IN 1..cardinality(recovered_ids) LOOP
-		-- One by one: this has a single plan.
+		-- One by one, by the key: an UPDATE of the set had two plans, and the wrong one reads all that is set aside.
 		FOR a_seq IN
 			SELECT a.seq FROM video.outbox_aside a
 			WHERE a.lane + 0 = -1 AND a.aggregate_type = recovered_types[i] AND a.aggregate_id = recovered_ids[i]

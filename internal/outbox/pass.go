@@ -200,6 +200,12 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 			}
 			return held, nil
 		}
+		if n := len(settlement.Recovered); n > 0 {
+			// What comes back may be more than there is time for, and then nothing of this pass would ever be settled.
+			// Without it the aggregate stays blocked, and its next event is tried alone.
+			p.log.WarnContext(ctx, "outbox: what waits behind a refused event does not come back yet", "lane", settlement.Lane, "aggregates", n, "err", err)
+			settlement.Recovered = nil
+		}
 		pause := backoff(attempt, minPause, time.Second)
 		if ctx.Err() != nil || time.Now().Add(pause).After(leaseEnd) {
 			return false, fmt.Errorf("settle %d published events: %w", len(settlement.Done)+len(settlement.Retried), err)
@@ -211,8 +217,8 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, leaseEnd time.Time) (bool, error) {
 	timeout := p.cfg.SettleTimeout
 	if len(settlement.Recovered) > 0 {
-		// All that has waited behind a refused event comes back, however much that is.
-		timeout = max(timeout, time.Until(leaseEnd))
+		// All that has waited behind a refused event comes back, which may take long; half of what is left is for an attempt without it.
+		timeout = max(timeout, time.Until(leaseEnd)/2)
 	}
 	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()

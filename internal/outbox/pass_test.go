@@ -351,18 +351,21 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 
 // A settlement that brings back what has waited behind a refused event may take
 // longer than another one, or a large blockade would never end; at shutdown it
-// may not.
+// may not. What takes too long is left out, or nothing of the pass would ever be
+// settled.
 func TestSettlementOfARecoveryTakesItsTime(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name      string
 		recovered bool
+		tooMuch   bool
 		stop      time.Duration
 		took      time.Duration
 		attempts  int
 		wantErr   bool
 	}{
 		{name: "recovery", recovered: true, stop: time.Hour, took: 5 * time.Second, attempts: 1},
+		{name: "recovery of too much", recovered: true, tooMuch: true, stop: time.Hour, took: 15 * time.Second, attempts: 2},
 		{name: "recovery, stopped", recovered: true, stop: 2 * time.Second, took: 3 * time.Second, attempts: 1, wantErr: true},
 		{name: "none", stop: 2 * time.Second, took: 2 * time.Second, attempts: 2, wantErr: true},
 	}
@@ -375,9 +378,13 @@ func TestSettlementOfARecoveryTakesItsTime(t *testing.T) {
 				defer cancel()
 				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
 				store.claim.Events[0].Retry = test.recovered
-				store.settle = func(ctx context.Context, _ int) (bool, error) {
+				store.settle = func(ctx context.Context, attempt int) (bool, error) {
+					takes := 5 * time.Second
+					if test.tooMuch {
+						takes = time.Duration(len(store.settled[attempt-1].Recovered)) * time.Hour
+					}
 					select {
-					case <-time.After(5 * time.Second):
+					case <-time.After(takes):
 						return true, nil
 					case <-ctx.Done():
 						return false, ctx.Err()

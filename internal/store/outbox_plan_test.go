@@ -23,7 +23,7 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 	result, err := l.pool.Query(l.t.Context(), `
 		SELECT relname, seq_scan, heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
 		FROM pg_stat_user_tables JOIN pg_statio_user_tables USING (relid, relname)
-		WHERE relname IN ('outbox_aside', 'outbox_blocked') OR relname LIKE 'outbox\_lane\__' OR relname LIKE 'outbox\_p2%'`)
+		WHERE relname IN ('outbox_aside', 'outbox_blocked') OR relname ~ '^outbox_lane_[0-9]+$' OR relname LIKE 'outbox\_p2%'`)
 	if err != nil {
 		l.t.Fatal(err)
 	}

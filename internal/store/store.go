@@ -91,11 +91,11 @@ func isAway(err error) bool {
 }
 
 // isWithoutPartition tells whether an event came too late or too early for the
-// partitions of the outbox. There is no other table with partitions.
+// partitions of the outbox.
 func isWithoutPartition(err error) bool {
 	var pgErr *pgconn.PgError
 	// A check violation that names no constraint: https://www.postgresql.org/docs/current/ddl-partitioning.html
-	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == ""
+	return errors.As(err, &pgErr) && pgErr.Code == "23514" && pgErr.ConstraintName == "" && pgErr.TableName == "outbox"
 }
 
 func isUntranslatable(err error) bool {

@@ -36,7 +36,7 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 	events := map[cell]int{}
 	for _, c := range cells {
 		// How many events fill a turn is found out by a small one, which also warms up.
-		pilot, err := drain(ctx, m, s, peers[c.peer], c, uniform(pilotEvents(c), p.aggregates, c.size))
+		pilot, err := drain(ctx, m, s, peers[c.peer], c, uniform(min(pilotEvents(c), p.maxEvents), p.aggregates, c.size))
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name(), err)
 		}
@@ -67,7 +67,7 @@ func leastEvents(c cell) int {
 func pilotEvents(c cell) int {
 	switch {
 	case c.peer == "ours":
-		return 20_000
+		return 100_000 // fewer are gone before the connections have made their plans
 	case c.sink == sinkNone, c.peer == "river" && c.sink != sinkDefaults:
 		return 2000
 	}

@@ -10,14 +10,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// Ids of the events a consumer has projected, for deduplication and audit.
-type CatalogReadInbox struct {
-	// The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.
-	Consumer   string
-	EventID    uuid.UUID
-	ReceivedAt time.Time
-}
-
 // Messages that could not be decoded, whole, until a person replays or deletes them.
 type CatalogReadQuarantine struct {
 	ID          int64
@@ -29,110 +21,6 @@ type CatalogReadQuarantine struct {
 	Reason      string
 	PublishTime time.Time
 	ReceivedAt  time.Time
-}
-
-// The newest known state of every video, the hidden and deleted ones too: their version keeps a late event from bringing them back.
-type CatalogReadVideoProjection struct {
-	VideoID      uuid.UUID
-	Title        string
-	Description  string
-	ReleaseYear  int32
-	DurationMs   int64
-	LanguageCode string
-	Tags         []string
-	// Published and not deleted: it is in the catalog.
-	Visible bool
-	// A tombstone.
-	Deleted bool
-	// The version of the event this row was built from.
-	Version     int64
-	PublishTime *time.Time
-	UpdateTime  time.Time
-	// Title (A), tags (B), description (C); empty while not visible.
-	Search string
-	// The transaction that wrote the row last: the position of the change for watchers.
-	ChangeXid uint64
-	// When the row was written last.
-	UpdatedAt time.Time
-}
-
-// Every event of the last days, append-only: never updated, dropped by partition. What a CDC reader would tail, and the source of a republish.
-type VideoOutbox struct {
-	// The event id, a UUIDv7: its time decides the partition.
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	// W3C trace context of the command, if it had one.
-	Traceparent *string
-}
-
-// The pending events of blocked aggregates.
-type VideoOutboxAside struct {
-	// 0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.
-	Lane int16
-	// The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.
-	Seq           int64
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   *string
-}
-
-// A row per aggregate whose next event the broker refused. Only failures write it.
-type VideoOutboxBlocked struct {
-	AggregateType string
-	AggregateID   string
-	Lane          int16
-	Attempts      int32
-	// NULL: parked, until a person requeues or skips the event.
-	NextRetryAt *time.Time
-	LastError   string
-	ParkedAt    *time.Time
-}
-
-// The unit of claim. No index but the key, so every update stays HOT.
-type VideoOutboxLane struct {
-	Lane int16
-	// The fence: drawn anew by every claim; 0 once it is released.
-	LeaseToken int64
-	// A release writes the present, so the lane served longest ago goes first.
-	LeasedUntil time.Time
-	// What the last claim asked for: a lease that ends much later is one of a clock that has been set back.
-	LeasedFor time.Duration
-	// No pending row of this lane at or below it exists or can appear.
-	FloorSeq int64
-	// The next floor, once every transaction before mark_xid has ended.
-	MarkSeq int64
-	MarkXid uint64
-	// Written by the claim: had they all ended in its own snapshot?
-	MarkRipe bool
-}
-
-// One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it. A copy of it, so that a claim reads nothing else.
-type VideoOutboxPending struct {
-	// 0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.
-	Lane int16
-	// The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.
-	Seq           int64
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string
-	EventType     string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   *string
 }
 
 // Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.

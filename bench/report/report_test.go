@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -66,6 +67,10 @@ func TestTargetsTellWhetherTheyAreMet(t *testing.T) {
 		if got := test.target.row()[4]; got != test.want {
 			t.Errorf("verdict of %+v: %q, want %q", test.target, got, test.want)
 		}
+	}
+	want := []string{"drain", "40 ×", "30–60", "≥ 50 ×", "**not met**"}
+	if got := (target{what: "drain", turns: []float64{40, 60, 30}, limit: 50, unit: " ×"}).row(); !slices.Equal(got, want) {
+		t.Errorf("row = %q, want %q", got, want)
 	}
 }
 

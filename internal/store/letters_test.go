@@ -228,6 +228,16 @@ func (l *letters) count(sql string, args ...any) int {
 	return count(l.t, l.pool, sql, args...)
 }
 
+// reaches waits until the count is as large as that.
+func (l *letters) reaches(want int, sql string) {
+	l.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); l.count(sql) < want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("%s = %d, want %d", sql, l.count(sql), want)
+		}
+	}
+}
+
 // dump is everything that a claim or a settlement can change.
 func (l *letters) dump() (dump string) {
 	l.t.Helper()

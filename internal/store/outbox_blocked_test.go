@@ -146,15 +146,16 @@ func TestSkipWhatComesBack(t *testing.T) {
 	if _, err := hold.Exec(t.Context(), "SELECT FROM video.outbox_blocked FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
+	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 	settled := make(chan error, 1)
 	go func() {
 		_, err := l.SettleClaim(t.Context(), l.settlement(claim, ""))
 		settled <- err
 	}()
-	l.waiting(1)
+	l.reaches(1, waiting)
 	skipped := make(chan error, 1)
 	go func() { skipped <- l.SkipEvent(t.Context(), l.letter("a"), second) }()
-	l.waiting(2)
+	l.reaches(2, waiting)
 	if err := hold.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -168,20 +169,6 @@ func TestSkipWhatComesBack(t *testing.T) {
 		t.Errorf("SkipEvent() of what has come back = %v, want NotFound", err)
 	}
 	l.settle(l.settlement(l.claimNames(10, "a2"), ""))
-}
-
-// waiting waits until so many sessions wait for a lock.
-func (l *letters) waiting(n int) {
-	l.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		got := l.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-		if got >= n {
-			return
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%d sessions wait for a lock, want %d", got, n)
-		}
-	}
 }
 
 // ListBlocked tells what is wrong, parked ones first.

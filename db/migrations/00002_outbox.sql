@@ -136,11 +136,10 @@ END $$;
 
 -- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
--- answered as blocked, without payload, for the settlement to set aside; but the first of those that were is
--- answered for a retry when it is due. An event is the last one when it is the max_events-th, or when the
--- payloads up to it have max_bytes. Blocked ones count, because the settlement copies them; those for a retry are
--- counted apart. A row with seq 0 is no event: with an aggregate it says that this blocked aggregate has nothing
--- left to retry, without one that there is nothing any longer.
+-- answered as blocked; and what was set aside, of up to 100 aggregates that are due, as for a retry. An event is the
+-- last one when it is the max_events-th, or when the payloads up to it have max_bytes; those for a retry are
+-- counted apart, aggregate by aggregate, the one that has been due for longest first. A row with seq 0 is no event: with an
+-- aggregate it says that this blocked aggregate has nothing left to retry, without one that there is nothing any longer.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
@@ -157,6 +156,7 @@ DECLARE
 	lease record;
 	none bool; -- of its aggregates are blocked
 	few bool;
+	retried bool := false;
 BEGIN
 	UPDATE video.outbox_lanes l
 	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
@@ -212,47 +212,52 @@ BEGIN
 		WHERE p.bytes_before < max_bytes;
 	ELSE
 		RETURN QUERY
-		WITH heads AS (
-			-- Of a blocked aggregate that is due, only the first event is tried again. LEFT JOIN: an
-			-- aggregate with nothing set aside has recovered, and is answered without an event.
-			SELECT h.seq, h.id, b.aggregate_type, b.aggregate_id, h.version, h.event_type, h.schema_version, h.payload, h.occurred_at, h.traceparent, b.attempts,
-				sum(octet_length(h.payload)) OVER (ORDER BY b.next_retry_at ROWS UNBOUNDED PRECEDING) - octet_length(h.payload) AS bytes_before
+		SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
+			coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
+			coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, '')
+		FROM (
+			SELECT *, sum(octet_length(p.payload)) OVER (
+				ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
+			) - octet_length(p.payload) AS bytes_before
 			FROM (
-				SELECT * FROM video.outbox_blocked b
-				WHERE b.lane = lease.lane AND b.next_retry_at <= now()
-				ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
-			) b
-			LEFT JOIN LATERAL (
-				SELECT * FROM video.outbox_aside p
-				WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-				ORDER BY p.seq LIMIT 1
-			) h ON true
-		)
-		SELECT lease.lane, lease.lease_token, coalesce(seq, 0), true, false, attempts,
-			coalesce(id, '00000000-0000-0000-0000-000000000000'), aggregate_type, aggregate_id, coalesce(version, 0),
-			coalesce(event_type, ''), coalesce(schema_version, 0), coalesce(payload, ''), coalesce(occurred_at, 'epoch'), coalesce(traceparent, '')
-		FROM heads WHERE seq IS NULL OR bytes_before < max_bytes
-		UNION ALL
-		SELECT lease.lane, lease.lease_token, p.seq, false, p.blocked, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
-			p.event_type, p.schema_version, CASE WHEN p.blocked THEN '' ELSE p.payload END, p.occurred_at, coalesce(p.traceparent, '')
+				-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is answered without an event.
+				SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
+					a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
+				FROM (
+					SELECT * FROM video.outbox_blocked b
+					WHERE b.lane = lease.lane AND b.next_retry_at <= now()
+					ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
+				) b
+				LEFT JOIN LATERAL (
+					SELECT * FROM video.outbox_aside a
+					WHERE a.lane + 0 = -1 AND a.aggregate_type = b.aggregate_type AND a.aggregate_id = b.aggregate_id
+					ORDER BY a.seq LIMIT max_events
+				) a ON true
+				LIMIT max_events -- no more than those are read
+			) p
+		) p
+		WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
+		retried := FOUND;
+		RETURN QUERY
+		SELECT lease.lane, lease.lease_token, p.seq, false,
+			-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
+			-- forbids a hash of them all.
+			CASE WHEN few THEN
+				(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
+			ELSE
+				EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
+			END,
+			0, p.id, p.aggregate_type, p.aggregate_id, p.version,
+			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
 			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-			FROM (
-				-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
-				-- forbids a hash of them all.
-				SELECT *, CASE WHEN few THEN
-					(p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
-				ELSE
-					EXISTS (SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
-				END AS blocked
-				FROM video.outbox_pending p
-				WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
-				ORDER BY p.seq LIMIT max_events
-			) p
+			FROM video.outbox_pending p
+			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
+			ORDER BY p.seq LIMIT max_events
 		) p
 		WHERE p.bytes_before < max_bytes;
 	END IF;
-	IF NOT FOUND THEN
+	IF NOT (FOUND OR retried) THEN
 		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, false, 0,
 			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '';
 	END IF;
@@ -262,8 +267,8 @@ END $$;
 -- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
 -- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row may be
 -- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
--- whatever became of them; NULL when there were none. What is done or goes aside is between them, and comes
--- back at once where its aggregate has recovered.
+-- whatever became of them; NULL when there were none. What is done or goes aside is between them. An aggregate
+-- has recovered when the broker took the first event of it that was tried again, or there was none.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
@@ -278,10 +283,7 @@ BEGIN
 	UPDATE video.outbox_lanes
 	SET lease_token = 0,
 		leased_until = clock_timestamp(),
-		floor_seq = CASE
-			WHEN cardinality(recovered_ids) > 0 THEN 0 -- rows with a low seq come back
-			WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1))
-			ELSE floor_seq END,
+		floor_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1)) ELSE floor_seq END,
 		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
 		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
 		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END
@@ -317,14 +319,15 @@ BEGIN
 			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
 	END IF;
 	FOR i IN 1..cardinality(recovered_ids) LOOP
-		-- One by one, by the key: an UPDATE of the set had two plans, and the wrong one reads all that is set aside.
-		FOR a_seq IN
-			SELECT a.seq FROM video.outbox_aside a
-			WHERE a.lane + 0 = -1 AND a.aggregate_type = recovered_types[i] AND a.aggregate_id = recovered_ids[i]
-		LOOP
-			UPDATE video.outbox_pending SET lane = the_lane WHERE lane = -1 AND seq = a_seq;
-		END LOOP;
-		DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		-- What is left, or has just gone aside, is tried as soon as the aggregates that are due already.
+		UPDATE video.outbox_blocked b SET attempts = 0, next_retry_at = clock_timestamp(), parked_at = NULL
+		WHERE b.aggregate_type = recovered_types[i] AND b.aggregate_id = recovered_ids[i] AND EXISTS (
+			SELECT 1 FROM video.outbox_aside a
+			WHERE a.lane + 0 = -1 AND a.aggregate_type = b.aggregate_type AND a.aggregate_id = b.aggregate_id
+		);
+		IF NOT FOUND THEN
+			DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		END IF;
 	END LOOP;
 	RETURN true;
 END $$;

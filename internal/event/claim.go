@@ -19,11 +19,11 @@ type Claim struct {
 type Claimed struct {
 	Message
 	Seq int64
-	// Retry: the event is the first one of a blocked aggregate, set aside
-	// until now, and Attempts to publish it have failed.
+	// Retry: the event was set aside, because its aggregate is blocked, and is
+	// to be tried again. Attempts to publish the first one of them have failed.
 	Retry    bool
 	Attempts int
-	// Blocked: an event before it blocks its aggregate. It has no Payload, must
+	// Blocked: an event that is not in this claim blocks its aggregate. It must
 	// not be published, and goes aside.
 	Blocked bool
 }
@@ -43,13 +43,15 @@ type Settlement struct {
 	Done []int64
 	// Retried were acknowledged and had been set aside: delete them.
 	Retried []int64
-	// Failed aggregates had their first event refused.
+	// Failed aggregates had an event refused: of one that was blocked, the
+	// first that was tried again.
 	Failed []Failure
 	// Aside are the refused event of an aggregate that was not blocked before,
 	// those behind it, and those that were Blocked: they leave the lane.
 	Aside []int64
-	// Recovered aggregates are blocked no longer; what was set aside returns,
-	// what goes aside now included.
+	// Recovered are those of the claim, and aggregates whose first event that
+	// was tried again was acknowledged. Without anything that is set aside they are blocked no
+	// longer; else they are tried again at once, with all attempts before them.
 	Recovered []Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim but
 	// those that are Retry, whatever became of them, so those of Done and Aside

@@ -58,7 +58,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	m.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Events of passes, by outcome: published, unsettled (published, but the lease was lost, or the settlement failed or its fate is unknown: they are published again, unless it took effect), refused by the broker, unknown; what only goes aside is in none."))
 	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
-		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of an event that it refused before."))
+		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of what was set aside."))
 	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
 		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
 	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),

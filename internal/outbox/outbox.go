@@ -120,8 +120,7 @@ type Config struct {
 	// ended; default 1.5 s. It begins passes for half of that time.
 	StopTimeout time.Duration
 	// SettleTimeout bounds one attempt to settle, the last one at shutdown too;
-	// default 1 s. One that ends a blockade may take until the lease ends, but at
-	// shutdown no longer than this.
+	// default 1 s.
 	SettleTimeout time.Duration
 	// Tracing makes the spans of events whose trace is sampled; nil: none.
 	Tracing trace.TracerProvider

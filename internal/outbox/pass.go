@@ -63,8 +63,7 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 }
 
 // full tells whether a claim ended because it had as many events or bytes as a
-// pass takes, so that there may be more. The bytes of blocked events are not
-// known here: what is behind many of them waits for the next look.
+// pass takes, so that there may be more.
 func (p *Publisher) full(claim event.Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
@@ -104,7 +103,9 @@ type handed struct {
 var errLeftOut = errors.New("not sent: the pass was at its end")
 
 // collect waits for the answers and says what became of each event. The fate
-// of an aggregate is decided at its first event that is not acknowledged.
+// of an aggregate is decided at its first event that is not acknowledged. Of one
+// that was blocked, a refusal counts as an attempt where it comes first: behind
+// what was acknowledged it is another event that is refused, and soon tried as the first.
 func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -112,6 +113,10 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 	settlement := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	const refused, unknown = 1, 2
 	stopped := make(map[event.Aggregate]int)
+	recovered := make(map[event.Aggregate]bool)
+	for _, aggregate := range claim.Recovered {
+		recovered[aggregate] = true
+	}
 	for i, e := range claim.Events {
 		if !e.Retry {
 			if settlement.Head == 0 {
@@ -133,7 +138,9 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 		}
 		switch stopped[e.Aggregate()] {
 		case refused:
-			settlement.Aside = append(settlement.Aside, e.Seq)
+			if !e.Retry {
+				settlement.Aside = append(settlement.Aside, e.Seq)
+			}
 			continue
 		case unknown:
 			result.Unknown++
@@ -146,14 +153,19 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 			p.metrics.published(traced, e.Message, receipts[i].at)
 			if e.Retry {
 				settlement.Retried = append(settlement.Retried, e.Seq)
-				settlement.Recovered = append(settlement.Recovered, e.Aggregate())
+				if !recovered[e.Aggregate()] {
+					recovered[e.Aggregate()] = true
+					settlement.Recovered = append(settlement.Recovered, e.Aggregate())
+				}
 			} else {
 				settlement.Done = append(settlement.Done, e.Seq)
 			}
 		case errors.As(err, &refusal):
 			result.Refused++
 			stopped[e.Aggregate()] = refused
-			settlement.Failed = append(settlement.Failed, p.failure(ctx, e, refusal.Err))
+			if !recovered[e.Aggregate()] {
+				settlement.Failed = append(settlement.Failed, p.failure(ctx, e, refusal.Err))
+			}
 			if !e.Retry {
 				settlement.Aside = append(settlement.Aside, e.Seq)
 			}
@@ -190,7 +202,7 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
-		held, err := p.settleOnce(ctx, settlement, leaseEnd)
+		held, err := p.settleOnce(ctx, settlement)
 		if err == nil {
 			if !held {
 				// Somebody else has the lane: we were too slow, and what we
@@ -200,12 +212,6 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 			}
 			return held, nil
 		}
-		if n := len(settlement.Recovered); n > 0 {
-			// What comes back may be more than there is time for, and then nothing of this pass would ever be settled.
-			// Without it the aggregate stays blocked, and its next event is tried alone.
-			p.log.WarnContext(ctx, "outbox: what waits behind a refused event does not come back yet", "lane", settlement.Lane, "aggregates", n, "err", err)
-			settlement.Recovered = nil
-		}
 		pause := backoff(attempt, minPause, time.Second)
 		if ctx.Err() != nil || time.Now().Add(pause).After(leaseEnd) {
 			return false, fmt.Errorf("settle %d published events: %w", len(settlement.Done)+len(settlement.Retried), err)
@@ -214,14 +220,8 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 	}
 }
 
-func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, leaseEnd time.Time) (bool, error) {
-	timeout := p.cfg.SettleTimeout
-	if len(settlement.Recovered) > 0 {
-		// All that has waited behind a refused event comes back, which may take long; half of what is left is for an attempt without it.
-		timeout = max(timeout, time.Until(leaseEnd)/2)
-	}
-	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement) (bool, error) {
+	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.SettleTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(p.cfg.SettleTimeout, cancel) })()
 	return p.store.SettleClaim(settling, settlement)
 }

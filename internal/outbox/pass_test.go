@@ -131,6 +131,36 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 1},
 		},
 		{
+			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			result: outbox.Result{Published: 4},
+		},
+		{
+			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 4), Aside: []int64{4}, Head: 3, Tail: 4},
+			result: outbox.Result{Published: 1, Refused: 1},
+		},
+		{
+			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			result: outbox.Result{Published: 2, Refused: 1},
+		},
+		{
+			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			result: outbox.Result{Published: 2, Unknown: 2},
+		},
+		{
+			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 3, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 4},
+			result: outbox.Result{Published: 2, Refused: 1},
+		},
+		{
+			name: "refused once it has recovered", events: claimed("a5 b1"), settled: []event.Aggregate{letter("a")}, answers: map[string]error{"a5": errRefused}, wantSent: "a5 b1",
+			want:   event.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 1, Tail: 2},
+			result: outbox.Result{Published: 1, Refused: 1},
+		},
+		{
 			name: "blocked", events: blocked(claimed("a5 b1 a6"), 1, 3), wantSent: "b1",
 			want:   event.Settlement{Done: []int64{2}, Aside: []int64{1, 3}, Head: 1, Tail: 3},
 			result: outbox.Result{Published: 1},
@@ -343,59 +373,6 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 				}
 				if n := len(store.settled); n > 60 {
 					t.Errorf("%d attempts, want at most one in half a second", n)
-				}
-			})
-		})
-	}
-}
-
-// A settlement that brings back what has waited behind a refused event may take
-// longer than another one, or a large blockade would never end; at shutdown it
-// may not. What takes too long is left out, or nothing of the pass would ever be
-// settled.
-func TestSettlementOfARecoveryTakesItsTime(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name      string
-		recovered bool
-		tooMuch   bool
-		stop      time.Duration
-		took      time.Duration
-		attempts  int
-		wantErr   bool
-	}{
-		{name: "recovery", recovered: true, stop: time.Hour, took: 5 * time.Second, attempts: 1},
-		{name: "recovery of too much", recovered: true, tooMuch: true, stop: time.Hour, took: 15 * time.Second, attempts: 2},
-		{name: "recovery, stopped", recovered: true, stop: 2 * time.Second, took: 3 * time.Second, attempts: 1, wantErr: true},
-		{name: "none", stop: 2 * time.Second, took: 2 * time.Second, attempts: 2, wantErr: true},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), test.stop)
-				defer cancel()
-				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
-				store.claim.Events[0].Retry = test.recovered
-				store.settle = func(ctx context.Context, attempt int) (bool, error) {
-					takes := 5 * time.Second
-					if test.tooMuch {
-						takes = time.Duration(len(store.settled[attempt-1].Recovered)) * time.Hour
-					}
-					select {
-					case <-time.After(takes):
-						return true, nil
-					case <-ctx.Done():
-						return false, ctx.Err()
-					}
-				}
-				publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(nil) }), outbox.Config{SettleTimeout: time.Second})
-				if _, err := publisher.RunOnce(ctx, 10); (err != nil) != test.wantErr {
-					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
-				}
-				if took := time.Since(start).Truncate(time.Second); took != test.took || len(store.settled) != test.attempts {
-					t.Errorf("%d attempts in %s, want %d in %s", len(store.settled), took, test.attempts, test.took)
 				}
 			})
 		})

@@ -21,8 +21,8 @@ import (
 
 // ClaimEvents takes the lease of a lane that has work, until leaseFor from
 // now by the clock of the database, and answers its oldest events: at most
-// maxEvents, and none behind the one with which their payloads have maxBytes,
-// those of blocked events too, although they are not answered.
+// maxEvents, and none behind the one with which their payloads have maxBytes.
+// As much again of what was set aside and is due.
 // The zero Claim: there is nothing to do.
 func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error) {
 	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor)
@@ -35,7 +35,33 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 	}
 	// Here, because sorting rows with their payloads costs the database more.
 	slices.SortFunc(claim.Events, func(a, b event.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	unblock(&claim, maxEvents, maxBytes)
 	return claim, nil
+}
+
+// unblock lets the events of an aggregate that is tried again follow those that
+// were set aside, when the claim has all of those. Else an aggregate that never
+// rests would stay blocked.
+func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
+	tried := make(map[event.Aggregate]bool)
+	rows, bytes := len(claim.Recovered), int64(0)
+	for _, aggregate := range claim.Recovered {
+		tried[aggregate] = true
+	}
+	for _, e := range claim.Events {
+		if e.Retry {
+			tried[e.Aggregate()] = true
+			rows++
+			bytes += int64(len(e.Payload))
+		}
+	}
+	if rows == 0 || rows >= maxEvents || bytes >= maxBytes {
+		return
+	}
+	for i := range claim.Events {
+		e := &claim.Events[i]
+		e.Blocked = e.Blocked && !tried[e.Aggregate()]
+	}
 }
 
 // readClaim reads the rows of a claim from their binary form. Every event ever

@@ -24,9 +24,9 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 			decode(repeat(md5(n::text), n % 200), 'hex'), timestamptz '1999-12-31 23:59:59.9+00' + n * interval '1001 us', CASE n % 3 WHEN 0 THEN 'trace ' || n END
 		FROM generate_series(1, 1000) n;
 		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT -1, gen_random_uuid(), 'type 0', 'ü 1', '', 1, 1, 'x', '0001-01-01 00:00:00.000001+00';
+		SELECT -1, gen_random_uuid(), 'aside', 'ü', '', 1, 1, 'x', '0001-01-01 00:00:00.000001+00';
 		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES
-			('type 0', 'ü 1', 3, 70000, now(), ''), ('type 9', 'ü 33', 3, 1, NULL, ''), ('recovered', 'r', 3, 1, now(), '')`); err != nil {
+			('aside', 'ü', 3, 70000, now(), ''), ('type 9', 'ü 33', 3, 1, NULL, ''), ('recovered', 'r', 3, 1, now(), '')`); err != nil {
 		t.Fatal(err)
 	}
 	const all, noLease = 2000, 0

@@ -119,9 +119,6 @@ func (l *letters) differ(claim event.Claim) string {
 	var want, got []event.Message
 	for _, e := range claim.Events {
 		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
-			if e.Blocked {
-				m.Payload = []byte{}
-			}
 			want, got = append(want, m), append(got, e.Message)
 		}
 	}
@@ -153,8 +150,8 @@ func (l *letters) claimNames(batch int, want string) event.Claim {
 	return claim
 }
 
-// namesOf is what a claim answered; a retried head has its attempts behind it,
-// an event of a blocked aggregate an exclamation mark.
+// namesOf is what a claim answered; an event for a retry has the attempts behind
+// it, a blocked one an exclamation mark.
 func (l *letters) namesOf(claim event.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
@@ -188,6 +185,7 @@ func (l *letters) settlement(claim event.Claim, refused string) event.Settlement
 func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settlement {
 	s := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	stopped := make(map[event.Aggregate]bool)
+	recovered := func(e event.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
 	for _, e := range claim.Events {
 		if !e.Retry {
 			if s.Head == 0 {
@@ -196,17 +194,22 @@ func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settle
 			s.Tail = e.Seq
 		}
 		switch {
+		case stopped[e.Aggregate()] && e.Retry:
 		case e.Blocked, stopped[e.Aggregate()]:
 			s.Aside = append(s.Aside, e.Seq)
 		case refuse(e):
 			stopped[e.Aggregate()] = true
-			s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+			if !recovered(e) {
+				s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+			}
 			if !e.Retry {
 				s.Aside = append(s.Aside, e.Seq)
 			}
 		case e.Retry:
 			s.Retried = append(s.Retried, e.Seq)
-			s.Recovered = append(s.Recovered, e.Aggregate())
+			if !recovered(e) {
+				s.Recovered = append(s.Recovered, e.Aggregate())
+			}
 		default:
 			s.Done = append(s.Done, e.Seq)
 		}

@@ -20,8 +20,8 @@ import (
 )
 
 // P-A6: a blocked aggregate waits with all its events, old and new, and holds
-// up nobody; when its time has come its first event is tried, alone; and when
-// that is acknowledged the others follow in order.
+// up nobody; when its time has come they are tried in order, a batch at a time,
+// and new ones behind the last of them.
 func TestBlockedAggregateWaitsAside(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -38,12 +38,14 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.append(l.pool, "a5")
 	l.settle(l.settlement(l.claimNames(10, "a5!"), ""))
 	l.due("a")
-	l.settle(l.settlement(l.claimNames(10, "a1/1"), "a1"))
+	l.settle(l.settlement(l.claimNames(10, "a1/1 a2/1 a3/1 a4/1 a5/1"), "a1"))
 	l.due("a")
 	l.append(l.pool, "a6 b4")
-	l.settle(l.settlement(l.claimNames(10, "a1/2 a6! b4"), ""))
-	l.settle(l.settlement(l.claimNames(3, "a2 a3 a4"), ""))
-	l.settle(l.settlement(l.claimNames(10, "a5 a6"), ""))
+	l.settle(l.settlement(l.claimNames(3, "a1/2 a2/2 a3/2 a6! b4"), ""))
+	l.append(l.pool, "a7 b5")
+	l.settle(l.settlement(l.claimNames(3, "a4/0 a5/0 a6/0 a7! b5"), ""))
+	l.append(l.pool, "a8 b6")
+	l.settle(l.settlement(l.claimNames(3, "a7/0 a8 b6"), ""))
 	if n := l.count("SELECT count(*) FROM video.outbox_pending") + l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
 	}
@@ -63,13 +65,14 @@ func TestBlockedAmongMany(t *testing.T) {
 	l.append(l.pool, "b2 a2 c1 a3 b3")
 	l.settle(l.settlement(l.claimNames(4, "b2 a2! c1 a3!"), ""))
 	l.due("a")
-	l.settle(l.settlement(l.claimNames(10, "a1/1 b3"), ""))
-	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
+	l.settle(l.settlement(l.claimNames(10, "a1/1 a2/1 a3/1 b3"), ""))
+	if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 1500 {
+		t.Errorf("%d aggregates are blocked, want the others", n)
+	}
 }
 
-// A blocked event counts no bytes, but is left out when it is behind the event
-// that filled the claim: else a long one could go aside in front of a short one
-// of its aggregate, and be published before it when the first is skipped.
+// A blocked event is left out when it is behind the event that filled the claim,
+// like any other.
 func TestBlockedEventsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
@@ -84,8 +87,7 @@ func TestBlockedEventsKeepTheirOrder(t *testing.T) {
 	if err := l.SkipEvent(t.Context(), l.letter("a"), refused); err != nil {
 		t.Fatal(err)
 	}
-	l.settle(l.settlement(l.claimNames(10, "c4 a2! a3!"), ""))
-	l.settle(l.settlement(l.claimNames(10, "a2 a3"), ""))
+	l.settle(l.settlement(l.claimNames(10, "c4 a2 a3"), ""))
 }
 
 // A claim of one event, a probe, brings at most one retried head along,
@@ -124,20 +126,69 @@ func (l *letters) park(names, refused string) {
 	l.settle(settlement)
 }
 
-// Who skips an event while it comes back, because the broker has accepted the
-// one before that somebody else had skipped, is told to try again, and then
-// that there is nothing to skip.
-func TestSkipWhatComesBack(t *testing.T) {
+// An attempt counts for the event that was refused: behind one that the broker
+// took it is the first of another one, also where it was not aside before.
+func TestAttemptsAreOfOneEvent(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2 a3")
+	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3"), "a1"))
+	l.due("a")
+	l.settle(l.settlement(l.claimNames(10, "a1/1 a2/1 a3/1"), "a2"))
+	l.settle(l.settlement(l.claimNames(10, "a2/0 a3/0"), "a2"))
+	l.due("a")
+	l.append(l.pool, "a4 a5")
+	l.settle(l.settlement(l.claimNames(10, "a2/1 a3/1 a4 a5"), "a4"))
+	l.settle(l.settlement(l.claimNames(10, "a4/0 a5/0"), ""))
+}
+
+// What is set aside is tried within the bytes of a claim, and what is behind it
+// waits for the rest of it.
+func TestRetriesHaveBytes(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2 a3 a4 b1") // two bytes each, but for a3, which has 3,002
+	l.settle(l.settlement(l.claimNames(10, "a1 a2 a3 a4 b1"), "a1"))
+	l.due("a")
+	l.append(l.pool, "a5 b2")
+	claim, err := l.ClaimEvents(t.Context(), 10, 5, hour)
+	if got := l.namesOf(claim); got != "a1/1 a2/1 a3/1 a5! b2" || err != nil {
+		t.Fatalf("claimed %q, %v, want up to the event with the fifth byte", got, err)
+	}
+	l.settle(l.settlement(claim, ""))
+	l.settle(l.settlement(l.claimNames(10, "a4/0 a5/0"), ""))
+}
+
+// Aggregates that were skipped empty take a place each: who fits in no more may
+// have more aside than the claim has.
+func TestRecoveredTakePlaces(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	gone := l.append(l.pool, "a1")
+	l.append(l.pool, "b1 b2")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1 b2"), "a1 b1"))
+	if err := l.SkipEvent(t.Context(), l.letter("a"), gone); err != nil {
+		t.Fatal(err)
+	}
+	l.due("b")
+	l.append(l.pool, "b3")
+	l.settle(l.settlement(l.claimNames(2, "b1/1 b3!"), ""))
+	l.settle(l.settlement(l.claimNames(3, "b2/0 b3/0"), ""))
+}
+
+// Who skips an event while the settlement of its publication is under way, because
+// somebody else had skipped the one before, is told that there is nothing to skip.
+func TestSkipWhatIsPublished(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
 	first, second := l.append(l.pool, "a1"), l.append(l.pool, "a2")
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
 	l.due("a")
-	claim := l.claimNames(10, "a1/1")
+	claim := l.claimNames(10, "a1/1 a2/1")
 	if err := l.SkipEvent(t.Context(), l.letter("a"), first); err != nil {
 		t.Fatal(err)
 	}
-	// What comes back waits here for the person.
+	// The settlement waits here, behind what it deletes.
 	hold, err := l.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -162,13 +213,12 @@ func TestSkipWhatComesBack(t *testing.T) {
 	if err := <-settled; err != nil {
 		t.Fatal(err)
 	}
-	if err := <-skipped; kindOf(err) != domain.Unavailable {
-		t.Errorf("SkipEvent() of what comes back = %v, want Unavailable", err)
+	if err := <-skipped; kindOf(err) != domain.NotFound {
+		t.Errorf("SkipEvent() of what was published = %v, want NotFound", err)
 	}
-	if err := l.SkipEvent(t.Context(), l.letter("a"), second); kindOf(err) != domain.NotFound {
-		t.Errorf("SkipEvent() of what has come back = %v, want NotFound", err)
+	if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+		t.Errorf("%d aggregates are blocked, want none", n)
 	}
-	l.settle(l.settlement(l.claimNames(10, "a2"), ""))
 }
 
 // ListBlocked tells what is wrong, parked ones first.
@@ -214,13 +264,12 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 	tests := []struct {
 		name string
 		act  func(ctx context.Context, l *letters, parked uuid.UUID) error
-		head string // retried next; then the rest
-		rest string
+		next string
 	}{
-		{"requeue", func(ctx context.Context, l *letters, _ uuid.UUID) error { return l.RequeueEvent(ctx, l.letter("a")) }, "a1/0", "a2 a3 a4"},
+		{"requeue", func(ctx context.Context, l *letters, _ uuid.UUID) error { return l.RequeueEvent(ctx, l.letter("a")) }, "a1/0 a2/0 a3/0 a4"},
 		{"skip", func(ctx context.Context, l *letters, parked uuid.UUID) error {
 			return l.SkipEvent(ctx, l.letter("a"), parked)
-		}, "a2/0", "a3 a4"},
+		}, "a2/0 a3/0 a4"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -252,8 +301,7 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.append(l.pool, "a4")
-			l.settle(l.settlement(l.claimNames(10, test.head+" a4!"), ""))
-			l.settle(l.settlement(l.claimNames(10, test.rest), ""))
+			l.settle(l.settlement(l.claimNames(10, test.next), ""))
 			if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
 				t.Errorf("%d aggregates are blocked, want none", n)
 			}
@@ -283,7 +331,7 @@ func TestSkippingTheLastEventRecovers(t *testing.T) {
 }
 
 // Ten thousand events behind a parked one leave the lane once, a batch per
-// claim, and are then read by nobody; they come back in order.
+// claim, and are then read by nobody; requeued, they are published as they left.
 func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	const behind, batch = 10_000, 1000
@@ -318,19 +366,21 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	if err := l.RequeueEvent(t.Context(), l.letter("a")); err != nil {
 		t.Fatal(err)
 	}
-	l.settle(l.settlement(l.claimNames(batch, "a1/0"), ""))
-	for next := int64(2); next <= behind+1; {
+	for next := int64(1); next <= behind+1; {
 		claim := l.claim(batch, hour)
-		if len(claim.Events) == 0 {
-			t.Fatalf("the claim at version %d is empty", next)
+		if want := min(batch, behind+2-int(next)); len(claim.Events) != want {
+			t.Fatalf("the claim at version %d has %d events, want %d", next, len(claim.Events), want)
 		}
 		for _, e := range claim.Events {
-			if e.Version != next {
-				t.Fatalf("claimed version %d, want %d", e.Version, next)
+			if e.Version != next || !e.Retry {
+				t.Fatalf("claimed version %d, want %d, for a retry", e.Version, next)
 			}
 			next++
 		}
 		l.settle(l.settlement(claim, ""))
+	}
+	if n := l.count("SELECT count(*) FROM video.outbox_blocked"); n != 0 {
+		t.Errorf("%d aggregates are blocked, want none", n)
 	}
 }
 

@@ -221,8 +221,9 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 }
 
 // The floor of a lane follows its events, so that a claim does not walk over
-// what was deleted; a recovery, which brings back old events, takes it down.
-func TestFloorFollowsAndComesDown(t *testing.T) {
+// what was deleted; it stays where it is when old events were set aside, and are
+// published after all.
+func TestFloorFollowsAndStays(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
 	floor := func() int { return l.count("SELECT floor_seq FROM video.outbox_lanes WHERE lane = 3") }
@@ -250,10 +251,10 @@ func TestFloorFollowsAndComesDown(t *testing.T) {
 	l.append(l.pool, "z2")
 	l.settle(l.settlement(l.claimNames(10, "z2!"), ""))
 	l.due("z")
-	l.settle(l.settlement(l.claimNames(10, "z1/1"), ""))
-	if got := floor(); got != 0 {
-		t.Errorf("after the recovery the floor is %d, want 0", got)
+	before := floor()
+	l.settle(l.settlement(l.claimNames(10, "z1/1 z2/1"), ""))
+	if got := floor(); got < before {
+		t.Errorf("after the recovery the floor is %d, want no less than the %d of before", got, before)
 	}
-	l.settle(l.settlement(l.claimNames(10, "z2"), ""))
-	follow(version)
+	follow(before)
 }

@@ -331,11 +331,13 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	}
 	switch {
 	case answer == refused:
-		p.failed[aggregate] = modelFailure{attempts: e.Attempts + 1, park: rapid.Bool().Draw(t, "park")}
+		if !slices.Contains(p.recovered, aggregate) {
+			p.failed[aggregate] = modelFailure{attempts: e.Attempts + 1, park: rapid.Bool().Draw(t, "park")}
+		}
 		p.stopped[aggregate] = answer
 	case answer != acknowledged:
 		p.stopped[aggregate] = answer
-	case e.Retry:
+	case e.Retry && !slices.Contains(p.recovered, aggregate):
 		p.recovered = append(p.recovered, aggregate)
 	}
 }
@@ -350,9 +352,6 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 	p := m.passes[publisher]
 	for p.sent < len(p.claim.Events) {
 		m.send(t, p, notSent)
-	}
-	if rapid.IntRange(0, 4).Draw(t, "without what comes back if 0") == 0 { // it may be too much
-		p.recovered = nil
 	}
 	settlement := m.settlementOf(p)
 	want := m.model.settle(p)

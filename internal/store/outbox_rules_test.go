@@ -77,35 +77,43 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass. It answers the oldest events of the lane, those
-// of blocked aggregates with a mark; of blocked aggregates that are due the
-// first event, or, when there is none, that they have recovered. What is behind
-// the bytes of either it leaves out.
+// claim leases a lane to a pass. It answers the oldest events of the lane; what
+// is aside of blocked aggregates that are due, or, when that is nothing, that
+// they have recovered; and marks the events of the lane that are blocked all the
+// same. What is behind the bytes of either it leaves out.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
 	lane.owner, lane.leased = pass, true
-	left := bytes
-	attempts := make(map[string]string) // by the first event of an aggregate that is due
+	rows, left := batch, bytes
+	retried := make(map[string]string) // attempts, by event
+	tried := make(map[string]bool)     // by aggregate
 	for _, aggregate := range due[:min(batch, len(due))] {
-		if head := m.head(aggregate); head >= 0 {
-			if left <= 0 {
+		if m.head(aggregate) < 0 && rows > 0 {
+			recovered = append(recovered, aggregate)
+			tried[aggregate] = true
+			rows--
+		}
+		for _, e := range m.pending {
+			if !e.aside || e.aggregate != aggregate || rows == 0 {
 				continue
 			}
-			left -= len(m.pending[head].payload())
-			attempts[m.pending[head].String()] = fmt.Sprintf("/%d", m.blocked[aggregate].attempts)
-		} else {
-			recovered = append(recovered, aggregate)
+			rows--
+			if left > 0 {
+				left -= len(e.payload())
+				retried[e.String()] = fmt.Sprintf("/%d", m.blocked[aggregate].attempts)
+				tried[aggregate] = true
+			}
 		}
 	}
 	for _, e := range m.pending {
-		retried, isHead := attempts[e.String()]
+		attempts, isRetry := retried[e.String()]
 		switch {
-		case isHead:
-			events = append(events, e.String()+retried)
+		case isRetry:
+			events = append(events, e.String()+attempts)
 		case e.aside || laneOf(e.aggregate) != number || batch == 0 || bytes <= 0:
 		default:
 			mark := ""
-			if m.blocked[e.aggregate] != nil {
+			if all := rows > 0 && left > 0; m.blocked[e.aggregate] != nil && !(all && tried[e.aggregate]) {
 				mark = "!"
 			}
 			events = append(events, e.String()+mark)
@@ -144,11 +152,10 @@ func (m *outboxModel) settle(p *modelPass) bool {
 		}
 	}
 	for _, aggregate := range p.recovered {
-		delete(m.blocked, aggregate)
-		for i, e := range m.pending {
-			if e.aggregate == aggregate {
-				m.pending[i].aside = false
-			}
+		if m.head(aggregate) < 0 {
+			delete(m.blocked, aggregate)
+		} else {
+			*m.blocked[aggregate] = modelBlock{due: m.tick()}
 		}
 	}
 	return true

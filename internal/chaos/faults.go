@@ -92,9 +92,9 @@ func Kinds() []string {
 	return names
 }
 
-// inHand is how many events a publisher can have in hand: what it may leave
-// unsettled.
-const inHand = workers * batch
+// inHand is how many events a publisher can have in hand, a batch of the lane
+// and a batch of what was set aside: what it may leave unsettled.
+const inHand = workers * 2 * batch
 
 func apis(l *lab) []*process       { return l.apis }
 func publishers(l *lab) []*process { return l.publishers }
@@ -115,8 +115,8 @@ func (l *lab) mayRepeat(p *process) int {
 }
 
 // unsettled is how many events victims that do nothing any more can have
-// published and not settled: those pending in the lanes that they hold, a batch
-// in each. It is asked for when PostgreSQL has done what they asked for last, and
+// published and not settled: those pending in the lanes that they hold, and
+// aside, a batch in each. It is asked for when PostgreSQL has done what they asked for last, and
 // before anybody can have their lanes: a sound publisher has more than half of its
 // lease left. Where a fault is not alone, or nobody answers, it is atMost.
 func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, victims ...*process) int {

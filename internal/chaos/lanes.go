@@ -69,10 +69,13 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 }
 
 // heldBy answers how many events are pending in the lanes that processes hold,
-// no more of each than it may have claimed.
+// or set aside there, no more of each than may have been claimed.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
-		SELECT coalesce(sum(least($2::bigint, (SELECT count(*) FROM video.outbox_pending p WHERE p.lane = h.lane))), 0)::int
+		SELECT coalesce(sum(
+			least($2::bigint, (SELECT count(*) FROM video.outbox_pending p WHERE p.lane = h.lane)) +
+			least($2::bigint, (SELECT count(*) FROM video.outbox_aside a JOIN video.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE b.lane = h.lane))
+		), 0)::int
 		FROM chaos.holders h WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count what is held: %w", err)

@@ -163,6 +163,9 @@ func TestLeasesAreRead(t *testing.T) {
 			WHEN 1 THEN interval '1 minute' WHEN 2 THEN interval '-1 ms' WHEN 3 THEN interval '5 s' ELSE interval '-1 day' END`,
 		`INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT n % 4, gen_random_uuid(), 'video', 'a', 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 40) n`,
+		`INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT -1, gen_random_uuid(), 'video', 'b' || n % 2, 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 12) n`,
+		`INSERT INTO video.outbox_blocked VALUES ('video', 'b0', 2, 1, now(), 'refused'), ('video', 'b1', 1, 1, now(), 'refused')`,
 		`INSERT INTO chaos.holders VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
 	} {
 		if _, err := c.Exec(t.Context(), sql); err != nil {
@@ -178,7 +181,7 @@ func TestLeasesAreRead(t *testing.T) {
 		batch int
 		want  int
 	}{
-		{[]string{"a"}, 100, 10}, {[]string{"a"}, 4, 4}, {[]string{"a", "b", "c"}, 100, 30}, {[]string{"nobody"}, 100, 0},
+		{[]string{"a"}, 100, 10}, {[]string{"a"}, 4, 4}, {[]string{"a", "b", "c"}, 100, 36}, {[]string{"b"}, 5, 10}, {[]string{"nobody"}, 100, 0},
 	} {
 		if n, err := heldBy(t.Context(), c, tt.names, tt.batch); err != nil || n != tt.want {
 			t.Errorf("heldBy(%q, %d) = %d, %v, want %d", tt.names, tt.batch, n, err, tt.want)

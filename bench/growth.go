@@ -99,7 +99,7 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 // once differs from another by what else happened on the machine.
 func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
 	const turns = 9
-	drains, err := byTurns(places, 3, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	drains, err := byTurns(places, 5, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
 	if err != nil {
 		return err
 	}

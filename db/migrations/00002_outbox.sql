@@ -103,10 +103,13 @@ CREATE TABLE video.outbox_blocked (
 	next_retry_at timestamptz,
 	last_error text NOT NULL,
 	parked_at timestamptz,
+	floor_seq bigint NOT NULL DEFAULT 0,
 	PRIMARY KEY (aggregate_type, aggregate_id)
 );
 
-COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate whose next event the broker refused. Only failures write it.';
+COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'Of its first event, since it is the first.';
+COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 
 CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
@@ -138,8 +141,9 @@ END $$;
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
 -- answered as blocked; and what was set aside, of up to 100 aggregates that are due, as for a retry. An event is the
 -- last one when it is the max_events-th, or when the payloads up to it have max_bytes; those for a retry are
--- counted apart, aggregate by aggregate, the one that has been due for longest first. A row with seq 0 is no event: with an
--- aggregate it says that this blocked aggregate has nothing left to retry, without one that there is nothing any longer.
+-- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that was refused is
+-- answered without those behind it. A row with seq 0 is no event: with an aggregate it says that this
+-- blocked aggregate has nothing left to retry, without one that the lane has nothing any longer.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
@@ -156,7 +160,6 @@ DECLARE
 	lease record;
 	none bool; -- of its aggregates are blocked
 	few bool;
-	retried bool := false;
 BEGIN
 	UPDATE video.outbox_lanes l
 	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
@@ -230,14 +233,18 @@ BEGIN
 				) b
 				LEFT JOIN LATERAL (
 					SELECT * FROM video.outbox_aside a
-					WHERE a.lane + 0 = -1 AND a.aggregate_type = b.aggregate_type AND a.aggregate_id = b.aggregate_id
-					ORDER BY a.seq LIMIT max_events
+					-- Behind the dead rows of the aggregate. As rows, because the planner may take seq alone for a reason to
+					-- read the whole key.
+					WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
+						AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
+					ORDER BY a.aggregate_type, a.aggregate_id, a.seq
+					-- Alone, because the broker refuses all of a request that has one bad message.
+					LIMIT CASE b.attempts WHEN 0 THEN max_events ELSE 1 END
 				) a ON true
 				LIMIT max_events -- no more than those are read
 			) p
 		) p
 		WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
-		retried := FOUND;
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false,
 			-- Of few blocked aggregates a hash, which LIMIT promises to be small; of many one probe per row: OFFSET 0
@@ -257,7 +264,7 @@ BEGIN
 		) p
 		WHERE p.bytes_before < max_bytes;
 	END IF;
-	IF NOT (FOUND OR retried) THEN
+	IF NOT FOUND THEN
 		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, false, 0,
 			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '';
 	END IF;
@@ -278,6 +285,7 @@ CREATE FUNCTION video.outbox_settle(
 #variable_conflict use_column
 DECLARE
 	a_seq bigint;
+	a_floor bigint;
 BEGIN
 	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
 	UPDATE video.outbox_lanes
@@ -319,13 +327,18 @@ BEGIN
 			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
 	END IF;
 	FOR i IN 1..cardinality(recovered_ids) LOOP
-		-- What is left, or has just gone aside, is tried as soon as the aggregates that are due already.
-		UPDATE video.outbox_blocked b SET attempts = 0, next_retry_at = clock_timestamp(), parked_at = NULL
-		WHERE b.aggregate_type = recovered_types[i] AND b.aggregate_id = recovered_ids[i] AND EXISTS (
-			SELECT 1 FROM video.outbox_aside a
-			WHERE a.lane + 0 = -1 AND a.aggregate_type = b.aggregate_type AND a.aggregate_id = b.aggregate_id
-		);
-		IF NOT FOUND THEN
+		SELECT floor_seq INTO a_floor FROM video.outbox_blocked
+		WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		SELECT a.seq INTO a_seq FROM video.outbox_aside a
+		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (recovered_types[i], recovered_ids[i], a_floor)
+			AND (a.aggregate_type, a.aggregate_id) <= (recovered_types[i], recovered_ids[i])
+		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1;
+		IF FOUND THEN
+			-- What is left, or has just gone aside, is tried after those that are due already.
+			UPDATE video.outbox_blocked
+			SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = a_seq - 1
+			WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
+		ELSE
 			DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
 		END IF;
 	END LOOP;

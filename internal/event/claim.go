@@ -19,9 +19,11 @@ type Claim struct {
 type Claimed struct {
 	Message
 	Seq int64
-	// Retry: the event was set aside, because its aggregate is blocked, and is
-	// to be tried again. Attempts to publish the first one of them have failed.
-	Retry    bool
+	// Retry: the event was set aside, because its aggregate is blocked, and its
+	// time has come.
+	Retry bool
+	// Attempts is how often the event was refused, unless an earlier one of the
+	// claim is of the same aggregate.
 	Attempts int
 	// Blocked: an event that is not in this claim blocks its aggregate. It must
 	// not be published, and goes aside.
@@ -43,15 +45,15 @@ type Settlement struct {
 	Done []int64
 	// Retried were acknowledged and had been set aside: delete them.
 	Retried []int64
-	// Failed aggregates had an event refused: of one that was blocked, the
-	// first that was tried again.
+	// Failed aggregates had an event refused. One that was blocked is among them
+	// only when that was its first event.
 	Failed []Failure
 	// Aside are the refused event of an aggregate that was not blocked before,
 	// those behind it, and those that were Blocked: they leave the lane.
 	Aside []int64
-	// Recovered are those of the claim, and aggregates whose first event that
-	// was tried again was acknowledged. Without anything that is set aside they are blocked no
-	// longer; else they are tried again at once, with all attempts before them.
+	// Recovered are those of the claim, and blocked aggregates whose first event
+	// was acknowledged. One of which nothing is set aside is blocked no longer; one
+	// that has more is due at once, and no attempt is counted of its next event.
 	Recovered []Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim but
 	// those that are Retry, whatever became of them, so those of Done and Aside

@@ -50,7 +50,8 @@ import (
 type Store interface {
 	// ClaimEvents takes the lease of a lane with work and answers its oldest
 	// events in order: at most maxEvents, and none behind the one with which
-	// their payloads have maxBytes; the zero Claim when there is no work.
+	// their payloads have maxBytes; and as much again of what was set aside and
+	// is due. The zero Claim when there is no work.
 	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
@@ -90,7 +91,8 @@ type Config struct {
 	// Workers is how many lanes this process publishes at a time; default 4.
 	// More hide a slow broker and compete with the writers for the database.
 	Workers int
-	// Batch is how many events a pass takes at most; default 2000.
+	// Batch is how many events a pass takes at most, and as many again that were
+	// set aside and are due; default 2000.
 	Batch int
 	// BatchBytes is how many bytes of payload a pass takes at most, and one
 	// event more, and as many again of blocked aggregates that are due; default

@@ -28,7 +28,8 @@ type Result struct {
 // nothing.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
-// RunOnce makes one pass over at most batch events: claim, publish, settle.
+// RunOnce makes one pass over at most batch events, and as many that were set
+// aside: claim, publish, settle.
 // When ctx ends it hands nothing more to the broker and waits for it no longer;
 // what was acknowledged by then is settled all the same.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
@@ -62,8 +63,8 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return result, err
 }
 
-// full tells whether a claim ended because it had as many events or bytes as a
-// pass takes, so that there may be more.
+// full tells whether a claim has as many events or bytes as a pass takes, so
+// that there may be more.
 func (p *Publisher) full(claim event.Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
@@ -104,8 +105,9 @@ var errLeftOut = errors.New("not sent: the pass was at its end")
 
 // collect waits for the answers and says what became of each event. The fate
 // of an aggregate is decided at its first event that is not acknowledged. Of one
-// that was blocked, a refusal counts as an attempt where it comes first: behind
-// what was acknowledged it is another event that is refused, and soon tried as the first.
+// that was blocked, a refusal behind what was acknowledged is of another event
+// than the attempts before: it is not counted, and the event soon tried as the
+// first.
 func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
@@ -579,6 +582,72 @@ func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
 	s.settled()
 	if _, duplicates := s.check(); duplicates > 0 {
 		t.Errorf("%d events were sent again, want none", duplicates)
+	}
+}
+
+// The client of the broker sends several messages of a key in one request, and
+// the broker refuses all of it for one that the schema of the topic does not
+// know. That one is found and parked, and what is before it published.
+func TestPoisonInARequestIsFound(t *testing.T) {
+	t.Parallel()
+	const events, poisoned, maxAttempts = 5, 3, 4
+	s := newStorm(t)
+	videos := store.NewVideos(s.pool, s.nudge)
+	client, server := newClient(t)
+	const project, topic = "projects/test-project", "projects/test-project/topics/with-schema"
+	conn, err := grpc.NewClient(server.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	schema, err := pubsubpb.NewSchemaServiceClient(conn).CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{
+		Parent: project, SchemaId: "known",
+		Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: `syntax = "proto3"; message Event { string known = 1; }`},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{
+		Name: topic, SchemaSettings: &pubsubpb.SchemaSettings{Schema: schema.GetName(), Encoding: pubsubpb.Encoding_BINARY},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	broker := outbox.NewTopic(client.Publisher(topic), requestTimeout, 1000)
+	t.Cleanup(broker.Stop)
+	const known, unknown = "\x0a\x01x", "\x12\x01x" // fields 1 and 2
+	video := uuid.NewString()
+	for version := 1; version <= events; version++ {
+		payload := known
+		if version == poisoned {
+			payload = unknown
+		}
+		if _, err := s.pool.Exec(t.Context(), "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, now(), NULL)",
+			uuid.Must(uuid.NewV7()), video, version, []byte(payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}, nil, broker)
+	defer stop()
+	var blocked []store.Blocked
+	eventually(t, "it is parked", func() bool {
+		var err error
+		if blocked, err = videos.ListBlocked(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		return len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
+	})
+	if got := blocked[0]; got.Version != poisoned || got.Attempts != maxAttempts {
+		t.Errorf("version %d is parked after %d attempts, want version %d after %d", got.Version, got.Attempts, poisoned, maxAttempts)
+	}
+	if got := len(server.Published()); got != poisoned-1 {
+		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
+	}
+	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+		t.Fatal(err)
+	}
+	s.settled()
+	if got := len(server.Published()); got != events-1 {
+		t.Errorf("%d events are published, want all but one of %d", got, events)
 	}
 }
 

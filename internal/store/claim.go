@@ -39,18 +39,19 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 	return claim, nil
 }
 
-// unblock lets the events of an aggregate that is tried again follow those that
-// were set aside, when the claim has all of those. Else an aggregate that never
-// rests would stay blocked.
+// unblock lets the events of a lane follow those of their aggregate that were
+// set aside, when the claim has all of those. Else an aggregate that never rests
+// would stay blocked. It has not where it has as many as it may have, and of an
+// aggregate with attempts, which has one.
 func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
-	tried := make(map[event.Aggregate]bool)
+	whole := make(map[event.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)
 	for _, aggregate := range claim.Recovered {
-		tried[aggregate] = true
+		whole[aggregate] = true
 	}
 	for _, e := range claim.Events {
 		if e.Retry {
-			tried[e.Aggregate()] = true
+			whole[e.Aggregate()] = e.Attempts == 0
 			rows++
 			bytes += int64(len(e.Payload))
 		}
@@ -60,7 +61,7 @@ func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
 	}
 	for i := range claim.Events {
 		e := &claim.Events[i]
-		e.Blocked = e.Blocked && !tried[e.Aggregate()]
+		e.Blocked = e.Blocked && !whole[e.Aggregate()]
 	}
 }
 

@@ -53,7 +53,7 @@ func (s *Videos) Observe(meter metric.Meter) error {
 
 	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit), ahead(&backlogs))
 	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
-	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates whose next event the broker refused, parked ones too; counted up to %d.", countLimit))
+	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates that have had an event refused by the broker and have not caught up since, parked ones too; counted up to %d.", countLimit))
 	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
 	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
 	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")

@@ -78,13 +78,14 @@ func (s *Videos) MeasureOutbox(ctx context.Context, maxCounted int) (Backlog, er
 	return backlog, nil
 }
 
-// Blocked is an aggregate whose next event was refused by the broker.
+// Blocked is an aggregate that has had an event refused by the broker, and has
+// not caught up since.
 type Blocked struct {
 	event.Aggregate
-	EventID   uuid.UUID // the refused event; uuid.Nil when it was skipped just now
+	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
 	Version   int64
-	Attempts  int
-	LastError string
+	Attempts  int       // of that event
+	LastError string    // of that event; empty: it was not refused, but one before it
 	NextRetry time.Time // zero: parked
 	ParkedAt  time.Time // zero: not parked
 }

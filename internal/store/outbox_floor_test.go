@@ -252,7 +252,8 @@ func TestFloorFollowsAndStays(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "z2!"), ""))
 	l.due("z")
 	before := floor()
-	l.settle(l.settlement(l.claimNames(10, "z1/1 z2/1"), ""))
+	l.settle(l.settlement(l.claimNames(10, "z1/1"), ""))
+	l.settle(l.settlement(l.claimNames(10, "z2/0"), ""))
 	if got := floor(); got < before {
 		t.Errorf("after the recovery the floor is %d, want no less than the %d of before", got, before)
 	}

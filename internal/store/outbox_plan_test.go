@@ -1,12 +1,14 @@
 package store_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/event"
 )
@@ -107,6 +109,50 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
 			}
 		})
+	}
+}
+
+// What was published from aside is not read again by later passes, although a
+// long transaction keeps its dead rows.
+func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
+	t.Parallel()
+	const events, batch = 10_000, 500
+	l := newLetters(t, 1)
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT -1, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
+		t.Fatal(err)
+	}
+	long, err := pgx.Connect(t.Context(), l.pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Close(context.WithoutCancel(t.Context()))
+	if _, err := long.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
+		t.Fatal(err)
+	}
+	pass := func() (blocks int) {
+		_, before := l.read()
+		claim := l.claim(batch, hour)
+		if len(claim.Events) != batch {
+			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
+		}
+		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+		_, after := l.read()
+		return after - before
+	}
+	first := pass()
+	for range events/batch - 2 {
+		pass()
+	}
+	if last := pass(); last > first*5/4 {
+		t.Errorf("the first pass read %d blocks, and the last one %d", first, last)
+	} else {
+		t.Logf("%d and %d blocks", first, last)
 	}
 }
 

@@ -98,10 +98,14 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recov
 				continue
 			}
 			rows--
+			attempts := m.blocked[aggregate].attempts
 			if left > 0 {
 				left -= len(e.payload())
-				retried[e.String()] = fmt.Sprintf("/%d", m.blocked[aggregate].attempts)
-				tried[aggregate] = true
+				retried[e.String()] = fmt.Sprintf("/%d", attempts)
+				tried[aggregate] = attempts == 0
+			}
+			if attempts > 0 { // alone
+				break
 			}
 		}
 	}

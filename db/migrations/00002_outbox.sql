@@ -108,7 +108,7 @@ CREATE TABLE video.outbox_blocked (
 );
 
 COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
-COMMENT ON COLUMN video.outbox_blocked.attempts IS 'Of its first event, since it is the first.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused; 0 or 1 when a person has requeued or skipped since.';
 COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 
@@ -141,7 +141,7 @@ END $$;
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
 -- answered as blocked; and what was set aside, of up to 100 aggregates that are due, as for a retry. An event is the
 -- last one when it is the max_events-th, or when the payloads up to it have max_bytes; those for a retry are
--- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that was refused is
+-- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that has attempts is
 -- answered without those behind it. A row with seq 0 is no event: with an aggregate it says that this
 -- blocked aggregate has nothing left to retry, without one that the lane has nothing any longer.
 --
@@ -233,8 +233,8 @@ BEGIN
 				) b
 				LEFT JOIN LATERAL (
 					SELECT * FROM video.outbox_aside a
-					-- Behind the dead rows of the aggregate. As rows, because the planner may take seq alone for a reason to
-					-- read the whole key.
+					-- Behind the dead rows of the aggregate. As rows: with a condition on seq alone, the planner may read
+					-- all of the primary key, (lane, seq).
 					WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
 						AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
 					ORDER BY a.aggregate_type, a.aggregate_id, a.seq
@@ -275,7 +275,8 @@ END $$;
 -- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row may be
 -- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
 -- whatever became of them; NULL when there were none. What is done or goes aside is between them. An aggregate
--- has recovered when the broker took the first event of it that was tried again, or there was none.
+-- that has recovered, or is on the way, is blocked no longer when nothing of it is aside; else it is due at once, behind
+-- those that are due already, with no attempts.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
@@ -311,10 +312,11 @@ BEGIN
 		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = a_seq;
 	END LOOP;
 	IF cardinality(failed_ids) > 0 THEN
-		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at)
+		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
 		SELECT f.aggregate_type, f.aggregate_id, the_lane, f.attempts,
 			CASE WHEN NOT f.park THEN clock_timestamp() + f.retry_in END, f.error,
-			CASE WHEN f.park THEN clock_timestamp() END
+			CASE WHEN f.park THEN clock_timestamp() END,
+			coalesce(head_seq - 1, 0) -- of one that is blocked from now on, nothing is aside yet
 		FROM unnest(failed_types, failed_ids, failed_attempts, failed_errors, failed_retry_in, failed_park)
 			AS f (aggregate_type, aggregate_id, attempts, error, retry_in, park)
 		ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE

@@ -54,7 +54,7 @@ WITH gone AS (
 	RETURNING 1
 )
 UPDATE video.outbox_blocked b
-SET parked_at = NULL, attempts = CASE b.attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
+SET parked_at = NULL, last_error = '', attempts = CASE b.attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND EXISTS (SELECT 1 FROM gone);
 
 -- name: MeasureOutbox :one

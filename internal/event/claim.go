@@ -22,11 +22,11 @@ type Claimed struct {
 	// Retry: the event was set aside, because its aggregate is blocked, and its
 	// time has come.
 	Retry bool
-	// Attempts is how often the event was refused, unless an earlier one of the
-	// claim is of the same aggregate.
+	// Attempts is how often the first event of a blocked aggregate was refused.
+	// One that was is alone: of others of it, none is for a Retry.
 	Attempts int
-	// Blocked: an event that is not in this claim blocks its aggregate. It must
-	// not be published, and goes aside.
+	// Blocked: what is in front of it is set aside, and not all in this claim,
+	// or an event that was refused. It must not be published, and goes aside.
 	Blocked bool
 }
 
@@ -46,14 +46,16 @@ type Settlement struct {
 	// Retried were acknowledged and had been set aside: delete them.
 	Retried []int64
 	// Failed aggregates had an event refused. One that was blocked is among them
-	// only when that was its first event.
+	// only when it is the first that was set aside.
 	Failed []Failure
 	// Aside are the refused event of an aggregate that was not blocked before,
 	// those behind it, and those that were Blocked: they leave the lane.
 	Aside []int64
-	// Recovered are those of the claim, and blocked aggregates whose first event
-	// was acknowledged. One of which nothing is set aside is blocked no longer; one
-	// that has more is due at once, and no attempt is counted of its next event.
+	// Recovered are those of the claim; blocked aggregates whose first event was
+	// acknowledged; and those without attempts of which it was not answered. One of
+	// which nothing is set aside is blocked no longer; one that has more is due at
+	// once, behind the others that are due, and no attempt is counted of its next
+	// event.
 	Recovered []Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim but
 	// those that are Retry, whatever became of them, so those of Done and Aside

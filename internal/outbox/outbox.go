@@ -109,8 +109,8 @@ type Config struct {
 	// at once; PollInterval bounds the delay of events that other processes
 	// write, and of retries and takeovers.
 	PollInterval time.Duration
-	// MaxAttempts is how often a refused message is tried before it is parked;
-	// default 10.
+	// MaxAttempts is how often a refused message is tried before it is parked,
+	// and not before it was tried alone; default 10.
 	MaxAttempts int
 	// RetryMin and RetryMax bound the pause after a refusal, which doubles with
 	// every attempt and is drawn at random; default 1 s and 10 min.

@@ -104,9 +104,9 @@ type handed struct {
 var errLeftOut = errors.New("not sent: the pass was at its end")
 
 // collect waits for the answers and says what became of each event. The fate
-// of an aggregate is decided at its first event that is not acknowledged. Of one
-// that was blocked, a refusal behind what was acknowledged is of another event
-// than the attempts before: it is not counted, and the event soon tried as the
+// of an aggregate is decided at its first event that is not acknowledged. The
+// attempts that are known of a blocked aggregate are those of its first event.
+// So a refusal behind that one is not counted; the event is soon tried as the
 // first.
 func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -165,7 +165,9 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 		case errors.As(err, &refusal):
 			result.Refused++
 			stopped[e.Aggregate()] = refused
-			if !recovered[e.Aggregate()] {
+			if recovered[e.Aggregate()] {
+				p.log.WarnContext(ctx, "outbox: event refused behind another one", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version, "err", refusal.Err)
+			} else {
 				settlement.Failed = append(settlement.Failed, p.failure(ctx, e, refusal.Err))
 			}
 			if !e.Retry {
@@ -174,6 +176,10 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 		default:
 			result.Unknown++
 			stopped[e.Aggregate()] = unknown
+			if e.Retry && e.Attempts == 0 && !recovered[e.Aggregate()] {
+				// It had many places in this claim, and leaves them to others in the next one.
+				settlement.Recovered = append(settlement.Recovered, e.Aggregate())
+			}
 			if result.err == nil && receipts[i].receipt != nil {
 				result.err = err
 			}
@@ -186,7 +192,8 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
 	attempts := e.Attempts + 1
 	failure := event.Failure{Aggregate: e.Aggregate(), Attempts: attempts, Error: cause.Error()}
-	if attempts >= p.cfg.MaxAttempts {
+	alone := e.Retry && e.Attempts > 0 // else it may be refused for what is sent with it
+	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
 	} else {
 		failure.RetryIn = backoff(attempts, p.cfg.RetryMin, p.cfg.RetryMax)

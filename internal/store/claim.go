@@ -41,8 +41,8 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 
 // unblock lets the events of a lane follow those of their aggregate that were
 // set aside, when the claim has all of those. Else an aggregate that never rests
-// would stay blocked. It has not where it has as many as it may have, and of an
-// aggregate with attempts, which has one.
+// would stay blocked. The claim may lack some when it is full, and always does
+// of an aggregate with attempts, of which it has one event.
 func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
 	whole := make(map[event.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)

@@ -84,8 +84,8 @@ type Blocked struct {
 	event.Aggregate
 	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
 	Version   int64
-	Attempts  int       // of that event
-	LastError string    // of that event; empty: it was not refused, but one before it
+	Attempts  int       // of that event; 0 or 1 when a person has requeued or skipped since
+	LastError string    // of that event; empty: one before it was refused
 	NextRetry time.Time // zero: parked
 	ParkedAt  time.Time // zero: not parked
 }

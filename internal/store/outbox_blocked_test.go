@@ -192,7 +192,12 @@ func TestRetriesShareTheirPlaces(t *testing.T) {
 	l.due("b")
 	claim := l.claimNames(2, "a1/1 b1/1")
 	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token})
-	l.claimNames(2, "a1/1 b1/1")
+	l.settle(l.settlement(l.claimNames(2, "a1/1 b1/1"), "b1"))
+	l.due("b")
+	// Now a batch of a is tried, and not answered.
+	claim = l.claimNames(2, "a2/0 a3/0")
+	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
+	l.claimNames(2, "a2/0 b1/2")
 }
 
 // Aggregates that were skipped empty take a place each: who fits in no more may

@@ -200,6 +200,24 @@ func TestRetriesShareTheirPlaces(t *testing.T) {
 	l.claimNames(2, "a2/0 b1/2")
 }
 
+// A claim tries a hundred aggregates at most.
+func TestClaimTriesAHundredAggregates(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
+		SELECT 'letter', 'other ' || n, 3, 0, now(), 'refused' FROM generate_series(1, 150) n`); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{100, 50} {
+		claim := l.claimNames(1000, "")
+		if len(claim.Recovered) != want {
+			t.Errorf("%d aggregates are tried, want %d", len(claim.Recovered), want)
+		}
+		l.settle(l.settlement(claim, ""))
+	}
+}
+
 // Aggregates that were skipped empty take a place each: who fits in no more may
 // have more aside than the claim has.
 func TestRecoveredTakePlaces(t *testing.T) {

@@ -351,9 +351,9 @@ func (p *subscriberService) wait(ctx context.Context, st *stream) {
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// In time for the answer to reach the caller.
+		// In time for the answer to reach the caller, also on a busy machine.
 		remaining := time.Until(deadline)
-		limit = earlier(limit, p.server.clock.Now().Add(remaining-min(50*time.Millisecond, remaining/4)))
+		limit = earlier(limit, p.server.clock.Now().Add(remaining-min(250*time.Millisecond, remaining/4)))
 	}
 	over := make(chan struct{})
 	timer := p.server.clock.newTimer(func() { close(over) })

@@ -73,7 +73,7 @@ type config struct {
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
 
 	OutboxWorkers        int           `env:"OUTBOX_WORKERS" envDefault:"4" help:"lanes published at a time, each with a connection"`
-	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass"`
+	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass, and as many of those set aside"`
 	OutboxLease          time.Duration `env:"OUTBOX_LEASE" envDefault:"30s" help:"how long events wait after their publisher died"`
 	OutboxPublishTimeout time.Duration `env:"OUTBOX_PUBLISH_TIMEOUT" envDefault:"12s" help:"how long a pass waits for the broker; less than half of the lease"`
 	OutboxPollInterval   time.Duration `env:"OUTBOX_POLL_INTERVAL" envDefault:"1s" help:"longest pause between looks at an empty outbox"`

@@ -108,7 +108,7 @@ CREATE TABLE video.outbox_blocked (
 );
 
 COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
-COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused; 0 or 1 when a person has requeued or skipped since.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused, since a person has requeued it.';
 COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 
@@ -280,7 +280,7 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
-	failed_types text[], failed_ids text[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
+	failed_types text[], failed_ids text[], failed_seqs bigint[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
 	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
 ) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -316,12 +316,13 @@ BEGIN
 		SELECT f.aggregate_type, f.aggregate_id, the_lane, f.attempts,
 			CASE WHEN NOT f.park THEN clock_timestamp() + f.retry_in END, f.error,
 			CASE WHEN f.park THEN clock_timestamp() END,
-			coalesce(head_seq - 1, 0) -- of one that is blocked from now on, nothing is aside yet
-		FROM unnest(failed_types, failed_ids, failed_attempts, failed_errors, failed_retry_in, failed_park)
-			AS f (aggregate_type, aggregate_id, attempts, error, retry_in, park)
+			f.seq - 1 -- it is the first
+		FROM unnest(failed_types, failed_ids, failed_seqs, failed_attempts, failed_errors, failed_retry_in, failed_park)
+			AS f (aggregate_type, aggregate_id, seq, attempts, error, retry_in, park)
 		ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
 		SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
-		WHERE b.attempts = excluded.attempts - 1; -- else a person has skipped or requeued the event meanwhile
+		-- Else a person has requeued the event meanwhile, or skipped it.
+		WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq;
 	END IF;
 	IF cardinality(aside_seqs) > 0 THEN
 		UPDATE video.outbox_pending p SET lane = -1

@@ -13,7 +13,7 @@ FROM video.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interv
 -- name: SettleOutbox :one
 -- Settles a claim: see video.outbox_settle.
 SELECT video.outbox_settle(@lane::smallint, @lease_token::bigint, @done_seqs::bigint[], @retried_seqs::bigint[],
-	@failed_types::text[], @failed_ids::text[], @failed_attempts::int[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
+	@failed_types::text[], @failed_ids::text[], @failed_seqs::bigint[], @failed_attempts::int[], @failed_errors::text[], @failed_retry_in::interval[], @failed_park::bool[],
 	@aside_seqs::bigint[], @recovered_types::text[], @recovered_ids::text[],
 	sqlc.narg('head_seq')::bigint, sqlc.narg('tail_seq')::bigint)::bool AS held;
 
@@ -37,25 +37,27 @@ LIMIT @max_rows;
 
 -- name: RequeueOutbox :execrows
 -- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
--- or the settlement of a claim that saw it could set events aside that nobody fetches again. The attempts become another
--- number, by which the settlement of an attempt that is under way knows that its failure is of before.
+-- or the settlement of a claim that saw it could set events aside that nobody fetches again. By the attempts, the
+-- settlement of the last one, if that is under way, knows that it must not park the event again.
 UPDATE video.outbox_blocked
-SET parked_at = NULL, attempts = CASE attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
 -- name: SkipOutbox :execrows
--- Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
+-- Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due. By the floor,
+-- the settlement of an attempt that is under way knows that its failure is not of that one.
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
 	WHERE head.lane = -1 AND head.id = @event_id AND head.seq = (
 		SELECT min(p.seq) FROM video.outbox_aside p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 	)
-	RETURNING 1
+	RETURNING head.seq
 )
 UPDATE video.outbox_blocked b
-SET parked_at = NULL, last_error = '', attempts = CASE b.attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
-WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND EXISTS (SELECT 1 FROM gone);
+SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = gone.seq
+FROM gone
+WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: MeasureOutbox :one
 -- The backlog: see video.outbox_measure. The epoch is the word for none.

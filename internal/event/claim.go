@@ -22,8 +22,9 @@ type Claimed struct {
 	// Retry: the event was set aside, because its aggregate is blocked, and its
 	// time has come.
 	Retry bool
-	// Attempts is how often the first event of a blocked aggregate was refused.
-	// One that was is alone: of others of it, none is for a Retry.
+	// Attempts is how often it was refused, if it is the first event of a blocked
+	// aggregate, and since a person has requeued it. When it is not 0, the claim has
+	// no other event of that aggregate for a Retry.
 	Attempts int
 	// Blocked: what is in front of it is set aside, and not all in this claim,
 	// or an event that was refused. It must not be published, and goes aside.
@@ -63,9 +64,11 @@ type Settlement struct {
 	Head, Tail int64
 }
 
-// Failure is a refused event, the first of its aggregate.
+// Failure is a refused event, the first of its aggregate. It does not count when
+// a person has skipped or requeued the event meanwhile.
 type Failure struct {
 	Aggregate
+	Seq int64
 	// Attempts that were made, with this one.
 	Attempts int
 	Error    string

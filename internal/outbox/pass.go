@@ -191,7 +191,7 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 // failure decides when a refused event is tried again.
 func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
 	attempts := e.Attempts + 1
-	failure := event.Failure{Aggregate: e.Aggregate(), Attempts: attempts, Error: cause.Error()}
+	failure := event.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
 	alone := e.Retry && e.Attempts > 0 // else it may be refused for what is sent with it
 	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true

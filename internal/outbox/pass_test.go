@@ -59,8 +59,8 @@ func TestPassSettles(t *testing.T) {
 		}
 		return events
 	}
-	failed := func(id string, attempts int) []event.Failure {
-		return []event.Failure{{Aggregate: letter(id), Attempts: attempts, Error: "not a letter"}}
+	failed := func(id string, seq int64, attempts int) []event.Failure {
+		return []event.Failure{{Aggregate: letter(id), Seq: seq, Attempts: attempts, Error: "not a letter"}}
 	}
 	tests := []struct {
 		name     string
@@ -79,19 +79,19 @@ func TestPassSettles(t *testing.T) {
 		{
 			name: "P-A6: first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
 			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
-			want:   event.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
+			want:   event.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "P-E3: refused in the middle", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
-			want:   event.Settlement{Done: []int64{1, 4}, Failed: failed("a", 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
+			want:   event.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused, then acknowledged all the same", events: claimed("a1 a2"),
 			answers: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
-			want:   event.Settlement{Failed: failed("a", 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want:   event.Settlement{Failed: failed("a", 1, 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
 			result: outbox.Result{Refused: 1},
 		},
 		{
@@ -113,7 +113,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "retried head refused", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{2}, Failed: failed("a", 4), Head: 2, Tail: 2},
+			want:   event.Settlement{Done: []int64{2}, Failed: failed("a", 1, 4), Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
@@ -131,32 +131,32 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 1},
 		},
 		{
-			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), wantSent: "a4 a5 b1 a6",
+			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), wantSent: "a4 a5 b1 a6",
 			want:   event.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 4},
 		},
 		{
-			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 4), Aside: []int64{4}, Head: 3, Tail: 4},
+			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
+			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Aside: []int64{4}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
-			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
 			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 3, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
 			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
-			name: "several retried that were never refused, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
+			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
 			want:   event.Settlement{Done: []int64{3}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
-			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 3, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
+			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
 			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
@@ -182,7 +182,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 4), Aside: []int64{2}, Head: 2, Tail: 3},
+			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Aside: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{

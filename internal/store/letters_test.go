@@ -200,7 +200,7 @@ func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settle
 		case refuse(e):
 			stopped[e.Aggregate()] = true
 			if !recovered(e) {
-				s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+				s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
 			if !e.Retry {
 				s.Aside = append(s.Aside, e.Seq)

@@ -18,13 +18,14 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		Lane: settlement.Lane, LeaseToken: settlement.Token,
 		// Empty, not NULL: see video.outbox_settle.
 		DoneSeqs: notNil(settlement.Done), RetriedSeqs: notNil(settlement.Retried), AsideSeqs: notNil(settlement.Aside),
-		FailedTypes: []string{}, FailedIds: []string{}, FailedAttempts: []int32{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
+		FailedTypes: []string{}, FailedIds: []string{}, FailedSeqs: []int64{}, FailedAttempts: []int32{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
 		RecoveredTypes: []string{}, RecoveredIds: []string{},
 		HeadSeq: optional(settlement.Head), TailSeq: optional(settlement.Tail),
 	}
 	for _, failure := range settlement.Failed {
 		params.FailedTypes = append(params.FailedTypes, failure.Type)
 		params.FailedIds = append(params.FailedIds, failure.ID)
+		params.FailedSeqs = append(params.FailedSeqs, failure.Seq)
 		params.FailedAttempts = append(params.FailedAttempts, limit(failure.Attempts))
 		params.FailedErrors = append(params.FailedErrors, failure.Error)
 		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
@@ -84,7 +85,7 @@ type Blocked struct {
 	event.Aggregate
 	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
 	Version   int64
-	Attempts  int       // of that event; 0 or 1 when a person has requeued or skipped since
+	Attempts  int       // of that event, since a person has requeued it
 	LastError string    // of that event; empty: one before it was refused
 	NextRetry time.Time // zero: parked
 	ParkedAt  time.Time // zero: not parked
@@ -106,8 +107,7 @@ func (s *Videos) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 }
 
 // RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
-// with its attempts before it again (but one, if it was requeued and not tried
-// since); domain.NotFound when it is not blocked.
+// with all its attempts before it again; domain.NotFound when it is not blocked.
 func (s *Videos) RequeueEvent(ctx context.Context, aggregate event.Aggregate) error {
 	n, err := s.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
 	if err != nil {

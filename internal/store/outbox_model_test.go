@@ -332,7 +332,7 @@ func (m *outboxMachine) send(t *rapid.T, p *modelPass, answer fate) {
 	switch {
 	case answer == refused:
 		if !slices.Contains(p.recovered, aggregate) {
-			p.failed[aggregate] = modelFailure{attempts: e.Attempts + 1, park: rapid.Bool().Draw(t, "park")}
+			p.failed[aggregate] = modelFailure{event: m.nameOf(e), seq: e.Seq, attempts: e.Attempts + 1, park: e.Attempts > 0 && rapid.Bool().Draw(t, "park")}
 		}
 		p.stopped[aggregate] = answer
 	case answer != acknowledged:
@@ -394,7 +394,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
 		s.Failed = append(s.Failed, event.Failure{
-			Aggregate: m.letter(aggregate), Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
+			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
 		})
 	}
 	for _, aggregate := range p.recovered {

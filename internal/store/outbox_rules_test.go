@@ -151,7 +151,9 @@ func (m *outboxModel) settle(p *modelPass) bool {
 		if m.blocked[aggregate] == nil {
 			m.blocked[aggregate] = &modelBlock{}
 		}
-		if block := m.blocked[aggregate]; block.attempts == failure.attempts-1 { // else a person was there meanwhile
+		head := m.head(aggregate)
+		same := head >= 0 && m.pending[head].String() == failure.event                   // else a person has skipped it
+		if block := m.blocked[aggregate]; same && block.attempts == failure.attempts-1 { // else one has requeued it
 			block.attempts, block.parked, block.due = failure.attempts, failure.park, 0
 		}
 	}
@@ -166,13 +168,8 @@ func (m *outboxModel) settle(p *modelPass) bool {
 }
 
 // requeue lets a blocked aggregate try at once, with all attempts before it.
-// Their number changes, so that a failure of before is known.
 func (m *outboxModel) requeue(aggregate string) {
-	attempts := 0
-	if m.blocked[aggregate].attempts == 0 {
-		attempts = 1
-	}
-	*m.blocked[aggregate] = modelBlock{attempts: attempts, due: m.tick()}
+	*m.blocked[aggregate] = modelBlock{due: m.tick()}
 }
 
 // skip gives up an event, and lets the next one of its aggregate try at once.
@@ -203,6 +200,8 @@ const (
 )
 
 type modelFailure struct {
+	event    string
+	seq      int64
 	attempts int  // with this one
 	park     bool // it was the last
 }

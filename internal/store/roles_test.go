@@ -122,7 +122,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		seqs = append(seqs, claimed.Seq)
 	}
 	settle(event.Settlement{
-		Done: seqs[:1], Failed: []event.Failure{{Aggregate: aggregate, Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
+		Done: seqs[:1], Failed: []event.Failure{{Aggregate: aggregate, Seq: seqs[1], Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
 	})
 	blocked, err := videos.ListBlocked(ctx, 10)
 	check(t, "ListBlocked()", err)

@@ -234,13 +234,13 @@ func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesR
 
 const RequeueOutbox = `-- name: RequeueOutbox :execrows
 UPDATE video.outbox_blocked
-SET parked_at = NULL, attempts = CASE attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
+SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = $1 AND aggregate_id = $2
 `
 
 // Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
-// or the settlement of a claim that saw it could set events aside that nobody fetches again. The attempts become another
-// number, by which the settlement of an attempt that is under way knows that its failure is of before.
+// or the settlement of a claim that saw it could set events aside that nobody fetches again. By the attempts, the
+// settlement of the last one, if that is under way, knows that it must not park the event again.
 func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggregateID string) (int64, error) {
 	result, err := q.db.Exec(ctx, RequeueOutbox, aggregateType, aggregateID)
 	if err != nil {
@@ -251,9 +251,9 @@ func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggre
 
 const SettleOutbox = `-- name: SettleOutbox :one
 SELECT video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
-	$5::text[], $6::text[], $7::int[], $8::text[], $9::interval[], $10::bool[],
-	$11::bigint[], $12::text[], $13::text[],
-	$14::bigint, $15::bigint)::bool AS held
+	$5::text[], $6::text[], $7::bigint[], $8::int[], $9::text[], $10::interval[], $11::bool[],
+	$12::bigint[], $13::text[], $14::text[],
+	$15::bigint, $16::bigint)::bool AS held
 `
 
 type SettleOutboxParams struct {
@@ -263,6 +263,7 @@ type SettleOutboxParams struct {
 	RetriedSeqs    []int64
 	FailedTypes    []string
 	FailedIds      []string
+	FailedSeqs     []int64
 	FailedAttempts []int32
 	FailedErrors   []string
 	FailedRetryIn  []time.Duration
@@ -283,6 +284,7 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 		arg.RetriedSeqs,
 		arg.FailedTypes,
 		arg.FailedIds,
+		arg.FailedSeqs,
 		arg.FailedAttempts,
 		arg.FailedErrors,
 		arg.FailedRetryIn,
@@ -305,14 +307,16 @@ WITH gone AS (
 		SELECT min(p.seq) FROM video.outbox_aside p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
 	)
-	RETURNING 1
+	RETURNING head.seq
 )
 UPDATE video.outbox_blocked b
-SET parked_at = NULL, last_error = '', attempts = CASE b.attempts WHEN 0 THEN 1 ELSE 0 END, next_retry_at = now()
-WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND EXISTS (SELECT 1 FROM gone)
+SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = gone.seq
+FROM gone
+WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 `
 
-// Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due.
+// Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due. By the floor,
+// the settlement of an attempt that is under way knows that its failure is not of that one.
 func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregateID string, eventID uuid.UUID) (int64, error) {
 	result, err := q.db.Exec(ctx, SkipOutbox, aggregateType, aggregateID, eventID)
 	if err != nil {

@@ -95,11 +95,10 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 	return nil
 }
 
-// grown is a round of growth. What takes milliseconds is measured in many short turns: a place that has all of its time at
-// once differs from another by what else happened on the machine.
+// grown is a round of growth. Every place has many short turns: one that has all of its time at once differs from another
+// by what else happened on the machine.
 func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
-	const turns = 9
-	drains, err := byTurns(places, 5, func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	err := byTurns(r, places, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
 	if err != nil {
 		return err
 	}
@@ -108,57 +107,39 @@ func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof prof
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	claims, err := byTurns(places, turns, func(p *place) (float64, error) { return p.claims(ctx) })
-	if err != nil {
+	if err := byTurns(r, places, "claims/s", func(p *place) (float64, error) { return p.claims(ctx) }); err != nil {
 		return err
 	}
-	for i := range places {
-		if err := places[i].clear(ctx); err != nil {
-			return fmt.Errorf("%s: %w", places[i].name, err)
+	for _, p := range places {
+		if err := p.clear(ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	looks, err := byTurns(places, turns, func(p *place) (float64, error) { return p.looks(ctx) })
-	if err != nil {
+	if err := byTurns(r, places, "empty-looks/s", func(p *place) (float64, error) { return p.looks(ctx) }); err != nil {
 		return err
 	}
 	if err := m.checkpoint(ctx); err != nil {
 		return err
 	}
-	inserts, err := byTurns(places, turns, func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/4) })
-	if err != nil {
-		return err
-	}
-	for i, p := range places {
-		if err := r.write("Growth/"+p.name, prof.maxEvents, value{"drain-events/s", drains[i]}, value{"claims/s", claims[i]},
-			value{"empty-looks/s", looks[i]}, value{"inserts/s", inserts[i]}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return byTurns(r, places, "inserts/s", func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/4) })
 }
 
-// byTurns measures a rate so many times in every place, there and back, and answers the median of each.
-func byTurns(places []*place, times int, measure func(*place) (float64, error)) ([]float64, error) {
-	all := make([][]float64, len(places))
-	for turn := range times {
-		for n := range places {
-			i := n
-			if turn%2 == 1 {
-				i = len(places) - 1 - n
-			}
-			rate, err := measure(places[i])
+// byTurns measures a rate nine times in every place, there and back.
+func byTurns(r *results, places []*place, unit string, measure func(*place) (float64, error)) error {
+	places = slices.Clone(places)
+	for range 9 {
+		for _, p := range places {
+			rate, err := measure(p)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", places[i].name, err)
+				return fmt.Errorf("%s: %w", p.name, err)
 			}
-			all[i] = append(all[i], rate)
+			if err := r.write("Growth/"+p.name, 1, value{unit, rate}); err != nil {
+				return err
+			}
 		}
+		slices.Reverse(places)
 	}
-	medians := make([]float64, len(places))
-	for i, rates := range all {
-		slices.Sort(rates)
-		medians[i] = rates[len(rates)/2]
-	}
-	return medians, nil
+	return nil
 }
 
 func newPlace(ctx context.Context, m *machine, name string) (*place, error) {

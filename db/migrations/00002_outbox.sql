@@ -161,6 +161,11 @@ DECLARE
 	none bool; -- of its aggregates are blocked
 	few bool;
 BEGIN
+	-- Once per session. A claim needs some megabytes, which the C library of the server may hand back to the kernel at its
+	-- end, and fetch page by page for the next one, until it has seen a larger piece freed (mallopt(3), M_TRIM_THRESHOLD).
+	IF current_setting('video.memory_kept', true) IS DISTINCT FROM 'on' THEN
+		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(' ', 4 << 20));
+	END IF;
 	UPDATE video.outbox_lanes l
 	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
 	-- not have its token. A counter begins anew where it was, and so does the clock where it had been ahead.

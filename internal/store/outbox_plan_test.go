@@ -1,9 +1,16 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"math"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,11 +174,68 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }
 
+// A session keeps the memory of a claim for the next one, also beside what is
+// parked. That it does not, and fetches it anew page by page, is seen on Linux
+// only, and with some payloads only.
+func TestSessionKeepsTheMemoryOfAClaim(t *testing.T) {
+	t.Parallel()
+	const passes, batch, refuseNone = 20, 2000, math.MaxInt
+	l := newLetters(t, 1)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := l.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(fillOutbox)
+	exec(fillAside)
+	exec(parkAside)
+	l.pool.Reset() // a session that has done nothing large
+	// What it reads of a table for the first time is a fault, too.
+	exec("SELECT sum(length(payload)) FROM video.outbox_pending")
+	var pid int
+	if err := l.pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	l.passes(passes, batch, refuseNone)
+	before := pageFaults(t, pid)
+	if claimed, _ := l.passes(passes, batch, refuseNone); claimed != passes*batch {
+		t.Fatalf("claimed %d events, want %d", claimed, passes*batch)
+	}
+	if perPass := (pageFaults(t, pid) - before) / passes; perPass > 50 {
+		t.Errorf("%d page faults per pass, want next to none", perPass)
+	}
+}
+
+// pageFaults is how many pages a process has fetched from the kernel that were
+// in memory: minflt of proc(5).
+func pageFaults(t *testing.T, pid int) int {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the server's processes are not to be seen here")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):])) // the name before may have spaces
+	faults, err := strconv.Atoi(fields[8])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return faults
+}
+
 // fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
 // aggregates.
 const fillAside = `
 	INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
+
+// parkAside parks the aggregates of fillAside.
+const parkAside = `
+	INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+	SELECT DISTINCT aggregate_type, aggregate_id, video.outbox_lane(aggregate_type, aggregate_id), 10, 'refused', now() FROM video.outbox_aside`
 
 // fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
 // aggregates.

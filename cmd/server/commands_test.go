@@ -8,14 +8,18 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -237,6 +241,25 @@ func TestUnknownCommandIsRefused(t *testing.T) {
 	}
 	if out, err := s.command(t, "version"); err != nil || out != "dev\n" {
 		t.Errorf("version = %q, %v, want dev", out, err)
+	}
+}
+
+// The defaults of the settings are those of the packages that they are for, with
+// which these are tested and measured.
+func TestDefaultsAreThoseOfThePackages(t *testing.T) {
+	t.Parallel()
+	cfg, err := readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ want, got any }{
+		{outbox.Config{}.WithDefaults(), cfg.outbox().WithDefaults()},
+		{consumer.Config{}.WithDefaults(), cfg.consumer().WithDefaults()},
+		{server.Config{}.WithDefaults(), cfg.server().WithDefaults()},
+	} {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%T (-want +got):\n%s", test.want, diff)
+		}
 	}
 }
 

@@ -34,6 +34,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,40 +96,34 @@ type Config struct {
 	// are drawn at random; default 50 ms and 5 s.
 	RetryMin, RetryMax time.Duration
 	// StopTimeout is how long Run goes on after its context has ended; default
-	// 5 s. At four fifths of it, what is still not committed is given back.
+	// 2.5 s. At four fifths of it, what is still not committed is given back.
 	StopTimeout time.Duration
 	// Tracing makes the spans of messages whose trace is sampled; nil: none.
 	Tracing trace.TracerProvider
 }
 
-func (c Config) withDefaults() Config {
-	setDefault(&c.Consumer, "catalog")
-	setDefault(&c.BatchSize, 100)
-	setDefault(&c.BatchDelay, 2*time.Millisecond)
-	setDefault(&c.Workers, 4)
-	setDefault(&c.MaxOutstandingMessages, 1000)
-	setDefault(&c.MaxOutstandingBytes, 64<<20)
-	setDefault(&c.Streams, 1)
-	setDefault(&c.MaxExtension, 7*24*time.Hour)
-	setDefault(&c.TransactionTimeout, 30*time.Second)
-	setDefault(&c.MaxAttempts, 5)
-	setDefault(&c.RetryMin, 50*time.Millisecond)
-	setDefault(&c.RetryMax, 5*time.Second)
-	setDefault(&c.StopTimeout, 5*time.Second)
+// WithDefaults answers the Config that New makes of this one.
+func (c Config) WithDefaults() Config {
+	c.Consumer = cmp.Or(c.Consumer, "catalog")
+	c.BatchSize = cmp.Or(c.BatchSize, 100)
+	c.BatchDelay = cmp.Or(c.BatchDelay, 2*time.Millisecond)
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.MaxOutstandingMessages = cmp.Or(c.MaxOutstandingMessages, 1000)
+	c.MaxOutstandingBytes = cmp.Or(c.MaxOutstandingBytes, 64<<20)
+	c.Streams = cmp.Or(c.Streams, 1)
+	c.MaxExtension = cmp.Or(c.MaxExtension, 7*24*time.Hour)
+	c.TransactionTimeout = cmp.Or(c.TransactionTimeout, 30*time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 5)
+	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, 5*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 2500*time.Millisecond)
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate tells everything that is wrong with a Config, with its defaults
 // filled in.
 func (c Config) Validate() error {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	var errs []error
 	for _, f := range []struct {
 		name  string

@@ -36,7 +36,7 @@ type source interface {
 // New makes a projector of a subscriber, whose ReceiveSettings it sets. meter
 // may be nil.
 func New(cfg Config, subscriber *pubsub.Subscriber, store Store, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	subscriber.ReceiveSettings = cfg.withDefaults().receiveSettings()
+	subscriber.ReceiveSettings = cfg.WithDefaults().receiveSettings()
 	return newProjector(cfg, subscriber, store, log, meter)
 }
 
@@ -48,7 +48,7 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 	if err != nil {
 		return nil, err
 	}
-	p := &Projector{cfg: cfg.withDefaults(), source: source, store: store, log: log, metrics: m}
+	p := &Projector{cfg: cfg.WithDefaults(), source: source, store: store, log: log, metrics: m}
 	if cfg.Tracing != nil {
 		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
 	}

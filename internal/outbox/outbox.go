@@ -35,6 +35,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,33 +129,27 @@ type Config struct {
 	Tracing trace.TracerProvider
 }
 
-func (c Config) withDefaults() Config {
-	setDefault(&c.Workers, 4)
-	setDefault(&c.Batch, 2000)
-	setDefault(&c.BatchBytes, 8<<20)
-	setDefault(&c.Lease, 30*time.Second)
-	setDefault(&c.PublishTimeout, 12*time.Second)
-	setDefault(&c.PollInterval, time.Second)
-	setDefault(&c.MaxAttempts, 10)
-	setDefault(&c.RetryMin, time.Second)
-	setDefault(&c.RetryMax, 10*time.Minute)
-	setDefault(&c.ProbeInterval, time.Second)
-	setDefault(&c.StopTimeout, 1500*time.Millisecond)
-	setDefault(&c.SettleTimeout, time.Second)
+// WithDefaults answers the Config that New makes of this one.
+func (c Config) WithDefaults() Config {
+	c.Workers = cmp.Or(c.Workers, 4)
+	c.Batch = cmp.Or(c.Batch, 2000)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
+	c.Lease = cmp.Or(c.Lease, 30*time.Second)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, 12*time.Second)
+	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	c.RetryMin = cmp.Or(c.RetryMin, time.Second)
+	c.RetryMax = cmp.Or(c.RetryMax, 10*time.Minute)
+	c.ProbeInterval = cmp.Or(c.ProbeInterval, time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 1500*time.Millisecond)
+	c.SettleTimeout = cmp.Or(c.SettleTimeout, time.Second)
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate tells everything that is wrong with a Config, with its defaults
 // filled in.
 func (c Config) Validate() error {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	var errs []error
 	for _, f := range []struct {
 		name  string

@@ -48,7 +48,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	breaker := &breaker{max: cfg.ProbeInterval, batch: cfg.Batch}
 	m, err := newMetrics(meter, breaker.isOpen)
 	if err != nil {

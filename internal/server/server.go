@@ -106,11 +106,12 @@ type Config struct {
 	DrainDelay time.Duration
 	// DrainTimeout is how long a server that stops waits for the calls in flight
 	// before it cuts them off. Cloud Run allows 10 s for everything that a process
-	// does when it stops. Default: 5 s.
+	// does when it stops. Default: 4.5 s.
 	DrainTimeout time.Duration
 }
 
-func (c Config) withDefaults() Config {
+// WithDefaults answers the Config that New makes of this one.
+func (c Config) WithDefaults() Config {
 	c.Addr = cmp.Or(c.Addr, ":8080")
 	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
 	c.CallTimeout = cmp.Or(c.CallTimeout, 30*time.Second)
@@ -123,7 +124,7 @@ func (c Config) withDefaults() Config {
 	c.ReadHeaderTimeout = cmp.Or(c.ReadHeaderTimeout, 10*time.Second)
 	c.PingAfter = cmp.Or(c.PingAfter, 30*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 620*time.Second)
-	c.DrainTimeout = cmp.Or(c.DrainTimeout, 5*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 4500*time.Millisecond)
 	return c
 }
 
@@ -185,7 +186,7 @@ type Server struct {
 // New makes a Server that does not serve yet. It must be Run, which releases
 // what it holds.
 func New(cfg Config, deps Deps) (*Server, error) {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	s := &Server{
 		cfg: cfg, ready: deps.Ready, live: deps.Live, log: deps.Log, listener: deps.Listener,
 		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),

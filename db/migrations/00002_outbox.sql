@@ -108,7 +108,7 @@ CREATE TABLE video.outbox_blocked (
 );
 
 COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
-COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused, since a person has requeued it.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused, since a person has last requeued or skipped.';
 COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 
@@ -124,8 +124,9 @@ CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 -- longer than they do.
 
 -- Appends one event: its row in the outbox, and a pending one. Call it in the transaction of the business row, after
--- that row is locked or inserted. The pending row comes second, so that the transaction has its id before seq is
--- drawn; the floor rests on that.
+-- that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are committed in the order
+-- of seq. The pending row comes second, so that the transaction has its id before seq is drawn; the floor of a lane rests
+-- on that.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_append(event_id uuid, a_type text, a_id text, e_type text, a_version bigint, e_schema_version int, e_payload bytea, e_time timestamptz, e_traceparent text)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -158,13 +159,14 @@ RETURNS TABLE (
 #variable_conflict use_column
 DECLARE
 	lease record;
+	kept CONSTANT int := 4 << 20; -- bytes; a variable, so that they are allocated when this runs and not when it is planned
 	none bool; -- of its aggregates are blocked
 	few bool;
 BEGIN
 	-- Once per session. A claim needs some megabytes, which the C library of the server may hand back to the kernel at its
 	-- end, and fetch page by page for the next one, until it has seen a larger piece freed (mallopt(3), M_TRIM_THRESHOLD).
 	IF current_setting('video.memory_kept', true) IS DISTINCT FROM 'on' THEN
-		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(' ', 4 << 20));
+		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(' ', kept));
 	END IF;
 	UPDATE video.outbox_lanes l
 	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must

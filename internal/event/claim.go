@@ -23,8 +23,8 @@ type Claimed struct {
 	// time has come.
 	Retry bool
 	// Attempts is how often it was refused, if it is the first event of a blocked
-	// aggregate, and since a person has requeued it. When it is not 0, the claim has
-	// no other event of that aggregate for a Retry.
+	// aggregate, since a person has last requeued or skipped. When it is not 0, the
+	// claim has no other event of that aggregate for a Retry.
 	Attempts int
 	// Blocked: what is in front of it is set aside, and not all in this claim,
 	// or an event that was refused. It must not be published, and goes aside.
@@ -65,10 +65,11 @@ type Settlement struct {
 }
 
 // Failure is a refused event, the first of its aggregate. It does not count when
-// a person has skipped or requeued the event meanwhile.
+// a person has skipped the event meanwhile, nor when one has requeued it and it
+// had attempts.
 type Failure struct {
 	Aggregate
-	Seq int64
+	Seq int64 // of the event
 	// Attempts that were made, with this one.
 	Attempts int
 	Error    string

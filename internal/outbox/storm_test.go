@@ -256,9 +256,10 @@ func checkInvariants(t testing.TB, pool *pgxpool.Pool) {
 	for what, sql := range map[string]string{
 		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
 			SELECT 1 FROM video.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
-		"in another lane than their aggregate": `SELECT count(*) FROM video.outbox_pending WHERE lane NOT IN (-1, video.outbox_lane(aggregate_type, aggregate_id))`,
-		"out of the order of versions":         `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video.outbox_pending) p WHERE version <= before`,
-		"below the floor of their lane":        `SELECT count(*) FROM video.outbox_pending p JOIN video.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"in another lane than their aggregate":     `SELECT count(*) FROM video.outbox_pending WHERE lane NOT IN (-1, video.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video.outbox_pending) p WHERE version <= before`,
+		"below the floor of their lane":            `SELECT count(*) FROM video.outbox_pending p JOIN video.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"aside below the floor of their aggregate": `SELECT count(*) FROM video.outbox_aside a JOIN video.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
 	} {
 		if n := count(t, pool, sql); n != 0 {
 			t.Errorf("pending rows that are %s: %d, want 0", what, n)

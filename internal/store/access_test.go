@@ -21,22 +21,24 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// documented is the SQL that docs/database.md has the administrator run, by statement.
-func documented(t testing.TB) []string {
+// documented is the SQL that a page of docs has the administrator run, by statement.
+func documented(t testing.TB, page string) (statements []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/database.md")
+	text, err := os.ReadFile("../../docs/" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(page)
-	if block == nil {
-		t.Fatal("docs/database.md has no block of SQL")
+	for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllSubmatch(text, -1) {
+		for statement := range strings.SplitSeq(string(block[1]), ";") {
+			if statement = strings.TrimSpace(statement); statement != "" {
+				statements = append(statements, statement)
+			}
+		}
 	}
-	statements := strings.Split(strings.TrimSpace(string(block[1])), ";")
-	for i, statement := range statements {
-		statements[i] = strings.TrimSpace(statement)
+	if len(statements) == 0 {
+		t.Fatalf("docs/%s has no SQL", page)
 	}
-	return statements[:len(statements)-1] // the last one ends the block
+	return statements
 }
 
 // setting matches ALTER ROLE user SET setting.
@@ -46,7 +48,7 @@ var setting = regexp.MustCompile(`^ALTER ROLE (\w+) SET (.+)$`)
 func userSettings(t testing.TB, role string) (settings []string) {
 	t.Helper()
 	user := map[string]string{videoRole: "video_app", catalogRole: "catalog_app", supportRole: "support_person"}[role]
-	for _, statement := range documented(t) {
+	for _, statement := range documented(t, "database.md") {
 		if parts := setting.FindStringSubmatch(statement); parts != nil && parts[1] == user {
 			settings = append(settings, parts[2])
 		}
@@ -132,7 +134,7 @@ func TestDocumentedUsers(t *testing.T) {
 	rename := strings.NewReplacer("DATABASE videocatalog", "DATABASE "+database, "migrator", "migrator_"+database,
 		"video_app", "video_app_"+database, "catalog_app", "catalog_app_"+database, "support_person", "support_person_"+database)
 	want, got := make(map[string][]string), make(map[string][]string)
-	for _, statement := range documented(t) {
+	for _, statement := range documented(t, "database.md") {
 		statement = rename.Replace(statement)
 		const duplicateObject = "42710" // the roles of the migrations, which other databases of this server have
 		var pgErr *pgconn.PgError

@@ -85,7 +85,7 @@ type Blocked struct {
 	event.Aggregate
 	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
 	Version   int64
-	Attempts  int       // of that event, since a person has requeued it
+	Attempts  int       // of that event, since a person has last requeued or skipped
 	LastError string    // of that event; empty: one before it was refused
 	NextRetry time.Time // zero: parked
 	ParkedAt  time.Time // zero: not parked

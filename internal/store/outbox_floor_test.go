@@ -259,3 +259,28 @@ func TestFloorFollowsAndStays(t *testing.T) {
 	}
 	follow(before)
 }
+
+// After a database has moved, places are drawn anew, and lower ones: no floor may
+// be above them, neither of a lane nor of an aggregate whose last event was skipped.
+func TestMovedDatabaseLosesNothing(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "b1 b2 b3 b4 b5 a1")
+	claim := l.claimNames(10, "b1 b2 b3 b4 b5 a1")
+	l.settle(l.settlement(claim, "a1"))
+	if err := l.SkipEvent(t.Context(), l.letter("a"), claim.Events[5].ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range documented(t, "operations.md") {
+		if _, err := l.pool.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	l.append(l.pool, "a2 a3")
+	claim = l.claimNames(10, "a2 a3")
+	if claim.Events[0].Seq != 2 {
+		t.Fatalf("first place = %d, want 2", claim.Events[0].Seq)
+	}
+	l.settle(l.settlement(claim, "a2"))
+	l.claimNames(10, "a2/0 a3/0")
+}

@@ -222,11 +222,24 @@ func drawBytes(t *rapid.T) int {
 	return rapid.SampledFrom([]int{1 << 20, 1 << 20, 1, 3, 6}).Draw(t, "bytes")
 }
 
-// wholePass is a pass in which nothing comes in between.
+// wholePass is a pass in which nothing comes in between but, perhaps, a person
+// who requeues or skips what is being refused.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
 	if m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
-		m.publish(t, m.passes[publisher], len(m.passes[publisher].claim.Events))
+		p := m.passes[publisher]
+		m.publish(t, p, len(p.claim.Events))
+		for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
+			if m.model.blocked[aggregate] == nil {
+				continue
+			}
+			switch rapid.SampledFrom([]string{"", "", "requeue", "skip"}).Draw(t, "person") {
+			case "requeue":
+				m.requeueOf(t, aggregate)
+			case "skip":
+				m.skipOf(t, aggregate)
+			}
+		}
 		m.settleOf(t, publisher)
 	}
 }
@@ -357,12 +370,13 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 		m.send(t, p, notSent)
 	}
 	settlement := m.settlementOf(p)
-	want := m.model.settle(p)
+	want, uncounted := m.model.settle(p)
 	if got, err := m.SettleClaim(t.Context(), settlement); got != want || err != nil {
 		t.Fatalf("SettleClaim() of %q = %t, %v, want %t, nil", m.namesOf(p.claim), got, err, want)
 	}
 	m.forget(publisher, want)
 	m.tally["settlements"]++
+	m.tally["refusals of what was skipped or requeued"] += uncounted
 	if !want {
 		m.tally["fenced"]++
 	}
@@ -462,7 +476,10 @@ func (m *outboxMachine) requeueOf(t *rapid.T, aggregate string) {
 
 // skipOne gives up the event that ListBlocked shows for an aggregate.
 func (m *outboxMachine) skipOne(t *rapid.T) {
-	aggregate := pick(t, "aggregate", slices.Sorted(maps.Keys(m.model.blocked)))
+	m.skipOf(t, pick(t, "aggregate", slices.Sorted(maps.Keys(m.model.blocked))))
+}
+
+func (m *outboxMachine) skipOf(t *rapid.T, aggregate string) {
 	blocked, err := m.ListBlocked(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)

@@ -134,11 +134,12 @@ func (m *outboxModel) head(aggregate string) int {
 }
 
 // settle records what became of a pass, and answers false, without doing
-// anything, when another pass has been given the lane.
-func (m *outboxModel) settle(p *modelPass) bool {
+// anything, when another pass has been given the lane. Uncounted are the failures
+// of events that a person has skipped or requeued meanwhile.
+func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 	lane := m.lanes[p.claim.Lane]
 	if lane.owner != p.number {
-		return false
+		return false, 0
 	}
 	lane.owner, lane.leased, lane.free = 0, false, m.tick()
 	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
@@ -152,8 +153,10 @@ func (m *outboxModel) settle(p *modelPass) bool {
 			m.blocked[aggregate] = &modelBlock{}
 		}
 		head := m.head(aggregate)
-		same := head >= 0 && m.pending[head].String() == failure.event                   // else a person has skipped it
-		if block := m.blocked[aggregate]; same && block.attempts == failure.attempts-1 { // else one has requeued it
+		skipped := head < 0 || m.pending[head].String() != failure.event
+		if block := m.blocked[aggregate]; skipped || block.attempts != failure.attempts-1 {
+			uncounted++
+		} else {
 			block.attempts, block.parked, block.due = failure.attempts, failure.park, 0
 		}
 	}
@@ -164,7 +167,7 @@ func (m *outboxModel) settle(p *modelPass) bool {
 			*m.blocked[aggregate] = modelBlock{due: m.tick()}
 		}
 	}
-	return true
+	return true, uncounted
 }
 
 // requeue lets a blocked aggregate try at once, with all attempts before it.

@@ -362,6 +362,7 @@ func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
 		{"skip", func(l *letters) error { l.due("a"); return nil }, "a1/1", skip, "a2/0"},
 		{"requeue", func(l *letters) error { l.due("a"); return nil }, "a1/1", requeue, "a1/0 a2/0"},
 		{"skip what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", skip, "a2/0"},
+		{"requeue what was requeued", func(l *letters) error { return requeue(l, uuid.Nil) }, "a1/0 a2/0", requeue, ""}, // it waits
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -376,9 +377,14 @@ func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
 				t.Fatal(err)
 			}
 			settlement := l.settlement(last, "a1")
-			settlement.Failed[0].Park = true
+			settlement.Failed[0].Park = last.Events[0].Attempts > 0
 			l.settle(settlement)
-			l.claimNames(10, test.want)
+			if parked := l.count("SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL"); parked > 0 {
+				t.Error("the event is parked all the same")
+			}
+			if got := l.namesOf(l.claim(10, hour)); got != test.want {
+				t.Errorf("claimed %q, want %q", got, test.want)
+			}
 		})
 	}
 }

@@ -108,7 +108,7 @@ CREATE TABLE video.outbox_blocked (
 );
 
 COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
-COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused, since a person has last requeued or skipped.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused when it was the first of a pass; 0 again when a person requeues or skips.';
 COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
 COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
 

@@ -138,16 +138,16 @@ func poisonSkipped(s *system) {
 // A publisher stands still with all lanes in hand until its leases are over, and another one has taken them.
 func frozenPublisher(s *system) {
 	const lanes = 8
-	short := []string{"OUTBOX_LEASE=3s", "OUTBOX_PUBLISH_TIMEOUT=1400ms", "OUTBOX_REQUEST_TIMEOUT=700ms"}
+	short := []string{"OUTBOX_LEASE=12s", "OUTBOX_PUBLISH_TIMEOUT=5900ms", "OUTBOX_REQUEST_TIMEOUT=2900ms"}
 	s.serve("api,projector")
 	s.quiet()
 	for range 8 * lanes {
 		s.create()
 	}
-	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 500 * time.Millisecond})
-	frozen := s.serve("publisher", append(short, "OUTBOX_WORKERS=8")...)
-	s.eventually("all lanes are leased", func() bool {
-		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now()`) == lanes
+	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 1500 * time.Millisecond})
+	frozen := s.serve("publisher", append(short, "OUTBOX_WORKERS=8", "OUTBOX_BATCH=1")...)
+	s.eventually("all lanes have just been claimed, and wait for the broker", func() bool {
+		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now() + interval '11 s'`) == lanes
 	})
 	frozen.signal(s.T, syscall.SIGSTOP)
 	remove()
@@ -248,7 +248,7 @@ func tablesGrow(s *system) {
 	for i := range ids {
 		ids[i] = uuid.Must(uuid.NewV7())
 	}
-	s.exec(`SELECT video.outbox_append(id, 'video', id::text, 'VideoCreated', 1, 1, '\x00', now(), NULL) FROM unnest($1::uuid[]) id`, ids)
+	s.exec(`SELECT video.outbox_append(id, 'video', 'x', 'VideoCreated', 1, 1, '\x00', now(), NULL) FROM unnest($1::uuid[]) id`, ids)
 	s.fire("PendingTableBloated")
 	s.exec(`VACUUM (FULL) video.outbox_pending`) // does not help
 	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('video.outbox_pending')`); size < 1_000_000 {

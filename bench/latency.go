@@ -181,30 +181,40 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
 	running.Go(func() { loopErrs[1] = projector.Run(loops) })
 
-	n := int(p.latency.Seconds() * steadyRate)
-	ids, committed := make([]uuid.UUID, n), make([]time.Time, n)
-	err = paced(ctx, n, steadyRate, func(ctx context.Context, i int) error {
-		e, err := newVideo()
-		if err != nil {
+	var ids []uuid.UUID
+	var committed []time.Time
+	load := func(n int) error {
+		ids, committed = make([]uuid.UUID, n), make([]time.Time, n)
+		seen := times.seen() + n
+		err := paced(ctx, n, steadyRate, func(ctx context.Context, i int) error {
+			e, err := newVideo()
+			if err != nil {
+				return err
+			}
+			ids[i] = e.ID
+			_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
+			committed[i] = time.Now()
 			return err
+		})
+		for err == nil && times.seen() < seen {
+			select {
+			case <-ctx.Done():
+				err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), seen, ctx.Err())
+			case <-time.After(10 * time.Millisecond):
+			}
 		}
-		ids[i] = e.ID
-		_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
-		committed[i] = time.Now()
 		return err
-	})
-	for err == nil && times.seen() < n {
-		select {
-		case <-ctx.Done():
-			err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), n, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+	}
+	// The first second is of sessions that plan their statements. It does not count.
+	if err = load(steadyRate); err == nil {
+		err = load(int(p.latency.Seconds() * steadyRate))
 	}
 	stopLoops()
 	running.Wait()
 	if err = errors.Join(err, loopErrs[0], loopErrs[1]); err != nil {
 		return err
 	}
+	n := len(ids)
 	sent, visible := make([]time.Duration, n), make([]time.Duration, n)
 	for i, id := range ids {
 		sent[i], visible[i] = max(0, times.sent[id].Sub(committed[i])), max(0, times.visible[id].Sub(committed[i]))

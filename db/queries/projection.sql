@@ -10,11 +10,15 @@ ON CONFLICT DO NOTHING;
 
 -- name: LockProjections :many
 -- The versions the projection has of some videos. The locks are taken in the order of the ids, as all
--- statements here write, so that two projectors cannot deadlock.
-SELECT video_id, version FROM catalog_read.video_projection
-WHERE video_id = ANY(@video_ids::uuid[])
-ORDER BY video_id
-FOR NO KEY UPDATE;
+-- statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
+-- video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
+SELECT p.video_id, p.version
+FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
+CROSS JOIN LATERAL (
+	SELECT video_id, version FROM catalog_read.video_projection
+	WHERE video_id = wanted.video_id
+	FOR NO KEY UPDATE
+) p;
 
 -- name: UpsertProjections :exec
 -- Writes the given rows, each only over an older version (or, with repair, over the same version too).

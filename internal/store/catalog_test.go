@@ -152,6 +152,26 @@ func TestProjectAppliesABatchOfManyVideos(t *testing.T) {
 	checkRows(t, catalog, all)
 }
 
+// A projector looks its rows up by their key, also in a session that planned its
+// statements while the projection was empty, and whatever the size of its batches.
+func TestProjectLooksRowsUp(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	catalog := store.NewCatalog(pool)
+	for n := range 24 { // enough for a generic plan
+		var batch []domain.Event
+		for range 1 + n%4 {
+			batch = append(batch, *created(t, "Ran"))
+		}
+		project(t, catalog, "catalog", batch...)
+	}
+	execute(t, pool, "SELECT pg_stat_force_next_flush()")
+	scans := count(t, pool, "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = 'catalog_read'")
+	if scans != 0 {
+		t.Errorf("tables of the catalog were read as a whole %d times, want never", scans)
+	}
+}
+
 // An event of a type that only a newer build knows is projected like any
 // other.
 func TestProjectAppliesUnknownTypes(t *testing.T) {

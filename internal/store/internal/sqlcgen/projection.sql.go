@@ -286,10 +286,13 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 }
 
 const LockProjections = `-- name: LockProjections :many
-SELECT video_id, version FROM catalog_read.video_projection
-WHERE video_id = ANY($1::uuid[])
-ORDER BY video_id
-FOR NO KEY UPDATE
+SELECT p.video_id, p.version
+FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
+CROSS JOIN LATERAL (
+	SELECT video_id, version FROM catalog_read.video_projection
+	WHERE video_id = wanted.video_id
+	FOR NO KEY UPDATE
+) p
 `
 
 type LockProjectionsRow struct {
@@ -298,7 +301,8 @@ type LockProjectionsRow struct {
 }
 
 // The versions the projection has of some videos. The locks are taken in the order of the ids, as all
-// statements here write, so that two projectors cannot deadlock.
+// statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
+// video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {

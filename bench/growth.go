@@ -97,7 +97,8 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 // grown is a round of growth. Every place has many short turns: one that has all of its time at once differs from another
 // by what else happened on the machine.
 func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
-	err := byTurns(r, places, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	const few, many = 9, 36 // turns, of which those of claims and empty looks take less than a tenth of a second
+	err := byTurns(r, places, few, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof prof
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	if err := byTurns(r, places, "claims/s", func(p *place) (float64, error) { return p.claims(ctx) }); err != nil {
+	if err := byTurns(r, places, many, "claims/s", func(p *place) (float64, error) { return p.claims(ctx) }); err != nil {
 		return err
 	}
 	for _, p := range places {
@@ -114,19 +115,19 @@ func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof prof
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	if err := byTurns(r, places, "empty-looks/s", func(p *place) (float64, error) { return p.looks(ctx) }); err != nil {
+	if err := byTurns(r, places, many, "empty-looks/s", func(p *place) (float64, error) { return p.looks(ctx) }); err != nil {
 		return err
 	}
 	if err := m.checkpoint(ctx); err != nil {
 		return err
 	}
-	return byTurns(r, places, "inserts/s", func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/4) })
+	return byTurns(r, places, few, "inserts/s", func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/4) })
 }
 
-// byTurns measures a rate nine times in every place, always in the same order: a place whose turn came twice in a row, as
-// it does there and back, would find its rows in the cache of the CPU.
-func byTurns(r *results, places []*place, unit string, measure func(*place) (float64, error)) error {
-	for range 9 {
+// byTurns measures a rate in every place, turn by turn, always in the same order: a place whose turn came twice in a row,
+// as it does there and back, would find its rows in the cache of the CPU.
+func byTurns(r *results, places []*place, turns int, unit string, measure func(*place) (float64, error)) error {
+	for range turns {
 		for _, p := range places {
 			rate, err := measure(p)
 			if err != nil {

@@ -181,37 +181,18 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
 	running.Go(func() { loopErrs[1] = projector.Run(loops) })
 
+	// The first second is of sessions that plan their statements. It does not count.
+	_, _, err = steady(ctx, videos, times, steadyRate)
+	before, readErr := m.read(ctx)
 	var ids []uuid.UUID
 	var committed []time.Time
-	load := func(n int) error {
-		ids, committed = make([]uuid.UUID, n), make([]time.Time, n)
-		seen := times.seen() + n
-		err := paced(ctx, n, steadyRate, func(ctx context.Context, i int) error {
-			e, err := newVideo()
-			if err != nil {
-				return err
-			}
-			ids[i] = e.ID
-			_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
-			committed[i] = time.Now()
-			return err
-		})
-		for err == nil && times.seen() < seen {
-			select {
-			case <-ctx.Done():
-				err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), seen, ctx.Err())
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-		return err
+	if err = errors.Join(err, readErr); err == nil {
+		ids, committed, err = steady(ctx, videos, times, int(p.latency.Seconds()*steadyRate))
 	}
-	// The first second is of sessions that plan their statements. It does not count.
-	if err = load(steadyRate); err == nil {
-		err = load(int(p.latency.Seconds() * steadyRate))
-	}
+	after, readErr := m.read(ctx)
 	stopLoops()
 	running.Wait()
-	if err = errors.Join(err, loopErrs[0], loopErrs[1]); err != nil {
+	if err = errors.Join(err, readErr, loopErrs[0], loopErrs[1]); err != nil {
 		return err
 	}
 	n := len(ids)
@@ -219,7 +200,33 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	for i, id := range ids {
 		sent[i], visible[i] = max(0, times.sent[id].Sub(committed[i])), max(0, times.visible[id].Sub(committed[i]))
 	}
-	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, append(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible)...)...)
+	cpu := after.ours + after.postgres - before.ours - before.postgres
+	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, slices.Concat(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible),
+		[]value{{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}})...)
+}
+
+// steady creates n videos at the steady rate, and waits until the catalog has them all.
+func steady(ctx context.Context, videos *store.Videos, times *times, n int) (ids []uuid.UUID, committed []time.Time, err error) {
+	ids, committed = make([]uuid.UUID, n), make([]time.Time, n)
+	want := times.seen() + n
+	err = paced(ctx, n, steadyRate, func(ctx context.Context, i int) error {
+		e, err := newVideo()
+		if err != nil {
+			return err
+		}
+		ids[i] = e.ID
+		_, err = videos.CreateVideo(ctx, uuid.Nil, nil, e)
+		committed[i] = time.Now()
+		return err
+	})
+	for err == nil && times.seen() < want {
+		select {
+		case <-ctx.Done():
+			err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), want, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return ids, committed, err
 }
 
 func newProjector(client *pubsub.Client, catalog consumer.Store) (*consumer.Projector, error) {

@@ -68,6 +68,17 @@ func TestTargetsTellWhetherTheyAreMet(t *testing.T) {
 			t.Errorf("verdict of %+v: %q, want %q", test.target, got, test.want)
 		}
 	}
+	for _, test := range []struct {
+		turns []float64
+		want  string
+	}{
+		{[]float64{1, 2, 3, 4, 9}, "1–9"},
+		{[]float64{9, 4, 3, 2, 1, 6, 5, 8, 7, 10}, "2–9, 95 %"},
+	} {
+		if got := spread(test.turns); got != test.want {
+			t.Errorf("spread(%v) = %q, want %q", test.turns, got, test.want)
+		}
+	}
 	want := []string{"drain", "40 ×", "30–60", "≥ 50 ×", "**not met**"}
 	if got := (target{what: "drain", turns: []float64{40, 60, 30}, limit: 50, unit: " ×"}).row(); !slices.Equal(got, want) {
 		t.Errorf("row = %q, want %q", got, want)

@@ -44,7 +44,7 @@ var sinkTexts = []struct{ kind, text string }{
 
 func markdown(r *results) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns, with the least and the most of them beside the aims; ratios turn by turn.\n\n",
+	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns; beside the aims the least and the most of them, or, where there are many, the 95 %% confidence interval of the median; ratios turn by turn.\n\n",
 		r.config["date"], r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
 
 	heading(b, "What was aimed at")
@@ -130,9 +130,9 @@ func latency(b *strings.Builder, r *results) {
 		"publisher", "no-op, 4 instances, 1,000/s", "10 ms, 1 instance, 50/s", "10 ms, 4 instances, 50/s", "pubsublocal, 1 instance, 50/s", "pubsublocal, 4 instances, 50/s",
 	}, others)
 	const chain = "Chain/rate=1000"
-	fmt.Fprintf(b, "The whole service at 1,000 events a second, into pubsublocal and out of it: commit → sent p50 %s ms, p99 %s ms; commit → visible in the catalog p50 %s ms, p99 %s ms.\n\n",
+	fmt.Fprintf(b, "The whole service at 1,000 events a second, into pubsublocal and out of it: commit → sent p50 %s ms, p99 %s ms; commit → visible in the catalog p50 %s ms, p99 %s ms; CPU %s s/M events, of clients, broker and PostgreSQL too.\n\n",
 		r.figure(chain, "p50-commit-to-sent-ms"), r.figure(chain, "p99-commit-to-sent-ms"),
-		r.figure(chain, "p50-commit-to-visible-ms"), r.figure(chain, "p99-commit-to-visible-ms"))
+		r.figure(chain, "p50-commit-to-visible-ms"), r.figure(chain, "p99-commit-to-visible-ms"), r.figure(chain, "cpu-s/Mevent"))
 }
 
 func paths(b *strings.Builder, r *results) {

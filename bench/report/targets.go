@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+
+	"golang.org/x/perf/benchmath"
 )
 
 // target is a figure that this service is meant to reach.
@@ -21,9 +24,9 @@ func (t target) row() []string {
 	if t.atMost {
 		sign, met = "≤", middle <= t.limit
 	}
-	verdict, measured, spread := "**not met**", short(middle)+t.unit, "–"
+	verdict, measured, between := "**not met**", short(middle)+t.unit, "–"
 	if known {
-		spread = short(slices.Min(t.turns)) + "–" + short(slices.Max(t.turns))
+		between = spread(t.turns)
 	}
 	switch {
 	case !known:
@@ -31,7 +34,16 @@ func (t target) row() []string {
 	case met:
 		verdict = "met"
 	}
-	return []string{t.what, measured, spread, sign + " " + short(t.limit) + t.unit, verdict}
+	return []string{t.what, measured, between, sign + " " + short(t.limit) + t.unit, verdict}
+}
+
+// spread is the least and the most of a few turns, and of six or more where their median lies with 95 % confidence.
+func spread(turns []float64) string {
+	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(slices.Clone(turns), &benchmath.DefaultThresholds), 0.95)
+	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) {
+		return short(slices.Min(turns)) + "–" + short(slices.Max(turns))
+	}
+	return short(s.Lo) + "–" + short(s.Hi) + ", 95 %"
 }
 
 func drainName(peer, sink string, instances int) string {

@@ -1,5 +1,5 @@
 # One command each for what people do here every day. Everything runs from this folder; the tools are pinned in
-# tools/go.mod and tools/lint/go.mod, and the Go command builds them on first use.
+# tools/go.mod, tools/lint/go.mod and deploy/tools/go.mod, and the Go command builds them on first use.
 
 BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc

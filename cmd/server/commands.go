@@ -52,7 +52,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 	}
 	defer client.Close()
 	videos := store.NewVideos(database.video, nil)
-	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
+	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
 	defer closeTopic(topic)
 	publisher, err := outbox.New(videos, topic, cfg.outbox(), log, nil)
 	if err != nil {

@@ -310,6 +310,10 @@ func (c config) outbox() outbox.Config {
 	}
 }
 
+// inFlight is how many ordering keys the passes of this process may have: those
+// of a batch each, and of as many events again that were set aside.
+func (c config) inFlight() int { return 2 * c.OutboxWorkers * c.OutboxBatch }
+
 func (c config) consumer() consumer.Config {
 	return consumer.Config{
 		Consumer: c.ConsumerName, BatchSize: c.ConsumerBatchSize, BatchDelay: c.ConsumerBatchDelay, Workers: c.ConsumerWorkers,

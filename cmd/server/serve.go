@@ -74,7 +74,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	var projector *consumer.Projector
 	deps := server.Deps{Ready: database.ping, Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
 	if cfg.has(rolePublisher) {
-		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.OutboxWorkers*cfg.OutboxBatch)
+		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
 		defer closeTopic(topic)
 		outboxConfig := cfg.outbox()
 		outboxConfig.Tracing = tel.Tracing

@@ -280,8 +280,8 @@ END $$;
 -- +goose StatementEnd
 
 -- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
--- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row may be
--- in one of them only. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
+-- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row is
+-- done, retried or aside: one of them at most. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
 -- whatever became of them; NULL when there were none. What is done or goes aside is between them. An aggregate
 -- that has recovered, or is on the way, is blocked no longer when nothing of it is aside; else it is due at once, behind
 -- those that are due already, with no attempts.

@@ -36,7 +36,7 @@ const (
 	groupDatabase = "database"
 )
 
-// kinds are all faults there are; long are those that only a long run has time
+// kinds are all faults but those of the database's clock; long are those that only a long run has time
 // for.
 func kinds() (all, long []fault) {
 	all = []fault{

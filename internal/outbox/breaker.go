@@ -6,7 +6,7 @@ import (
 )
 
 // breaker pauses all workers while the broker is away, and lets one at a time
-// through with a single event, the probe. The zero value but for its settings
+// through with a single event, and one more of those set aside: the probe. The zero value but for its settings
 // is closed. Safe for concurrent use.
 type breaker struct {
 	max   time.Duration // the longest pause between two probes

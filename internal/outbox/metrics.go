@@ -60,7 +60,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of what was set aside."))
 	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed), unanswered, or the code of gRPC."))
+		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed, or the pass was at its end), unanswered, or the code of gRPC."))
 	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
 		metric.WithDescription("Events per pass that claimed a lane, with those that only go aside."))
@@ -71,7 +71,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	m.retry, errs[6] = meter.Float64Histogram("outbox.retry.interval", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Pauses before a refused event is tried again."))
 	m.lostLeases, errs[7] = meter.Int64Counter("outbox.lost_leases", metric.WithUnit("{lease}"),
-		metric.WithDescription("Settlements that the fence kept out, because they came after the lease was taken over."))
+		metric.WithDescription("Settlements that the fence kept out, because the lease was taken over or, when an answer of the database was lost, an attempt before had taken effect."))
 	_, errs[8] = meter.Int64ObservableGauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
 		metric.WithDescription("1 while this process takes the broker for away and sends only probes, else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {

@@ -113,8 +113,9 @@ type Config struct {
 	// MaxAttempts is how often a refused message is tried before it is parked,
 	// and not before it was tried alone; default 10.
 	MaxAttempts int
-	// RetryMin and RetryMax bound the pause after a refusal, which doubles with
-	// every attempt and is drawn at random; default 1 s and 10 min.
+	// RetryMin is the longest first pause after a refusal; default 1 s. It doubles
+	// with every attempt up to RetryMax, default 10 min. Each pause is drawn from
+	// the upper half.
 	RetryMin, RetryMax time.Duration
 	// ProbeInterval is the longest pause between two probes of a broker that is
 	// away; default 1 s.

@@ -215,7 +215,8 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 		if err == nil {
 			if !held {
 				// Somebody else has the lane: we were too slow, and what we
-				// published may be published again. Never a success.
+				// published may be published again. Or an attempt before this
+				// one took effect, and its answer was lost. Never a success.
 				p.metrics.lostLease(ctx)
 				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane, "events", len(settlement.Done)+len(settlement.Retried))
 			}

@@ -206,7 +206,7 @@ func (p *Publisher) again(result Result, nudged, others bool, took time.Duration
 }
 
 const (
-	// minPause is the first pause of the sentry and of every back-off.
+	// minPause is the first pause of the sentry, and after a pass or a settlement that failed.
 	minPause = 5 * time.Millisecond
 	// maxPause is the longest pause after a pass that failed.
 	maxPause = 5 * time.Second

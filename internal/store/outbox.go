@@ -48,8 +48,8 @@ func (s *Videos) MaintainOutbox(ctx context.Context, daysAhead int, keep time.Du
 
 // Backlog is what waits in the outbox.
 type Backlog struct {
-	// Oldest is when the oldest event that waits, without being blocked,
-	// happened; zero when none waits.
+	// Oldest is when the oldest event in a lane happened; zero when there is
+	// none. One of a blocked aggregate is there until a pass sets it aside.
 	Oldest time.Time
 	// OldestBlocked is when the oldest event of a blocked aggregate happened;
 	// zero when none is blocked.

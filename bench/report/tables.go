@@ -95,7 +95,7 @@ func drains(b *strings.Builder, r *results) {
 		}
 		fmt.Fprintf(b, "Into %s, %d B, instances: %d\n\n", text, payload, instances)
 		table(b, []string{
-			"publisher", "events/s", "÷ naive", "CPU s/M events", "of PostgreSQL", "WAL B/event", "tables after, B/event", "out of order", "duplicates",
+			"publisher", "events/s", "÷ naive", "own CPU s/M events", "of PostgreSQL", "WAL B/event", "tables after, B/event", "out of order", "duplicates",
 		}, rows)
 	}
 	for _, sink := range sinkTexts {

@@ -78,7 +78,7 @@ type config struct {
 	OutboxPublishTimeout time.Duration `env:"OUTBOX_PUBLISH_TIMEOUT" envDefault:"12s" help:"how long a pass waits for the broker; less than half of the lease"`
 	OutboxPollInterval   time.Duration `env:"OUTBOX_POLL_INTERVAL" envDefault:"1s" help:"longest pause between looks at an empty outbox"`
 	OutboxMaxAttempts    int           `env:"OUTBOX_MAX_ATTEMPTS" envDefault:"10" help:"attempts before a refused event is parked"`
-	OutboxRetryMin       time.Duration `env:"OUTBOX_RETRY_MIN" envDefault:"1s" help:"first pause after a refused event"`
+	OutboxRetryMin       time.Duration `env:"OUTBOX_RETRY_MIN" envDefault:"1s" help:"longest first pause after a refused event"`
 	OutboxRetryMax       time.Duration `env:"OUTBOX_RETRY_MAX" envDefault:"10m" help:"longest pause after a refused event"`
 	OutboxStopTimeout    time.Duration `env:"OUTBOX_STOP_TIMEOUT" envDefault:"1500ms" help:"how long the broker may take to answer once the process stops"`
 	OutboxSettleTimeout  time.Duration `env:"OUTBOX_SETTLE_TIMEOUT" envDefault:"1s" help:"how long an attempt to settle may take"`
@@ -310,8 +310,8 @@ func (c config) outbox() outbox.Config {
 	}
 }
 
-// inFlight is how many ordering keys the passes of this process may have: those
-// of a batch each, and of as many events again that were set aside.
+// inFlight is how many ordering keys the passes of this process have at most:
+// those of a batch each, and of as many events again that were set aside.
 func (c config) inFlight() int { return 2 * c.OutboxWorkers * c.OutboxBatch }
 
 func (c config) consumer() consumer.Config {

@@ -254,8 +254,8 @@ BEGIN
 		WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false,
-			-- Of few blocked aggregates a hash, which LIMIT promises to be small, and first one of their ids alone, in which
-			-- most events end at a third of the price; of many one probe per row: OFFSET 0 forbids a hash of them all.
+			-- Of few blocked aggregates a hash, which LIMIT promises to be small. First one of their ids alone, which costs
+			-- less and tells most events apart. Of many one probe per row: OFFSET 0 forbids a hash of them all.
 			CASE WHEN few THEN
 				p.aggregate_id IN (SELECT b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
 				AND (p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
@@ -281,10 +281,10 @@ END $$;
 
 -- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
 -- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row is
--- done, retried or aside: one of them at most. head_seq and tail_seq: first and last seq of the claim's rows but those for a retry,
--- whatever became of them; NULL when there were none. What is done or goes aside is between them. An aggregate
--- that has recovered, or is on the way, is blocked no longer when nothing of it is aside; else it is due at once, behind
--- those that are due already, with no attempts.
+-- done, retried or aside: one of them at most. head_seq and tail_seq: first and last seq of the claim's rows but
+-- those for a retry, whatever became of them; NULL when there were none. What is done or goes aside is between them.
+-- An aggregate that has recovered, or is on the way, is blocked no longer when nothing of it is aside; else it is due at
+-- once, behind those that are due already, with no attempts.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_settle(
 	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],

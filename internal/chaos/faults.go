@@ -36,8 +36,8 @@ const (
 	groupDatabase = "database"
 )
 
-// kinds are all faults but those of the database's clock; long are those that only a long run has time
-// for.
+// kinds are all faults but those of the database's clock; long are those that
+// only a long run has time for.
 func kinds() (all, long []fault) {
 	all = []fault{
 		{"kill publisher", groupProcess, Takeover, killOne(publishers)},

@@ -6,8 +6,8 @@ import (
 )
 
 // breaker pauses all workers while the broker is away, and lets one at a time
-// through with a single event, and one more of those set aside: the probe. The zero value but for its settings
-// is closed. Safe for concurrent use.
+// through with a single event, and one more of those set aside: the probe. The
+// zero value but for its settings is closed. Safe for concurrent use.
 type breaker struct {
 	max   time.Duration // the longest pause between two probes
 	batch int           // how many events a pass takes while closed

@@ -22,8 +22,8 @@
 //     after Config.MaxAttempts is parked, until a person requeues or skips it.
 //   - A broker that is away, or refuses everything (no such topic, no
 //     permission), is an outage. However long it lasts, no attempt is counted
-//     and nothing is parked; a breaker pauses all workers and lets single
-//     events through as probes.
+//     and nothing is parked; a breaker pauses all workers and lets an
+//     event or two through at a time, as probes.
 //
 // # What it does not promise
 //

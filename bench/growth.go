@@ -237,7 +237,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 	var took time.Duration
 	for range times {
 		begun := time.Now()
-		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute)
+		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
 		took += time.Since(begun)
 		if err != nil {
 			return 0, err
@@ -257,7 +257,7 @@ func (p *place) looks(ctx context.Context) (float64, error) {
 	const times = 200
 	begun := time.Now()
 	for range times {
-		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute)
+		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
 		if err != nil {
 			return 0, err
 		}

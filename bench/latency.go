@@ -99,7 +99,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	err = paced(ctx, w.len(), load.rate, func(ctx context.Context, i int) error {
 		err := pgx.BeginFunc(ctx, p.db(), func(tx pgx.Tx) error { return p.append(ctx, tx, w, i) })
 		committed[i] = time.Now()
-		p.committed()
+		p.committed(w, i)
 		return err
 	})
 	if err == nil {
@@ -166,7 +166,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	topic := outbox.NewTopic(client.Publisher(localbroker.Topic), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func() { publisher.Nudge() })
+	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
 	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func (p *loop) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 	return err
 }
 
-func (p *loop) committed() {}
+func (p *loop) committed(workload, int) {}
 
 func (p *loop) left(ctx context.Context) (int, error) {
 	return p.count(ctx, "SELECT count(*) FROM naive_outbox")

@@ -46,7 +46,7 @@ func (p *oagudo) append(ctx context.Context, tx pgx.Tx, w workload, i int) error
 	return err
 }
 
-func (p *oagudo) committed() {}
+func (p *oagudo) committed(workload, int) {}
 
 func (p *oagudo) left(ctx context.Context) (int, error) {
 	return p.count(ctx, "SELECT count(*) FROM outbox")

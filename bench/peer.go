@@ -22,7 +22,7 @@ type peer interface {
 	// append commits nothing: it adds one event to the transaction of a writer.
 	append(ctx context.Context, tx pgx.Tx, w workload, i int) error
 	// committed is called after each such transaction.
-	committed()
+	committed(w workload, i int)
 	// instance makes one instance that sends to a sink. None waits where it could work; otherwise the settings are each
 	// peer's defaults, and where larger batches make it faster it is there a second time with batches of 1000.
 	instance(ctx context.Context, k *sink) (instance, error)

@@ -67,7 +67,7 @@ func (p *riverPeer) append(ctx context.Context, tx pgx.Tx, w workload, i int) er
 	return err
 }
 
-func (p *riverPeer) committed() {}
+func (p *riverPeer) committed(workload, int) {}
 
 func (p *riverPeer) left(ctx context.Context) (int, error) {
 	return p.count(ctx, "SELECT count(*) FROM river_job WHERE state <> 'completed'")

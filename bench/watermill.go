@@ -74,7 +74,7 @@ func (p *wmill) append(_ context.Context, tx pgx.Tx, w workload, i int) error {
 	return p.publish(sql.TxFromPgx(tx), w, i, i+1)
 }
 
-func (p *wmill) committed() {}
+func (p *wmill) committed(workload, int) {}
 
 func (p *wmill) left(ctx context.Context) (int, error) {
 	return p.count(ctx, `

@@ -313,7 +313,7 @@ type (
 	}
 )
 
-func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration) (event.Claim, error) {
+func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
 	<-h.release
 	return event.Claim{}, nil
 }

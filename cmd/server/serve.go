@@ -18,6 +18,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
@@ -48,9 +49,9 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 
 	var publisher *outbox.Publisher
 	// The publisher needs the store, and the store tells the publisher of commits.
-	videos := store.NewVideos(database.video, func() {
+	videos := store.NewVideos(database.video, func(aggregate event.Aggregate) {
 		if publisher != nil {
-			publisher.Nudge()
+			publisher.Nudge(aggregate)
 		}
 	})
 	catalog := store.NewCatalog(database.catalog)

@@ -145,12 +145,14 @@ END $$;
 -- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that has attempts is
 -- answered without those behind it. A row with seq 0 is no event: with an aggregate it says that this
 -- blocked aggregate has nothing left to retry, without one that the lane has nothing any longer.
+-- With only_lane it takes that lane or none, and none when nothing was committed there behind what was settled: for who
+-- knows of a commit. What was committed late, what is due, and the lane of a clock that was set back it leaves to the others.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
 -- lane: only the holder of its lease takes events out of it, blocks an aggregate or ends that.
 -- +goose StatementBegin
-CREATE FUNCTION video.outbox_claim(max_events int, max_bytes bigint, lease_for interval)
+CREATE FUNCTION video.outbox_claim(max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL)
 RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
@@ -158,6 +160,7 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
+	the_lane smallint;
 	lease record;
 	kept CONSTANT int := 4 << 20; -- bytes; a variable, so that they are allocated when this runs and not when it is planned
 	none bool; -- of its aggregates are blocked
@@ -168,17 +171,21 @@ BEGIN
 	IF current_setting('video.memory_kept', true) IS DISTINCT FROM 'on' THEN
 		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(' ', kept));
 	END IF;
-	UPDATE video.outbox_lanes l
-	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
-	-- not have its token. A counter begins anew where it was, and so does the clock where it had been ahead.
-	SET lease_token = 1 + (random() * 9e15)::bigint,
-		leased_until = clock_timestamp() + lease_for,
-		leased_for = lease_for,
-		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
-	WHERE l.lane = (
-		-- LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with
-		-- ORDER BY, without which the plan may be a sequential scan.
-		SELECT free.lane
+	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
+	-- which the plan may be a sequential scan.
+	IF only_lane IS NOT NULL THEN
+		-- One partition is opened. The statement below opens them all, which is half of what a small claim costs.
+		SELECT free.lane INTO the_lane
+		FROM video.outbox_lanes free
+		CROSS JOIN LATERAL (
+			SELECT 1 FROM video.outbox_pending p
+			WHERE p.lane = only_lane AND p.seq > free.mark_seq
+			ORDER BY p.seq LIMIT 1
+		) work
+		WHERE free.lane = only_lane AND free.leased_until < now()
+		FOR UPDATE OF free SKIP LOCKED;
+	ELSE
+		SELECT free.lane INTO the_lane
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
 			-- Behind the mark first: before it are the dead rows of the last claims, unless a long transaction
@@ -198,12 +205,20 @@ BEGIN
 		WHERE free.lane >= 0 AND (free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for)
 		ORDER BY free.leased_until
 		LIMIT 1
-		FOR UPDATE OF free SKIP LOCKED
-	)
-	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
+		FOR UPDATE OF free SKIP LOCKED;
+	END IF;
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
+	UPDATE video.outbox_lanes l
+	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
+	-- not have its token. A counter begins anew where it was, and so does the clock where it had been ahead.
+	SET lease_token = 1 + (random() * 9e15)::bigint,
+		leased_until = clock_timestamp() + lease_for,
+		leased_for = lease_for,
+		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
+	WHERE l.lane = the_lane
+	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
 	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
 	PERFORM set_config('synchronous_commit', 'off', true);
 

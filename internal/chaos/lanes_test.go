@@ -20,14 +20,18 @@ import (
 // lane that is leased. That is no trespass while fence and lease are there, and
 // one as soon as either is taken out of the SQL of the service.
 func TestLanesAreWatched(t *testing.T) {
+	every, one := event.Aggregate{}, event.Aggregate{Type: "video", ID: "a"}
 	for _, tt := range []struct {
 		name               string
+		of                 event.Aggregate // of whose lane the claims are
 		function, from, to string
 		want               []string // who, what
 	}{
-		{"as it is", "video.outbox_settle", "", "", nil},
-		{"without fence", "video.outbox_settle", " AND lease_token = token", "", []string{"zombie settled", "successor settled"}},
-		{"without lease", "video.outbox_claim", "free.leased_until < now()", "true", []string{"other taken"}},
+		{"as it is", every, "video.outbox_settle", "", "", nil},
+		{"as it is, of one lane", one, "video.outbox_settle", "", "", nil},
+		{"without fence", every, "video.outbox_settle", " AND lease_token = token", "", []string{"zombie settled", "successor settled"}},
+		{"without lease", every, "video.outbox_claim", "free.leased_until < now() OR", "true OR", []string{"other taken"}},
+		{"without lease, of one lane", one, "video.outbox_claim", "only_lane AND free.leased_until < now()", "only_lane", []string{"other taken"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +64,7 @@ func TestLanesAreWatched(t *testing.T) {
 			execute(t, lab, `SELECT video.outbox_append($1, 'video', 'a', 'VideoUpdated', 1, 1, '', now(), NULL)`, uuid.Must(uuid.NewV7()).String())
 			claim := func(name string, lease time.Duration) (event.Settlement, *store.Videos) {
 				publisher := store.NewVideos(open(name), nil)
-				claim, err := publisher.ClaimEvents(t.Context(), 10, 1<<20, lease)
+				claim, err := publisher.ClaimEvents(t.Context(), 10, 1<<20, lease, tt.of)
 				if err != nil {
 					t.Fatal(err)
 				}

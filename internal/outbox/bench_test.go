@@ -124,7 +124,7 @@ func latency(b *testing.B, pool *pgxpool.Pool, perSecond, seconds int) []time.Du
 	var mu sync.Mutex
 	committed, sent := map[uuid.UUID]time.Time{}, map[uuid.UUID]time.Time{}
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func() { publisher.Nudge() })
+	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
 	publisher = newPublisher(b, videos, sink{seen: func(m event.Message) {
 		now := time.Now()
 		mu.Lock()

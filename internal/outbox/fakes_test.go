@@ -21,6 +21,7 @@ type memory struct {
 	seq     int64
 	claims  []memoryClaim
 	settled []event.Settlement
+	laneOf  map[event.Aggregate]int // of those that have had an event
 }
 
 type memoryLane struct {
@@ -32,11 +33,14 @@ type memoryLane struct {
 type memoryClaim struct {
 	at    time.Time
 	batch int
+	of    event.Aggregate
 	found int // events
 	busy  int // lanes that were leased already
 }
 
-func newMemory(lanes int) *memory { return &memory{lanes: make([]memoryLane, lanes)} }
+func newMemory(lanes int) *memory {
+	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[event.Aggregate]int)}
+}
 
 // add appends events to a lane.
 func (s *memory) add(lane int, names string) {
@@ -45,6 +49,7 @@ func (s *memory) add(lane int, names string) {
 	for _, e := range claimed(names) {
 		s.seq++
 		e.Seq = s.seq
+		s.laneOf[e.Aggregate()] = lane
 		s.lanes[lane].pending = append(s.lanes[lane].pending, e)
 	}
 }
@@ -81,16 +86,18 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration) (event.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	made := memoryClaim{at: now, batch: batch}
+	made := memoryClaim{at: now, batch: batch, of: of}
+	only, some := s.laneOf[of]
 	pick := -1
 	for i, lane := range s.lanes {
 		switch {
 		case lane.until.After(now):
 			made.busy++
+		case some && i != only:
 		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
 			pick = i
 		}

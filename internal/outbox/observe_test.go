@@ -246,7 +246,7 @@ type hangingStore struct {
 	hang chan struct{}
 }
 
-func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration) (event.Claim, error) {
+func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
 	<-s.hang
 	return event.Claim{}, nil
 }

@@ -35,9 +35,9 @@ type counted struct {
 	claims *atomic.Int64
 }
 
-func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration) (event.Claim, error) {
+func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
 	s.claims.Add(1)
-	return s.Store.ClaimEvents(ctx, batch, bytes, lease)
+	return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 }
 
 // requestTimeout is what cmd/server gives to NewTopic.

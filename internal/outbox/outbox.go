@@ -52,8 +52,9 @@ type Store interface {
 	// ClaimEvents takes the lease of a lane with work and answers its oldest
 	// events in order: at most maxEvents, and none behind the one with which
 	// their payloads have maxBytes; and as much again of what was set aside and
-	// is due. The zero Claim when there is no work.
-	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error)
+	// is due. The zero Claim when there is no work. With an aggregate it looks for
+	// what was committed last in the lane of that, and nowhere else.
+	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
 	SettleClaim(ctx context.Context, settlement event.Settlement) (held bool, err error)

@@ -21,7 +21,8 @@ type Result struct {
 	// Unknown events stay pending: nobody knows whether the broker has them.
 	Unknown int
 
-	err error // of the first event that the broker left unanswered
+	err  error // of the first event that the broker left unanswered
+	rest bool  // not all was published, so that something may be due at once
 }
 
 // outage tells whether the broker seems to be away: it was asked, and answered
@@ -33,12 +34,17 @@ func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Ref
 // When ctx ends it hands nothing more to the broker and waits for it no longer;
 // what was acknowledged by then is settled all the same.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
+	return p.pass(ctx, batch, event.Aggregate{})
+}
+
+// pass is RunOnce; of one lane when there is an aggregate: see Store.
+func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Result, error) {
 	// Before the claim, so that by the clock of the database we stop earlier
 	// than we think.
 	start := time.Now()
 	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
-	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.BatchBytes, p.cfg.Lease)
+	claim, err := p.store.ClaimEvents(claimCtx, batch, p.cfg.BatchBytes, p.cfg.Lease, of)
 	cancel()
 	if err != nil || claim.Token == 0 {
 		return Result{}, err
@@ -46,7 +52,7 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	// A crash from here on leaves the lane leased: its events wait until
 	// leased_until, then another publisher claims them.
 	if p.full(claim, batch) {
-		p.Nudge() // there is more than one worker's work
+		p.Nudge(event.Aggregate{}) // there is more than one worker's work
 	}
 	failpoint.Hit(failpoint.OutboxClaimed)
 	spans := passTrace{tracer: p.tracer}
@@ -57,6 +63,7 @@ func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	// events that were published and are still pending: they are published a
 	// second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
+	result.rest = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
 	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)

@@ -26,7 +26,7 @@ type oneClaim struct {
 	settled []event.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration) (event.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
 	claim := s.claim
 	s.claim = event.Claim{}
 	return claim, nil
@@ -518,7 +518,7 @@ func TestClaimHasADeadline(t *testing.T) {
 
 type silentStore struct{ outbox.Store }
 
-func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration) (event.Claim, error) {
+func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ event.Aggregate) (event.Claim, error) {
 	<-ctx.Done()
 	return event.Claim{}, ctx.Err()
 }

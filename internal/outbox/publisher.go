@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -28,18 +29,19 @@ type Publisher struct {
 	loops   []*heartbeat.Loop // one per worker, which rests while it is idle
 	passes  *heartbeat.Loop   // of all workers: one of them looks every PollInterval
 
-	// wake has a token per worker that should look at the outbox now.
-	wake chan struct{}
+	// wake has an entry per worker that should look at the outbox now: at the
+	// lane of that aggregate, or at all of them.
+	wake chan event.Aggregate
 	// sentry is held by the one idle worker that watches the clock.
 	sentry chan struct{}
-	// worked has a token when a worker became idle that had work.
-	worked chan struct{}
-	// pause is how long the sentry waits; owned by who holds sentry.
-	pause time.Duration
+	clock  *clock
+	// sooner has a token when the clock was set forward.
+	sooner chan struct{}
 	// busy is how many workers are in a pass.
 	busy atomic.Int32
-	// missed: a worker was nudged and found nothing while others were in a
-	// pass. The event may be in the lane of one of them, whose claim came before.
+	// missed: somebody who ends a pass should look at all lanes. A worker was
+	// nudged and found nothing while others were in a pass, and the event may be
+	// in the lane of one of them, whose claim came before; or a nudge had no place.
 	missed atomic.Bool
 }
 
@@ -68,19 +70,21 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, loops: loops,
 		passes:  heartbeat.New("outbox: any worker", interval),
 		breaker: breaker,
-		wake:    make(chan struct{}, cfg.Workers),
+		wake:    make(chan event.Aggregate, cfg.Workers),
 		sentry:  make(chan struct{}, 1),
-		worked:  make(chan struct{}, 1),
-		pause:   minPause,
+		sooner:  make(chan struct{}, 1),
+		clock:   newClock(cfg.PollInterval),
 	}, nil
 }
 
-// Nudge says that an event was committed. It never blocks and may be called
-// from anywhere, also when Run is not running.
-func (p *Publisher) Nudge() {
+// Nudge says that an event of an aggregate was committed; of the zero
+// Aggregate, that there may be something anywhere. It never blocks and may be
+// called from anywhere, also when Run is not running.
+func (p *Publisher) Nudge(aggregate event.Aggregate) {
 	select {
-	case p.wake <- struct{}{}:
-	default: // every worker has a reason to look already
+	case p.wake <- aggregate:
+	default: // every worker has a reason to look already, but perhaps elsewhere
+		p.missed.Store(true)
 	}
 }
 
@@ -144,7 +148,8 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 // and gives up the one in hand when grace is.
 func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
-	failures, worked, nudged := 0, false, false
+	failures, soon, nudged := 0, false, false
+	var about event.Aggregate // what the nudge was about
 	for begin.Err() == nil {
 		loop.Beat()
 		p.passes.Beat()
@@ -156,13 +161,15 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			sleep(ctx, wait)
 			continue
 		}
+		all := about == event.Aggregate{}
 		start, others := time.Now(), p.busy.Add(1)-1
-		result, err := p.RunOnce(grace, batch)
+		result, err := p.pass(grace, batch, about)
 		p.busy.Add(-1)
+		about = event.Aggregate{}
 		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
 			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
 		}
-		if ctx.Err() != nil && (err != nil || !result.Claimed || result.outage()) {
+		if ctx.Err() != nil && (err != nil || all && !result.Claimed || result.outage()) {
 			return
 		}
 		if opened, closed := p.breaker.report(time.Now(), batch, result); opened {
@@ -171,15 +178,18 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			p.log.InfoContext(ctx, "outbox: broker is back")
 			p.wakeAll()
 		}
+		// Until the next look at all lanes it is minPause when this one found something, because other processes go on; when
+		// a nudge was about nothing, because another process may have the lane; and when something is left.
+		soon = soon || result.Claimed == all || result.rest
 		switch {
 		case err != nil:
 			failures++
 			sleep(ctx, backoff(failures, minPause, maxPause))
 		case p.again(result, nudged, others > 0, time.Since(start)):
-			failures, worked = 0, worked || result.Claimed
+			failures = 0
 		default:
-			nudged = p.idle(ctx, worked || result.Claimed, loop)
-			failures, worked = 0, false
+			about, nudged = p.idle(ctx, soon, loop)
+			failures, soon = 0, false
 		}
 	}
 }
@@ -188,7 +198,7 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 // is called. Called by the clock it looks until there is nothing. Called by a
 // nudge, which is about one event, it has mostly done its work with one pass:
 // to look again after each would double the load of the database. What that may
-// miss waits for minPause, the first pause of the sentry.
+// miss waits for minPause, the first pause of the clock.
 func (p *Publisher) again(result Result, nudged, others bool, took time.Duration) bool {
 	switch {
 	case !result.Claimed && nudged && others:
@@ -205,49 +215,39 @@ func (p *Publisher) again(result Result, nudged, others bool, took time.Duration
 	}
 }
 
-const (
-	// minPause is the first pause of the sentry, and after a pass or a settlement that failed.
-	minPause = 5 * time.Millisecond
-	// maxPause is the longest pause after a pass that failed.
-	maxPause = 5 * time.Second
-)
-
-// idle waits until there may be work, and tells whether a nudge says so. One of the idle workers is the sentry,
-// which also watches the clock, so that an idle process makes one query per
-// PollInterval, whatever its workers are. After work the pause doubles from
-// minPause: an event of another process often follows the last one closely.
-func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop) (nudged bool) {
-	if worked {
+// idle waits until there may be work, and tells whether a nudge says so, and
+// what that is about. One of the idle workers is the sentry, which also watches
+// the clock, so that an idle process makes one query per PollInterval, whatever
+// its workers are. Soon sets the clock forward.
+func (p *Publisher) idle(ctx context.Context, soon bool, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
+	if soon {
+		p.clock.soon()
 		select {
-		case p.worked <- struct{}{}:
+		case p.sooner <- struct{}{}:
 		default: // the sentry does not know of the last time yet
 		}
 	}
 	loop.Rest()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-p.wake:
-		return true
+		return about, false
+	case about = <-p.wake:
+		return about, true
 	case p.sentry <- struct{}{}:
 		defer func() { <-p.sentry }()
-		timer := time.NewTimer(p.pause)
+		timer := time.NewTimer(p.clock.wait())
 		defer timer.Stop()
 		for {
 			select {
 			case <-ctx.Done():
-				return false
-			case <-p.wake:
-				p.pause = minPause
-				return true
-			case <-p.worked:
-				if p.pause > minPause { // else it ends as soon, and must not be put off again and again
-					p.pause = minPause
-					timer.Reset(p.pause)
-				}
+				return about, false
+			case about = <-p.wake:
+				return about, true
+			case <-p.sooner:
+				timer.Reset(p.clock.wait())
 			case <-timer.C:
-				p.pause = min(2*p.pause, p.cfg.PollInterval)
-				return false
+				p.clock.rang()
+				return about, false
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func (p *Publisher) idle(ctx context.Context, worked bool, loop *heartbeat.Loop)
 
 func (p *Publisher) wakeAll() {
 	for range p.cfg.Workers {
-		p.Nudge()
+		p.Nudge(event.Aggregate{})
 	}
 }
 

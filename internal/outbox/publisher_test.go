@@ -152,7 +152,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 		for range 120 {
 			time.Sleep(time.Second / 2)
 			store.add(0, "b1 c1 c2")
-			publisher.Nudge()
+			publisher.Nudge(letter("b"))
 		}
 		stop()
 		for _, claim := range store.claimsSince(start) {

@@ -99,11 +99,11 @@ func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 }
 
 // nudge wakes one of the publishers, as if the writer were in its process.
-func (s *storm) nudge() {
+func (s *storm) nudge(aggregate event.Aggregate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.publishers); n > 0 {
-		s.publishers[rand.N(n)].Nudge()
+		s.publishers[rand.N(n)].Nudge(aggregate)
 	}
 }
 
@@ -334,9 +334,9 @@ func (h *hazard) stop() {
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration) (event.Claim, error) {
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
 	start := time.Now()
-	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease)
+	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	if claim.Token == 0 {
 		return claim, err
 	}
@@ -526,7 +526,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if claim, err := videos.ClaimEvents(t.Context(), 10, 1<<20, lease); len(claim.Events) != 1 || err != nil {
+	if claim, err := videos.ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	claimed := time.Now()

@@ -438,7 +438,7 @@ func TestTopicUnderFaults(t *testing.T) {
 				}
 			}
 		}
-		publisher.Nudge()
+		publisher.Nudge(event.Aggregate{})
 		time.Sleep(50 * time.Millisecond)
 	}
 	close(done)

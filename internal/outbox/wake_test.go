@@ -42,7 +42,7 @@ func TestNudgeWakesAWorkerAtOnce(t *testing.T) {
 		for range 10 { // whoever of the workers takes it
 			start := time.Now()
 			store.add(0, "a1 a2 b1")
-			publisher.Nudge()
+			publisher.Nudge(letter("a"))
 			synctest.Wait()
 			if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "b1"}) {
 				t.Errorf("sent at once: %q, want everything", sent)
@@ -63,15 +63,15 @@ func TestNudgeIsNeverLost(t *testing.T) {
 		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(time.Second, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		for range 100 {
-			publisher.Nudge()
+			publisher.Nudge(letter("a"))
 		}
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1")
-		publisher.Nudge()
+		publisher.Nudge(letter("a"))
 		time.Sleep(time.Second / 2) // the one worker waits for the broker
 		store.add(1, "b1")
-		publisher.Nudge()
+		publisher.Nudge(letter("b"))
 		time.Sleep(5 * time.Second)
 		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "b1"}) {
 			t.Errorf("sent %q, want a1 and b1", sent)
@@ -84,7 +84,7 @@ func TestNudgeIsNeverLost(t *testing.T) {
 func TestNudgeAboutALeasedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		// Shorter than the first pause of the sentry, which would find it as well.
+		// Shorter than the first pause of the clock, which would find it as well.
 		const publishing = 3 * time.Millisecond
 		store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
@@ -93,16 +93,46 @@ func TestNudgeAboutALeasedLane(t *testing.T) {
 		for range 10 {
 			start := time.Now()
 			store.add(0, "a1")
-			publisher.Nudge()
+			publisher.Nudge(letter("a"))
 			time.Sleep(time.Millisecond)
 			store.add(0, "a2")
-			publisher.Nudge()
+			publisher.Nudge(letter("a"))
 			time.Sleep(time.Hour)
 			if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != publishing {
 				t.Errorf("sent %q, the last one after %s, want a1, and a2 after %s", sent, last.Sub(start), publishing)
 			}
 		}
 	})
+}
+
+// A nudge about an event of a lane that another process has makes the clock
+// begin anew, so that it does not wait for PollInterval.
+func TestNudgeAboutALaneOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			store, topic := newMemory(8), &recorder{}
+			publisher := mustNew(t, store, topic, outbox.Config{Workers: workers, PollInterval: time.Hour})
+			defer run(t, publisher)()
+			time.Sleep(10 * time.Hour)
+			store.add(0, "a1")
+			claim, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.add(0, "a2")
+			publisher.Nudge(letter("a"))
+			time.Sleep(time.Millisecond)
+			if _, err := store.SettleClaim(t.Context(), event.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
+				t.Fatal(err)
+			}
+			settled := time.Now()
+			time.Sleep(time.Minute)
+			if sent, last := topic.take(); !slices.Equal(sent, []string{"a2"}) || last.Sub(settled) > 5*time.Millisecond {
+				t.Errorf("%d workers: sent %q, %s after the other process had settled, want a2 after 5ms at most", workers, sent, last.Sub(settled))
+			}
+		})
+	}
 }
 
 // The worker that finds nothing looks again itself when, by the time it knows,
@@ -118,10 +148,10 @@ func TestNudgeAboutALaneReleasedMeanwhile(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		start := time.Now()
 		store.add(0, "a1")
-		publisher.Nudge()
+		publisher.Nudge(letter("a"))
 		time.Sleep(time.Millisecond)
 		store.add(0, "a2")
-		publisher.Nudge()
+		publisher.Nudge(letter("a"))
 		time.Sleep(time.Hour)
 		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != 5*time.Millisecond {
 			t.Errorf("sent %q, the last one after %s, want a1, and a2 after 5ms", sent, last.Sub(start))
@@ -135,8 +165,8 @@ type slowEmpty struct {
 	by time.Duration
 }
 
-func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration) (event.Claim, error) {
-	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease)
+func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token == 0 {
 		time.Sleep(s.by)
 	}
@@ -155,7 +185,7 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	}{
 		{"called by the clock", false, 0, 0},
 		{"nudged, and the broker is slow", true, 10 * time.Millisecond, 70 * time.Millisecond},
-		{"nudged", true, 0, 5 * time.Millisecond}, // the first pause of the sentry
+		{"nudged", true, 0, 5 * time.Millisecond}, // the first pause of the clock
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +198,7 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 					store.add(lane, "a1")
 				}
 				if test.nudge {
-					publisher.Nudge()
+					publisher.Nudge(event.Aggregate{})
 				}
 				time.Sleep(2 * time.Hour)
 				topic.mu.Lock()
@@ -184,31 +214,161 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	}
 }
 
-// Workers that are at work all the time do not put off the look at what nobody
-// was nudged about.
-func TestSentryLooksThoughOthersWork(t *testing.T) {
+// Nudges that never cease are each about a lane, and do not put off the look at
+// what nobody was nudged about.
+func TestAllLanesAreLookedAtThoughNudgesNeverCease(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			const poll = 50 * time.Millisecond
+			store, topic := newMemory(8), &recorder{}
+			publisher := mustNew(t, store, topic, outbox.Config{Workers: workers, PollInterval: poll})
+			defer run(t, publisher)()
+			time.Sleep(time.Second)
+			start := time.Now()
+			store.add(0, "z1") // of another process
+			const nudges = 200
+			for i := range nudges {
+				store.add(1+i%7, "b"+strconv.Itoa(i+1))
+				publisher.Nudge(letter("b"))
+				time.Sleep(1013 * time.Microsecond) // never when the clock rings
+			}
+			topic.mu.Lock()
+			defer topic.mu.Unlock()
+			if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(start) > poll || len(topic.sent) != nudges+1 {
+				t.Errorf("%d workers: of %d events z1 was number %d, want it within %s: %v", workers, len(topic.sent), i, poll, topic.at)
+			}
+			all := 0
+			for _, claim := range store.claimsSince(start) {
+				if claim.of == (event.Aggregate{}) {
+					all++
+				}
+			}
+			if all > 12 { // z1 and none, after 5, 10, 20, 40 ms, and every 50 ms
+				t.Errorf("%d workers: %d looks at all lanes, want few: the others are about one", workers, all)
+			}
+		})
+	}
+}
+
+// Nor do nudges that find nothing, because another process has the lane.
+func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, topic := newMemory(8), &recorder{}
-		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
+		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
-		store.add(0, "a1")
-		publisher.Nudge()
-		time.Sleep(time.Millisecond)
-		added := time.Now()
-		store.add(0, "z1") // of another process, in the lane that was served last
-		for i := range 20 {
-			store.add(1+i%7, "b"+strconv.Itoa(i+1))
-			publisher.Nudge()
-			time.Sleep(4 * time.Millisecond)
+		store.add(1, "b1")
+		if _, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{}); err != nil {
+			t.Fatal(err)
 		}
-		topic.mu.Lock()
-		defer topic.mu.Unlock()
-		if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(added) > 6*time.Millisecond {
-			t.Errorf("z1 was number %d of what was sent, want it within 6ms of %s: %v at %v", i, added, topic.sent, topic.at)
+		start := time.Now()
+		store.add(0, "z1")
+		for range 20 {
+			publisher.Nudge(letter("b"))
+			time.Sleep(1013 * time.Microsecond)
+		}
+		if sent, last := topic.take(); !slices.Equal(sent, []string{"z1"}) || last.Sub(start) > 6*time.Millisecond {
+			t.Errorf("sent %q, after %s, want z1 after the first pause", sent, last.Sub(start))
 		}
 	})
+}
+
+// A nudge that has no place, because every worker has one before it, is not
+// forgotten: who ends a pass looks at all lanes.
+func TestNudgeWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		// Shorter than the first pause of the clock, which would find it as well.
+		const publishing = 3 * time.Millisecond
+		store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
+		defer run(t, publisher)()
+		time.Sleep(10 * time.Hour)
+		start := time.Now()
+		store.add(0, "a1")
+		publisher.Nudge(letter("a"))
+		time.Sleep(time.Millisecond)
+		store.add(2, "b1")
+		publisher.Nudge(letter("b"))
+		store.add(1, "c1")
+		publisher.Nudge(letter("c"))
+		time.Sleep(time.Hour)
+		if sent, last := topic.take(); len(sent) != 3 || last.Sub(start) != 2*publishing {
+			t.Errorf("sent %q, the last one after %s, want all three after %s", sent, last.Sub(start), 2*publishing)
+		}
+	})
+}
+
+// The last look of a worker is at all lanes, also when it stops in the middle
+// of a look at one that has nothing.
+func TestStopLooksAtAllLanes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, topic := slowEmpty{memory: newMemory(8), by: 2 * time.Millisecond}, &recorder{}
+		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
+		stop := run(t, publisher)
+		time.Sleep(10 * time.Hour)
+		store.add(0, "a1")
+		publisher.Nudge(letter("a"))
+		time.Sleep(time.Millisecond)
+		publisher.Nudge(letter("a"))
+		time.Sleep(time.Millisecond)
+		store.add(3, "z1") // of another process
+		stop()
+		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "z1"}) {
+			t.Errorf("sent %q, want a1 and z1", sent)
+		}
+		if claims := store.claimsSince(time.Time{}); !slices.ContainsFunc(claims, func(c memoryClaim) bool { return c.of == letter("a") }) {
+			t.Error("no claim was about a, want one: the test does not test what it should")
+		}
+	})
+}
+
+// What a pass that was nudged leaves is tried again after the first pause of the
+// clock: what the broker did not answer, and an aggregate that has recovered.
+func TestPassThatLeavesSomething(t *testing.T) {
+	t.Parallel()
+	for _, left := range []string{"unanswered", "recovered"} {
+		synctest.Test(t, func(t *testing.T) {
+			fails := left == "unanswered"
+			topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+				if fails && m.AggregateID == "a" {
+					fails = false
+					return answer(errAway)
+				}
+				return answer(nil)
+			}}
+			store := &recovering{memory: newMemory(8), recovered: left == "recovered"}
+			publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
+			defer run(t, publisher)()
+			time.Sleep(10 * time.Hour)
+			start := time.Now()
+			store.add(0, "a1 b1")
+			publisher.Nudge(letter("a"))
+			time.Sleep(5 * time.Millisecond)
+			synctest.Wait()
+			claims := store.claimsSince(start)
+			if len(claims) < 2 || claims[0].of != letter("a") || claims[1].of != (event.Aggregate{}) || len(store.left()) > 0 {
+				t.Errorf("%s: claims %+v leave %q, want one about a, and one of any lane, which leaves nothing", left, claims, store.left())
+			}
+		})
+	}
+}
+
+// recovering is a store that answers, in one claim, that an aggregate has recovered.
+type recovering struct {
+	*memory
+	recovered bool
+}
+
+func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
+	if claim.Token != 0 && s.recovered {
+		claim.Recovered, s.recovered = []event.Aggregate{letter("r")}, false
+	}
+	return claim, err
 }
 
 // A claim with as many bytes as a pass takes is full, however few its events
@@ -228,13 +388,13 @@ func TestFullOfBytes(t *testing.T) {
 			t.Errorf("sent %q, the last one after %s, want two, and the third after 1ms", sent, last.Sub(start))
 		}
 		store.addPayload(1, "b1") // so that the other lane was served longer ago
-		publisher.Nudge()
+		publisher.Nudge(letter("b"))
 		time.Sleep(time.Hour)
 		topic.take()
 		store.addPayload(0, "a4")
 		store.addPayload(0, "a5")
 		store.addPayload(1, "b2")
-		publisher.Nudge()
+		publisher.Nudge(letter("a"))
 		synctest.Wait()
 		if sent, _ := topic.take(); len(sent) != 3 {
 			t.Errorf("sent at once: %q, want a4, a5 and b2", sent)
@@ -253,7 +413,7 @@ func TestFullBatchWakesASecondWorker(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1 a2 a3 a4")
 		store.add(1, "b1")
-		publisher.Nudge()
+		publisher.Nudge(letter("a"))
 		synctest.Wait()
 		sent, _ := topic.take()
 		slices.Sort(sent)

@@ -24,8 +24,13 @@ import (
 // maxEvents, and none behind the one with which their payloads have maxBytes.
 // As much again of what was set aside and is due.
 // The zero Claim: there is nothing to do.
-func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration) (event.Claim, error) {
-	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor)
+//
+// With an aggregate (the zero one: none) it looks at the lane of that only, for
+// what was committed since its last claims. It costs half as much, and is for
+// one who knows of a commit; what is due for a retry, and what was committed
+// later than what is behind it, it may leave to a claim without.
+func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
+	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID))
 	if err != nil {
 		return event.Claim{}, wrap(err, "claim events")
 	}

@@ -30,7 +30,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	const all, noLease = 2000, 0
-	rows, err := sqlcgen.New(pool).ClaimOutbox(t.Context(), all, 1<<30, noLease)
+	rows, err := sqlcgen.New(pool).ClaimOutbox(t.Context(), sqlcgen.ClaimOutboxParams{MaxEvents: all, MaxBytes: 1 << 30, LeaseFor: noLease})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 			want.Events = append(want.Events, e)
 		}
 	}
-	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease)
+	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease, event.Aggregate{})
 	if err != nil {
 		t.Fatal(err)
 	}

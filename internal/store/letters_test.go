@@ -130,7 +130,13 @@ const hour = time.Hour
 // claim makes a claim of at most batch events.
 func (l *letters) claim(batch int, lease time.Duration) event.Claim {
 	l.t.Helper()
-	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease)
+	return l.claimAs(event.Aggregate{}, batch, lease)
+}
+
+// claimAs makes a claim, of the lane of an aggregate unless that is the zero one.
+func (l *letters) claimAs(of event.Aggregate, batch int, lease time.Duration) event.Claim {
+	l.t.Helper()
+	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, of)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -146,6 +152,17 @@ func (l *letters) claimNames(batch int, want string) event.Claim {
 	claim := l.claim(batch, hour)
 	if got := l.namesOf(claim); got != want {
 		l.t.Fatalf("claimed %q, want %q", got, want)
+	}
+	return claim
+}
+
+// claimOf makes a claim of the lane of a letter, which must answer the events
+// that are named, and lease nothing when there are none.
+func (l *letters) claimOf(letter, want string) event.Claim {
+	l.t.Helper()
+	claim := l.claimAs(l.letter(letter), 10, hour)
+	if got := l.namesOf(claim); got != want || (claim.Token != 0) != (want != "") {
+		l.t.Fatalf("claimed %q with token %d, want %q", got, claim.Token, want)
 	}
 	return claim
 }

@@ -81,7 +81,7 @@ func TestBlockedEventsKeepTheirOrder(t *testing.T) {
 	refused := l.append(l.pool, "a1")
 	l.park("a1", "a1")
 	l.append(l.pool, "c3 c4 a2 a3") // two bytes each, but for those of version 3, which have 3,002
-	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour)
+	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, event.Aggregate{})
 	if err != nil || l.namesOf(claim) != "c3" {
 		t.Fatalf("claimed %q, %v, want c3", l.namesOf(claim), err)
 	}
@@ -173,7 +173,7 @@ func TestRetriesHaveBytes(t *testing.T) {
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1"), ""))
 	l.append(l.pool, "a5 b2")
-	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour)
+	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, event.Aggregate{})
 	if got := l.namesOf(claim); got != "a2/0 a3/0 a5! b2" || err != nil {
 		t.Fatalf("claimed %q, %v, want up to the event with the third byte, of each kind", got, err)
 	}
@@ -479,7 +479,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	for range publishers {
 		running.Go(func() {
 			for !stopped() {
-				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour)
+				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour, event.Aggregate{})
 				if err != nil {
 					t.Error(err)
 					return

@@ -101,7 +101,7 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	do(err)
 	claims := make(chan event.Claim, 1)
 	go func() {
-		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour)
+		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, event.Aggregate{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -183,7 +183,7 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 				last = true
 			default:
 			}
-			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour)
+			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour, event.Aggregate{})
 			if err != nil {
 				t.Error(err)
 				return

@@ -213,9 +213,11 @@ func (m *outboxMachine) rollbackAll() {
 
 // claimSome lets a publisher that has nothing in hand claim.
 func (m *outboxMachine) claimSome(t *rapid.T) {
-	publisher := m.pickIdle(t)
-	m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
+	m.claimBatch(t, m.pickIdle(t), drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t))
 }
+
+// drawOf draws the letter of whose lane a claim is to be; mostly of any.
+func drawOf(t *rapid.T) string { return rapid.SampledFrom([]string{"", "", "a", "A"}).Draw(t, "of") }
 
 // drawBytes draws how many bytes a claim may have: mostly more than there are.
 func drawBytes(t *rapid.T) int {
@@ -226,7 +228,7 @@ func drawBytes(t *rapid.T) int {
 // who requeues or skips what is being refused.
 func (m *outboxMachine) wholePass(t *rapid.T) {
 	publisher := m.pickIdle(t)
-	if m.claimBatch(t, publisher, rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
+	if m.claimBatch(t, publisher, drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
 		p := m.passes[publisher]
 		m.publish(t, p, len(p.claim.Events))
 		for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
@@ -256,14 +258,19 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 
 // claimBatch claims, compares the answer with the model's, and tells whether
 // there was anything.
-func (m *outboxMachine) claimBatch(t *rapid.T, publisher, batch, bytes int) bool {
-	claimable := m.model.claimable()
-	claim, err := m.ClaimEvents(t.Context(), batch, int64(bytes), hour)
+func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, bytes int) bool {
+	claimable, surely := m.model.claimable(), true
+	var aggregate event.Aggregate
+	if of != "" {
+		claimable, surely = m.model.claimableOf(laneOf(of))
+		aggregate = m.letter(of)
+	}
+	claim, err := m.ClaimEvents(t.Context(), batch, int64(bytes), hour, aggregate)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if claim.Token == 0 {
-		if claimable != 0 {
+		if claimable != 0 && surely {
 			t.Fatalf("claimed nothing, want events of lane %d", claimable)
 		}
 		return false
@@ -579,7 +586,7 @@ func (m *outboxMachine) drain(t *rapid.T) {
 		m.requeueOf(t, aggregate)
 	}
 	const publisher, batch = 0, 5
-	for limit := m.place + 50; m.claimBatch(t, publisher, batch, 1<<20); limit-- {
+	for limit := m.place + 50; m.claimBatch(t, publisher, "", batch, 1<<20); limit-- {
 		if limit == 0 {
 			t.Fatalf("the outbox is not empty after %d claims:\n%v", m.place+50, m.model.pending)
 		}

@@ -35,6 +35,8 @@ type modelLane struct {
 	owner  int // the pass that may settle; 0: nobody
 	leased bool
 	free   int // since when
+	tail   int // place of the last event of its last claim
+	mark   int // the last of those tails that were settled
 }
 
 func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
@@ -64,6 +66,20 @@ func (m *outboxModel) claimable() (best int16) {
 		}
 	}
 	return best
+}
+
+// claimableOf is a lane when a claim of that lane alone may take it, else 0.
+// It surely does when something was committed behind what was settled last.
+func (m *outboxModel) claimableOf(number int16) (lane int16, surely bool) {
+	if m.lanes[number].leased {
+		return 0, false
+	}
+	for _, e := range m.pending {
+		if !e.aside && laneOf(e.aggregate) == number {
+			lane, surely = number, surely || e.place > m.lanes[number].mark
+		}
+	}
+	return lane, surely
 }
 
 // due are the blocked aggregates of a lane that may be tried, longest due first.
@@ -121,6 +137,7 @@ func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recov
 				mark = "!"
 			}
 			events = append(events, e.String()+mark)
+			lane.tail = e.place
 			batch--
 			bytes -= len(e.payload())
 		}
@@ -141,7 +158,7 @@ func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {
 	if lane.owner != p.number {
 		return false, 0
 	}
-	lane.owner, lane.leased, lane.free = 0, false, m.tick()
+	lane.owner, lane.leased, lane.free, lane.mark = 0, false, m.tick(), max(lane.mark, lane.tail)
 	m.pending = slices.DeleteFunc(m.pending, func(e modelEvent) bool { return p.fates[e.String()] == acknowledged })
 	for i, e := range m.pending {
 		if fate := p.fates[e.String()]; fate == refused || fate == behindRefused || fate == wasBlocked {

@@ -64,6 +64,25 @@ func TestClaimGoesRound(t *testing.T) {
 	}
 }
 
+// A claim of the lane of one aggregate finds what was committed there since the
+// last one, and neither what is in other lanes nor what is only due for a retry.
+func TestClaimOfOneLane(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 2)
+	l.append(l.pool, "a1 A1")
+	first := l.claimOf("B", "A1")
+	l.append(l.pool, "A2")
+	l.claimOf("A", "") // leased
+	l.settle(l.settlement(first, ""))
+	l.settle(l.settlement(l.claimOf("A", "A2"), ""))
+	l.claimOf("A", "")
+	l.settle(l.settlement(l.claimOf("a", "a1"), "a1"))
+	l.due("a")
+	l.claimOf("a", "")
+	l.append(l.pool, "b1")
+	l.settle(l.settlement(l.claimOf("a", "a1/1 b1"), ""))
+}
+
 // P-A1, P-A2, P-D2: a lease keeps everybody else away, however often they ask,
 // and ends by itself when its owner is gone.
 func TestLeaseKeepsOthersAwayUntilItEnds(t *testing.T) {
@@ -253,7 +272,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	l := newLetters(t, 1)
 	claim := func(maxBytes int64) event.Claim {
 		t.Helper()
-		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour)
+		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, event.Aggregate{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +331,7 @@ func TestClaimNeedsBinaryRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0)
+		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0, event.Aggregate{})
 		pool.Close()
 		if !able {
 			if err == nil || !strings.Contains(err.Error(), "simple_protocol") {
@@ -424,7 +443,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 	for c := range claimers {
 		wg.Go(func() {
 			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour)
+				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, event.Aggregate{})
 				if err != nil {
 					t.Error(err)
 					return

@@ -22,14 +22,15 @@ import (
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
-	onCommit func()
+	onCommit func(event.Aggregate)
 }
 
 // NewVideos makes the command side over a pool. onCommit, if not nil, is
-// called after every commit that appended an event; it must not block.
-func NewVideos(pool *pgxpool.Pool, onCommit func()) *Videos {
+// called after every commit that appended an event, with its aggregate; it must
+// not block.
+func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 	if onCommit == nil {
-		onCommit = func() {}
+		onCommit = func(event.Aggregate) {}
 	}
 	return &Videos{pool: pool, queries: sqlcgen.New(pool), onCommit: onCommit}
 }
@@ -57,8 +58,12 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	if err != nil {
 		return domain.Video{}, wrap(err, "create video %s", created.Video.ID)
 	}
-	s.onCommit()
+	s.committed(created.Video.ID)
 	return created.Video, nil
+}
+
+func (s *Videos) committed(id uuid.UUID) {
+	s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
 }
 
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
@@ -104,7 +109,7 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 		return domain.Video{}, wrap(err, "change video %s", id)
 	}
 	if changed {
-		s.onCommit()
+		s.committed(id)
 	}
 	return video, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -61,8 +63,8 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 func TestEveryChangeHasItsEvent(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	commits := 0
-	videos := store.NewVideos(pool, func() { commits++ })
+	var commits []event.Aggregate
+	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { commits = append(commits, aggregate) })
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
@@ -85,8 +87,8 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	if v := count(t, pool, `SELECT version FROM video.videos WHERE id = $1`, id); v != 5 {
 		t.Errorf("version = %d, want 5", v)
 	}
-	if commits != 5 {
-		t.Errorf("onCommit was called %d times, want 5", commits)
+	if want := slices.Repeat([]event.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
+		t.Errorf("onCommit was called with %v, want %v", commits, want)
 	}
 }
 

@@ -49,8 +49,17 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
-FROM video.outbox_claim($1::int, $2::bigint, $3::interval) AS c
+FROM video.outbox_claim($1::int, $2::bigint, $3::interval,
+	video.outbox_lane($4::text, $5::text)) AS c
 `
+
+type ClaimOutboxParams struct {
+	MaxEvents int32
+	MaxBytes  int64
+	LeaseFor  time.Duration
+	OfType    *string
+	OfID      *string
+}
 
 type ClaimOutboxRow struct {
 	Lane          int16
@@ -71,8 +80,14 @@ type ClaimOutboxRow struct {
 }
 
 // Claims a lane: see video.outbox_claim. The service reads the rows itself (store.readClaim), in the order of these columns.
-func (q *Queries) ClaimOutbox(ctx context.Context, maxEvents int32, maxBytes int64, leaseFor time.Duration) ([]ClaimOutboxRow, error) {
-	rows, err := q.db.Query(ctx, ClaimOutbox, maxEvents, maxBytes, leaseFor)
+func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]ClaimOutboxRow, error) {
+	rows, err := q.db.Query(ctx, ClaimOutbox,
+		arg.MaxEvents,
+		arg.MaxBytes,
+		arg.LeaseFor,
+		arg.OfType,
+		arg.OfID,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -3,11 +3,12 @@
 // harm of every kind, and then looks whether every promise was kept.
 //
 // [Run] builds cmd/server, with the points of package failpoint and without,
-// starts two processes with the role api, three publishers and two projectors,
-// each behind a proxy of its own to PostgreSQL, and sends commands on a few
-// hundred videos over gRPC and REST, while others watch the catalog. Meanwhile
-// it injects faults; the functions kinds and clockKinds list them. At the end it
-// mends everything, waits until all is quiet, and has [Check] judge.
+// starts two processes with the role api, three publishers, one of which has the
+// role api too, and two projectors, each behind a proxy of its own to
+// PostgreSQL, and sends commands on a few hundred videos over gRPC and REST,
+// while others watch the catalog. Meanwhile it injects faults; the functions
+// kinds and clockKinds list them. At the end it mends everything, waits until
+// all is quiet, and has [Check] judge.
 //
 // The checker shares no code with the service, only the contract in api/proto:
 // it has what clients were told, a subscription of its own, and its own SQL. It
@@ -100,6 +101,7 @@ type lab struct {
 	told     *bufio.Writer // what clients were told; owned by load while it runs
 
 	processes, apis, publishers, projectors []*process
+	serving                                 []*process // which clients call
 
 	present, older string        // binaries
 	olderIs        string        // where the older one is from

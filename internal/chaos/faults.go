@@ -151,10 +151,13 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	return 2 * l.unsettled(ctx, record, inHand, p)
 }
 
+// aim says whom a fault kills or freezes.
+func aim(record *FaultRecord, p *process) { record.Target, record.MayFail = p.name, p.serves }
+
 func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, from(l))
-		record.Target, record.MayFail = p.name, p.role == roleAPI
+		aim(record, p)
 		record.Struck = p.kill()
 		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, between(r, 100*time.Millisecond, time.Second))
@@ -165,7 +168,7 @@ func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand,
 func killAt(from func(*lab) []*process, point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, from(l))
-		record.Target = p.name
+		aim(record, p)
 		if e := p.running(); e != nil {
 			p.expect(e)
 		}
@@ -193,7 +196,7 @@ func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) err
 
 func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.publishers)
-	record.Target = p.name
+	aim(record, p)
 	p.signal(syscall.SIGSTOP)
 	record.Struck = time.Now()
 	record.MayRepeat = l.leftBy(ctx, record, p)
@@ -207,7 +210,7 @@ func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)
-		record.Target = p.name
+		aim(record, p)
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
 			p.signal(syscall.SIGSTOP)

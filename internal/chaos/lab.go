@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +45,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	defer told.Close()
 	l.told = bufio.NewWriter(told)
 	l.load = &load{
-		apis: l.apis, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, problem: l.problem,
+		apis: l.serving, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, problem: l.problem,
 		codes: map[string]int{}, attempts: json.NewEncoder(l.told),
 	}
 	loading, stopLoad := context.WithCancel(ctx)
@@ -145,9 +146,16 @@ func (l *lab) prepare(ctx context.Context) error {
 		list  *[]*process
 	}{{roleAPI, 2, &l.apis}, {rolePublisher, 3, &l.publishers}, {roleProjector, 2, &l.projectors}} {
 		for i := range role.count {
-			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name)
+			roles := role.name
+			if role.name == rolePublisher && i == 0 {
+				roles = roleAPI + "," + rolePublisher // its commits wake its own publisher
+			}
+			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name, roles)
 			if err != nil {
 				return err
+			}
+			if p.serves {
+				l.serving = append(l.serving, p)
 			}
 			*role.list = append(*role.list, p)
 			l.processes = append(l.processes, p)
@@ -156,14 +164,14 @@ func (l *lab) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (l *lab) newProcess(ctx context.Context, name, role string) (*process, error) {
+func (l *lab) newProcess(ctx context.Context, name, role, roles string) (*process, error) {
 	proxy, err := newProxy(ctx, l.postgres.dial)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, role: role, proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
+	p := &process{name: name, role: role, serves: strings.Contains(roles, roleAPI), proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
 	p.environ = append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + role, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + roles, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
 		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable&application_name=" + name,
 		"PUBSUB_EMULATOR_HOST=" + l.broker.Addr(),
 	}, settings...)

@@ -26,6 +26,7 @@ import (
 // goroutines, but those that start and stop are the injector's.
 type process struct {
 	name, role string
+	serves     bool // clients call it
 	proxy      *proxy
 	environ    []string
 	dir        string // for its log and its orders

@@ -76,7 +76,7 @@ type config struct {
 	OutboxBatch          int           `env:"OUTBOX_BATCH" envDefault:"2000" help:"events per pass, and as many of those set aside"`
 	OutboxLease          time.Duration `env:"OUTBOX_LEASE" envDefault:"30s" help:"how long events wait after their publisher died"`
 	OutboxPublishTimeout time.Duration `env:"OUTBOX_PUBLISH_TIMEOUT" envDefault:"12s" help:"how long a pass waits for the broker; less than half of the lease"`
-	OutboxPollInterval   time.Duration `env:"OUTBOX_POLL_INTERVAL" envDefault:"1s" help:"longest pause between looks at an empty outbox"`
+	OutboxPollInterval   time.Duration `env:"OUTBOX_POLL_INTERVAL" envDefault:"1s" help:"longest pause between looks at all of the outbox"`
 	OutboxMaxAttempts    int           `env:"OUTBOX_MAX_ATTEMPTS" envDefault:"10" help:"attempts before a refused event is parked"`
 	OutboxRetryMin       time.Duration `env:"OUTBOX_RETRY_MIN" envDefault:"1s" help:"longest first pause after a refused event"`
 	OutboxRetryMax       time.Duration `env:"OUTBOX_RETRY_MAX" envDefault:"10m" help:"longest pause after a refused event"`

@@ -145,8 +145,8 @@ END $$;
 -- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that has attempts is
 -- answered without those behind it. A row with seq 0 is no event: with an aggregate it says that this
 -- blocked aggregate has nothing left to retry, without one that the lane has nothing any longer.
--- With only_lane it takes that lane or none, and none when nothing was committed there behind what was settled: for who
--- knows of a commit. What was committed late, what is due, and the lane of a clock that was set back it leaves to the others.
+-- With only_lane it takes that lane or none, and none when nothing is behind the mark there: for who knows of a commit.
+-- What was committed late, what is due, and the lane of a clock that was set back it leaves to claims without.
 --
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
@@ -174,7 +174,7 @@ BEGIN
 	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
 	-- which the plan may be a sequential scan.
 	IF only_lane IS NOT NULL THEN
-		-- One partition is opened. The statement below opens them all, which is half of what a small claim costs.
+		-- One partition is opened. The statement below opens them all, which is a third of what a small claim costs.
 		SELECT free.lane INTO the_lane
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (

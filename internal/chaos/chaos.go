@@ -101,7 +101,7 @@ type lab struct {
 	told     *bufio.Writer // what clients were told; owned by load while it runs
 
 	processes, apis, publishers, projectors []*process
-	serving                                 []*process // which clients call
+	serving                                 []*process // which the load is sent to
 
 	present, older string        // binaries
 	olderIs        string        // where the older one is from

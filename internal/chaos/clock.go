@@ -172,7 +172,7 @@ func databaseClock(back bool) func(context.Context, *lab, *rand.Rand, *FaultReco
 // ids and times, and right again.
 func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		p, offset := pick(r, l.apis), pick(r, offsets)
+		p, offset := pick(r, l.serving), pick(r, offsets)
 		record.Target, record.Clock = p.name+" "+offset.String(), offset
 		record.MayFail = offset.Abs() > 24*time.Hour // there is no partition for its events
 		half := p.clock() + ".half"

@@ -279,12 +279,13 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 // its transaction is committed, and may kill the process at the same moment.
 func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		p := pick(r, l.apis)
-		record.Target, record.MayFail = p.name, true
+		p := pick(r, l.serving)
+		aim(record, p)
 		met := make(chan struct{})
 		cancel := p.proxy.interceptCommit(func() {
 			if kill {
 				record.Struck = p.kill()
+				record.MayRepeat = l.leftBy(ctx, record, p)
 			}
 			close(met)
 		})

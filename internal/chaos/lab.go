@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -146,11 +145,8 @@ func (l *lab) prepare(ctx context.Context) error {
 		list  *[]*process
 	}{{roleAPI, 2, &l.apis}, {rolePublisher, 3, &l.publishers}, {roleProjector, 2, &l.projectors}} {
 		for i := range role.count {
-			roles := role.name
-			if role.name == rolePublisher && i == 0 {
-				roles = roleAPI + "," + rolePublisher // its commits wake its own publisher
-			}
-			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name, roles)
+			serves := role.name == roleAPI || role.name == rolePublisher && i == 0 // one whose commits wake its own publisher
+			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name, serves)
 			if err != nil {
 				return err
 			}
@@ -164,12 +160,16 @@ func (l *lab) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (l *lab) newProcess(ctx context.Context, name, role, roles string) (*process, error) {
+func (l *lab) newProcess(ctx context.Context, name, role string, serves bool) (*process, error) {
+	roles := role
+	if serves && role != roleAPI {
+		roles += "," + roleAPI
+	}
 	proxy, err := newProxy(ctx, l.postgres.dial)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{name: name, role: role, serves: strings.Contains(roles, roleAPI), proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
+	p := &process{name: name, role: role, serves: serves, proxy: proxy, dir: l.cfg.Out, binary: l.present, timeline: l.timeline, problem: l.problem}
 	p.environ = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + roles, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
 		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable&application_name=" + name,

@@ -12,9 +12,9 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// clock says when all lanes are to be looked at though nobody was nudged: for
-// what other processes write, for retries, and for the lanes of publishers that
-// have crashed. Safe for concurrent use.
+// clock says when all lanes are to be looked at, whatever nudges are about: for
+// what other processes write, for retries, for the lanes of publishers that have
+// crashed, and for what nudges have missed. Safe for concurrent use.
 type clock struct {
 	longest time.Duration // pause
 
@@ -34,12 +34,18 @@ func (c *clock) wait() time.Duration {
 	return time.Until(c.due)
 }
 
-// rang is called before a look that was due. The pause doubles.
-func (c *clock) rang() {
+// rings tells one caller that a look is due. The pause until the next one is
+// twice as long.
+func (c *clock) rings() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now()
+	if now.Before(c.due) {
+		return false
+	}
 	c.pause = min(2*c.pause, c.longest)
-	c.due = time.Now().Add(c.pause)
+	c.due = now.Add(c.pause)
+	return true
 }
 
 // soon makes the pauses begin anew, when there is, or may be, more than anybody
@@ -48,7 +54,7 @@ func (c *clock) soon() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pause = minPause
-	if due := time.Now().Add(minPause); due.Before(c.due) { // else work that never ceases would put it off for ever
+	if due := time.Now().Add(minPause); due.Before(c.due) { // else who calls this all the time would put it off for ever
 		c.due = due
 	}
 }

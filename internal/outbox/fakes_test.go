@@ -91,13 +91,13 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 	defer s.mu.Unlock()
 	now := time.Now()
 	made := memoryClaim{at: now, batch: batch, of: of}
-	only, some := s.laneOf[of]
+	only, known := s.laneOf[of]
 	pick := -1
 	for i, lane := range s.lanes {
 		switch {
 		case lane.until.After(now):
 			made.busy++
-		case some && i != only:
+		case of != event.Aggregate{} && (!known || i != only):
 		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
 			pick = i
 		}

@@ -52,8 +52,9 @@ type Store interface {
 	// ClaimEvents takes the lease of a lane with work and answers its oldest
 	// events in order: at most maxEvents, and none behind the one with which
 	// their payloads have maxBytes; and as much again of what was set aside and
-	// is due. The zero Claim when there is no work. With an aggregate it looks for
-	// what was committed last in the lane of that, and nowhere else.
+	// is due. The zero Claim when there is no work. With an aggregate (not the
+	// zero one) it takes the lane of that or none, and may take none though
+	// something is due there, or was committed late.
 	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
@@ -106,10 +107,10 @@ type Config struct {
 	// PublishTimeout is how long a pass waits for the broker; default 12 s. What
 	// is not answered by then is unknown, and published again.
 	PublishTimeout time.Duration
-	// PollInterval is the longest pause between two looks at an empty outbox;
-	// default 1 s. In the process that writes, Nudge makes the first look come
-	// at once; PollInterval bounds the delay of events that other processes
-	// write, and of retries and takeovers.
+	// PollInterval is the longest pause between two looks at all of the outbox;
+	// default 1 s. In the process that writes, Nudge makes a look at the lane of
+	// the event come at once; PollInterval bounds the delay of events that other
+	// processes write, and of retries and takeovers.
 	PollInterval time.Duration
 	// MaxAttempts is how often a refused message is tried before it is parked,
 	// and not before it was tried alone; default 10.

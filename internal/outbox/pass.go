@@ -22,7 +22,7 @@ type Result struct {
 	Unknown int
 
 	err  error // of the first event that the broker left unanswered
-	rest bool  // not all was published, so that something may be due at once
+	left bool  // not all was published, or an aggregate has recovered: there may be more to do at once
 }
 
 // outage tells whether the broker seems to be away: it was asked, and answered
@@ -63,7 +63,7 @@ func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Re
 	// events that were published and are still pending: they are published a
 	// second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
-	result.rest = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
+	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
 	failpoint.Hit(failpoint.OutboxPublished)
 	held, err := p.settle(ctx, settlement, deadline)
 	p.metrics.pass(ctx, claim, result, held)

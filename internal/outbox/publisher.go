@@ -39,9 +39,9 @@ type Publisher struct {
 	sooner chan struct{}
 	// busy is how many workers are in a pass.
 	busy atomic.Int32
-	// missed: somebody who ends a pass should look at all lanes. A worker was
-	// nudged and found nothing while others were in a pass, and the event may be
-	// in the lane of one of them, whose claim came before; or a nudge had no place.
+	// missed: who ends a pass should look at all lanes. A worker was nudged and
+	// found nothing while others were in a pass, and the event may be in the lane
+	// of one of them, whose claim came before; or a nudge had no place.
 	missed atomic.Bool
 }
 
@@ -85,6 +85,7 @@ func (p *Publisher) Nudge(aggregate event.Aggregate) {
 	case p.wake <- aggregate:
 	default: // every worker has a reason to look already, but perhaps elsewhere
 		p.missed.Store(true)
+		p.hasten()
 	}
 }
 
@@ -144,11 +145,11 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 }
 
 // work makes passes while there is work, and waits while there is none. Once
-// ctx is done it ends where it would wait, begins no pass when begin is done,
-// and gives up the one in hand when grace is.
+// ctx is done it ends after a look at all lanes that finds nothing, begins no
+// pass when begin is done, and gives up the one in hand when grace is.
 func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
-	failures, soon, nudged := 0, false, false
+	failures, nudged := 0, false
 	var about event.Aggregate // what the nudge was about
 	for begin.Err() == nil {
 		loop.Beat()
@@ -161,15 +162,18 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			sleep(ctx, wait)
 			continue
 		}
+		if about != (event.Aggregate{}) && p.clock.rings() {
+			about, nudged = event.Aggregate{}, false // nudges that never cease must not put it off
+		}
 		all := about == event.Aggregate{}
-		start, others := time.Now(), p.busy.Add(1)-1
+		others := p.busy.Add(1) - 1
 		result, err := p.pass(grace, batch, about)
 		p.busy.Add(-1)
 		about = event.Aggregate{}
 		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
 			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
 		}
-		if ctx.Err() != nil && (err != nil || all && !result.Claimed || result.outage()) {
+		if ctx.Err() != nil && (err != nil || (all && !result.Claimed) || result.outage()) {
 			return
 		}
 		if opened, closed := p.breaker.report(time.Now(), batch, result); opened {
@@ -178,28 +182,30 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			p.log.InfoContext(ctx, "outbox: broker is back")
 			p.wakeAll()
 		}
-		// Until the next look at all lanes it is minPause when this one found something, because other processes go on; when
-		// a nudge was about nothing, because another process may have the lane; and when something is left.
-		soon = soon || result.Claimed == all || result.rest
+		// What other processes write goes on where a look at all lanes found something, and the lane of a nudge
+		// that was in vain may be in the hands of one.
+		found, inVain := all && result.Claimed, !all && !result.Claimed
+		if found || inVain || result.left {
+			p.hasten()
+		}
 		switch {
 		case err != nil:
 			failures++
 			sleep(ctx, backoff(failures, minPause, maxPause))
-		case p.again(result, nudged, others > 0, time.Since(start)):
+		case p.again(result, nudged, others > 0):
 			failures = 0
 		default:
-			about, nudged = p.idle(ctx, soon, loop)
-			failures, soon = 0, false
+			about, nudged = p.idle(ctx, loop)
+			failures = 0
 		}
 	}
 }
 
-// again tells whether a worker looks once more after a pass, or waits until it
-// is called. Called by the clock it looks until there is nothing. Called by a
-// nudge, which is about one event, it has mostly done its work with one pass:
-// to look again after each would double the load of the database. What that may
-// miss waits for minPause, the first pause of the clock.
-func (p *Publisher) again(result Result, nudged, others bool, took time.Duration) bool {
+// again tells whether a worker looks once more after a pass, at all lanes, or
+// waits until it is called. Called by the clock it looks until there is nothing.
+// Called by a nudge, which is about one event, it has mostly done its work with
+// one pass: to look again after each would double the load of the database.
+func (p *Publisher) again(result Result, nudged, others bool) bool {
 	switch {
 	case !result.Claimed && nudged && others:
 		// Somebody's pass began before us, perhaps in the lane of the event that we
@@ -210,23 +216,15 @@ func (p *Publisher) again(result Result, nudged, others bool, took time.Duration
 	case !result.Claimed:
 		return false
 	default:
-		// A long pass: more has come, and its nudges may be lost while every worker is busy.
-		return !nudged || p.missed.Swap(false) || took > minPause
+		return !nudged || p.missed.Swap(false)
 	}
 }
 
 // idle waits until there may be work, and tells whether a nudge says so, and
 // what that is about. One of the idle workers is the sentry, which also watches
 // the clock, so that an idle process makes one query per PollInterval, whatever
-// its workers are. Soon sets the clock forward.
-func (p *Publisher) idle(ctx context.Context, soon bool, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
-	if soon {
-		p.clock.soon()
-		select {
-		case p.sooner <- struct{}{}:
-		default: // the sentry does not know of the last time yet
-		}
-	}
+// its workers are.
+func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
 	loop.Rest()
 	select {
 	case <-ctx.Done():
@@ -246,10 +244,21 @@ func (p *Publisher) idle(ctx context.Context, soon bool, loop *heartbeat.Loop) (
 			case <-p.sooner:
 				timer.Reset(p.clock.wait())
 			case <-timer.C:
-				p.clock.rang()
-				return about, false
+				if p.clock.rings() {
+					return about, false
+				}
+				timer.Reset(p.clock.wait()) // a nudged worker has heard it
 			}
 		}
+	}
+}
+
+// hasten makes the next look at all lanes come after minPause.
+func (p *Publisher) hasten() {
+	p.clock.soon()
+	select {
+	case p.sooner <- struct{}{}:
+	default: // the sentry does not know of the last time yet
 	}
 }
 

@@ -173,8 +173,8 @@ func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, l
 	return claim, err
 }
 
-// Called by the clock a worker goes on until there is nothing in any lane, and
-// so it does after a pass that took long; called by a nudge it does not.
+// Called by the clock a worker goes on until there is nothing in any lane;
+// called by a nudge it leaves that to the clock.
 func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -184,8 +184,8 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 		want       time.Duration // until the last of eight lanes is sent, each in its turn
 	}{
 		{"called by the clock", false, 0, 0},
-		{"nudged, and the broker is slow", true, 10 * time.Millisecond, 70 * time.Millisecond},
 		{"nudged", true, 0, 5 * time.Millisecond}, // the first pause of the clock
+		{"nudged, and the broker is slow", true, 10 * time.Millisecond, 75 * time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -251,6 +251,38 @@ func TestAllLanesAreLookedAtThoughNudgesNeverCease(t *testing.T) {
 	}
 }
 
+// Nor do so many that no worker is ever idle without one.
+func TestAllLanesAreLookedAtThoughNoWorkerIsIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const poll = 50 * time.Millisecond
+		store := newMemory(8)
+		var publisher *outbox.Publisher
+		number := 1
+		topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+			if m.AggregateID == "b" && number < 200 {
+				number++
+				store.add(1, "b"+strconv.Itoa(number))
+				publisher.Nudge(letter("b"))
+			}
+			return answerAfter(time.Millisecond, nil)
+		}}
+		publisher = mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: poll})
+		defer run(t, publisher)()
+		time.Sleep(time.Second)
+		start := time.Now()
+		store.add(0, "z1") // of another process
+		store.add(1, "b1")
+		publisher.Nudge(letter("b"))
+		time.Sleep(time.Second)
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(start) > poll+2*time.Millisecond || len(topic.sent) != 201 {
+			t.Errorf("of %d events z1 was number %d, want it within %s: %v", len(topic.sent), i, poll, topic.at)
+		}
+	})
+}
+
 // Nor do nudges that find nothing, because another process has the lane.
 func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
 	t.Parallel()
@@ -276,7 +308,7 @@ func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
 }
 
 // A nudge that has no place, because every worker has one before it, is not
-// forgotten: who ends a pass looks at all lanes.
+// forgotten: who ends a pass looks at all lanes, and so does the clock soon.
 func TestNudgeWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,7 @@ package store_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -102,7 +103,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			exec(test.after...)
 			wholeBefore, blocksBefore := l.read()
 			claimed, aside := l.passes(passes, batch, 50)
-			claimed += l.passesOf(passes, batch)
+			ofOne := l.passesOf(passes, batch)
 			for range 10 {
 				if _, err := l.MeasureOutbox(t.Context(), 1000); err != nil {
 					t.Fatal(err)
@@ -113,14 +114,35 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			if diff := cmp.Diff(map[string]int{}, wholeAfter); diff != "" {
 				t.Errorf("tables read as a whole (-want +got):\n%s", diff)
 			}
-			if aside == 0 || claimed < passes*batch {
-				t.Errorf("%d events were claimed and %d set aside: the test does not test much", claimed, aside)
+			if aside == 0 || claimed < passes*batch/2 || ofOne < passes*batch/2 {
+				t.Errorf("%d and %d events were claimed and %d set aside: the test does not test much", claimed, ofOne, aside)
 			}
+			claimed += ofOne
 			t.Logf("%.1f blocks per event", float64(blocksAfter-blocksBefore)/float64(claimed))
 			if blocks := blocksAfter - blocksBefore; blocks > 10*claimed {
 				t.Errorf("%d blocks were read for %d events, want a few per event", blocks, claimed)
 			}
 		})
+	}
+}
+
+// A claim of one lane that finds nothing opens the indexes of that lane only.
+func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	for claim, want := range map[string]int{"10, 1000, '1 hour', 3::smallint": 1, "10, 1000, '1 hour'": 8} {
+		execute(t, l.pool, "SELECT FROM video.outbox_claim("+claim+")") // the first one makes the plan, for which all are opened
+		tx, err := l.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var opened int
+		if _, err = tx.Exec(t.Context(), "SELECT FROM video.outbox_claim("+claim+")"); err == nil {
+			err = tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation WHERE pid = pg_backend_pid() AND relname ~ '^outbox_lane_[0-9]+_pkey$'").Scan(&opened)
+		}
+		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil || opened != want {
+			t.Errorf("outbox_claim(%s) opens %d indexes, %v, want %d", claim, opened, err, want)
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 // same. What is behind the bytes of either it leaves out.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
-	lane.owner, lane.leased = pass, true
+	lane.owner, lane.leased, lane.tail = pass, true, 0
 	rows, left := batch, bytes
 	retried := make(map[string]string) // attempts, by event
 	tried := make(map[string]bool)     // by aggregate

@@ -25,9 +25,9 @@ type Videos struct {
 	onCommit func(event.Aggregate)
 }
 
-// NewVideos makes the command side over a pool. onCommit, if not nil, is
-// called after every commit that appended an event, with its aggregate; it must
-// not block.
+// NewVideos makes the command side over a pool. onCommit, if not nil, is called
+// with the aggregate of an event that was committed, or may have been, because
+// nobody knows what became of the commit; it must not block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 	if onCommit == nil {
 		onCommit = func(event.Aggregate) {}
@@ -50,6 +50,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 		}
 		return record(ctx, q, created)
 	})
+	s.committed(created.Video.ID, err)
 	const uniqueViolation = "23505"
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey" {
@@ -58,12 +59,15 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	if err != nil {
 		return domain.Video{}, wrap(err, "create video %s", created.Video.ID)
 	}
-	s.committed(created.Video.ID)
 	return created.Video, nil
 }
 
-func (s *Videos) committed(id uuid.UUID) {
-	s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
+// committed tells of an event whose transaction ended with err. It was not
+// committed when the database says so; else the answer may have been lost.
+func (s *Videos) committed(id uuid.UUID, err error) {
+	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
+		s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
+	}
 }
 
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
@@ -105,11 +109,11 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 		video, changed = made.Video, true
 		return record(ctx, q, made)
 	})
+	if changed {
+		s.committed(id, err)
+	}
 	if err != nil {
 		return domain.Video{}, wrap(err, "change video %s", id)
-	}
-	if changed {
-		s.committed(id)
 	}
 	return video, nil
 }

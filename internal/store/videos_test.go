@@ -1,12 +1,16 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,6 +94,58 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	if want := slices.Repeat([]event.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
 		t.Errorf("onCommit was called with %v, want %v", commits, want)
 	}
+}
+
+// The publisher hears of an event whose commit was never answered, and not of
+// one that the database refused.
+func TestCommitWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	cfg := pool.Config()
+	var deaf atomic.Bool
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return deafConn{conn, &deaf}, err
+	}
+	deafPool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deafPool.Close()
+	commits := 0
+	videos := store.NewVideos(deafPool, func(event.Aggregate) { commits++ })
+	e := created(t, "Ran")
+	id := e.Video.ID
+	deaf.Store(true)
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); kindOf(err) != domain.Unavailable || commits != 1 {
+		t.Errorf("create without an answer: %v, and %d calls of onCommit, want Unavailable and 1", err, commits)
+	}
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil || commits != 1 {
+		t.Errorf("create once more: %v, and %d calls of onCommit, want an error and no other", err, commits)
+	}
+	deaf.Store(true)
+	if _, err := videos.ChangeVideo(t.Context(), id, domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != domain.Unavailable || commits != 2 {
+		t.Errorf("change without an answer: %v, and %d calls of onCommit, want Unavailable and 2", err, commits)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
+		t.Errorf("%d events, want 2: both were committed", n)
+	}
+}
+
+// deafConn is lost when it should read that a transaction is committed, once
+// for each time it is deaf.
+type deafConn struct {
+	net.Conn
+	deaf *atomic.Bool
+}
+
+func (c deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if bytes.Contains(b[:n], []byte("COMMIT\x00")) && c.deaf.CompareAndSwap(true, false) {
+		return 0, errors.Join(io.ErrUnexpectedEOF, c.Close())
+	}
+	return n, err
 }
 
 // A command that changes nothing writes no event.

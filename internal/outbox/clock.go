@@ -34,18 +34,13 @@ func (c *clock) wait() time.Duration {
 	return time.Until(c.due)
 }
 
-// rings tells one caller that a look is due. The pause until the next one is
+// rang is called before a look that is due. The pause until the next one is
 // twice as long.
-func (c *clock) rings() bool {
+func (c *clock) rang() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	if now.Before(c.due) {
-		return false
-	}
 	c.pause = min(2*c.pause, c.longest)
-	c.due = now.Add(c.pause)
-	return true
+	c.due = time.Now().Add(c.pause)
 }
 
 // soon makes the pauses begin anew, when there is, or may be, more than anybody

@@ -162,9 +162,6 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			sleep(ctx, wait)
 			continue
 		}
-		if about != (event.Aggregate{}) && p.clock.rings() {
-			about, nudged = event.Aggregate{}, false // nudges that never cease must not put it off
-		}
 		all := about == event.Aggregate{}
 		others := p.busy.Add(1) - 1
 		result, err := p.pass(grace, batch, about)
@@ -223,7 +220,8 @@ func (p *Publisher) again(result Result, nudged, others bool) bool {
 // idle waits until there may be work, and tells whether a nudge says so, and
 // what that is about. One of the idle workers is the sentry, which also watches
 // the clock, so that an idle process makes one query per PollInterval, whatever
-// its workers are.
+// its workers are. Nudges that never cease put a look that is due off by some
+// passes: which is heard first is drawn by lot.
 func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
 	loop.Rest()
 	select {
@@ -244,10 +242,8 @@ func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about event
 			case <-p.sooner:
 				timer.Reset(p.clock.wait())
 			case <-timer.C:
-				if p.clock.rings() {
-					return about, false
-				}
-				timer.Reset(p.clock.wait()) // a nudged worker has heard it
+				p.clock.rang()
+				return about, false
 			}
 		}
 	}

@@ -151,8 +151,18 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	return 2 * l.unsettled(ctx, record, inHand, p)
 }
 
-// aim says whom a fault kills or freezes.
+// aim says whom a fault hits.
 func aim(record *FaultRecord, p *process) { record.Target, record.MayFail = p.name, p.serves }
+
+// aimAtFreeze says whom a fault freezes. No takeover is measured of one that
+// serves: it commits what it had under way when it goes on, and that had happened
+// before.
+func aimAtFreeze(record *FaultRecord, p *process) {
+	aim(record, p)
+	if p.serves {
+		record.Recovery = NoRecovery
+	}
+}
 
 func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
@@ -196,7 +206,7 @@ func killAll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) err
 
 func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.publishers)
-	aim(record, p)
+	aimAtFreeze(record, p)
 	p.signal(syscall.SIGSTOP)
 	record.Struck = time.Now()
 	record.MayRepeat = l.leftBy(ctx, record, p)
@@ -210,7 +220,7 @@ func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)
-		aim(record, p)
+		aimAtFreeze(record, p)
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
 			p.signal(syscall.SIGSTOP)

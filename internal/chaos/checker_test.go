@@ -304,6 +304,38 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 	}
 }
 
+// Of a process that goes on with what it had under way, what clients had been
+// told of waits; of any other, all that had happened.
+func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		goesOn bool
+		told   time.Duration // after the fault
+		want   time.Duration
+	}{
+		{"told before", true, -time.Millisecond, 3 * time.Second},
+		{"told after", true, time.Millisecond, 0},
+		{"dies, told before", false, -time.Millisecond, 3 * time.Second},
+		{"dies, told after", false, time.Millisecond, 3 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := sound()
+			struck := h.Database.Events[0].OccurredAt
+			h.Faults = []FaultRecord{{Kind: "freeze", Struck: struck, Ended: struck, Recovery: Takeover, Alone: true, GoesOn: tt.goesOn}}
+			for i := range h.Answers {
+				h.Answers[i].At = struck.Add(tt.told)
+			}
+			for id := range h.Publications {
+				h.Publications[id] = struck.Add(3 * time.Second)
+			}
+			verdict := Check(h)
+			if got := h.Faults[0].Takeover; got != tt.want || len(verdict.Misses) != int(tt.want/(3*time.Second)) {
+				t.Errorf("takeover took %s, misses %v, want %s", got, verdict.Misses, tt.want)
+			}
+		})
+	}
+}
+
 // What was not alone is not measured, what did not happen neither counts nor has
 // to be, and what nothing is published after misses its target.
 func TestCheckerSaysWhatItMeasured(t *testing.T) {

@@ -154,14 +154,10 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 // aim says whom a fault hits.
 func aim(record *FaultRecord, p *process) { record.Target, record.MayFail = p.name, p.serves }
 
-// aimAtFreeze says whom a fault freezes. No takeover is measured of one that
-// serves: it commits what it had under way when it goes on, and that had happened
-// before.
+// aimAtFreeze says whom a fault freezes until it goes on.
 func aimAtFreeze(record *FaultRecord, p *process) {
 	aim(record, p)
-	if p.serves {
-		record.Recovery = NoRecovery
-	}
+	record.GoesOn = p.serves
 }
 
 func killOne(from func(*lab) []*process) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {

@@ -56,7 +56,8 @@ const (
 
 // Answer is what a client was told at last, after all its retries.
 type Answer struct {
-	Command  int64 // its number; Create and Update write it into the title
+	At       time.Time // when it came
+	Command  int64     // its number; Create and Update write it into the title
 	Kind     string
 	Outcome  Outcome
 	Video    uuid.UUID // if known
@@ -105,6 +106,9 @@ type FaultRecord struct {
 	// Missing is why it did not happen as it should have. It may have done other
 	// harm, but does not count as injected.
 	Missing string `json:"missing,omitempty"`
+	// GoesOn: the victim serves clients and goes on with what it had under way. So
+	// only what clients had been told of by then waits to be published.
+	GoesOn bool `json:"goes_on,omitempty"`
 	// Recovery says what its recovery is measured from.
 	Recovery Recovery `json:"recovery,omitempty"`
 

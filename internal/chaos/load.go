@@ -116,9 +116,10 @@ func (l *load) attempted(command int64, kind, where string, took time.Duration, 
 func (l *load) answered(a Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	a.At = time.Now()
 	l.answers = append(l.answers, a)
 	_ = l.attempts.Encode(map[string]any{
-		"at": time.Now().Format(time.RFC3339Nano), "answer": a.Command, "kind": a.Kind, "outcome": a.Outcome, "video": a.Video, "version": a.Version, "expected": a.Expected,
+		"at": a.At.Format(time.RFC3339Nano), "answer": a.Command, "kind": a.Kind, "outcome": a.Outcome, "video": a.Video, "version": a.Version, "expected": a.Expected,
 	})
 }
 

@@ -16,24 +16,24 @@ func (c *checker) measure() {
 	}
 	slices.SortFunc(taken, time.Time.Compare)
 	consumed := slices.SortedFunc(slices.Values(c.h.Database.Consumed), time.Time.Compare)
-	// By the time they happened; published is when all that happened until then was.
-	type journey struct{ occurred, published time.Time }
-	journeys := make([]journey, 0, len(c.first))
 	var back []*FaultRecord
 	for i := range c.h.Faults {
 		if c.h.Faults[i].Clock < 0 {
 			back = append(back, &c.h.Faults[i])
 		}
 	}
+	happened, told := make([]journey, 0, len(c.first)), make([]journey, 0, len(c.first))
 	for id, at := range c.first {
-		journeys = append(journeys, journey{occurred(c.events[id].OccurredAt, at, back), at})
+		happened = append(happened, journey{occurred(c.events[id].OccurredAt, at, back), at})
 	}
-	slices.SortFunc(journeys, func(a, b journey) int { return a.occurred.Compare(b.occurred) })
-	for i := 1; i < len(journeys); i++ {
-		if before := journeys[i-1].published; journeys[i].published.Before(before) {
-			journeys[i].published = before
+	for _, a := range c.h.Answers {
+		if e := c.event(a.Video, a.Version); e != nil && a.Outcome == Acknowledged {
+			if at, published := c.first[e.ID]; published {
+				told = append(told, journey{a.At, at})
+			}
 		}
 	}
+	happened, told = inOrder(happened), inOrder(told)
 
 	f := &c.verdict.Figures
 	for i := range c.h.Faults {
@@ -54,14 +54,40 @@ func (c *checker) measure() {
 		if next, _ := slices.BinarySearchFunc(consumed, from, time.Time.Compare); next < len(consumed) {
 			fault.FirstConsume = consumed[next].Sub(from)
 		}
-		after, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int {
-			return cmp.Or(j.occurred.Compare(at), -1) // behind those of the same moment
-		})
-		if after > 0 {
-			fault.Takeover = max(0, journeys[after-1].published.Sub(from))
+		if fault.GoesOn {
+			fault.Takeover = wait(told, from)
+		} else {
+			fault.Takeover = wait(happened, from)
 		}
 		c.compare(fault, published)
 	}
+}
+
+// journey is an event's: from when it happened, or a client was told of it, until
+// it was published.
+type journey struct{ begun, published time.Time }
+
+// inOrder sorts journeys by their beginning, and makes published when all that
+// began until then was.
+func inOrder(journeys []journey) []journey {
+	slices.SortFunc(journeys, func(a, b journey) int { return a.begun.Compare(b.begun) })
+	for i := 1; i < len(journeys); i++ {
+		if before := journeys[i-1].published; journeys[i].published.Before(before) {
+			journeys[i].published = before
+		}
+	}
+	return journeys
+}
+
+// wait is how long after a moment all was published that had begun by then.
+func wait(journeys []journey, from time.Time) time.Duration {
+	after, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int {
+		return cmp.Or(j.begun.Compare(at), -1) // behind those of the same moment
+	})
+	if after == 0 {
+		return 0
+	}
+	return max(0, journeys[after-1].published.Sub(from))
 }
 
 // compare compares a fault with the target of its kind. One that did not

@@ -26,6 +26,7 @@ type memory struct {
 
 type memoryLane struct {
 	pending []event.Claimed
+	mark    int64 // the last event that was settled
 	token   int64
 	until   time.Time
 }
@@ -97,7 +98,7 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 		switch {
 		case lane.until.After(now):
 			made.busy++
-		case of != event.Aggregate{} && (!known || i != only):
+		case of != event.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e event.Claimed) bool { return e.Seq > lane.mark })):
 		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
 			pick = i
 		}
@@ -134,6 +135,7 @@ func (s *memory) SettleClaim(_ context.Context, settlement event.Settlement) (bo
 	}
 	lane.token++
 	lane.until = time.Now()
+	lane.mark = max(lane.mark, settlement.Tail)
 	lane.pending = slices.DeleteFunc(lane.pending, func(e event.Claimed) bool { return slices.Contains(settlement.Done, e.Seq) })
 	s.settled = append(s.settled, settlement)
 	return true, nil

@@ -214,12 +214,14 @@ func (c *checker) checkAnswers() {
 		}
 	}
 	created := make(map[int64]uuid.UUID)
-	explained, failed := c.changes()
+	told, lost, failed := c.changes()
 	for _, events := range c.byVideo {
 		for _, e := range events {
-			if kind, ok := kindOf[e.Type]; ok && !explained[change{e.Video, kind, e.Version}] && !explained[change{e.Video, kind, 0}] {
-				c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of; those who asked for one and were told that it failed: commands %v",
-					e.ID, e.Version, e.Video, kind, failed[change{e.Video, kind, 0}])
+			if kind, ok := kindOf[e.Type]; ok && !told[version{change{e.Video, kind}, e.Version}] {
+				if lost[change{e.Video, kind}]--; lost[change{e.Video, kind}] < 0 {
+					c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost; those who asked for one and were told that it failed: commands %v",
+						e.ID, e.Version, e.Video, kind, failed[change{e.Video, kind}])
+				}
 			}
 			if e.Command == 0 || e.Type != typeCreated && e.Type != typeUpdated {
 				continue
@@ -238,11 +240,16 @@ func (c *checker) checkAnswers() {
 	}
 }
 
-// change is a kind of command that made a version of a video; 0: any version.
+// change is a kind of command on a video.
 type change struct {
-	video   uuid.UUID
-	kind    string
-	version int64
+	video uuid.UUID
+	kind  string
+}
+
+// version is what a change made.
+type version struct {
+	change
+	number int64
 }
 
 // kindOf is the command behind each type of event that does not carry a title
@@ -251,22 +258,22 @@ var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
 }
 
-// changes answers which versions clients were told of, and where one that had
-// an attempt without an answer may have made any; and which commands failed.
-func (c *checker) changes() (explained map[change]bool, failed map[change][]int64) {
-	explained, failed = make(map[change]bool), make(map[change][]int64)
+// changes answers which versions clients were told of; how often an answer was
+// lost, each of an attempt that may have made one more; and which commands failed.
+func (c *checker) changes() (told map[version]bool, lost map[change]int, failed map[change][]int64) {
+	told, lost, failed = make(map[version]bool), make(map[change]int), make(map[change][]int64)
 	for _, a := range c.h.Answers {
-		whichever := change{a.Video, a.Kind, 0}
-		switch {
-		case a.Outcome == Failed:
-			failed[whichever] = append(failed[whichever], a.Command)
-		case a.Outcome == Unknown || a.Doubt:
-			explained[whichever] = true
-		default:
-			explained[change{a.Video, a.Kind, a.Version}] = true
+		which := change{a.Video, a.Kind}
+		lost[which] += a.Lost
+		switch a.Outcome {
+		case Acknowledged:
+			told[version{which, a.Version}] = true
+		case Failed:
+			failed[which] = append(failed[which], a.Command)
+		case Unknown:
 		}
 	}
-	return explained, failed
+	return told, lost, failed
 }
 
 // checkCodes looks for answers that a sound service gives only while the

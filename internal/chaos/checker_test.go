@@ -141,14 +141,18 @@ func TestCheckerRules(t *testing.T) {
 			h.Answers[2].Kind, h.Answers[2].Command = kindCreate, h.Database.Events[0].Command
 		}, nil},
 		{"an update that was answered with its own title after another's publication", func(h *History) {
-			h.Answers[2].Kind, h.Answers[2].Doubt, h.Answers[2].Command = kindUpdate, true, h.Database.Events[1].Command
+			h.Answers[2].Kind, h.Answers[2].Lost, h.Answers[2].Command = kindUpdate, 1, h.Database.Events[1].Command
 			h.Database.Events[2].Command, h.Database.Events[2].Type = h.Database.Events[1].Command, "VideoPublished"
 			h.Answers = append(h.Answers, Answer{Command: 50, Kind: kindPublish, Outcome: Acknowledged, Video: uuid.UUID{0: 1}, Version: 3, State: h.Answers[2].State})
 		}, nil},
 		{"a publication that was answered", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 3}) }, nil},
-		{"a publication whose answer was lost", func(h *History) { publication(h, Answer{Outcome: Unknown}) }, nil},
+		{"a publication whose answer was lost", func(h *History) { publication(h, Answer{Outcome: Unknown, Lost: 1}) }, nil},
+		{"a second publication where one answer was lost", func(h *History) {
+			publication(h, Answer{Outcome: Unknown, Lost: 1})
+			h.Database.Events[1].Type = "VideoPublished"
+		}, []Rule{FailedTookEffect}},
 		{"a publication that was answered the second time", func(h *History) {
-			publication(h, Answer{Outcome: Acknowledged, Version: 2, Doubt: true})
+			publication(h, Answer{Outcome: Acknowledged, Version: 2, Lost: 1})
 		}, nil},
 		{"a publication that was refused", func(h *History) { publication(h, Answer{Outcome: Failed}) }, []Rule{FailedTookEffect}},
 		{"a publication of another version", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 2}) }, []Rule{FailedTookEffect}},

@@ -64,7 +64,15 @@ type Answer struct {
 	Version  int64     // as answered
 	State    uint64    // digest of the video as answered
 	Expected int64     // the version that its etag stood for; 0: it had none
-	Doubt    bool      // an attempt before the one that was answered was not: it may have taken effect too
+	Lost     int       // attempts whose answers were: each may have taken effect
+}
+
+// refused is what a client knows whose last attempt had no effect.
+func (a *Answer) refused() {
+	a.Outcome = Failed
+	if a.Lost > 0 {
+		a.Outcome = Unknown
+	}
 }
 
 // Odd is an attempt that was answered with a code that says nothing to a

@@ -20,7 +20,8 @@ import (
 
 // load is what clients do: commands on a few hundred videos, one of them hot,
 // over gRPC and REST, with request ids and etags, and again when an answer is
-// lost. What each client wants is drawn from the seed; what it meets is not.
+// lost. What each client wants is drawn from the seed, whatever became of its
+// commands before; what there is when it wants it, and what it meets, is not.
 type load struct {
 	apis    []*process
 	clients int
@@ -53,7 +54,7 @@ func (l *load) run(ctx context.Context) {
 	var clients sync.WaitGroup
 	for i := range uint64(l.clients) { //nolint:gosec // a few
 		clients.Go(func() {
-			c := client{load: l, rand: rand.New(rand.NewPCG(l.seed, i+1))}
+			c := newClient(l, i+1)
 			pause := time.Duration(float64(l.clients) / l.rate * float64(time.Second))
 			for next := time.Now(); ctx.Err() == nil; next = next.Add(pause) {
 				if late := time.Since(next); late > time.Second {
@@ -136,8 +137,14 @@ func (l *load) count() int {
 }
 
 type client struct {
-	load *load
-	rand *rand.Rand
+	load   *load
+	number uint64
+	made   uint64     // commands
+	luck   *rand.Rand // how its commands are sent, which depends on how often they are
+}
+
+func newClient(l *load, number uint64) *client {
+	return &client{load: l, number: number, luck: rand.New(rand.NewPCG(l.seed, number))}
 }
 
 // request is a command, whatever it is sent with.
@@ -147,6 +154,7 @@ type request struct {
 	name      string
 	etag      string
 	requestID string
+	read      bool // what it wrote, once it is acknowledged
 }
 
 // The kinds of commands.
@@ -162,32 +170,37 @@ const (
 // command makes one, sends it until there is an answer, and records what a
 // client may believe then.
 func (c *client) command(ctx context.Context) {
-	number := c.load.numbers.Add(1)
-	target, exists := c.load.pick(c.rand)
-	r := request{kind: kindCreate, name: target.name}
-	answer := Answer{Command: number}
-	if exists {
-		r.kind = c.kind(target)
-		if c.rand.IntN(3) == 0 {
-			r.etag, answer.Expected = strconv.Quote(strconv.FormatInt(target.version, 10)), target.version
-		}
-		answer.Video = videoID(target.name)
-	} else {
-		r.requestID = c.uuid()
-	}
-	if r.kind == kindCreate || r.kind == kindUpdate {
-		r.video = c.video(number)
-	}
-	answer.Kind = r.kind
-	c.decide(ctx, &answer, func() (*videov1.Video, codes.Code, bool) { return c.send(ctx, number, r) })
+	r, answer := c.next()
+	c.decide(ctx, &answer, func() (*videov1.Video, codes.Code, bool) { return c.send(ctx, answer.Command, r) })
 	c.load.answered(answer)
-	if answer.Outcome == Acknowledged && c.rand.IntN(10) == 0 {
+	if answer.Outcome == Acknowledged && r.read {
 		c.readOwnWrite(ctx, answer)
 	}
 }
 
-func (c *client) kind(k known) string {
-	switch n := c.rand.IntN(100); {
+// next draws the next command, each from a source of its own: so the next ones
+// are the same, however many draws this one takes.
+func (c *client) next() (request, Answer) {
+	c.made++
+	script := rand.New(rand.NewPCG(c.load.seed, c.number<<32|c.made))
+	answer := Answer{Command: c.load.numbers.Add(1)}
+	r := request{kind: kindCreate, requestID: drawUUID(script), read: script.IntN(10) == 0}
+	if target, exists := c.load.pick(script); exists {
+		r = request{kind: drawKind(script, target), name: target.name, read: r.read}
+		if script.IntN(3) == 0 {
+			r.etag, answer.Expected = strconv.Quote(strconv.FormatInt(target.version, 10)), target.version
+		}
+		answer.Video = videoID(target.name)
+	}
+	if r.kind == kindCreate || r.kind == kindUpdate {
+		r.video = drawVideo(script, answer.Command)
+	}
+	answer.Kind = r.kind
+	return r, answer
+}
+
+func drawKind(r *rand.Rand, k known) string {
+	switch n := r.IntN(100); {
 	case k.deleted && n < 80:
 		return kindUndelete
 	case n < 60:
@@ -208,34 +221,29 @@ func (c *client) kind(k known) string {
 // be what it was refused for.
 func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *videov1.Video, code codes.Code, sent bool)) {
 	const attempts = 8
-	doubt := false
 	for attempt := range attempts {
 		v, code, sent := send()
 		switch {
 		case code == codes.OK:
 			c.load.learn(v)
 			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
-			if answer.Doubt = doubt; doubt {
+			if answer.Lost > 0 {
 				answer.Expected = 0 // the attempt before may have been the change, and others came after it
 			}
 			return
-		case !lost(code) && !doubt:
-			answer.Outcome = Failed
-			return
 		case !lost(code):
-			answer.Outcome = Unknown
+			answer.refused()
 			return
 		}
-		doubt = doubt || sent
+		if sent {
+			answer.Lost++
+		}
 		pause := min(500*time.Millisecond, 20*time.Millisecond<<attempt)
-		if !sleep(ctx, pause/2+time.Duration(c.rand.Int64N(int64(pause)))) {
+		if !sleep(ctx, pause/2+time.Duration(c.luck.Int64N(int64(pause)))) {
 			break
 		}
 	}
-	answer.Outcome = Failed
-	if doubt {
-		answer.Outcome = Unknown
-	}
+	answer.refused()
 }
 
 // lost tells whether a code leaves open what has become of the command.
@@ -266,8 +274,8 @@ const attemptTimeout = 3 * time.Second
 func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.Video, code codes.Code, sent bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // an attempt is never given up because the load ends
 	defer cancel()
-	api := c.load.apis[c.rand.IntN(len(c.load.apis))]
-	rest := c.rand.IntN(2) == 0
+	api := c.load.apis[c.luck.IntN(len(c.load.apis))]
+	rest := c.luck.IntN(2) == 0
 	conn, addr, ok := api.reach()
 	if !ok {
 		return nil, codes.Unavailable, false
@@ -286,25 +294,24 @@ func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.
 	return v, code, true
 }
 
-func (c *client) video(number int64) *videov1.Video {
+func drawVideo(r *rand.Rand, number int64) *videov1.Video {
 	languages := []string{"", "en", "de", "pt-BR"}
 	tags := []string{"drama", "comedy", "noir", `quo"te`, "back\\slash", "ünïcode"}
-	c.rand.Shuffle(len(tags), func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
+	r.Shuffle(len(tags), func(i, j int) { tags[i], tags[j] = tags[j], tags[i] })
 	return &videov1.Video{
 		Title:        titleOf(number),
-		Description:  strings.Repeat("A description. ", c.rand.IntN(20)),
-		ReleaseYear:  1900 + int32(c.rand.IntN(120)), //nolint:gosec // small
-		Duration:     durationpb.New(time.Duration(c.rand.IntN(10_000_000)) * time.Millisecond),
-		LanguageCode: languages[c.rand.IntN(len(languages))],
-		Tags:         tags[:c.rand.IntN(4)],
+		Description:  strings.Repeat("A description. ", r.IntN(20)),
+		ReleaseYear:  1900 + int32(r.IntN(120)), //nolint:gosec // small
+		Duration:     durationpb.New(time.Duration(r.IntN(10_000_000)) * time.Millisecond),
+		LanguageCode: languages[r.IntN(len(languages))],
+		Tags:         tags[:r.IntN(4)],
 	}
 }
 
-// uuid draws a request id from the seed.
-func (c *client) uuid() string {
+func drawUUID(r *rand.Rand) string {
 	var id uuid.UUID
 	for i := range id {
-		id[i] = byte(c.rand.IntN(256)) //nolint:gosec // fits
+		id[i] = byte(r.IntN(256)) //nolint:gosec // fits
 	}
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
 	return id.String()

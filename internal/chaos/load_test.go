@@ -3,12 +3,13 @@ package chaos
 import (
 	"encoding/json"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -31,16 +32,16 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	}{
 		{"answered", []attempt{ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
 		{"refused", []attempt{refused}, Answer{Outcome: Failed, Expected: 3}},
-		{"answered at last", []attempt{lost, nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Doubt: true}},
+		{"answered at last", []attempt{lost, nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Lost: 1}},
 		{"nobody was there at first", []attempt{nobody, ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
-		{"refused after a lost answer", []attempt{lost, nobody, refused}, Answer{Outcome: Unknown, Expected: 3}},
-		{"never answered", []attempt{lost}, Answer{Outcome: Unknown, Expected: 3}},
+		{"refused after a lost answer", []attempt{lost, nobody, refused}, Answer{Outcome: Unknown, Lost: 1, Expected: 3}},
+		{"never answered", []attempt{lost}, Answer{Outcome: Unknown, Lost: 8, Expected: 3}},
 		{"never sent", []attempt{nobody}, Answer{Outcome: Failed, Expected: 3}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			v := &videov1.Video{Name: "videos/0197f2a4-0000-7000-8000-000000000001", Version: 4}
-			c := client{load: &load{}, rand: rand.New(rand.NewPCG(1, 1))}
+			c := newClient(&load{}, 1)
 			got, n := Answer{Expected: 3}, 0
 			c.decide(t.Context(), &got, func() (*videov1.Video, codes.Code, bool) {
 				a := tt.attempts[min(n, len(tt.attempts)-1)]
@@ -123,26 +124,51 @@ func TestCallsOverREST(t *testing.T) {
 	}
 }
 
-// The script of a client is that of its seed, whatever other clients do.
+// What a client wants is that of its seed, whatever other clients do, and
+// whatever became of what it wanted before.
 func TestScriptComesFromTheSeed(t *testing.T) {
 	t.Parallel()
-	script := func(seed uint64) string {
-		c := client{load: &load{}, rand: rand.New(rand.NewPCG(seed, 1))}
-		var all []any
-		for n := range int64(20) {
-			all = append(all, c.kind(known{deleted: n%3 == 0}), c.video(n), c.uuid())
+	script := func(seed uint64, disturb func(c *client, n int)) (all []string) {
+		c := newClient(&load{seed: seed}, 1)
+		for i := range 10 {
+			c.load.videos = append(c.load.videos, &known{name: "videos/" + uuid.UUID{0: byte(i)}.String(), version: int64(i), deleted: i%3 == 0})
 		}
-		b, err := json.Marshal(all)
-		if err != nil {
-			t.Fatal(err)
+		for n := range 20 {
+			disturb(c, n)
+			r, answer := c.next()
+			b, err := json.Marshal([]any{r.kind, r.name, r.etag, r.requestID, r.read, r.video, answer.Expected})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, string(b))
 		}
-		return string(b)
+		return all
 	}
-	first, again, other := script(1), script(1), script(2)
-	if first != again {
+	undisturbed := func(*client, int) {}
+	first := script(1, undisturbed)
+	if again := script(1, undisturbed); !slices.Equal(first, again) {
 		t.Error("with the same seed the script is another one")
 	}
-	if first == other {
+	if first[0] == first[1] {
+		t.Errorf("the first two commands are the same: %s", first[0])
+	}
+	if slices.Equal(first, script(2, undisturbed)) {
 		t.Error("with another seed the script is the same")
+	}
+	const strange = 5 // the command for which there was no video; and each is sent several times
+	var videos []*known
+	got := script(1, func(c *client, n int) {
+		c.luck.Uint64()
+		switch n {
+		case strange:
+			videos, c.load.videos = c.load.videos, nil
+		case strange + 1:
+			c.load.videos = videos
+		}
+	})
+	for n := range first {
+		if same := got[n] == first[n]; same == (n == strange) {
+			t.Errorf("command %d: %s, undisturbed: %s", n, got[n], first[n])
+		}
 	}
 }

@@ -202,7 +202,7 @@ type Read struct {
 // it takes too long during a fault is no harm, and of a deleted or hidden video
 // there is no entry.
 func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
-	conn, _, ok := c.load.apis[c.rand.IntN(len(c.load.apis))].reach()
+	conn, _, ok := c.load.apis[c.luck.IntN(len(c.load.apis))].reach()
 	if !ok {
 		return
 	}

@@ -400,6 +400,14 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},
 		{"0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
 		{"0 takeovers measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
+		{`the fault "kill": nobody there`, func(r *Report) {
+			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "freeze"}, {Kind: "kill", Missing: "still nobody"}}
+			r.Figures.FaultsByKind = map[string]int{"freeze": 1}
+		}},
+		{"", func(r *Report) { // it happened the second time
+			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "kill"}}
+			r.Figures.FaultsByKind = map[string]int{"kill": 1}
+		}},
 		{"0 looks at leases", func(r *Report) { r.LeaseLooks = 0 }},
 		{"0 processes whose connections were counted", func(r *Report) { r.Connections = nil }},
 		{"0 processes whose goroutines were counted", func(r *Report) { r.Routines = nil }},

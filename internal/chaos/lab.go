@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,7 +187,8 @@ func (l *lab) startAll(ctx context.Context) error {
 	return g.Wait()
 }
 
-// inject injects faults until the time is over and each kind was there.
+// inject injects faults until the time is over and each kind was there. One of
+// which nothing came, because nobody was where it strikes, is tried again.
 func (l *lab) inject(ctx context.Context) error {
 	all, long := kinds()
 	if l.postgres.programs != "" {
@@ -213,8 +215,25 @@ func (l *lab) inject(ctx context.Context) error {
 			break
 		}
 	}
+	if l.cfg.Long {
+		all = append(all, long...)
+	}
+	for range 3 {
+		for _, f := range all {
+			if s.wait(); ctx.Err() == nil && s.failed() == nil && !l.happened(f.kind) {
+				s.inject(f, rand.New(rand.NewPCG(l.cfg.Seed, r.Uint64())))
+			}
+		}
+	}
 	s.wait()
 	return s.failed()
+}
+
+// happened tells whether a kind of fault did as it should at least once.
+func (l *lab) happened(kind string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.records, func(f FaultRecord) bool { return f.Kind == kind && f.Missing == "" })
 }
 
 func (l *lab) record(f FaultRecord) {

@@ -130,15 +130,18 @@ func (p *proxy) intercept(data []byte) bool {
 }
 
 // interceptCommit lets act happen instead of the answer to the next COMMIT,
-// and then cuts the connection; the function it answers gives that up.
-func (p *proxy) interceptCommit(act func()) (cancel func()) {
+// and then cuts the connection; the function it answers gives that up, and
+// answers false when it is too late for that.
+func (p *proxy) interceptCommit(act func()) (cancel func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onCommit = act
-	return func() {
+	return func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		waits := p.onCommit != nil
 		p.onCommit = nil
+		return waits
 	}
 }
 

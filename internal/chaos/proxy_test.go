@@ -123,7 +123,7 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 	p := startProxy(t)
 	conn := connect(t, p)
 	met := make(chan struct{})
-	p.interceptCommit(func() { close(met) })
+	cancel := p.interceptCommit(func() { close(met) })
 	if got, err := ask(conn, "select", time.Second); got != "select\n" || err != nil {
 		t.Errorf("answer = %q, %v, want select: it is no commit", got, err)
 	}
@@ -131,10 +131,15 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 		t.Errorf("answer to the commit = %q, %v, want an end of the connection", got, err)
 	}
 	<-met
+	if waits := cancel(); waits {
+		t.Error("it happened, and that is said to be given up in time")
+	}
 	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
 		t.Errorf("answer to the next commit = %q, %v, want it", got, err)
 	}
-	p.interceptCommit(func() { t.Error("it was given up") })()
+	if waits := p.interceptCommit(func() { t.Error("it was given up") })(); !waits {
+		t.Error("it was given up in time, and that is said to be too late")
+	}
 	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
 		t.Errorf("answer to the commit after giving up = %q, %v, want it", got, err)
 	}

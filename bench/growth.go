@@ -68,14 +68,23 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 			err = errors.Join(err, m.drop(context.WithoutCancel(ctx), place.peer.pool))
 		}
 	}()
-	for _, retained := range p.retained {
-		place, err := newPlace(ctx, m, fmt.Sprintf("retained=%d", retained))
+	retain := func(name string, retained int) error {
+		place, err := newPlace(ctx, m, name)
 		if err != nil {
 			return err
 		}
 		places = append(places, place)
-		if err := place.retain(ctx, retained); err != nil {
+		return place.retain(ctx, retained)
+	}
+	for i, retained := range p.retained {
+		name := fmt.Sprintf("retained=%d", retained)
+		if err := retain(name, retained); err != nil {
 			return err
+		}
+		if i == 0 { // how far two places are apart between which nothing differs
+			if err := retain(name+"/control", retained); err != nil {
+				return err
+			}
 		}
 	}
 	parked, err := newPlace(ctx, m, fmt.Sprintf("retained=%d/parked=%d", p.retained[0], p.parked))

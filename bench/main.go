@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err := m.admin.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
-	r := newResults(out, os.Stderr, *name, version)
+	r := newResults(ctx, out, os.Stderr, *name, version)
 	peers, err := makePeers(ctx, m)
 	if err != nil {
 		return err

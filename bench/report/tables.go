@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -44,8 +45,8 @@ var sinkTexts = []struct{ kind, text string }{
 
 func markdown(r *results) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "Measured on %s with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns; beside the aims the least and the most of them, or, where there are many, the 95 %% confidence interval of the median; ratios turn by turn.\n\n",
-		r.config["date"], r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
+	fmt.Fprintf(b, "Measured on %s, of commit %s, with %s cores, PostgreSQL %s, %s, profile %s: medians of the turns; beside the aims the least and the most of them, or, where there are many, the 95 %% confidence interval of the median; ratios turn by turn.\n\n",
+		r.config["date"], cmp.Or(r.config["commit"], "unknown"), r.config["cores"], r.config["postgres"], strings.Replace(r.config["go"], "go", "Go ", 1), r.config["profile"])
 
 	heading(b, "What was aimed at")
 	var rows [][]string
@@ -259,7 +260,7 @@ func growthPlot(r *results) string {
 	all := make([]series, len(growthUnits))
 	for i, name := range names {
 		x, err := strconv.ParseFloat(values[i], 64)
-		if err != nil || strings.Contains(name, "parked") {
+		if err != nil || strings.Contains(name, "parked") || strings.HasSuffix(name, controlSuffix) {
 			continue
 		}
 		xs = append(xs, x)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,6 +144,54 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil || opened != want {
 			t.Errorf("outbox_claim(%s) opens %d indexes, %v, want %d", claim, opened, err, want)
 		}
+	}
+}
+
+// BenchmarkClaim measures a claim at all lanes, and one at the lane that a nudge
+// is about, when there is one event and when there is none. The kinds take turns
+// in one session; each time is a median, less that of an empty statement, which
+// takes part.
+func BenchmarkClaim(b *testing.B) {
+	const rounds = 2000
+	l := newLetters(b, 1)
+	kinds := map[string]event.Aggregate{"all": {}, "one": l.letter("a")}
+	times := make(map[string][]float64)
+	took := func(name string, begun time.Time) {
+		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
+	}
+	claim := func(name string, of event.Aggregate, want int) event.Claim {
+		begun := time.Now()
+		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
+		took(name, begun)
+		if err != nil || len(claim.Events) != want {
+			b.Fatalf("claimed %d events, %v, want %d", len(claim.Events), err, want)
+		}
+		return claim
+	}
+	version := 0
+	for b.Loop() {
+		for range rounds {
+			for kind, of := range kinds { // in no order
+				version++
+				l.append(l.pool, "a"+strconv.Itoa(version))
+				found := claim(kind+"-found", of, 1)
+				l.settle(l.settlement(found, ""))
+				claim(kind+"-vain", of, 0)
+			}
+			begun := time.Now()
+			execute(b, l.pool, "SELECT 1")
+			took("empty", begun)
+		}
+	}
+	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
+	empty := median("empty")
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(empty, "µs-empty")
+	for _, what := range []string{"found", "vain"} {
+		all, one := median("all-"+what)-empty, median("one-"+what)-empty
+		b.ReportMetric(all, "µs-all-"+what)
+		b.ReportMetric(one, "µs-one-"+what)
+		b.ReportMetric(one/all, "x-one-"+what)
 	}
 }
 

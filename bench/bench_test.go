@@ -88,7 +88,7 @@ func TestDataOfFindsTheData(t *testing.T) {
 func TestTinyProfileMeasuresEverything(t *testing.T) {
 	// The parts that need this program as a server cannot run in a test binary: it is not this program.
 	file := filepath.Join(t.TempDir(), "results.txt")
-	if err := run(t.Context(), []string{"-profile", "tiny", "-run", "drain|latency|chain|write|project|shape|growth", "-out", file}, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"-profile", "tiny", "-run", "drain|latency|chain|write|project|consume|shape|growth", "-out", file}, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(file)
@@ -96,7 +96,7 @@ func TestTinyProfileMeasuresEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(b), "\n")
-	for _, want := range []string{"Drain/", "Latency/", "Chain/", "Write/", "Project/", "Aggregates/", "Skew/", "Payload/", "Growth/"} {
+	for _, want := range []string{"Drain/", "Latency/", "Chain/", "Write/", "Project/", "Consume/", "Aggregates/", "Skew/", "Payload/", "Growth/"} {
 		found := false
 		for _, line := range lines {
 			found = found || strings.HasPrefix(line, "Benchmark"+want)

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
@@ -139,38 +137,20 @@ func chain(ctx context.Context, m *machine, p profile, r *results) error {
 func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.latency+time.Minute)
 	defer cancel()
-	url, err := m.database(ctx)
+	w, err := m.startWay(ctx, writers+12)
 	if err != nil {
 		return err
 	}
-	pool, err := db.Open(ctx, url, writers+12, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, m.drop(context.WithoutCancel(ctx), pool)) }()
-	server, err := localbroker.Start()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	client, err := server.Client(ctx, project)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, client.Close()) }()
-	outbox.RetrySoon(client)
-	if err := (localbroker.Resources{}).Create(ctx, client); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx), m)) }()
 	times := &times{visible: map[uuid.UUID]time.Time{}, sent: map[uuid.UUID]time.Time{}}
-	topic := outbox.NewTopic(client.Publisher(localbroker.Topic), 4*time.Second, 8000)
+	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
+	videos := store.NewVideos(w.pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
 	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}
-	projector, err := newProjector(client, &timedCatalog{store.NewCatalog(pool), times})
+	projector, err := newProjector(w.client, consumer.Config{}, &timedCatalog{store.NewCatalog(w.pool), times})
 	if err != nil {
 		return err
 	}
@@ -219,18 +199,10 @@ func steady(ctx context.Context, videos *store.Videos, times *times, n int) (ids
 		committed[i] = time.Now()
 		return err
 	})
-	for err == nil && times.seen() < want {
-		select {
-		case <-ctx.Done():
-			err = fmt.Errorf("%d of %d events are visible: %w", times.seen(), want, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+	if err == nil {
+		err = times.wait(ctx, want)
 	}
 	return ids, committed, err
-}
-
-func newProjector(client *pubsub.Client, catalog consumer.Store) (*consumer.Projector, error) {
-	return consumer.New(consumer.Config{}, client.Subscriber(localbroker.Subscription), catalog, discard, nil)
 }
 
 func newVideo() (*domain.Event, error) {
@@ -254,6 +226,18 @@ func (t *times) seen() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.visible)
+}
+
+// wait waits until so many events are visible.
+func (t *times) wait(ctx context.Context, want int) error {
+	for t.seen() < want {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d events are visible: %w", t.seen(), want, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 type timedBroker struct {

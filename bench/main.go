@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	name := flags.String("profile", "quick", "how much to measure: tiny, quick or long")
-	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, port, growth, shape")
+	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, consume, port, growth, shape")
 	file := flags.String("out", "results.txt", "file that the results are written to")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -96,6 +96,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		{"chain", func() error { return chain(ctx, m, p, r) }},
 		{"write", func() error { return writes(ctx, m, p, r) }},
 		{"project", func() error { return projects(ctx, m, p, r) }},
+		{"consume", func() error { return consumes(ctx, m, p, r) }},
 		{"port", func() error { return ports(ctx, p, r) }},
 		{"shape", func() error { return shapes(ctx, m, s, peers["ours"], p, r) }},
 		{"growth", func() error { return growth(ctx, m, s, p, r) }},

@@ -140,6 +140,9 @@ func paths(b *strings.Builder, r *results) {
 	part := func(prefix, key, first string, header []string, units ...string) {
 		var rows [][]string
 		names, values := r.with(prefix, key)
+		if len(names) == 0 {
+			return
+		}
 		for i, name := range names {
 			row := []string{values[i], r.figure(name, units[0]), r.times(names[0], name, units[0])}
 			for _, unit := range units[1:] {
@@ -154,6 +157,7 @@ func paths(b *strings.Builder, r *results) {
 	part("WriteApart/", "kind", "the same, PostgreSQL on CPUs of its own", []string{"tx/s", "ours ÷ it", "client's CPU µs/tx", "PostgreSQL's CPU µs/tx", "WAL B/tx"},
 		"tx/s", "own-cpu-us/tx", "postgres-cpu-us/tx", "WAL-B/tx")
 	part("Project/", "batch", "projector, events per transaction", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
+	part("Consume/", "batch", "projector and pubsublocal, emptying a subscription, events per transaction at most", []string{"events/s", "100 ÷ it", "CPU s/M events", "WAL B/event"}, "events/s", "cpu-s/Mevent", "WAL-B/event")
 	part("Port/", "server", "a unary call that does nothing", []string{"requests/s", "ours ÷ it", "server's CPU µs/request"}, "requests/s", "server-cpu-us/request")
 }
 

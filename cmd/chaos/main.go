@@ -28,8 +28,8 @@ import (
 
 const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.
 
-  --profile quick|long  quick: each fault once, in a few minutes. long: an hour of faults, and the recovery
-                        has to be as fast as promised. Default: quick.
+  --profile quick|long  quick: each fault once, in two minutes. long: an hour of faults, and the recovery has
+                        to be as fast as promised. Default: quick.
   --seed N              decides on the order of faults, victims, pauses and commands. Default: drawn, and printed.
   --duration D          how long faults are injected, at least until each was there once. Default: that of the profile.
   --rate N              commands per second. Default: that of the profile.

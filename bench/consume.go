@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// way is what events go through: a database of the service, and a broker with its topic and subscription.
+type way struct {
+	pool   *pgxpool.Pool
+	server *localbroker.Server
+	client *pubsub.Client
+}
+
+func (m *machine) startWay(ctx context.Context, connections int32) (_ *way, err error) {
+	w := &way{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close(context.WithoutCancel(ctx), m))
+		}
+	}()
+	url, err := m.database(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if w.pool, err = db.Open(ctx, url, connections, nil); err != nil {
+		return nil, err
+	}
+	if w.server, err = localbroker.Start(); err != nil {
+		return nil, err
+	}
+	if w.client, err = w.server.Client(ctx, project); err != nil {
+		return nil, err
+	}
+	outbox.RetrySoon(w.client)
+	return w, (localbroker.Resources{}).Create(ctx, w.client)
+}
+
+func (w *way) close(ctx context.Context, m *machine) (err error) {
+	if w.client != nil {
+		err = w.client.Close()
+	}
+	if w.server != nil {
+		err = errors.Join(err, w.server.Close())
+	}
+	if w.pool != nil {
+		err = errors.Join(err, m.drop(ctx, w.pool))
+	}
+	return err
+}
+
+func newProjector(client *pubsub.Client, cfg consumer.Config, catalog consumer.Store) (*consumer.Projector, error) {
+	return consumer.New(cfg, client.Subscriber(localbroker.Subscription), catalog, discard, nil)
+}
+
+// consumes measures how fast the whole projector empties its subscription, in transactions of up to 100 events, and of
+// one: it receives, decodes, applies and acknowledges.
+func consumes(ctx context.Context, m *machine, p profile, r *results) error {
+	for range p.rounds {
+		for _, size := range []int{100, 1} {
+			if err := consume(ctx, m, p, size, r); err != nil {
+				return fmt.Errorf("batch %d: %w", size, err)
+			}
+		}
+	}
+	return nil
+}
+
+func consume(ctx context.Context, m *machine, p profile, size int, r *results) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	w, err := m.startWay(ctx, 4)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx), m)) }()
+	n := min(20_000, p.maxEvents)
+	if err := w.publish(ctx, n); err != nil {
+		return err
+	}
+	times := &times{visible: map[uuid.UUID]time.Time{}}
+	projector, err := newProjector(w.client, consumer.Config{BatchSize: size}, &timedCatalog{store.NewCatalog(w.pool), times})
+	if err != nil {
+		return err
+	}
+	if err := m.checkpoint(ctx); err != nil {
+		return err
+	}
+	before, err := m.read(ctx)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- projector.Run(running) }()
+	err = times.wait(ctx, n)
+	after, readErr := m.read(ctx)
+	stop()
+	if err = errors.Join(err, readErr, <-ended); err != nil {
+		return err
+	}
+	return r.write(fmt.Sprintf("Consume/batch=%d", size), n, value{"events/s", float64(n) / after.at.Sub(before.at).Seconds()},
+		value{"cpu-s/Mevent", (after.ours + after.postgres - before.ours - before.postgres).Seconds() / float64(n) * 1e6},
+		value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)})
+}
+
+// publish leaves the events of n videos in the subscription.
+func (w *way) publish(ctx context.Context, n int) error {
+	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), time.Minute, n)
+	defer topic.Stop()
+	receipts := make([]outbox.Receipt, n)
+	for i := range receipts {
+		e, err := newVideo()
+		if err != nil {
+			return err
+		}
+		message, err := event.Encode(e)
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		receipts[i] = topic.Publish(message)
+	}
+	for _, receipt := range receipts {
+		if err := receipt.Wait(ctx); err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+	}
+	return nil
+}

@@ -214,7 +214,7 @@ func (d database) ping(ctx context.Context) error {
 // PUBSUB_EMULATOR_HOST is set, which the library reads itself.
 func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	// gRPC's own pauses between attempts to connect grow to two minutes: so long
-	// after an outage nothing would be published.
+	// after an outage nothing would be published or received.
 	reconnect := backoff.DefaultConfig
 	reconnect.MaxDelay = time.Second
 	options := []option.ClientOption{
@@ -228,6 +228,7 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
 	outbox.RetrySoon(client)
+	consumer.ReconnectSoon(client)
 	return client, nil
 }
 

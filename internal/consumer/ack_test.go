@@ -119,6 +119,38 @@ func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 	}
 }
 
+// Messages come again as soon as there is a connection, and not after a pause
+// that has grown with the outage. How long such a pause is, is drawn by lot, so
+// many projectors have one.
+func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	const outage = 4 * time.Second
+	// Two seconds until the connection is tried again, one until the client looks for it, and what it takes.
+	const soon = 3500 * time.Millisecond
+	brokers := make([]*broker, 16)
+	for i := range brokers {
+		brokers[i] = newBroker(t, localbroker.Resources{})
+		brokers[i].start(consumer.Config{}, &memStore{})
+		brokers[i].publish(messages(t, 1)...)
+	}
+	for _, b := range brokers {
+		b.waitForAcks()
+		b.server.SetDown(true)
+	}
+	time.Sleep(outage)
+	back := time.Now()
+	for _, b := range brokers {
+		b.server.SetDown(false)
+		b.publish(messages(t, 1)...)
+	}
+	for _, b := range brokers {
+		b.waitForAcks()
+	}
+	if took := time.Since(back); took > soon {
+		t.Errorf("the last message after the outage took %s, want at most %s", took, soon)
+	}
+}
+
 // A subscription that does not exist is waited for, and so is permission.
 func TestProjectorWaitsForSubscription(t *testing.T) {
 	t.Parallel()

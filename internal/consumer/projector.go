@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/googleapis/gax-go/v2"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -130,6 +132,19 @@ func (p *Projector) Run(ctx context.Context) error {
 	endWork()
 	workers.Wait()
 	return nil
+}
+
+// ReconnectSoon bounds the pauses of a client between two attempts to open a
+// stream by a second. Its own grow fourfold up to a minute, so it would sleep on
+// when the broker is back. What is tried again stays as it was. Call it before
+// anything is received.
+func ReconnectSoon(client *pubsub.Client) {
+	options := client.SubscriptionAdminClient.CallOptions
+	options.StreamingPull = append(options.StreamingPull, gax.WithRetry(func() gax.Retryer {
+		return gax.OnCodes([]codes.Code{ // those of the client
+			codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Internal, codes.Unavailable,
+		}, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
+	}))
 }
 
 // receiveRetryMax is the longest pause before the client is started again.

@@ -64,8 +64,9 @@ type Violation struct {
 // Miss is a target for the speed of recovery that was not met.
 type Miss struct {
 	Fault  FaultRecord   `json:"fault"`
+	Of     Recovery      `json:"of"`
 	Took   time.Duration `json:"took_ns"`
-	Never  bool          `json:"never,omitempty"` // nothing was published afterwards
+	Never  bool          `json:"never,omitempty"` // nothing came afterwards
 	Target time.Duration `json:"target_ns"`
 }
 

@@ -70,7 +70,7 @@ func sound() *History {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := &History{
 		Publications: map[string]time.Time{},
-		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Clock: 3 * time.Second},
+		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Catalog: 3 * time.Second, Clock: 3 * time.Second},
 		Database:     Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
 		Copies:       []*Copy{newCopy("w")},
 	}
@@ -87,6 +87,7 @@ func sound() *History {
 			h.Answers = append(h.Answers, Answer{Command: e.Command, Outcome: Acknowledged, Video: id, Version: e.Version, State: e.State})
 			h.Sightings = append(h.Sightings, Sighting{MessageID: message, Event: e.ID, Video: id, Version: e.Version, Content: e.Content})
 			h.Publications[message] = at.Add(time.Millisecond)
+			h.Acks = append(h.Acks, at.Add(2*time.Millisecond))
 		}
 		last := h.Database.Events[len(h.Database.Events)-1]
 		h.Database.Videos = append(h.Database.Videos, VideoRow{ID: id, Version: 3, State: last.State, Catalog: "row"})
@@ -308,6 +309,44 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 	}
 }
 
+// After an outage the projectors have to go on, too; when nothing is published,
+// that is not their fault.
+func TestCheckerMeasuresTheCatalog(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		recovery         Recovery
+		published, acked time.Duration // first after the fault; 0: never
+		misses           []Recovery
+	}{
+		{"in time", Outage, time.Second, 2900 * time.Millisecond, nil},
+		{"too late", Outage, time.Second, 3100 * time.Millisecond, []Recovery{Catalog}},
+		{"never", Outage, time.Second, 0, []Recovery{Catalog}},
+		{"nothing published", Outage, 0, 0, []Recovery{Outage}},
+		{"both too late", Outage, 2100 * time.Millisecond, 3100 * time.Millisecond, []Recovery{Outage, Catalog}},
+		{"no outage", NoRecovery, time.Second, 3100 * time.Millisecond, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := sound()
+			ended := h.Database.Events[len(h.Database.Events)-1].OccurredAt.Add(time.Minute)
+			h.Faults = []FaultRecord{{Kind: "down", Struck: ended, Ended: ended, Recovery: tt.recovery, Alone: true}}
+			if tt.published > 0 {
+				h.Publications["1"] = ended.Add(tt.published)
+			}
+			if tt.acked > 0 {
+				h.Acks = append(h.Acks, ended.Add(tt.acked))
+			}
+			verdict := Check(h)
+			var got []Recovery
+			for _, m := range verdict.Misses {
+				got = append(got, m.Of)
+			}
+			if !slices.Equal(got, tt.misses) || h.Faults[0].FirstConsume != tt.acked {
+				t.Errorf("misses %q, first ack after %s, want %q and %s", got, h.Faults[0].FirstConsume, tt.misses, tt.acked)
+			}
+		})
+	}
+}
+
 // Of a process that goes on with what it had under way, what clients had been
 // told of waits; of any other, all that had happened.
 func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
@@ -371,7 +410,7 @@ func TestCheckerSaysWhatItMeasured(t *testing.T) {
 	if err := report.Print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]int{"NOT INJECTED": 2, "NOT MEASURED": 3, "nothing was published afterwards": 1, "measured 1 of 2": 1} {
+	for text, want := range map[string]int{"NOT INJECTED": 2, "NOT MEASURED": 3, "nothing came afterwards": 1, "measured 1 of 2": 1} {
 		if n := strings.Count(out.String(), text); n != want {
 			t.Errorf("printed %q %d times, want %d:\n%s", text, n, want, out.String())
 		}
@@ -439,7 +478,7 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 		return strings.Join(all, ", ")
 	}
 	r := Report{Verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{Faults: longFaults, Events: longEvents, Takeovers: 1, OfTakeovers: 1, Outages: 1, OfOutages: 1}}}
-	const promises = "lost true, out of order true, rows different true, leaks true, takeover true, first publish after outages true"
+	const promises = "lost true, out of order true, rows different true, leaks true, takeover true, first publish after outages true, first event in the catalog after outages true"
 	if got := outcome(r); got != promises {
 		t.Errorf("a short run: %s, want %s", got, promises)
 	}
@@ -451,10 +490,14 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 	r.Figures.Events--
 	r.Figures.Takeovers = 0
 	r.Counts[LaneStays], r.Counts[MessageUnheard] = 1, 1
-	r.Misses = []Miss{{Fault: FaultRecord{Recovery: Outage}}}
-	const missed = "faults false, events false, lost false, out of order true, rows different true, leaks false, takeover false, first publish after outages false"
+	r.Misses = []Miss{{Of: Outage}}
+	const missed = "faults false, events false, lost false, out of order true, rows different true, leaks false, takeover false, first publish after outages false, first event in the catalog after outages true"
 	if got := outcome(r); got != missed {
 		t.Errorf("a long run that missed its targets: %s, want %s", got, missed)
+	}
+	r.Misses = []Miss{{Of: Catalog}}
+	if got := outcome(r); !strings.HasSuffix(got, "first publish after outages true, first event in the catalog after outages false") {
+		t.Errorf("a run after whose outages the catalog stood still: %s", got)
 	}
 }
 

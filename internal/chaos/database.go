@@ -160,16 +160,14 @@ func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
 }
 
 func readInbox(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `SELECT event_id::text, received_at FROM catalog_read.inbox`)
+	rows, err := tx.Query(ctx, `SELECT event_id::text FROM catalog_read.inbox`)
 	if err != nil {
 		return fmt.Errorf("read inbox: %w", err)
 	}
 	var id string
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
 		event, err := uuid.Parse(id)
 		db.Inbox[event] = true
-		db.Consumed = append(db.Consumed, at)
 		return err
 	})
 	if err != nil {

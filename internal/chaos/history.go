@@ -22,6 +22,7 @@ type History struct {
 	Answers      []Answer
 	Sightings    []Sighting           // of the checker's own subscription, in the order of their arrival
 	Publications map[string]time.Time // by message id: when the broker took it
+	Acks         []time.Time          // in order: when the broker took an ack of a projector
 	Faults       []FaultRecord
 	Reads        []Read     // of the catalog, after a write
 	Copies       []*Copy    // of the catalog, as watchers have it at the end
@@ -39,6 +40,7 @@ type Limits struct {
 	Lease       time.Duration // how long a lane waits for a dead publisher
 	Takeover    time.Duration // until all that waited when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
+	Catalog     time.Duration // until the first one is in the catalog after an outage
 	// Clock is until all that waited when the clock of the database was set right
 	// is published: what looks like a lease of up to twice the length is waited for.
 	Clock time.Duration
@@ -123,7 +125,7 @@ type FaultRecord struct {
 	// What the checker finds out.
 	Repeated     int           `json:"repeated"`         // events that were published twice in its time
 	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
-	FirstConsume time.Duration `json:"first_consume_ns"` // the first event that reached the catalog afterwards
+	FirstConsume time.Duration `json:"first_consume_ns"` // the first event that a projector acknowledged afterwards
 	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published
 }
 
@@ -136,6 +138,7 @@ const (
 	Takeover   Recovery = "takeover" // another publisher has to take over, from the moment it struck
 	Outage     Recovery = "outage"   // all have to go on, from the moment it ended
 	ClockSet   Recovery = "clock"    // leases were given by another clock, from the moment it ended
+	Catalog    Recovery = "catalog"  // with an outage: the projectors have to go on, too
 )
 
 // Database is both sides of the service at the end.
@@ -145,7 +148,6 @@ type Database struct {
 	Projection map[uuid.UUID]string // the row as text
 	Catalog    map[uuid.UUID]Entry  // what it shows of the rows that are visible
 	Inbox      map[uuid.UUID]bool
-	Consumed   []time.Time // when the events in the inbox were
 	// What should be nothing once all is quiet.
 	Pending, Quarantined int
 	Blocked, Leased      []string

@@ -257,7 +257,7 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 
 // seen is what everybody was told. Nobody is at work any more, or not yet.
 func (l *lab) seen() *History {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Clock: 2*lease + time.Second}}
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 6 * time.Second, Clock: 2*lease + time.Second}}
 	if l.load == nil {
 		return h
 	}
@@ -275,7 +275,7 @@ func (l *lab) seen() *History {
 		h.Copies = append(h.Copies, w.copy) // they have ended
 	}
 	h.Reads, h.Odd = l.load.reads, l.load.odd
-	h.Answers, h.Sightings, h.Publications, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.records, l.problems
+	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems
 	return h
 }
 

@@ -15,7 +15,6 @@ func (c *checker) measure() {
 		taken = append(taken, at)
 	}
 	slices.SortFunc(taken, time.Time.Compare)
-	consumed := slices.SortedFunc(slices.Values(c.h.Database.Consumed), time.Time.Compare)
 	var back []*FaultRecord
 	for i := range c.h.Faults {
 		if c.h.Faults[i].Clock < 0 {
@@ -46,20 +45,21 @@ func (c *checker) measure() {
 		if fault.Recovery == Takeover {
 			from = fault.Struck
 		}
-		published := false
+		published, consumed := false, false
 		if next, _ := slices.BinarySearchFunc(taken, from, time.Time.Compare); next < len(taken) {
 			published = true
 			fault.FirstPublish = taken[next].Sub(from)
 		}
-		if next, _ := slices.BinarySearchFunc(consumed, from, time.Time.Compare); next < len(consumed) {
-			fault.FirstConsume = consumed[next].Sub(from)
+		if next, _ := slices.BinarySearchFunc(c.h.Acks, from, time.Time.Compare); next < len(c.h.Acks) {
+			consumed = true
+			fault.FirstConsume = c.h.Acks[next].Sub(from)
 		}
 		if fault.GoesOn {
 			fault.Takeover = wait(told, from)
 		} else {
 			fault.Takeover = wait(happened, from)
 		}
-		c.compare(fault, published)
+		c.compare(fault, published, consumed)
 	}
 }
 
@@ -92,7 +92,7 @@ func wait(journeys []journey, from time.Time) time.Duration {
 
 // compare compares a fault with the target of its kind. One that did not
 // happen, or was not alone, has none.
-func (c *checker) compare(fault *FaultRecord, published bool) {
+func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	if fault.Missing != "" {
 		return
 	}
@@ -100,7 +100,7 @@ func (c *checker) compare(fault *FaultRecord, published bool) {
 	var took, target time.Duration
 	measured := fault.Alone && published
 	switch fault.Recovery {
-	case NoRecovery:
+	case NoRecovery, Catalog: // which comes with an outage
 		return
 	case Takeover:
 		took, target = fault.Takeover, c.h.Limits.Takeover
@@ -123,7 +123,10 @@ func (c *checker) compare(fault *FaultRecord, published bool) {
 		}
 	}
 	if fault.Alone && (!published || took > target) {
-		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Took: took, Never: !published, Target: target})
+		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: fault.Recovery, Took: took, Never: !published, Target: target})
+	}
+	if limit := c.h.Limits.Catalog; measured && fault.Recovery == Outage && (!consumed || fault.FirstConsume > limit) {
+		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: Catalog, Took: fault.FirstConsume, Never: !consumed, Target: limit})
 	}
 }
 

@@ -84,19 +84,22 @@ const patience = 8 * time.Second
 // that a measurement measures one fault.
 func (l *lab) calm(ctx context.Context) bool {
 	deadline := time.Now().Add(patience)
-	return l.drained(ctx, deadline) && l.publishing(ctx, time.Now(), deadline)
+	return l.drained(ctx, deadline) && after(ctx, l.broker.lastPublished, time.Now(), deadline)
 }
 
 // recovered waits until the service has recovered from a measured fault.
 func (l *lab) recovered(ctx context.Context, record FaultRecord) {
 	deadline := time.Now().Add(patience)
-	l.publishing(ctx, record.Ended, deadline)
+	after(ctx, l.broker.lastPublished, record.Ended, deadline)
 	l.drained(ctx, deadline)
+	if record.Recovery == Outage {
+		after(ctx, l.broker.lastAcknowledged, record.Ended, deadline)
+	}
 }
 
-// publishing waits until the broker has taken a message after a moment.
-func (l *lab) publishing(ctx context.Context, after, deadline time.Time) bool {
-	for !l.broker.lastPublished().After(after) {
+// after waits until something that happens again and again did so after a moment.
+func after(ctx context.Context, last func() time.Time, moment, deadline time.Time) bool {
+	for !last().After(moment) {
 		if time.Now().After(deadline) || !sleep(ctx, 10*time.Millisecond) {
 			return false
 		}

@@ -31,6 +31,7 @@ type broker struct {
 	mu           sync.Mutex
 	publications map[string]time.Time // guarded by mu: by message id
 	last         time.Time            // guarded by mu: the newest of them
+	acks         []time.Time          // guarded by mu: when projectors acknowledged a message
 	dead         int                  // guarded by mu: messages that became dead letters
 	sightings    []Sighting           // guarded by mu
 	seen         map[string]bool      // guarded by mu: ids of the messages among them
@@ -89,7 +90,9 @@ func (b *broker) stop() {
 
 // observe is told by the server what happens.
 func (b *broker) observe(e pubsublocal.Event) {
-	if e.Kind != pubsublocal.Published && e.Kind != pubsublocal.DeadLettered {
+	switch e.Kind {
+	case pubsublocal.Published, pubsublocal.Acked, pubsublocal.DeadLettered:
+	default:
 		return
 	}
 	now := time.Now()
@@ -98,6 +101,10 @@ func (b *broker) observe(e pubsublocal.Event) {
 	switch {
 	case e.Kind == pubsublocal.DeadLettered:
 		b.dead++
+	case e.Kind == pubsublocal.Acked:
+		if e.Subscription == "projects/"+project+"/subscriptions/"+localbroker.Subscription {
+			b.acks = append(b.acks, now)
+		}
 	case e.Topic == "projects/"+project+"/topics/"+localbroker.Topic:
 		b.publications[e.MessageID] = now
 		b.last = now
@@ -141,6 +148,16 @@ func (b *broker) lastPublished() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last
+}
+
+// lastAcknowledged is when a projector acknowledged a message last.
+func (b *broker) lastAcknowledged() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.acks) == 0 {
+		return time.Time{}
+	}
+	return b.acks[len(b.acks)-1]
 }
 
 // published is how many messages the broker took, and heard how many of them

@@ -123,7 +123,7 @@ func (p *Projector) Run(ctx context.Context) error {
 	case <-received: // and with it every callback
 	case <-time.After(p.cfg.StopTimeout):
 		// It waits for a broker that is away. Its goroutines end by themselves when its owner closes it, or, in a pause
-		// between two attempts, up to a minute later; what they still hand to r.handle is given back at once.
+		// between two attempts, up to half a minute later; what they still hand to r.handle is given back at once.
 		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost", "subscription", p.source.String())
 	}
 	for range cap(r.checks) {

@@ -174,7 +174,7 @@ BEGIN
 	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
 	-- which the plan may be a sequential scan.
 	IF only_lane IS NOT NULL THEN
-		-- One partition is opened. The statement below opens them all, which is a third of what a small claim costs.
+		-- One partition is opened. The statement below opens them all, which is half of what a small claim takes.
 		SELECT free.lane INTO the_lane
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (

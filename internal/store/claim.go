@@ -26,8 +26,8 @@ import (
 // The zero Claim: there is nothing to do.
 //
 // With an aggregate (not the zero one) it takes the lane of that or none, and
-// none when nothing was committed there since its last claims. That costs a
-// third less, and is for who knows of a commit: what is due for a retry, and
+// none when nothing was committed there since its last claims. That costs
+// half, and is for who knows of a commit: what is due for a retry, and
 // what was committed later than what is behind it, may wait for a claim without.
 func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
 	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID))

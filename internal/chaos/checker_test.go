@@ -87,7 +87,7 @@ func sound() *History {
 			h.Answers = append(h.Answers, Answer{Command: e.Command, Outcome: Acknowledged, Video: id, Version: e.Version, State: e.State})
 			h.Sightings = append(h.Sightings, Sighting{MessageID: message, Event: e.ID, Video: id, Version: e.Version, Content: e.Content})
 			h.Publications[message] = at.Add(time.Millisecond)
-			h.Acks = append(h.Acks, at.Add(2*time.Millisecond))
+			h.Acks = append(h.Acks, Ack{at.Add(time.Millisecond), at.Add(2 * time.Millisecond)})
 		}
 		last := h.Database.Events[len(h.Database.Events)-1]
 		h.Database.Videos = append(h.Database.Videos, VideoRow{ID: id, Version: 3, State: last.State, Catalog: "row"})
@@ -333,7 +333,7 @@ func TestCheckerMeasuresTheCatalog(t *testing.T) {
 				h.Publications["1"] = ended.Add(tt.published)
 			}
 			if tt.acked > 0 {
-				h.Acks = append(h.Acks, ended.Add(tt.acked))
+				h.Acks = append(h.Acks, Ack{ended.Add(-time.Second), ended.Add(time.Second)}, Ack{ended.Add(time.Second), ended.Add(tt.acked)})
 			}
 			verdict := Check(h)
 			var got []Recovery

@@ -141,25 +141,6 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 	return n
 }
 
-// unanswered is how many events the broker can have taken without an answer
-// when it went away: those that are pending while it is. Where a fault is not
-// alone, or nobody says, it is atMost.
-func (l *lab) unanswered(ctx context.Context, record *FaultRecord, atMost int) int {
-	if !record.Alone {
-		return atMost
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	n := atMost
-	err := l.look(ctx, func(ctx context.Context, c conn) error {
-		return c.QueryRow(ctx, "SELECT least(count(*), $1)::int FROM video.outbox_pending", atMost).Scan(&n)
-	})
-	if err != nil {
-		return atMost
-	}
-	return n
-}
-
 // leftBy is how many events may be published twice because one process was
 // killed or stopped: a publisher that goes on may send once more what was sent
 // when it stopped, and then by who took its lane over.
@@ -333,11 +314,10 @@ func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord)
 
 func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-		back := time.Now().Add(d)
+		record.MayRepeat = len(l.publishers) * inHand
 		l.broker.SetDown(true)
 		defer l.broker.SetDown(false)
-		record.MayRepeat = 2 * l.unanswered(ctx, record, len(l.publishers)*inHand)
-		sleep(ctx, time.Until(back))
+		sleep(ctx, d)
 		return nil
 	}
 }

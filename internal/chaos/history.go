@@ -22,7 +22,7 @@ type History struct {
 	Answers      []Answer
 	Sightings    []Sighting           // of the checker's own subscription, in the order of their arrival
 	Publications map[string]time.Time // by message id: when the broker took it
-	Acks         []time.Time          // in order: when the broker took an ack of a projector
+	Acks         []Ack                // of the projectors, in order
 	Faults       []FaultRecord
 	Reads        []Read     // of the catalog, after a write
 	Copies       []*Copy    // of the catalog, as watchers have it at the end
@@ -96,6 +96,9 @@ type Sighting struct {
 	Content   uint64 // digest of key, attributes and payload
 }
 
+// Ack is when the broker took a message, and when it took its ack.
+type Ack struct{ Published, At time.Time }
+
 // FaultRecord is a fault that was injected.
 type FaultRecord struct {
 	Kind   string    `json:"kind"`
@@ -125,7 +128,7 @@ type FaultRecord struct {
 	// What the checker finds out.
 	Repeated     int           `json:"repeated"`         // events that were published twice in its time
 	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
-	FirstConsume time.Duration `json:"first_consume_ns"` // the first event that a projector acknowledged afterwards
+	FirstConsume time.Duration `json:"first_consume_ns"` // the first ack of an event that the broker took afterwards
 	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published
 }
 

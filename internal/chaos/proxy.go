@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,7 +23,7 @@ type proxy struct {
 	conns    map[net.Conn]net.Conn // guarded by mu: from the process, to the server
 	delay    time.Duration         // guarded by mu: of everything on its way
 	stalled  chan struct{}         // guarded by mu: closed when what is held may go on; nil: nothing is held
-	onCommit func()                // guarded by mu: called instead of passing on the next answer to a COMMIT
+	onCommit []*func()             // guarded by mu: one is called instead of passing on the next answer to a COMMIT
 	closed   bool                  // guarded by mu
 }
 
@@ -118,30 +119,32 @@ var commitComplete = []byte("C\x00\x00\x00\x0bCOMMIT\x00")
 // would tell the process that its transaction is committed.
 func (p *proxy) intercept(data []byte) bool {
 	p.mu.Lock()
-	act := p.onCommit
-	if act == nil || !bytes.Contains(data, commitComplete) {
+	if len(p.onCommit) == 0 || !bytes.Contains(data, commitComplete) {
 		p.mu.Unlock()
 		return false
 	}
-	p.onCommit = nil
+	act := *p.onCommit[0]
+	p.onCommit = p.onCommit[1:]
 	p.mu.Unlock()
 	act()
 	return true
 }
 
-// interceptCommit lets act happen instead of the answer to the next COMMIT,
-// and then cuts the connection; the function it answers gives that up, and
-// answers false when it is too late for that.
+// interceptCommit lets act happen instead of the answer to the next COMMIT
+// that nobody else waits for, and then cuts the connection; the function it
+// answers gives that up, and answers false when it is too late for that.
 func (p *proxy) interceptCommit(act func()) (cancel func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.onCommit = act
+	p.onCommit = append(p.onCommit, &act)
 	return func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		waits := p.onCommit != nil
-		p.onCommit = nil
-		return waits
+		i := slices.Index(p.onCommit, &act)
+		if i >= 0 {
+			p.onCommit = slices.Delete(p.onCommit, i, i+1)
+		}
+		return i >= 0
 	}
 }
 

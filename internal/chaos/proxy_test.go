@@ -131,6 +131,16 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 		t.Errorf("answer to the commit = %q, %v, want an end of the connection", got, err)
 	}
 	<-met
+	first := p.interceptCommit(func() { t.Error("it was given up") })
+	second := make(chan struct{})
+	p.interceptCommit(func() { close(second) })
+	if waits := first(); !waits {
+		t.Error("the first of two was given up in time, and that is said to be too late")
+	}
+	if got, err := ask(connect(t, p), "commit", time.Second); got != "" || err == nil {
+		t.Errorf("answer to the commit of the second = %q, %v, want an end of the connection", got, err)
+	}
+	<-second
 	if waits := cancel(); waits {
 		t.Error("it happened, and that is said to be given up in time")
 	}

@@ -50,9 +50,10 @@ func (c *checker) measure() {
 			published = true
 			fault.FirstPublish = taken[next].Sub(from)
 		}
-		if next, _ := slices.BinarySearchFunc(c.h.Acks, from, time.Time.Compare); next < len(c.h.Acks) {
+		next, _ := slices.BinarySearchFunc(c.h.Acks, from, func(a Ack, at time.Time) int { return a.At.Compare(at) })
+		if i := slices.IndexFunc(c.h.Acks[next:], func(a Ack) bool { return !a.Published.Before(from) }); i >= 0 {
 			consumed = true
-			fault.FirstConsume = c.h.Acks[next].Sub(from)
+			fault.FirstConsume = c.h.Acks[next+i].At.Sub(from)
 		}
 		if fault.GoesOn {
 			fault.Takeover = wait(told, from)

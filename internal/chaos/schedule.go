@@ -93,7 +93,7 @@ func (l *lab) recovered(ctx context.Context, record FaultRecord) {
 	after(ctx, l.broker.lastPublished, record.Ended, deadline)
 	l.drained(ctx, deadline)
 	if record.Recovery == Outage {
-		after(ctx, l.broker.lastAcknowledged, record.Ended, deadline)
+		after(ctx, l.broker.lastConsumed, record.Ended, deadline)
 	}
 }
 

@@ -31,7 +31,8 @@ type broker struct {
 	mu           sync.Mutex
 	publications map[string]time.Time // guarded by mu: by message id
 	last         time.Time            // guarded by mu: the newest of them
-	acks         []time.Time          // guarded by mu: when projectors acknowledged a message
+	acks         []Ack                // guarded by mu: of the projectors
+	newest       time.Time            // guarded by mu: when the newest message that they acknowledged was published
 	dead         int                  // guarded by mu: messages that became dead letters
 	sightings    []Sighting           // guarded by mu
 	seen         map[string]bool      // guarded by mu: ids of the messages among them
@@ -103,7 +104,11 @@ func (b *broker) observe(e pubsublocal.Event) {
 		b.dead++
 	case e.Kind == pubsublocal.Acked:
 		if e.Subscription == "projects/"+project+"/subscriptions/"+localbroker.Subscription {
-			b.acks = append(b.acks, now)
+			published := b.publications[e.MessageID]
+			b.acks = append(b.acks, Ack{published, now})
+			if published.After(b.newest) {
+				b.newest = published
+			}
 		}
 	case e.Topic == "projects/"+project+"/topics/"+localbroker.Topic:
 		b.publications[e.MessageID] = now
@@ -150,14 +155,13 @@ func (b *broker) lastPublished() time.Time {
 	return b.last
 }
 
-// lastAcknowledged is when a projector acknowledged a message last.
-func (b *broker) lastAcknowledged() time.Time {
+// lastConsumed is when the broker took the newest message that a projector has
+// acknowledged. Acks alone say little: they are sent again for a minute, also by
+// projectors that receive nothing.
+func (b *broker) lastConsumed() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.acks) == 0 {
-		return time.Time{}
-	}
-	return b.acks[len(b.acks)-1]
+	return b.newest
 }
 
 // published is how many messages the broker took, and heard how many of them

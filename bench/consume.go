@@ -66,7 +66,7 @@ func newProjector(client *pubsub.Client, cfg consumer.Config, catalog consumer.S
 }
 
 // consumes measures how fast the whole projector empties its subscription, in transactions of up to 100 events, and of
-// one: it receives, decodes, applies and acknowledges.
+// one: it receives, decodes, applies and acknowledges, until the last one is applied.
 func consumes(ctx context.Context, m *machine, p profile, r *results) error {
 	for range p.rounds {
 		for _, size := range []int{100, 1} {
@@ -105,8 +105,11 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- projector.Run(running) }()
-	err = times.wait(ctx, n)
+	go func() {
+		defer stop() // who fails is not waited for
+		ended <- projector.Run(running)
+	}()
+	err = times.wait(running, n)
 	after, readErr := m.read(ctx)
 	stop()
 	if err = errors.Join(err, readErr, <-ended); err != nil {

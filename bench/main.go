@@ -63,6 +63,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
+	commit := present(ctx) // before results that git knows are written anew
 	out, err := os.Create(*file)
 	if err != nil {
 		return fmt.Errorf("-out: %w", err)
@@ -82,7 +83,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err := m.admin.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
-	r := newResults(ctx, out, os.Stderr, *name, version)
+	r := newResults(out, os.Stderr, *name, version, commit)
 	peers, err := makePeers(ctx, m)
 	if err != nil {
 		return err

@@ -20,19 +20,19 @@ type results struct {
 	begun    time.Time
 }
 
-func newResults(ctx context.Context, out, progress io.Writer, profile, postgres string) *results {
+func newResults(out, progress io.Writer, profile, postgres, commit string) *results {
 	config := func(key, value string) benchfmt.Config {
 		return benchfmt.Config{Key: key, Value: []byte(value), File: true}
 	}
 	return &results{out: benchfmt.NewWriter(out), progress: progress, begun: time.Now(), config: []benchfmt.Config{
 		config("goos", runtime.GOOS), config("goarch", runtime.GOARCH), config("cores", fmt.Sprint(runtime.NumCPU())),
 		config("go", runtime.Version()), config("postgres", postgres), config("profile", profile), config("date", time.Now().Format(time.DateOnly)),
-		config("commit", commit(ctx)),
+		config("commit", commit),
 	}}
 }
 
-// commit is what git says that is measured: a run of go has no stamp.
-func commit(ctx context.Context) string {
+// present is what git says that is measured: a run of go has no stamp.
+func present(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
 		return "unknown"

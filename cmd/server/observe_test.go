@@ -605,10 +605,11 @@ func TestDeadDatabaseIsNotReadyAndLives(t *testing.T) {
 	}
 	allow(t.Context(), false)
 	defer allow(context.Background(), true)
-	if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
-		t.Fatal(err)
-	}
 	eventually(t, 10*time.Second, "the server is not ready", func() bool {
+		// Each time: one that was connecting when that was forbidden may not have been seen by the last.
+		if _, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database); err != nil {
+			t.Fatal(err)
+		}
 		live, ready := p.health(t)
 		if live != http.StatusOK {
 			t.Fatalf("live = %d without a database, want 200", live)

@@ -24,6 +24,7 @@ type way struct {
 	client *pubsub.Client
 }
 
+// startWay makes one, with so many connections to the database; close ends it.
 func (m *machine) startWay(ctx context.Context, connections int32) (_ *way, err error) {
 	w := &way{}
 	defer func() {

@@ -23,8 +23,8 @@
 // happened is in the folder of the run: timeline.jsonl, the log of each
 // process, report.json and, when something was wrong, what each client was
 // told (history.jsonl), what they read (reads.jsonl), what the topic brought and
-// when the broker took it (heard.jsonl), what watchers have (copies.jsonl), and
-// the database.
+// when the broker took it (heard.jsonl) and its acks (acks.jsonl), what watchers
+// have (copies.jsonl), and the database.
 //
 // # What it does not do
 //

@@ -25,7 +25,8 @@ type heard struct {
 
 // dump writes what a person needs to look into a violation, besides what
 // clients were told and the database: in the order of their arrival what the
-// topic brought, then what clients read, and what watchers have at the end.
+// topic brought, then what clients read, what watchers have at the end, and
+// when messages were acknowledged.
 func (h *History) dump(dir string) error {
 	lines := make([]any, 0, len(h.Sightings))
 	messages := make(map[string]bool, len(h.Sightings))
@@ -48,7 +49,12 @@ func (h *History) dump(dir string) error {
 	for _, c := range h.Copies {
 		lines = append(lines, c)
 	}
-	return errors.Join(err, writeLines(filepath.Join(dir, "copies.jsonl"), lines))
+	err = errors.Join(err, writeLines(filepath.Join(dir, "copies.jsonl"), lines))
+	lines = lines[:0]
+	for _, a := range h.Acks {
+		lines = append(lines, a)
+	}
+	return errors.Join(err, writeLines(filepath.Join(dir, "acks.jsonl"), lines))
 }
 
 // writeLines writes one JSON object per line.

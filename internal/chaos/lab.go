@@ -187,8 +187,7 @@ func (l *lab) startAll(ctx context.Context) error {
 	return g.Wait()
 }
 
-// inject injects faults until the time is over and each kind was there. One of
-// which nothing came, because nobody was where it strikes, is tried again.
+// inject injects faults until the time is over and each kind was there.
 func (l *lab) inject(ctx context.Context) error {
 	all, long := kinds()
 	if l.postgres.programs != "" {
@@ -218,14 +217,7 @@ func (l *lab) inject(ctx context.Context) error {
 	if l.cfg.Long {
 		all = append(all, long...)
 	}
-	for range 3 {
-		for _, f := range all {
-			if s.wait(); ctx.Err() == nil && s.failed() == nil && !l.happened(f.kind) {
-				s.inject(f, rand.New(rand.NewPCG(l.cfg.Seed, r.Uint64())))
-			}
-		}
-	}
-	s.wait()
+	s.insist(all, func() *rand.Rand { return rand.New(rand.NewPCG(l.cfg.Seed, r.Uint64())) })
 	return s.failed()
 }
 
@@ -257,7 +249,7 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 
 // seen is what everybody was told. Nobody is at work any more, or not yet.
 func (l *lab) seen() *History {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 6 * time.Second, Clock: 2*lease + time.Second}}
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Clock: 2*lease + time.Second}}
 	if l.load == nil {
 		return h
 	}

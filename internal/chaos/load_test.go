@@ -149,8 +149,16 @@ func TestScriptComesFromTheSeed(t *testing.T) {
 	if again := script(1, undisturbed); !slices.Equal(first, again) {
 		t.Error("with the same seed the script is another one")
 	}
-	if first[0] == first[1] {
-		t.Errorf("the first two commands are the same: %s", first[0])
+	ids := map[string]bool{}
+	for _, number := range []uint64{1, 2} {
+		c := newClient(&load{seed: 1}, number)
+		for range 20 {
+			r, _ := c.next()
+			ids[r.requestID] = true
+		}
+	}
+	if len(ids) != 40 {
+		t.Errorf("40 commands of two clients have %d request ids", len(ids))
 	}
 	if slices.Equal(first, script(2, undisturbed)) {
 		t.Error("with another seed the script is the same")

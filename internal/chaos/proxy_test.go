@@ -131,16 +131,21 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 		t.Errorf("answer to the commit = %q, %v, want an end of the connection", got, err)
 	}
 	<-met
-	first := p.interceptCommit(func() { t.Error("it was given up") })
-	second := make(chan struct{})
-	p.interceptCommit(func() { close(second) })
-	if waits := first(); !waits {
-		t.Error("the first of two was given up in time, and that is said to be too late")
+	turns := make(chan int, 3)
+	p.interceptCommit(func() { turns <- 1 })
+	second := p.interceptCommit(func() { t.Error("it was given up") })
+	p.interceptCommit(func() { turns <- 3 })
+	if waits := second(); !waits {
+		t.Error("the second of three was given up in time, and that is said to be too late")
 	}
-	if got, err := ask(connect(t, p), "commit", time.Second); got != "" || err == nil {
-		t.Errorf("answer to the commit of the second = %q, %v, want an end of the connection", got, err)
+	for _, want := range []int{1, 3} {
+		if got, err := ask(connect(t, p), "commit", time.Second); got != "" || err == nil {
+			t.Errorf("answer to the commit of number %d = %q, %v, want an end of the connection", want, got, err)
+		}
+		if got := <-turns; got != want {
+			t.Errorf("number %d had its turn, want %d", got, want)
+		}
 	}
-	<-second
 	if waits := cancel(); waits {
 		t.Error("it happened, and that is said to be given up in time")
 	}

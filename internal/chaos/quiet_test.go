@@ -73,11 +73,12 @@ func TestConnectionsAreCounted(t *testing.T) {
 }
 
 // The folder of a failure has every message, with when the broker took it, those
-// that nobody heard too, the reads and the watchers' copies.
+// that nobody heard too, the reads, the watchers' copies and the acks.
 func TestHistoryIsDumped(t *testing.T) {
 	t.Parallel()
 	dir, h := t.TempDir(), sound()
 	h.Publications["unheard"] = time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)
+	h.Acks = []Ack{{Published: h.Publications["unheard"], At: h.Publications["unheard"].Add(time.Second)}}
 	if err := h.dump(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -104,5 +105,8 @@ func TestHistoryIsDumped(t *testing.T) {
 	}
 	if copies := lines("copies.jsonl"); len(copies) != 1 || !strings.Contains(copies[0], uuid.UUID{0: 1}.String()) {
 		t.Errorf("copies: %q, want one, with its entries", copies)
+	}
+	if acks, want := lines("acks.jsonl"), []string{`{"Published":"2026-01-02T03:04:06Z","At":"2026-01-02T03:04:07Z"}`}; !slices.Equal(acks, want) {
+		t.Errorf("acks: %q, want %q", acks, want)
 	}
 }

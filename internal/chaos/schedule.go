@@ -49,6 +49,19 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 	sleep(s.ctx, pause)
 }
 
+// insist injects what never came about, because nobody was where it strikes,
+// up to three times more.
+func (s *scheduler) insist(all []fault, draw func() *rand.Rand) {
+	for range 3 {
+		for _, f := range all {
+			if s.wait(); s.ctx.Err() == nil && s.failed() == nil && !s.lab.happened(f.kind) {
+				s.inject(f, draw())
+			}
+		}
+	}
+	s.wait()
+}
+
 func (s *scheduler) run(f fault, r *rand.Rand, alone bool) FaultRecord {
 	record := FaultRecord{Kind: f.kind, Alone: alone, Recovery: f.recovery, Struck: time.Now(), MayFail: f.group == groupDatabase}
 	s.lab.timeline.add("fault begins", "kind", f.kind)

@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -46,6 +47,32 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	}
 	if most != 2 || overlaps > 0 || len(l.records) != 12 || s.failed() != nil {
 		t.Errorf("%d at once, %d overlaps in a group, %d records, %v; want 2, 0, 12 and no error", most, overlaps, len(l.records), s.failed())
+	}
+}
+
+// A kind of fault that never came about is tried again, up to three times, and
+// one that did is not.
+func TestSchedulerInsists(t *testing.T) {
+	t.Parallel()
+	l := &lab{timeline: &timeline{to: new(bytes.Buffer)}}
+	s := newScheduler(t.Context(), l)
+	tried := map[string]int{}
+	var all []fault
+	for kind, comesWith := range map[string]int{"at once": 1, "at last": 3, "never": 100} {
+		all = append(all, fault{kind, groupProcess, NoRecovery, func(_ context.Context, _ *lab, _ *rand.Rand, record *FaultRecord) error {
+			if tried[kind]++; tried[kind] < comesWith {
+				record.Missing = "nobody was there"
+			}
+			return nil
+		}})
+	}
+	draw := func() *rand.Rand { return rand.New(rand.NewPCG(1, 1)) }
+	for _, f := range all {
+		s.inject(f, draw())
+	}
+	s.insist(all, draw)
+	if want := map[string]int{"at once": 1, "at last": 3, "never": 4}; !maps.Equal(tried, want) {
+		t.Errorf("tried %v, want %v", tried, want)
 	}
 }
 

@@ -14,6 +14,11 @@ import (
 // pooler in transaction mode it must say default_query_exec_mode=cache_describe,
 // because prepared statements do not survive there. tracer, if not nil, sees
 // every statement. Nothing is connected yet.
+//
+// A database that is gone without a word, as behind a broken network, holds a
+// connection for as long as the context of its statement allows. To connect
+// takes 5 s at most unless the URL has a connect_timeout: pgx allows two minutes,
+// for which the place in the pool is taken, whatever becomes of who waits for it.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -21,6 +26,12 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	}
 	cfg.MaxConns = maxConns
 	cfg.ConnConfig.Tracer = tracer
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	if cfg.PingTimeout == 0 {
+		cfg.PingTimeout = 2 * time.Second // of a connection that idled; then the next is tried
+	}
 	// pgx's default of a second would ping before each look of an idle publisher,
 	// and so double what an idle process asks of the database.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }

@@ -228,7 +228,7 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
 	outbox.RetrySoon(client)
-	consumer.ReconnectSoon(client)
+	consumer.RetrySoon(client)
 	return client, nil
 }
 

@@ -35,7 +35,7 @@ func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	consumer.ReconnectSoon(client)
+	consumer.RetrySoon(client)
 	t.Cleanup(func() {
 		if err := errors.Join(client.Close(), server.Close()); err != nil {
 			t.Error(err)

@@ -161,7 +161,7 @@ func (s *refusesOnce) Receive(ctx context.Context, f func(context.Context, *pubs
 // A client that has given up and is not started again is found. One that is
 // refused again and again, or given nothing, is not stuck.
 func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
-	const interval = 30 * time.Second // the longest pause
+	const interval = 5 * time.Second // the longest pause
 	for _, test := range []struct {
 		name   string
 		source consumer.Source

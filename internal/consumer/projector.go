@@ -134,21 +134,26 @@ func (p *Projector) Run(ctx context.Context) error {
 	return nil
 }
 
-// ReconnectSoon bounds the pauses of a client between two attempts to open a
-// stream by a second. Its own grow fourfold up to a minute, so it would sleep on
-// when the broker is back. What is tried again stays as it was. Call it before
-// anything is received.
-func ReconnectSoon(client *pubsub.Client) {
+// RetrySoon bounds the pauses of a client between two attempts to open a stream,
+// to acknowledge and to extend leases by a second. Its own grow up to a minute, so
+// it would sleep on when the broker is back, and a broker that waits for acks
+// sends nothing. What is tried again, and for how long in all, stays as it was.
+// Call it before anything is received.
+func RetrySoon(client *pubsub.Client) {
+	soon := func(again ...codes.Code) gax.CallOption { // after the codes of the client
+		return gax.WithRetry(func() gax.Retryer {
+			return gax.OnCodes(again, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
+		})
+	}
 	options := client.SubscriptionAdminClient.CallOptions
-	options.StreamingPull = append(options.StreamingPull, gax.WithRetry(func() gax.Retryer {
-		return gax.OnCodes([]codes.Code{ // those of the client
-			codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Internal, codes.Unavailable,
-		}, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
-	}))
+	options.StreamingPull = append(options.StreamingPull,
+		soon(codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted, codes.Internal, codes.Unavailable))
+	options.Acknowledge = append(options.Acknowledge, soon(codes.Unavailable))
+	options.ModifyAckDeadline = append(options.ModifyAckDeadline, soon(codes.Unavailable))
 }
 
 // receiveRetryMax is the longest pause before the client is started again.
-const receiveRetryMax = 30 * time.Second
+const receiveRetryMax = 5 * time.Second
 
 // receive lets the client pull messages until the projector is stopped. The
 // client goes on by itself when its connection breaks; it gives up when the

@@ -100,7 +100,7 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()
 	overAll(t, Config{CallTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
 		hang(r)
-		for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour, "short": 50 * time.Millisecond} {
+		for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour} {
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
 			if timeout > 0 {
 				ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -108,16 +108,17 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 			began := time.Now()
 			_, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: film()})
 			cancel()
-			took := time.Since(began)
-			if timeout == 50*time.Millisecond {
-				if took > 200*time.Millisecond || err == nil {
-					t.Errorf("deadline %s: %v after %v, want an error after 50 ms", name, err, took)
-				}
-				continue
-			}
-			if status.Code(err) != codes.DeadlineExceeded || took < 250*time.Millisecond || took > 2*time.Second {
+			if took := time.Since(began); status.Code(err) != codes.DeadlineExceeded || took < 250*time.Millisecond || took > 2*time.Second {
 				t.Errorf("deadline %s: %v after %v, want DeadlineExceeded after 300 ms", name, err, took)
 			}
+		}
+	})
+	overAll(t, Config{CallTimeout: time.Hour}, func(t *testing.T, r *running, c client) {
+		hang(r)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: film()}); err == nil {
+			t.Error("CreateVideo() = nil, want an error after 50 ms")
 		}
 	})
 }

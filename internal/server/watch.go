@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,9 @@ const (
 	watchGap       = 50 * time.Millisecond
 	watchPoll      = time.Second
 	watchHeartbeat = 15 * time.Second
+	// watchRead is how long a look may take. A stream lasts long, and one that
+	// waits for a database that is gone holds a connection of the pool.
+	watchRead = 5 * time.Second
 )
 
 // WatchCatalogEntries ends only with an error, or when the caller or the
@@ -81,7 +85,7 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, store CatalogStore,
 // catchUp sends all changes there are behind the position.
 func (w *watch) catchUp() error {
 	for {
-		changes, err := w.store.ListChanges(w.stream.Context(), w.position, watchPage)
+		changes, err := w.look()
 		if err != nil {
 			return err
 		}
@@ -105,6 +109,17 @@ func (w *watch) catchUp() error {
 			return nil
 		}
 	}
+}
+
+// look reads the next page.
+func (w *watch) look() ([]domain.Change, error) {
+	ctx, cancel := context.WithTimeout(w.stream.Context(), watchRead)
+	defer cancel()
+	changes, err := w.store.ListChanges(ctx, w.position, watchPage)
+	if err != nil && ctx.Err() != nil && w.stream.Context().Err() == nil {
+		return nil, errNoLook
+	}
+	return changes, err
 }
 
 // responseTo answers nil when the change means nothing to the caller.

@@ -351,6 +351,24 @@ func TestWatchRemovesWhatItSentBefore(t *testing.T) {
 	})
 }
 
+// A database that does not answer ends a watch, which would hold a connection of
+// the pool otherwise, and the caller goes on where it was.
+func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		store.before = func(ctx context.Context, _ string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		stream := &fakeStream{ctx: t.Context(), began: time.Now()}
+		err := newCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream)
+		if got := time.Since(stream.began); status.Code(toStatus(err)) != codes.Unavailable || got != watchRead {
+			t.Errorf("WatchCatalogEntries() = %v after %s, want Unavailable after %s", err, got, watchRead)
+		}
+	})
+}
+
 // A server that stops ends the streams, and says that one should call again.
 func TestWatchEndsWhenTheServerStops(t *testing.T) {
 	t.Parallel()

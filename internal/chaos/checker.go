@@ -278,8 +278,7 @@ func (c *checker) changes() (told map[version]bool, lost map[change]int, failed 
 }
 
 // checkCodes looks for answers that a sound service gives only while the
-// database fails, a clock is beyond the partitions, or the process that answers
-// is killed.
+// database fails, or the process that answers is killed.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
 		if !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
@@ -462,8 +461,8 @@ func (c *checker) checkReads() {
 		if r.Hidden {
 			events := c.byVideo[r.Video]
 			from, _ := slices.BinarySearchFunc(events, r.Asked, compareVersion)
-			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 }) {
-				c.broken(EntryWrong, "command %d: version %d of video %s was asked for and none found, and every version since is to be shown", r.Command, r.Asked, r.Video)
+			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 && !c.first[e.ID].After(r.At) }) {
+				c.broken(EntryWrong, "command %d: version %d of video %s was asked for and none found, and every version published since and until then is to be shown", r.Command, r.Asked, r.Video)
 			}
 			continue
 		}

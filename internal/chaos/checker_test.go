@@ -242,11 +242,15 @@ func TestCheckerRules(t *testing.T) {
 		{"an entry of what is hidden", func(h *History) { h.Database.Events[2].Entry = 0 }, []Rule{EntryWrong}},
 		{"no entry of what is hidden", func(h *History) {
 			h.Database.Events[2].Entry = 0
-			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
+			h.Reads[0] = Read{At: h.Publications["3"], Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
 		}, nil},
+		{"no entry of what is hidden later", func(h *History) {
+			h.Database.Events[2].Entry = 0
+			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
+		}, []Rule{EntryWrong}},
 		{"no entry of what was hidden before", func(h *History) {
 			h.Database.Events[0].Entry = 0
-			h.Reads[0] = Read{Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
+			h.Reads[0] = Read{At: h.Publications["3"], Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
 		}, []Rule{EntryWrong}},
 		{"a watcher that missed the last change", func(h *History) { h.Copies[0].Entries[uuid.UUID{0: 1}] = Entry{2, 7} }, []Rule{WatchDiffers}},
 		{"a watcher that missed an entry", func(h *History) { h.Copies[0].removed(uuid.UUID{0: 1}) }, []Rule{WatchDiffers}},

@@ -174,7 +174,6 @@ func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, 
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p, offset := pick(r, l.serving), pick(r, offsets)
 		record.Target, record.Clock = p.name+" "+offset.String(), offset
-		record.MayFail = offset.Abs() > 24*time.Hour // there is no partition for its events
 		half := p.clock() + ".half"
 		err := errors.Join(os.WriteFile(half, []byte(offset.String()), 0o600), os.Rename(half, p.clock()))
 		if err != nil {

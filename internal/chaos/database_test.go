@@ -70,7 +70,7 @@ func TestReadDatabase(t *testing.T) {
 		{"inbox gone", `DELETE FROM catalog_read.inbox`, []Rule{EventNotConsumed}},
 		{"pending", `INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video.outbox`, []Rule{StuckPending}},
 		{"blocked", `INSERT INTO video.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
-		{"leased", `UPDATE video.outbox_lanes SET leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
+		{"leased", `UPDATE video.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

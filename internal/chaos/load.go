@@ -226,6 +226,9 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 		switch {
 		case code == codes.OK:
 			c.load.learn(v)
+			if !fits(answer.Kind, v) {
+				c.load.problem(CommandLost, "command %d (%s) is acknowledged with version %d of video %s, which is not so", answer.Command, answer.Kind, v.GetVersion(), v.GetName())
+			}
 			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
 			if answer.Lost > 0 {
 				answer.Expected = 0 // the attempt before may have been the change, and others came after it
@@ -244,6 +247,24 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 		}
 	}
 	answer.refused()
+}
+
+// fits tells whether a video is as a kind of command leaves it. The checker
+// looks at what create and update wrote.
+func fits(kind string, v *videov1.Video) bool {
+	published, deleted := v.GetState() == videov1.Video_STATE_PUBLISHED, v.GetDeleteTime() != nil
+	switch kind {
+	case kindPublish:
+		return published
+	case kindUnpublish:
+		return !published
+	case kindDelete:
+		return deleted
+	case kindUndelete:
+		return !deleted
+	default:
+		return true
+	}
 }
 
 // lost tells whether a code leaves open what has become of the command.

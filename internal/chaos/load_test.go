@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
@@ -55,6 +56,24 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 				t.Errorf("after %d attempts: got %+v, want %+v", n, got, tt.want)
 			}
 		})
+	}
+}
+
+// An answer that does not show what was asked for is no success.
+func TestAnswerFitsItsCommand(t *testing.T) {
+	t.Parallel()
+	published, deleted := &videov1.Video{State: videov1.Video_STATE_PUBLISHED}, &videov1.Video{DeleteTime: timestamppb.Now()}
+	for kind, tt := range map[string]struct{ fits, not *videov1.Video }{
+		kindPublish: {published, deleted}, kindUnpublish: {deleted, published}, kindDelete: {deleted, published}, kindUndelete: {published, deleted},
+	} {
+		for video, want := range map[*videov1.Video]int{tt.fits: 0, tt.not: 1} {
+			problems := 0
+			c := newClient(&load{problem: func(Rule, string, ...any) { problems++ }}, 1)
+			c.decide(t.Context(), &Answer{Kind: kind}, func() (*videov1.Video, codes.Code, bool) { return video, codes.OK, true })
+			if problems != want {
+				t.Errorf("%s answered with %v: %d problems, want %d", kind, video, problems, want)
+			}
+		}
 	}
 }
 

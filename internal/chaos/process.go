@@ -163,6 +163,7 @@ func (p *process) ended(e *execution) {
 	expected := e.expected
 	if e.conn != nil {
 		_ = e.conn.Close() // nobody is there any more
+		e.conn = nil
 	}
 	p.mu.Unlock()
 	p.timeline.add("ended", "process", p.name, "how", e.cmd.ProcessState.String(), "expected", expected)

@@ -67,8 +67,8 @@ func TestProcessEnds(t *testing.T) {
 				t.Errorf("reach() = %q, %t, want the address that the process said", addr, ok)
 			}
 			tt.end(p)
-			if p.running() != nil {
-				t.Error("it is still running")
+			if _, _, ok := p.reach(); ok || p.running() != nil {
+				t.Errorf("it is still running, or is to be reached: %t", ok)
 			}
 			got := strings.Join(problems(), "\n")
 			if (tt.want == "") != (got == "") || !strings.HasPrefix(got, string(tt.want)) {

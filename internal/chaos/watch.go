@@ -191,7 +191,8 @@ func entryID(name string) uuid.UUID {
 
 // Read is an entry that a client was shown when it asked for a version of it.
 type Read struct {
-	Command int64 // that made the version
+	At      time.Time // when the answer came
+	Command int64     // that made the version
 	Video   uuid.UUID
 	Asked   int64
 	Shown   Entry
@@ -213,9 +214,9 @@ func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	})
 	switch code := status.Code(err); {
 	case err == nil:
-		c.load.read(Read{Command: answer.Command, Video: answer.Video, Asked: answer.Version, Shown: Entry{entry.GetVersion(), stateOfEntry(entry).digest()}})
+		c.load.read(Read{At: time.Now(), Command: answer.Command, Video: answer.Video, Asked: answer.Version, Shown: Entry{entry.GetVersion(), stateOfEntry(entry).digest()}})
 	case code == codes.NotFound:
-		c.load.read(Read{Command: answer.Command, Video: answer.Video, Asked: answer.Version, Hidden: true})
+		c.load.read(Read{At: time.Now(), Command: answer.Command, Video: answer.Video, Asked: answer.Version, Hidden: true})
 	case !lost(code):
 		c.load.problem(ReadRefused, "version %d of video %s: %v", answer.Version, answer.Video, err)
 	}

@@ -227,7 +227,7 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 		case code == codes.OK:
 			c.load.learn(v)
 			if !fits(answer.Kind, v) {
-				c.load.problem(CommandLost, "command %d (%s) is acknowledged with version %d of video %s, which is not so", answer.Command, answer.Kind, v.GetVersion(), v.GetName())
+				c.load.problem(CommandLost, "command %d (%s) is acknowledged with version %d of video %s, which does not show it", answer.Command, answer.Kind, v.GetVersion(), v.GetName())
 			}
 			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
 			if answer.Lost > 0 {

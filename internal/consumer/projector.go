@@ -140,7 +140,7 @@ func (p *Projector) Run(ctx context.Context) error {
 // sends nothing. What is tried again, and for how long in all, stays as it was.
 // Call it before anything is received.
 func RetrySoon(client *pubsub.Client) {
-	soon := func(again ...codes.Code) gax.CallOption { // after the codes of the client
+	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes
 		return gax.WithRetry(func() gax.Retryer {
 			return gax.OnCodes(again, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
 		})

@@ -114,11 +114,23 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 		}
 	})
 	overAll(t, Config{CallTimeout: time.Hour}, func(t *testing.T, r *running, c client) {
-		hang(r)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		left := make(chan struct{})
+		r.store.mu.Lock()
+		r.store.before = func(ctx context.Context, _ string) error {
+			defer close(left)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		r.store.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		if _, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: film()}); err == nil {
-			t.Error("CreateVideo() = nil, want an error after 50 ms")
+			t.Error("CreateVideo() = nil, want an error after 500 ms")
+		}
+		select {
+		case <-left:
+		case <-time.After(5 * time.Second):
+			t.Error("the call goes on, whose caller gave it 500 ms")
 		}
 	})
 }

@@ -19,9 +19,6 @@ var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: cal
 // the one that clients of a watch resume after.
 var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again")
 
-// errNoLook ends a watch whose look at the catalog took too long.
-var errNoLook = domain.Errorf(domain.Unavailable, "the catalog does not answer: call again")
-
 // errTooManyCalls refuses what would be more than the server can hold.
 var errTooManyCalls = status.New(codes.Unavailable, "too many calls at a time: call again")
 

@@ -111,13 +111,13 @@ func (w *watch) catchUp() error {
 	}
 }
 
-// look reads the next page.
+// look reads the next page; domain.Unavailable when that takes too long.
 func (w *watch) look() ([]domain.Change, error) {
 	ctx, cancel := context.WithTimeout(w.stream.Context(), watchRead)
 	defer cancel()
 	changes, err := w.store.ListChanges(ctx, w.position, watchPage)
 	if err != nil && ctx.Err() != nil && w.stream.Context().Err() == nil {
-		return nil, errNoLook
+		return nil, &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
 	}
 	return changes, err
 }

@@ -3,6 +3,8 @@ package db
 import (
 	"context"
 	"fmt"
+	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,9 +18,14 @@ import (
 // every statement. Nothing is connected yet.
 //
 // A database that is gone without a word, as behind a broken network, holds a
-// connection for as long as the context of its statement allows. To connect
-// takes 5 s at most unless the URL has a connect_timeout: pgx allows two minutes,
-// for which the place in the pool is taken, whatever becomes of who waits for it.
+// connection for as long as the context of its statement allows, and its place in
+// the pool for a second more, where pgx has 15. To connect takes 5 s at most
+// unless the URL has a connect_timeout: pgx allows two minutes, for which the place
+// in the pool is taken, whatever becomes of who waits for it.
+//
+// Whoever has lost one connection may have lost all, by a restart of the database
+// or of a firewall. So those that were not used since are asked before they are, for
+// at most a second, and fail nobody's statement.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -28,13 +35,26 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	cfg.ConnConfig.Tracer = tracer
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+		cfg.ConnConfig.DialFunc = (&net.Dialer{Timeout: cfg.ConnConfig.ConnectTimeout}).DialContext // also to cancel a statement
 	}
 	if cfg.PingTimeout == 0 {
-		cfg.PingTimeout = 2 * time.Second // of a connection that idled; then the next is tried
+		cfg.PingTimeout = time.Second // then the next connection is tried
 	}
-	// pgx's default of a second would ping before each look of an idle publisher,
-	// and so double what an idle process asks of the database.
-	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
+	start := time.Now()
+	var lost atomic.Int64 // when a connection was last, in nanoseconds since start
+	cfg.BeforeClose = func(conn *pgx.Conn) {
+		if !conn.IsClosed() {
+			return // the pool wants to close it
+		}
+		lost.Store(int64(time.Since(start)))
+		// What is canceled is ended by the server in time, or by nobody.
+		time.AfterFunc(time.Second, func() { _ = conn.PgConn().Conn().Close() })
+	}
+	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
+		// pgx's default of a second would ping before each look of an idle publisher,
+		// and so double what an idle process asks of the database.
+		return p.IdleDuration > 10*time.Second || int64(time.Since(start)-p.IdleDuration) <= lost.Load()
+	}
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
 		return nil

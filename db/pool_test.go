@@ -4,12 +4,14 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/store/storetest"
@@ -49,51 +51,132 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 // next one serves.
 func TestPoolReplacesASilentConnection(t *testing.T) {
 	t.Parallel()
-	target, err := pgx.ParseConfig(storetest.Direct(t, storetest.URL(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	network, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer network.Close()
-	kind, address := pgconn.NetworkAddress(target.Host, target.Port)
-	alive, cut := context.WithCancel(t.Context())
-	var silent atomic.Bool // what was connected before
-	go func() {
-		for {
-			from, err := network.Accept()
-			if err != nil {
-				return
-			}
-			to, err := new(net.Dialer).DialContext(t.Context(), kind, address)
-			if err != nil {
-				return // the end of the test; else its statement fails
-			}
-			context.AfterFunc(alive, func() { _ = from.Close() })
-			breaks := &silent
-			if silent.Load() {
-				breaks = new(atomic.Bool)
-			}
-			go relay(to, from, breaks)
-			go relay(from, to, breaks)
-		}
-	}()
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: network.Addr().String(), Path: target.Database, RawQuery: "sslmode=disable"}
-	pool, err := db.Open(t.Context(), through.String(), 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	defer cut() // or Close would wait for the silent connection
+	network := connectThrough(t)
+	pool := network.open(t, 2)
 	execute(t, pool, "SELECT 1")
-	silent.Store(true)
+	network.forget()
 	time.Sleep(11 * time.Second) // such a connection is asked first whether it lives
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := pool.Exec(ctx, "SELECT 1"); err != nil {
 		t.Errorf("a statement after the silence: %v", err)
+	}
+}
+
+// When one connection is lost, the others that are lost too are found out before
+// anybody uses them, whether they broke or went silent.
+func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
+	for name, lose := range map[string]func(*network){"broken": (*network).cut, "silent": (*network).forget} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network := connectThrough(t)
+			pool := network.open(t, 3)
+			var all []*pgxpool.Conn
+			for range 3 {
+				conn, err := pool.Acquire(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, conn)
+			}
+			for _, conn := range all {
+				conn.Release()
+			}
+			lose(network)
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
+				t.Fatal("a statement on a lost connection succeeded")
+			}
+			for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 2; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the lost connection is in the pool for ever")
+				}
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), 9*time.Second)
+			defer cancel()
+			if _, err := pool.Exec(ctx, "SELECT 1"); err != nil {
+				t.Errorf("the next statement: %v", err)
+			}
+		})
+	}
+}
+
+// network is a way to PostgreSQL that a test can break.
+type network struct {
+	net.Listener
+	dial func() (net.Conn, error)
+
+	mu     sync.Mutex
+	links  []net.Conn   // guarded by mu
+	silent *atomic.Bool // guarded by mu: of the connections since forget was called
+}
+
+func connectThrough(t *testing.T) *network {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{Listener: listener, silent: new(atomic.Bool)}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// open makes a pool whose connections go through the network.
+func (n *network) open(t *testing.T, conns int32) *pgxpool.Pool {
+	t.Helper()
+	target, err := pgx.ParseConfig(storetest.Direct(t, storetest.URL(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind, address := pgconn.NetworkAddress(target.Host, target.Port)
+	n.dial = func() (net.Conn, error) { return new(net.Dialer).DialContext(t.Context(), kind, address) }
+	go n.accept()
+	through := url.URL{Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: n.Addr().String(), Path: target.Database, RawQuery: "sslmode=disable"}
+	pool, err := db.Open(t.Context(), through.String(), conns, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.cut() // or Close would wait for silent connections
+		pool.Close()
+	})
+	return pool
+}
+
+func (n *network) accept() {
+	for {
+		from, err := n.Accept()
+		if err != nil {
+			return
+		}
+		to, err := n.dial()
+		if err != nil {
+			return // the end of the test; else its statement fails
+		}
+		n.mu.Lock()
+		n.links = append(n.links, from, to)
+		go relay(to, from, n.silent)
+		go relay(from, to, n.silent)
+		n.mu.Unlock()
+	}
+}
+
+// forget lets all connections there are go silent.
+func (n *network) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent.Store(true)
+	n.silent = new(atomic.Bool)
+}
+
+// cut breaks all connections there are.
+func (n *network) cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, conn := range n.links {
+		_ = conn.Close() // that is the break
 	}
 }
 

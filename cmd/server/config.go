@@ -87,6 +87,7 @@ type config struct {
 	ConsumerBatchSize      int           `env:"CONSUMER_BATCH_SIZE" envDefault:"100" help:"messages per transaction"`
 	ConsumerBatchDelay     time.Duration `env:"CONSUMER_BATCH_DELAY" envDefault:"2ms" help:"how long a batch waits to fill"`
 	ConsumerWorkers        int           `env:"CONSUMER_WORKERS" envDefault:"4" help:"transactions at a time, each with a connection"`
+	ConsumerTransaction    time.Duration `env:"CONSUMER_TRANSACTION_TIMEOUT" envDefault:"10s" help:"how long a transaction may take; so long one waits that lost its connection without a word"`
 	ConsumerMaxOutstanding int           `env:"CONSUMER_MAX_OUTSTANDING" envDefault:"1000" help:"messages in hand"`
 	ConsumerMaxBytes       int           `env:"CONSUMER_MAX_OUTSTANDING_BYTES" envDefault:"67108864" help:"bytes of messages in hand"`
 	ConsumerStreams        int           `env:"CONSUMER_STREAMS" envDefault:"1" help:"StreamingPull streams"`
@@ -229,7 +230,8 @@ func (c config) check(command string) []error {
 		{"OUTBOX_RETRY_MIN", int64(c.OutboxRetryMin)}, {"OUTBOX_RETRY_MAX", int64(c.OutboxRetryMax)},
 		{"OUTBOX_STOP_TIMEOUT", int64(c.OutboxStopTimeout)}, {"OUTBOX_SETTLE_TIMEOUT", int64(c.OutboxSettleTimeout)},
 		{"CONSUMER_BATCH_SIZE", int64(c.ConsumerBatchSize)}, {"CONSUMER_BATCH_DELAY", int64(c.ConsumerBatchDelay)},
-		{"CONSUMER_WORKERS", int64(c.ConsumerWorkers)}, {"CONSUMER_MAX_OUTSTANDING", int64(c.ConsumerMaxOutstanding)},
+		{"CONSUMER_WORKERS", int64(c.ConsumerWorkers)}, {"CONSUMER_TRANSACTION_TIMEOUT", int64(c.ConsumerTransaction)},
+		{"CONSUMER_MAX_OUTSTANDING", int64(c.ConsumerMaxOutstanding)},
 		{"CONSUMER_MAX_OUTSTANDING_BYTES", int64(c.ConsumerMaxBytes)}, {"CONSUMER_STREAMS", int64(c.ConsumerStreams)},
 		{"CONSUMER_STOP_TIMEOUT", int64(c.ConsumerStopTimeout)}, {"TELEMETRY_METRICS_INTERVAL", int64(c.MetricsInterval)},
 	} {
@@ -318,7 +320,7 @@ func (c config) consumer() consumer.Config {
 	return consumer.Config{
 		Consumer: c.ConsumerName, BatchSize: c.ConsumerBatchSize, BatchDelay: c.ConsumerBatchDelay, Workers: c.ConsumerWorkers,
 		MaxOutstandingMessages: c.ConsumerMaxOutstanding, MaxOutstandingBytes: c.ConsumerMaxBytes, Streams: c.ConsumerStreams,
-		StopTimeout: c.ConsumerStopTimeout,
+		TransactionTimeout: c.ConsumerTransaction, StopTimeout: c.ConsumerStopTimeout,
 	}
 }
 

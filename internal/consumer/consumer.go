@@ -86,8 +86,9 @@ type Config struct {
 	// which the broker drops it anyway. Less than an outage of the database
 	// lasts, and healthy messages count as failed deliveries.
 	MaxExtension time.Duration
-	// TransactionTimeout bounds a call of the store; default 30 s. One that takes
-	// longer counts as a database that is away.
+	// TransactionTimeout bounds a call of the store; default 10 s, a thousand times
+	// what a batch takes. One that takes longer counts as a database that is away. So
+	// long a connection holds up a worker that was lost without a word.
 	TransactionTimeout time.Duration
 	// MaxAttempts is how often the store may refuse an event, alone, before it
 	// is quarantined; default 5.
@@ -112,7 +113,7 @@ func (c Config) WithDefaults() Config {
 	c.MaxOutstandingBytes = cmp.Or(c.MaxOutstandingBytes, 64<<20)
 	c.Streams = cmp.Or(c.Streams, 1)
 	c.MaxExtension = cmp.Or(c.MaxExtension, 7*24*time.Hour)
-	c.TransactionTimeout = cmp.Or(c.TransactionTimeout, 30*time.Second)
+	c.TransactionTimeout = cmp.Or(c.TransactionTimeout, 10*time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 5)
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, 5*time.Second)

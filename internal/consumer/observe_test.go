@@ -208,7 +208,7 @@ func TestNacksAreCounted(t *testing.T) {
 // A worker whose call of the store never comes back is stuck. One that waits
 // for messages, or for a database that is away, is not.
 func TestHangingTransactionIsStuck(t *testing.T) {
-	const interval = 30*time.Second + 5*time.Second // the timeout of a transaction, and the longest pause
+	const interval = 10*time.Second + 5*time.Second // the timeout of a transaction, and the longest pause
 	for _, test := range []struct {
 		name     string
 		messages int
@@ -216,7 +216,7 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 		stuck    bool
 	}{
 		{"hangs", 1, func(hang <-chan struct{}) error { <-hang; return nil }, true},
-		{"no database", 1, func(<-chan struct{}) error { time.Sleep(30 * time.Second); return unavailable() }, false},
+		{"no database", 1, func(<-chan struct{}) error { time.Sleep(10 * time.Second); return unavailable() }, false},
 		{"no messages", 0, nil, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

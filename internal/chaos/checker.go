@@ -52,6 +52,7 @@ const (
 	CodeUnexpected     Rule = "code that no fault explains"
 	ProcessEnded       Rule = "process ended unasked"
 	StopFailed         Rule = "process did not stop cleanly"
+	NotBack            Rule = "process does not come back"
 	NotQuiet           Rule = "not quiet in time"
 )
 
@@ -91,6 +92,8 @@ type Figures struct {
 	Duplicates    int            `json:"duplicates"`
 	MayRepeat     int            `json:"duplicates_allowed"`
 	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of those that were alone
+	OwnMayRepeat  int            `json:"duplicates_allowed_alone"`   // those that were alone, together
+	OwnRepeated   int            `json:"duplicates_alone"`           // likewise
 	Faults        int            `json:"faults"`                     // those that happened
 	FaultsByKind  map[string]int `json:"faults_by_kind"`
 	WorstTakeover time.Duration  `json:"worst_takeover_ns"`      // of the faults that were alone
@@ -98,11 +101,15 @@ type Figures struct {
 	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // likewise, until the catalog goes on
 	Takeovers     int            `json:"takeovers_measured"`
 	OfTakeovers   int            `json:"takeovers_to_measure"`
+	LeftBehind    int            `json:"takeovers_of_unsettled_events"` // of those measured
 	Outages       int            `json:"outages_measured"`
 	OfOutages     int            `json:"outages_to_measure"`
 	WorstClock    time.Duration  `json:"worst_takeover_after_clock_ns"` // of the faults that were alone
 	Clocks        int            `json:"clocks_measured"`
 	OfClocks      int            `json:"clocks_to_measure"`
+	WorstBack     time.Duration  `json:"worst_back_ns"` // of the faults that were alone
+	Backs         int            `json:"backs_measured"`
+	OfBacks       int            `json:"backs_to_measure"`
 	Reads         int            `json:"own_writes_read"`
 	Changes       int            `json:"changes_watched"`
 	Breaks        int            `json:"watches_broken"`
@@ -380,24 +387,19 @@ type repeat struct{ at, before time.Time }
 // left something unsettled, at most a lease and what a look at the outbox
 // takes ago, and something that was published no longer than that before the
 // fault: what is older was settled. Faults that overlap share what they may
-// cause.
+// cause, but one that is alone, until the next one strikes, only its own.
 func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
 	var windows []window
 	for i := range c.h.Faults {
 		f := &c.h.Faults[i]
 		until := f.Ended.Add(c.h.Limits.Lease + look)
-		for _, r := range repeats {
-			if !r.at.Before(f.Struck) && r.at.Before(until) {
-				f.Repeated++
-			}
-		}
 		if f.MayRepeat > 0 {
 			windows = append(windows, window{f.Struck, until, f.MayRepeat})
 			c.verdict.Figures.MayRepeat += f.MayRepeat
 		}
 		if f.Alone {
-			c.verdict.Figures.MostRepeated = max(c.verdict.Figures.MostRepeated, f.Repeated)
+			c.checkAlone(f, until, repeats)
 		}
 	}
 	slices.SortFunc(windows, func(a, b window) int { return a.from.Compare(b.from) })
@@ -430,6 +432,28 @@ func (c *checker) checkRepeats(repeats []repeat) {
 				merged[i].from.Format(time.RFC3339Nano), merged[i].until.Format(time.RFC3339Nano), merged[i].allowed)
 		}
 	}
+}
+
+// checkAlone counts what was published once more because of a fault that was
+// alone: all that earlier ones had left was published when it struck.
+func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) {
+	for _, other := range c.h.Faults {
+		if other.Struck.After(f.Struck) && other.Struck.Before(until) {
+			until = other.Struck
+		}
+	}
+	for _, r := range repeats {
+		if !r.at.Before(f.Struck) && r.at.Before(until) {
+			f.Repeated++
+		}
+	}
+	if f.Repeated > f.MayRepeat {
+		c.broken(TooManyDuplicates, "%d after %s (%s) at %s, which was alone, allowed are %d", f.Repeated, f.Kind, f.Target, f.Struck.Format(time.RFC3339Nano), f.MayRepeat)
+	}
+	figures := &c.verdict.Figures
+	figures.OwnMayRepeat += f.MayRepeat
+	figures.OwnRepeated += f.Repeated
+	figures.MostRepeated = max(figures.MostRepeated, f.Repeated)
 }
 
 func (c *checker) checkProjection() {

@@ -70,7 +70,7 @@ func sound() *History {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := &History{
 		Publications: map[string]time.Time{},
-		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Catalog: 3 * time.Second, Clock: 3 * time.Second},
+		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Catalog: 3 * time.Second, Back: 4 * time.Second, Clock: 3 * time.Second},
 		Database:     Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
 		Copies:       []*Copy{newCopy("w")},
 	}
@@ -223,6 +223,26 @@ func TestCheckerRules(t *testing.T) {
 			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
 			h.Publications["once more"] = h.Publications["again"]
 		}, []Rule{TooManyDuplicates}},
+		{"two duplicates after a lone fault that may cause one, and one after it that may cause many", func(h *History) {
+			strike(h, 1)
+			h.Faults[0].Alone = true
+			again(h, 1, time.Second)
+			h.Sightings = append(h.Sightings, h.Sightings[2])
+			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
+			h.Publications["once more"] = h.Publications["again"]
+			later := h.Publications["again"].Add(time.Second)
+			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: later, Ended: later, MayRepeat: 200})
+		}, []Rule{TooManyDuplicates}},
+		{"one duplicate after a lone fault that may cause one, and one after the next", func(h *History) {
+			strike(h, 1)
+			h.Faults[0].Alone = true
+			again(h, 1, time.Second)
+			next := h.Publications["again"].Add(time.Millisecond)
+			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: next, Ended: next, MayRepeat: 1})
+			h.Sightings = append(h.Sightings, h.Sightings[2])
+			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
+			h.Publications["once more"] = next
+		}, nil},
 		{"a projection that is behind", func(h *History) { h.Database.Projection[uuid.UUID{0: 1}] = "old row" }, []Rule{ProjectionDiffers}},
 		{"a projection that lacks a row", func(h *History) { delete(h.Database.Projection, uuid.UUID{0: 1}) }, []Rule{ProjectionDiffers}},
 		{"a projection with a row too many", func(h *History) { h.Database.Projection[uuid.UUID{9}] = "row" }, []Rule{ProjectionDiffers}},
@@ -351,6 +371,37 @@ func TestCheckerMeasuresTheCatalog(t *testing.T) {
 	}
 }
 
+// After each measured fault that was alone every process has to be back in time.
+func TestCheckerMeasuresEveryProcess(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		recovery Recovery
+		alone    bool
+		back     time.Duration // 0: not seen
+		measured int
+		misses   int
+	}{
+		{"in time", Takeover, true, 3900 * time.Millisecond, 1, 0},
+		{"too late", Takeover, true, 4100 * time.Millisecond, 1, 1},
+		{"too late after an outage", Outage, true, 4100 * time.Millisecond, 1, 1},
+		{"too late after the clock was set", ClockSet, true, 4100 * time.Millisecond, 1, 1},
+		{"beside another fault", Takeover, false, 4100 * time.Millisecond, 0, 0},
+		{"not seen", Takeover, true, 0, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := sound()
+			struck := h.Database.Events[0].OccurredAt
+			h.Faults = []FaultRecord{{Kind: "fault", Struck: struck, Ended: struck, Recovery: tt.recovery, Alone: tt.alone, Back: tt.back}}
+			h.Acks = append(h.Acks, Ack{struck.Add(time.Millisecond), struck.Add(2 * time.Millisecond)})
+			verdict := Check(h)
+			f := verdict.Figures
+			if f.Backs != tt.measured || f.OfBacks != 1 || len(verdict.Misses) != tt.misses || tt.misses > 0 && verdict.Misses[0].Of != Back {
+				t.Errorf("measured %d of %d, misses %+v; want %d of 1 and %d misses", f.Backs, f.OfBacks, verdict.Misses, tt.measured, tt.misses)
+			}
+		})
+	}
+}
+
 // Of a process that goes on with what it had under way, what clients had been
 // told of waits; of any other, all that had happened.
 func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
@@ -426,7 +477,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 	full := func() Report {
 		return Report{
 			LeaseLooks: 1, Connections: map[string]int{"api-1": 3}, Routines: []Routines{{Found: 1, Fresh: 1}},
-			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Changes: 1, Faults: 1, Takeovers: 1, Outages: 1, MayRepeat: 77}},
+			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Changes: 1, Faults: 1, Takeovers: 1, LeftBehind: 1, Outages: 1, Backs: 1, MayRepeat: 77}},
 		}
 	}
 	for _, tt := range []struct {
@@ -442,6 +493,8 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 faults injected", func(r *Report) { r.Figures.Faults = 0 }},
 		{"0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},
 		{"0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
+		{"0 takeovers of something unsettled", func(r *Report) { r.Figures.LeftBehind = 0 }},
+		{"0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
 		{"0 takeovers measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
 		{`the fault "kill": nobody there`, func(r *Report) {
 			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "freeze"}, {Kind: "kill", Missing: "still nobody"}}
@@ -481,8 +534,8 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	r := Report{Verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{Faults: longFaults, Events: longEvents, Takeovers: 1, OfTakeovers: 1, Outages: 1, OfOutages: 1}}}
-	const promises = "lost true, out of order true, rows different true, leaks true, takeover true, first publish after outages true, first event in the catalog after outages true"
+	r := Report{Verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{Faults: longFaults, Events: longEvents, Takeovers: 1, OfTakeovers: 1, Outages: 1, OfOutages: 1, Backs: 2, OfBacks: 2}}}
+	const promises = "lost true, out of order true, rows different true, leaks true, takeover true, first publish after outages true, first event in the catalog after outages true, every process at work after a fault true"
 	if got := outcome(r); got != promises {
 		t.Errorf("a short run: %s, want %s", got, promises)
 	}
@@ -495,13 +548,17 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 	r.Figures.Takeovers = 0
 	r.Counts[LaneStays], r.Counts[MessageUnheard] = 1, 1
 	r.Misses = []Miss{{Of: Outage}}
-	const missed = "faults false, events false, lost false, out of order true, rows different true, leaks false, takeover false, first publish after outages false, first event in the catalog after outages true"
+	const missed = "faults false, events false, lost false, out of order true, rows different true, leaks false, takeover false, first publish after outages false, first event in the catalog after outages true, every process at work after a fault true"
 	if got := outcome(r); got != missed {
 		t.Errorf("a long run that missed its targets: %s, want %s", got, missed)
 	}
 	r.Misses = []Miss{{Of: Catalog}}
-	if got := outcome(r); !strings.HasSuffix(got, "first publish after outages true, first event in the catalog after outages false") {
+	if got := outcome(r); !strings.HasSuffix(got, "first publish after outages true, first event in the catalog after outages false, every process at work after a fault true") {
 		t.Errorf("a run after whose outages the catalog stood still: %s", got)
+	}
+	r.Misses = []Miss{{Of: Back}}
+	if got := outcome(r); !strings.HasSuffix(got, "every process at work after a fault false") {
+		t.Errorf("a run after whose faults a process stayed away: %s", got)
 	}
 }
 

@@ -66,6 +66,7 @@ func kinds() (all, long []fault) {
 		{"answer to a commit lost", groupDatabase, NoRecovery, loseCommit(false)},
 		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
 		{"database slow", groupDatabase, NoRecovery, slowDatabase},
+		{"database connections forgotten", groupDatabase, Outage, forgetConnections},
 		{"database out of reach", groupDatabase, NoRecovery, stallDatabase},
 		{"long transaction", groupDatabase, NoRecovery, longTransaction},
 		{"disk full for events", groupDatabase, NoRecovery, diskFull("video.outbox", "INSERT", 0)},
@@ -362,6 +363,13 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
 	defer remove()
 	sleep(ctx, between(r, time.Second, 3*time.Second))
+	refused := false
+	err := l.look(ctx, func(ctx context.Context, c conn) error {
+		return c.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM video.outbox_blocked WHERE aggregate_id = $1)`, name).Scan(&refused)
+	})
+	if err != nil || !refused {
+		record.Missing = "no event of that video was refused"
+	}
 	return nil
 }
 
@@ -463,6 +471,19 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 		p.proxy.cut()
 	}
 	resume()
+	return nil
+}
+
+// forgetConnections is a network that forgets all connections to PostgreSQL, as
+// one whose firewall restarts: nobody is told, and new ones work. After a lease
+// PostgreSQL gives up its sides, and what its transactions had locked, as it does
+// by idle_in_transaction_session_timeout.
+func forgetConnections(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = 2 * len(l.publishers) * inHand
+	for _, p := range l.processes {
+		defer p.proxy.silence()()
+	}
+	sleep(ctx, lease)
 	return nil
 }
 

@@ -41,6 +41,7 @@ type Limits struct {
 	Takeover    time.Duration // until all that waited when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
 	Catalog     time.Duration // until the first one is in the catalog after an outage
+	Back        time.Duration // until every process works again after a measured fault
 	// Clock is until all that waited when the clock of the database was set right
 	// is published: what looks like a lease of up to twice the length is waited for.
 	Clock time.Duration
@@ -124,9 +125,13 @@ type FaultRecord struct {
 	GoesOn bool `json:"goes_on,omitempty"`
 	// Recovery says what its recovery is measured from.
 	Recovery Recovery `json:"recovery,omitempty"`
+	// Back is when every process worked again after its end, where that is
+	// measured, and LastBack what was done last.
+	Back     time.Duration `json:"back_ns,omitempty"`
+	LastBack string        `json:"last_back,omitempty"`
 
 	// What the checker finds out.
-	Repeated     int           `json:"repeated"`         // events that were published twice in its time
+	Repeated     int           `json:"repeated"`         // if it was alone: events that were published twice until the next fault
 	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
 	FirstConsume time.Duration `json:"first_consume_ns"` // the first ack of an event that the broker took afterwards
 	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published
@@ -142,6 +147,7 @@ const (
 	Outage     Recovery = "outage"   // all have to go on, from the moment it ended
 	ClockSet   Recovery = "clock"    // leases were given by another clock, from the moment it ended
 	Catalog    Recovery = "catalog"  // with an outage: the projectors have to go on, too
+	Back       Recovery = "back"     // with each of them: all processes have to go on
 )
 
 // Database is both sides of the service at the end.

@@ -23,7 +23,7 @@ var settings = []string{
 	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
-	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
+	"CONSUMER_TRANSACTION_TIMEOUT=2s", "OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
 }
 
 // run makes the run and answers what is to be judged.
@@ -249,7 +249,7 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 
 // seen is what everybody was told. Nobody is at work any more, or not yet.
 func (l *lab) seen() *History {
-	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Clock: 2*lease + time.Second}}
+	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second, Clock: 2*lease + time.Second}}
 	if l.load == nil {
 		return h
 	}

@@ -103,6 +103,11 @@ func TestLanesAreWatched(t *testing.T) {
 			if strings.Join(got, ", ") != strings.Join(tt.want, ", ") {
 				t.Errorf("trespasses: got %q, want %q", got, tt.want)
 			}
+			settled, err := readSettlers(t.Context(), conn.Conn())
+			passed := !strings.HasPrefix(tt.name, "without lease") // the fence, as the lane was taken
+			if err != nil || settled["successor"] > 0 != passed || settled["zombie"] > 0 {
+				t.Errorf("readSettlers() = %v, %v, want the successor, who settled last: %t", settled, err, passed)
+			}
 		})
 	}
 }
@@ -170,7 +175,7 @@ func TestLeasesAreRead(t *testing.T) {
 		`INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT -1, gen_random_uuid(), 'video', 'b' || n % 2, 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 12) n`,
 		`INSERT INTO video.outbox_blocked VALUES ('video', 'b0', 2, 1, now(), 'refused'), ('video', 'b1', 1, 1, now(), 'refused')`,
-		`INSERT INTO chaos.holders VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
+		`INSERT INTO chaos.holders (lane, who, held) VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
 	} {
 		if _, err := c.Exec(t.Context(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)

@@ -98,19 +98,19 @@ func (l *load) learn(v *videov1.Video) {
 	}
 }
 
-func (l *load) attempted(command int64, kind, where string, took time.Duration, code codes.Code) {
+func (l *load) attempted(command int64, r request, where string, took time.Duration, code codes.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.codes[code.String()]++
 	if code == codes.OK {
 		return // the answer follows
 	}
-	if odd(code) {
+	if odd(r, code) {
 		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
 	}
 	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
 	_ = l.attempts.Encode(map[string]any{
-		"at": time.Now().Format(time.RFC3339Nano), "command": command, "kind": kind, "to": where, "ms": took.Milliseconds(), "code": code.String(),
+		"at": time.Now().Format(time.RFC3339Nano), "command": command, "kind": r.kind, "to": where, "ms": took.Milliseconds(), "code": code.String(),
 	})
 }
 
@@ -277,12 +277,20 @@ func lost(code codes.Code) bool {
 	}
 }
 
-// odd tells whether a code is neither a refusal that the state of a video can
+// odd tells whether a code is neither a refusal that the state of the video can
 // be the reason of, nor one of those by which a client knows to try again.
-func odd(code codes.Code) bool {
+func odd(r request, code codes.Code) bool {
 	switch code {
-	case codes.OK, codes.NotFound, codes.AlreadyExists, codes.Aborted, codes.FailedPrecondition, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return false
+	case codes.Aborted: // changed meanwhile
+		return r.etag == ""
+	case codes.FailedPrecondition: // deleted
+		return r.kind == kindCreate || r.kind == kindDelete || r.kind == kindUndelete
+	case codes.NotFound: // deleted already
+		return r.kind != kindDelete
+	case codes.AlreadyExists: // not deleted
+		return r.kind != kindUndelete
 	default:
 		return true
 	}
@@ -311,7 +319,7 @@ func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.
 		v, err = overGRPC(ctx, videov1.NewVideoServiceClient(conn), r)
 	}
 	code = status.Code(err)
-	c.load.attempted(number, r.kind, where, time.Since(start), code)
+	c.load.attempted(number, r, where, time.Since(start), code)
 	return v, code, true
 }
 

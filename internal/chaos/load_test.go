@@ -77,21 +77,35 @@ func TestAnswerFitsItsCommand(t *testing.T) {
 	}
 }
 
-// A code by which a client knows neither that it is refused nor that it may try
-// again is kept for the checker.
+// A code by which a client knows neither that this command is refused nor that it
+// may try again is kept for the checker.
 func TestOddCodesAreKept(t *testing.T) {
 	t.Parallel()
-	l := &load{codes: map[string]int{}, attempts: json.NewEncoder(io.Discard)}
-	for code := codes.OK; code <= codes.Unauthenticated; code++ {
-		l.attempted(int64(code), kindUpdate, "gRPC api-1", 0, code)
-	}
-	var got []string
-	for _, o := range l.odd {
-		got = append(got, o.Code)
-	}
-	const want = "Unknown InvalidArgument PermissionDenied ResourceExhausted OutOfRange Unimplemented Internal DataLoss Unauthenticated"
-	if strings.Join(got, " ") != want {
-		t.Errorf("kept %q, want %q", got, want)
+	for _, tt := range []struct {
+		request
+		refusals string // that are not kept
+	}{
+		{request{kind: kindCreate}, ""},
+		{request{kind: kindUpdate}, "FailedPrecondition"},
+		{request{kind: kindUpdate, etag: "1"}, "FailedPrecondition Aborted"},
+		{request{kind: kindPublish}, "FailedPrecondition"},
+		{request{kind: kindUnpublish, etag: "1"}, "FailedPrecondition Aborted"},
+		{request{kind: kindDelete, etag: "1"}, "NotFound Aborted"},
+		{request{kind: kindUndelete}, "AlreadyExists"},
+	} {
+		l := &load{codes: map[string]int{}, attempts: json.NewEncoder(io.Discard)}
+		want := strings.Fields("Unknown InvalidArgument NotFound AlreadyExists PermissionDenied ResourceExhausted FailedPrecondition Aborted OutOfRange Unimplemented Internal DataLoss Unauthenticated")
+		want = slices.DeleteFunc(want, func(code string) bool { return slices.Contains(strings.Fields(tt.refusals), code) })
+		for code := codes.OK; code <= codes.Unauthenticated; code++ {
+			l.attempted(int64(code), tt.request, "gRPC api-1", 0, code)
+		}
+		var got []string
+		for _, o := range l.odd {
+			got = append(got, o.Code)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s with etag %q: kept %q, want %q", tt.kind, tt.etag, got, want)
+		}
 	}
 }
 

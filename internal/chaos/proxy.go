@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,11 +22,18 @@ type proxy struct {
 	wg       sync.WaitGroup
 
 	mu       sync.Mutex
-	conns    map[net.Conn]net.Conn // guarded by mu: from the process, to the server
-	delay    time.Duration         // guarded by mu: of everything on its way
-	stalled  chan struct{}         // guarded by mu: closed when what is held may go on; nil: nothing is held
-	onCommit []*func()             // guarded by mu: one is called instead of passing on the next answer to a COMMIT
-	closed   bool                  // guarded by mu
+	links    map[*link]struct{} // guarded by mu
+	delay    time.Duration      // guarded by mu: of everything on its way
+	stalled  chan struct{}      // guarded by mu: closed when what is held may go on; nil: nothing is held
+	onCommit []*func()          // guarded by mu: one is called instead of passing on the next answer to a COMMIT
+	closed   bool               // guarded by mu
+	commits  int                // guarded by mu: answers to a COMMIT that were passed on
+}
+
+// link is one connection of the process, and the one to the server behind it.
+type link struct {
+	from, to net.Conn
+	silent   atomic.Bool // nothing is passed on any more, not even that a side is gone
 }
 
 func newProxy(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*proxy, error) {
@@ -32,7 +41,7 @@ func newProxy(ctx context.Context, dial func(context.Context) (net.Conn, error))
 	if err != nil {
 		return nil, fmt.Errorf("listen for a proxy: %w", err)
 	}
-	p := &proxy{listener: listener, dial: dial, conns: map[net.Conn]net.Conn{}}
+	p := &proxy{listener: listener, dial: dial, links: map[*link]struct{}{}}
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -66,26 +75,35 @@ func (p *proxy) serve(from net.Conn) {
 		p.mu.Unlock()
 		return
 	}
-	p.conns[from] = to
+	l := &link{from: from, to: to}
+	p.links[l] = struct{}{}
 	p.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { p.pass(to, from, false) })
-	both.Go(func() { p.pass(from, to, true) })
+	both.Go(func() { p.pass(l, to, from, false) })
+	both.Go(func() { p.pass(l, from, to, true) })
 	both.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.conns, from)
+	delete(p.links, l)
 }
 
-// pass copies until one side is gone, and then ends both.
-func (p *proxy) pass(to, from net.Conn, answers bool) {
-	defer to.Close()
-	defer from.Close()
+// pass copies until one side is gone, and then ends both, unless the link is
+// silent.
+func (p *proxy) pass(l *link, to, from net.Conn, answers bool) {
+	defer func() {
+		_ = from.Close() // it is gone
+		if !l.silent.Load() {
+			_ = to.Close() // likewise
+		}
+	}()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
 			p.hold()
+			if l.silent.Load() {
+				continue
+			}
 			if answers && p.intercept(buffer[:n]) {
 				return
 			}
@@ -118,8 +136,12 @@ var commitComplete = []byte("C\x00\x00\x00\x0bCOMMIT\x00")
 // intercept answers whether the connection must end here, because what comes
 // would tell the process that its transaction is committed.
 func (p *proxy) intercept(data []byte) bool {
+	if !bytes.Contains(data, commitComplete) {
+		return false
+	}
 	p.mu.Lock()
-	if len(p.onCommit) == 0 || !bytes.Contains(data, commitComplete) {
+	if len(p.onCommit) == 0 {
+		p.commits++
 		p.mu.Unlock()
 		return false
 	}
@@ -173,17 +195,41 @@ func (p *proxy) stall() (resume func()) {
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for from, to := range p.conns {
-		_ = from.Close() // that is the harm
-		_ = to.Close()
+	for l := range p.links {
+		_ = l.from.Close() // that is the harm
+		_ = l.to.Close()
 	}
+}
+
+// silence is a network that has forgotten all connections there are: nobody is
+// told, what is sent is lost, and new ones work. The function it answers lets the
+// server, and only that, give its side of them up.
+func (p *proxy) silence() (giveUp func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	forgotten := slices.Collect(maps.Keys(p.links))
+	for _, l := range forgotten {
+		l.silent.Store(true)
+	}
+	return func() {
+		for _, l := range forgotten {
+			_ = l.to.Close() // nobody waits for it
+		}
+	}
+}
+
+// committed is how often the process was told that its transaction is committed.
+func (p *proxy) committed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.commits
 }
 
 // open is how many connections there are.
 func (p *proxy) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.conns)
+	return len(p.links)
 }
 
 // close ends everything; nothing is left.

@@ -117,6 +117,60 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// A connection that is forgotten is silent for both sides, also when one of them
+// is gone, until the server gives it up; a new one works.
+func TestProxyForgetsConnections(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t)
+	before := connect(t, p)
+	if got, err := ask(before, "hello", time.Second); got != "hello\n" || err != nil {
+		t.Fatalf("answer = %q, %v, want hello", got, err)
+	}
+	giveUp := p.silence()
+	if got, err := ask(before, "lost", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("answer of what is forgotten = %q, %v, want none", got, err)
+	}
+	if got, err := ask(connect(t, p), "new", time.Second); got != "new\n" || err != nil {
+		t.Errorf("answer of a new connection = %q, %v, want new", got, err)
+	}
+	before.Close()
+	time.Sleep(50 * time.Millisecond)
+	if n := p.open(); n != 2 {
+		t.Errorf("%d connections are open, want 2: the server does not know that one is gone", n)
+	}
+	giveUp()
+	for deadline := time.Now().Add(10 * time.Second); p.open() > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are open, want 1: the server has given up the other", p.open())
+		}
+	}
+	left := connect(t, p)
+	if _, err := ask(left, "hello", time.Second); err != nil {
+		t.Fatal(err)
+	}
+	p.silence()()
+	if got, err := ask(left, "lost", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("answer when the server has given up = %q, %v, want none, and no end", got, err)
+	}
+}
+
+// Commits that a process was told of are counted.
+func TestProxyCountsCommits(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t)
+	conn := connect(t, p)
+	for _, line := range []string{"commit", "select", "commit"} {
+		if _, err := ask(conn, line, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.interceptCommit(func() {})
+	_, _ = ask(conn, "commit", time.Second) // it is not told
+	if n := p.committed(); n != 2 {
+		t.Errorf("committed() = %d, want 2", n)
+	}
+}
+
 // The answer to a commit is lost once, after the server gave it.
 func TestProxyLosesAnswerToCommit(t *testing.T) {
 	t.Parallel()

@@ -101,12 +101,15 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	var took, target time.Duration
 	measured := fault.Alone && published
 	switch fault.Recovery {
-	case NoRecovery, Catalog: // which comes with an outage
+	case NoRecovery, Catalog, Back: // which come with others
 		return
 	case Takeover:
 		took, target = fault.Takeover, c.h.Limits.Takeover
 		if f.OfTakeovers++; measured {
 			f.Takeovers++
+			if fault.MayRepeat > 0 {
+				f.LeftBehind++
+			}
 			f.WorstTakeover = max(f.WorstTakeover, took)
 		}
 	case ClockSet:
@@ -125,6 +128,13 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	}
 	if fault.Alone && (!published || took > target) {
 		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: fault.Recovery, Took: took, Never: !published, Target: target})
+	}
+	if f.OfBacks++; fault.Back > 0 && fault.Alone {
+		f.Backs++
+		f.WorstBack = max(f.WorstBack, fault.Back)
+		if limit := c.h.Limits.Back; fault.Back > limit {
+			c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: Back, Took: fault.Back, Target: limit})
+		}
 	}
 	if limit := c.h.Limits.Catalog; measured && fault.Recovery == Outage && (!consumed || fault.FirstConsume > limit) {
 		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: Catalog, Took: fault.FirstConsume, Never: !consumed, Target: limit})

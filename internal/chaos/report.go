@@ -57,6 +57,7 @@ func (r Report) goals() (goals []Goal) {
 	}
 	recovery("first publish after outages", Outage, f.Outages, f.OfOutages, f.WorstOutage, r.Targets.FirstResult)
 	recovery("first event in the catalog after outages", Catalog, f.Outages, f.OfOutages, f.WorstCatalog, r.Targets.Catalog)
+	recovery("every process at work after a fault", Back, f.Backs, f.OfBacks, f.WorstBack, r.Targets.Back)
 	return goals
 }
 
@@ -69,7 +70,8 @@ func (r Report) Unchecked() (unchecked []string) {
 		n    int
 	}{
 		{"commands acknowledged", f.Acknowledged}, {"events", f.Events}, {"messages heard", f.Messages}, {"own writes read", f.Reads},
-		{"changes watched", f.Changes}, {"faults injected", f.Faults}, {"takeovers measured", f.Takeovers}, {"outages measured", f.Outages},
+		{"changes watched", f.Changes}, {"faults injected", f.Faults}, {"takeovers measured", f.Takeovers}, {"outages measured", f.Outages}, {"takeovers of something unsettled", f.LeftBehind},
+		{"returns of every process measured", f.Backs},
 		{"looks at leases", r.LeaseLooks}, {"processes whose connections were counted", len(r.Connections)},
 		{"processes whose goroutines were counted", len(r.Routines)},
 	} {
@@ -106,8 +108,8 @@ func (r Report) Print(w io.Writer) error {
 		row("", "%d attempts answered %s", r.Answers[code], code)
 	}
 	row("videos, events", "%d, %d", f.Videos, f.Events)
-	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; after one fault alone at most %d), delivered %d times to the checker",
-		f.Messages, f.Duplicates, f.MayRepeat, f.MostRepeated, f.Deliveries)
+	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; those that were alone %d, and did %d, one at most %d), delivered %d times to the checker",
+		f.Messages, f.Duplicates, f.MayRepeat, f.OwnMayRepeat, f.OwnRepeated, f.MostRepeated, f.Deliveries)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)

@@ -34,7 +34,8 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 		s.wait()
 		alone := s.lab.calm(s.ctx)
 		record := s.run(f, r, alone)
-		s.lab.recovered(s.ctx, record)
+		s.lab.recovered(s.ctx, &record)
+		s.lab.record(record)
 		return
 	}
 	pause := between(r, 50*time.Millisecond, 300*time.Millisecond) // before the fault draws from r
@@ -44,7 +45,7 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 	s.active.Go(func() {
 		defer func() { <-s.slots }()
 		defer group.Unlock()
-		s.run(f, r, false)
+		s.lab.record(s.run(f, r, false))
 	})
 	sleep(s.ctx, pause)
 }
@@ -76,7 +77,6 @@ func (s *scheduler) run(f fault, r *rand.Rand, alone bool) FaultRecord {
 			s.err = err
 		}
 	}
-	s.lab.record(record)
 	return record
 }
 
@@ -100,8 +100,10 @@ func (l *lab) calm(ctx context.Context) bool {
 	return l.drained(ctx, deadline) && after(ctx, l.broker.lastPublished, time.Now(), deadline)
 }
 
-// recovered waits until the service has recovered from a measured fault.
-func (l *lab) recovered(ctx context.Context, record FaultRecord) {
+// recovered waits until the service has recovered from a measured fault, and
+// every process has.
+func (l *lab) recovered(ctx context.Context, record *FaultRecord) {
+	l.back(ctx, record)
 	deadline := time.Now().Add(patience)
 	after(ctx, l.broker.lastPublished, record.Ended, deadline)
 	l.drained(ctx, deadline)

@@ -1,0 +1,49 @@
+package chaos
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Back is when the last task was done again. One that nobody does any more is
+// named.
+func TestProcessesAreAwaited(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		again map[string]time.Duration // after the fault; 0: never
+		back  time.Duration
+		last  string
+	}{
+		{"all at once", map[string]time.Duration{"api-1 commits": 10 * time.Millisecond, "publisher-1 publishes": 10 * time.Millisecond}, 20 * time.Millisecond, "api-1 commits, publisher-1 publishes"},
+		{"one late", map[string]time.Duration{"api-1 commits": time.Millisecond, "publisher-1 publishes": 3 * time.Second}, 3 * time.Second, "publisher-1 publishes"},
+		{"one never", map[string]time.Duration{"api-1 commits": 0, "publisher-1 publishes": time.Second}, 0, "api-1 commits"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ended := time.Now()
+				record := FaultRecord{Ended: ended}
+				work := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}
+				err := record.awaitBack(t.Context(), func(context.Context) (tasks, error) {
+					now := maps.Clone(work)
+					for name, at := range tt.again {
+						if at > 0 && time.Since(ended) >= at {
+							now[name]++
+						}
+					}
+					return now, nil
+				})
+				if record.Back != tt.back || record.LastBack != tt.last || (err == nil) != (tt.back > 0) {
+					t.Errorf("back after %s, last %q, %v; want %s and %q", record.Back, record.LastBack, err, tt.back, tt.last)
+				}
+				if err != nil && (!strings.Contains(err.Error(), tt.last) || time.Since(ended) != backWithin) {
+					t.Errorf("after %s: %v, want the name of who is away after %s", time.Since(ended), err, backWithin)
+				}
+			})
+		})
+	}
+}

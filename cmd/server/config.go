@@ -105,8 +105,9 @@ type config struct {
 // (https://cloud.google.com/run/docs/container-contract#instance-shutdown).
 const stopBudget = 10 * time.Second
 
-// closeTimeout is how long a process that is done waits for requests to the
-// broker that nobody waits for any longer.
+// closeTimeout is how long a process that is done waits for what nobody needs
+// any longer: first for requests to the broker, then for the connections to the
+// database.
 const closeTimeout = 500 * time.Millisecond
 
 // readConfig reads the environment for a command and tells everything that is wrong with it
@@ -260,8 +261,9 @@ func (c config) check(command string) []error {
 	if c.OutboxRetryMin > c.OutboxRetryMax {
 		wrong("OUTBOX_RETRY_MIN (%s) must not exceed OUTBOX_RETRY_MAX (%s)", c.OutboxRetryMin, c.OutboxRetryMax)
 	}
-	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout) + closeTimeout + flushTimeout; stop >= stopBudget {
-		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT plus %s is %s, it must be less than %s", closeTimeout+flushTimeout, stop, stopBudget)
+	const ends = closeTimeout + flushTimeout + closeTimeout // the broker's, telemetry's, the database's
+	if stop := c.Drain + max(c.OutboxStopTimeout+c.OutboxSettleTimeout, c.ConsumerStopTimeout) + ends; stop >= stopBudget {
+		wrong("SERVER_DRAIN_TIMEOUT plus the longer of OUTBOX_STOP_TIMEOUT + OUTBOX_SETTLE_TIMEOUT and CONSUMER_STOP_TIMEOUT plus %s is %s, it must be less than %s", ends, stop, stopBudget)
 	}
 	for _, f := range []struct{ name, value string }{{"TELEMETRY_TRACES_ENDPOINT", c.TracesEndpoint}, {"TELEMETRY_METRICS_ENDPOINT", c.MetricsEndpoint}} {
 		if err := telemetry.CheckEndpoint(f.value); err != nil {

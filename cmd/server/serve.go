@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -181,19 +182,26 @@ func openPool(ctx context.Context, setting, url string, maxConns int32, tracer p
 			return pool, nil
 		}
 		if errors.Is(err, db.ErrSchemaTooOld) || !sleep(ctx, 200*time.Millisecond) {
-			pool.Close()
+			closeInTime(pool.Close)
 			return nil, fmt.Errorf("%s: %w", setting, err)
 		}
 	}
 }
 
+// close ends the connections. Where the database is gone without a word, pgx
+// waits 15 s for one whose last statement was given up: it asks the database to
+// cancel the statement, and says goodbye.
 func (d database) close() {
-	if d.video != nil {
-		d.video.Close()
-	}
-	if d.catalog != nil && d.catalog != d.video {
-		d.catalog.Close()
-	}
+	closeInTime(func() {
+		var pools sync.WaitGroup
+		if d.video != nil {
+			pools.Go(d.video.Close)
+		}
+		if d.catalog != nil && d.catalog != d.video {
+			pools.Go(d.catalog.Close)
+		}
+		pools.Wait()
+	})
 }
 
 // ping tells whether requests can be served.
@@ -234,11 +242,14 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 
 // closeTopic ends a topic whose passes are all settled. What the broker has not
 // answered by now is pending still, and published again: nobody needs to wait.
-func closeTopic(topic *outbox.Topic) {
+func closeTopic(topic *outbox.Topic) { closeInTime(topic.Stop) }
+
+// closeInTime closes something, and waits no longer than closeTimeout for it.
+func closeInTime(end func()) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		topic.Stop()
+		end()
 	}()
 	select {
 	case <-closed:

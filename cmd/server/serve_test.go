@@ -134,6 +134,33 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 	s.checkPublishedOnce(t)
 }
 
+// A stop does not wait for a database that is gone without a word.
+func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	way := s.wayToDatabase(t)
+	p := s.start(t, "DATABASE_URL="+way.url, "CATALOG_DATABASE_URL="+way.url+"&application_name=catalog")
+	way.silent.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	// Both sides have a connection whose statement was given up.
+	if _, err := p.videos.ListVideos(ctx, &videov1.ListVideosRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("ListVideos() = %v, want DeadlineExceeded: the database is silent", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("ListCatalogEntries() = %v, want DeadlineExceeded: the database is silent", err)
+	}
+	took, err := p.stop(t)
+	if err != nil {
+		t.Errorf("the server ended with %v, want no error", err)
+	}
+	if took >= stopBudget {
+		t.Errorf("the stop took %s, want less than %s", took, stopBudget)
+	}
+}
+
 // checkPublishedOnce fails unless every event of the outbox was published, once.
 func (s *stack) checkPublishedOnce(t *testing.T) {
 	t.Helper()
@@ -328,9 +355,9 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"relations", []string{
-			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=9s", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
 		}, []string{
-			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "it must be less than 10s",
+			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "CONSUMER_STOP_TIMEOUT plus 2s is 10s, it must be less than 10s",
 			"DATABASE_MAX_CONNS (3) must be at least 10", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
 		}},
 		{"telemetry", []string{

@@ -19,8 +19,16 @@ const (
 	requestRetention = 25 * time.Hour
 	// pruneRows is how much one transaction deletes: locks stay short, and
 	// vacuum keeps up.
-	pruneRows        = 1000
+	pruneRows = 1000
+	// maintainInterval and maintainRetry are the pauses after a maintenance and
+	// after one that failed, on average.
 	maintainInterval = time.Hour
+	maintainRetry    = time.Minute
+	// maintainTimeout is how long one statement may take: more than the database
+	// lets it, 15 s (docs/database.md), so that it ends only what waits for a
+	// database that is gone without a word. TCP takes a quarter of an hour to
+	// notice, or two hours.
+	maintainTimeout = time.Minute
 )
 
 // maintenanceLoop is the heart of a maintenance: the longest pause, and half an
@@ -29,54 +37,76 @@ func maintenanceLoop(name string) *heartbeat.Loop {
 	return heartbeat.New("maintenance of the "+name, maintainInterval*2)
 }
 
+// step is a statement of a maintenance, which answers whether to call it again
+// at once.
+type step func(context.Context) (more bool, err error)
+
+// prepareOutbox makes the partitions before the first write, because after a
+// long stop today's may be missing. The database may take as long as it may to
+// answer at all.
+func prepareOutbox(ctx context.Context, videos *store.Videos, cfg config) error {
+	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	defer cancel()
+	_, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention)
+	return err
+}
+
 // maintainOutbox makes and drops partitions and forgets old requests, until
 // ctx ends. Any number of processes may do so at once.
 func maintainOutbox(ctx context.Context, videos *store.Videos, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
-	return maintain(ctx, log, loop, func(ctx context.Context) error {
+	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
 		created, dropped, err := videos.MaintainOutbox(ctx, partitionsAhead, retention)
-		if err != nil {
-			return err
-		}
 		if created+dropped > 0 {
 			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 		}
-		return prune(ctx, loop, func(ctx context.Context) (int64, error) {
-			return videos.PruneRequests(ctx, time.Now().Add(-requestRetention), pruneRows)
-		})
+		return false, err
+	}, func(ctx context.Context) (more bool, err error) {
+		n, err := videos.PruneRequests(ctx, time.Now().Add(-requestRetention), pruneRows)
+		return n == pruneRows, err
 	})
 }
 
 // maintainInbox forgets old event ids until ctx ends.
 func maintainInbox(ctx context.Context, catalog *store.Catalog, consumer string, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
-	return maintain(ctx, log, loop, func(ctx context.Context) error {
-		return prune(ctx, loop, func(ctx context.Context) (int64, error) {
-			return catalog.PruneInbox(ctx, consumer, time.Now().Add(-retention), pruneRows)
-		})
+	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
+		n, err := catalog.PruneInbox(ctx, consumer, time.Now().Add(-retention), pruneRows)
+		return n == pruneRows, err
 	})
 }
 
-// maintain does something at start and then about every hour; the processes of
-// a service spread out by themselves.
-func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, do func(context.Context) error) error {
+// maintain does all steps at start and then about every hour, or about a minute
+// after one has failed; the processes of a service spread out by themselves.
+func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps ...step) error {
 	defer loop.Rest()
 	for {
-		loop.Beat()
-		if err := do(ctx); err != nil && ctx.Err() == nil {
+		pause := maintainInterval
+		if err := maintainOnce(ctx, loop, steps); err != nil && ctx.Err() == nil {
+			pause = maintainRetry
 			log.ErrorContext(ctx, "maintenance failed", "err", err)
 		}
-		if !sleep(ctx, maintainInterval/2+rand.N(maintainInterval)) {
+		if !sleep(ctx, pause/2+rand.N(pause)) {
 			return nil
 		}
 	}
 }
 
-// prune deletes small batch after small batch until one is not full.
-func prune(ctx context.Context, loop *heartbeat.Loop, batch func(context.Context) (int64, error)) error {
-	for {
-		loop.Beat()
-		n, err := batch(ctx)
-		if err != nil || n < pruneRows {
-			return err
+// maintainOnce does one step after the other, until one fails.
+func maintainOnce(ctx context.Context, loop *heartbeat.Loop, steps []step) error {
+	for _, do := range steps {
+		for more := true; more; {
+			loop.Beat()
+			var err error
+			if more, err = inTime(ctx, do); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// inTime does a step, and gives it up when it hangs.
+func inTime(ctx context.Context, do step) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
+	defer cancel()
+	return do(ctx)
 }

@@ -60,8 +60,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		return err
 	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
-		// Before the first write: after a long stop today's partition may be missing.
-		if _, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention); err != nil {
+		if err := prepareOutbox(ctx, videos, cfg); err != nil {
 			return err
 		}
 	}

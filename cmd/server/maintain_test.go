@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A statement that hangs is given up after a minute, and tried again about a
+// minute later. Then there is nothing to do for half an hour at least.
+func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 30*time.Minute)
+		defer stop()
+		start := time.Now()
+		var calls []time.Duration
+		var log bytes.Buffer
+		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), maintenanceLoop("test"), func(ctx context.Context) (bool, error) {
+			calls = append(calls, time.Since(start))
+			if len(calls) > 1 {
+				return false, nil
+			}
+			<-ctx.Done()
+			return false, ctx.Err()
+		})
+		if err != nil {
+			t.Errorf("maintain() = %v, want nil once ctx is done", err)
+		}
+		if len(calls) != 2 || calls[1] < 90*time.Second || calls[1] > 150*time.Second {
+			t.Errorf("calls came after %s, want one at once and one after 1.5 to 2.5 minutes", calls)
+		}
+		if got := strings.Count(log.String(), "maintenance failed"); got != 1 {
+			t.Errorf("log tells %d failures, want 1:\n%s", got, log.String())
+		}
+	})
+}
+
+// Each step goes on until nothing is left to do, and the next one follows.
+func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		var calls []string
+		first := func(context.Context) (bool, error) {
+			calls = append(calls, "first")
+			return len(calls) < 3, nil
+		}
+		second := func(context.Context) (bool, error) {
+			calls = append(calls, "second")
+			return false, nil
+		}
+		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), first, second); err != nil {
+			t.Errorf("maintain() = %v, want nil once ctx is done", err)
+		}
+		if diff := cmp.Diff([]string{"first", "first", "first", "second"}, calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A maintenance that hangs at the start ends the process, which says so.
+func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	if _, err := s.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION video.outbox_maintain(days_ahead int, keep interval)
+		RETURNS TABLE (created int, dropped int) LANGUAGE sql AS $$ SELECT 0, 0 FROM pg_sleep(600) $$`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.commandIn(t, []string{"DATABASE_WAIT=5s"}, "serve")
+	if err == nil || !strings.Contains(err.Error(), "maintain outbox") {
+		t.Errorf("serve = %v, want an error of the maintenance", err)
+	}
+}

@@ -27,7 +27,7 @@ type verdict int
 
 const (
 	settled   verdict = iota + 1 // it is committed: acknowledge it
-	retried                      // it was refused: submit it again, after a pause
+	retried                      // it was refused: submit it again, after a pause, or nack it when the client ends
 	givenBack                    // there is no time for it: nack it
 )
 
@@ -39,9 +39,13 @@ const (
 // messages of a key are in hand at the same time, and those of a key reach the
 // store in the order of their delivery, whatever batches and workers do.
 //
-// The context of the client is not used: it ends when Run is told to stop, and
-// what is in hand then shall be finished.
-func (r *run) handle(_ context.Context, msg *pubsub.Message) {
+// ctx ends when the client pulls nothing more: Run was told to stop, or the
+// broker has refused for good, as when the subscription is deleted
+// (https://pkg.go.dev/cloud.google.com/go/pubsub/v2#Subscriber.Receive). What is in
+// hand then shall be finished, so the store is not called under ctx. But what
+// the store refuses is not tried again: the client starts anew only when every
+// callback has returned, and such a message may be refused for ever.
+func (r *run) handle(ctx context.Context, msg *pubsub.Message) {
 	start := time.Now()
 	r.metrics.received(r.work)
 	defer r.metrics.left(r.work)
@@ -55,7 +59,7 @@ func (r *run) handle(_ context.Context, msg *pubsub.Message) {
 			d.end("settled")
 			return
 		case retried:
-			if sleep(r.stopping, backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)) {
+			if sleep(ctx, backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)) {
 				continue
 			}
 		case givenBack:

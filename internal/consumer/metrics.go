@@ -80,7 +80,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m.delay, errs[10] = meter.Float64Histogram("consumer.delivery.delay", metric.WithUnit("s"), seconds,
 		metric.WithDescription("From when the broker took an event, by its clock, until it was applied; 0 where the clocks say less."))
 	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages given back to the broker, which happens only at shutdown."))
+		metric.WithDescription("Messages given back to the broker, which happens only at shutdown, and when the store refuses them while the subscription cannot be received from."))
 	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
 		metric.WithDescription("Events applied in one transaction."))

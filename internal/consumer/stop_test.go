@@ -2,16 +2,20 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localbroker"
 )
 
 // A stop while the database is away does not wait for it: everything is given
@@ -100,6 +104,41 @@ func TestProjectorLeavesClientThatHangs(t *testing.T) {
 			t.Errorf("calls of the store after Run = %d, want 0", got)
 		}
 	})
+}
+
+// A message that cannot even be quarantined does not keep the client from
+// starting anew after the broker has refused for good.
+func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
+	t.Parallel()
+	resources := localbroker.Resources{}
+	b, store, refused := newBroker(t, resources), &memStore{}, make(chan struct{}, 2)
+	store.onQuarantine = func(context.Context, event.Quarantined) error {
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return errors.New("no such table")
+	}
+	read, stop := b.start(consumer.Config{RetryMin: time.Millisecond, RetryMax: time.Millisecond}, store)
+	b.publish(&pubsub.Message{Data: []byte("no event")})
+	<-refused
+	<-refused
+	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{
+		Subscription: "projects/test-project/subscriptions/" + localbroker.Subscription,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the client to give up", func() bool { return read.counter("consumer.failures")["receive"] > 0 })
+	if got := read.counter("consumer.nacks")[""]; got != 1 {
+		t.Errorf("consumer.nacks = %d, want the message that nobody takes", got)
+	}
+	if err := resources.Create(t.Context(), b.client); err != nil {
+		t.Fatal(err)
+	}
+	video := uuid.New()
+	b.publish(message(t, videoEvent(video, 1, domain.VideoCreated)))
+	waitFor(t, "an event of the new subscription", func() bool { return store.versions()[video] == 1 })
+	stop()
 }
 
 // hangingSource does not stop before it is released.

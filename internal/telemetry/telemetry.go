@@ -26,7 +26,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,16 +36,12 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/runtime"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/oauth"
 )
 
 // Config says what is shown, and to whom. The zero value shows nothing.
@@ -164,17 +159,9 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, about *resource
 	if cfg.TracesEndpoint == "" {
 		return nil
 	}
-	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(cfg.TracesEndpoint)}
-	dial, err := credentials(ctx, cfg.TracesEndpoint)
+	exporter, err := newTraceExporter(ctx, cfg.TracesEndpoint)
 	if err != nil {
 		return err
-	}
-	if dial != nil {
-		options = append(options, otlptracegrpc.WithDialOption(dial))
-	}
-	exporter, err := otlptracegrpc.New(ctx, options...)
-	if err != nil {
-		return fmt.Errorf("make exporter of traces: %w", err)
 	}
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithResource(about),
@@ -189,17 +176,9 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, about *resourc
 	options := []sdkmetric.Option{sdkmetric.WithResource(about), sdkmetric.WithCardinalityLimit(cardinality)}
 	readers := len(options)
 	if cfg.MetricsEndpoint != "" {
-		exporterOptions := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(cfg.MetricsEndpoint)}
-		dial, err := credentials(ctx, cfg.MetricsEndpoint)
+		exporter, err := newMetricExporter(ctx, cfg.MetricsEndpoint)
 		if err != nil {
 			return err
-		}
-		if dial != nil {
-			exporterOptions = append(exporterOptions, otlpmetricgrpc.WithDialOption(dial))
-		}
-		exporter, err := otlpmetricgrpc.New(ctx, exporterOptions...)
-		if err != nil {
-			return fmt.Errorf("make exporter of metrics: %w", err)
 		}
 		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithInterval(cfg.MetricsInterval))))
 	}
@@ -233,20 +212,6 @@ func ObserveRuntime(provider metric.MeterProvider) error {
 		return fmt.Errorf("observe Go runtime: %w", err)
 	}
 	return nil
-}
-
-// credentials answers how to show Google who we are; nil for others, which get
-// no token of ours.
-func credentials(ctx context.Context, endpoint string) (grpc.DialOption, error) {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Hostname(), ".googleapis.com") {
-		return nil, nil //nolint:nilerr,nilnil // Validate has read the URL; nil is an answer
-	}
-	perCall, err := oauth.NewApplicationDefault(context.WithoutCancel(ctx), "https://www.googleapis.com/auth/cloud-platform")
-	if err != nil {
-		return nil, fmt.Errorf("find credentials for %s: %w", u.Host, err)
-	}
-	return grpc.WithPerRPCCredentials(perCall), nil
 }
 
 // Meter answers a meter; nil when nobody reads metrics.

@@ -18,10 +18,11 @@ import (
 // every statement. Nothing is connected yet.
 //
 // A database that is gone without a word, as behind a broken network, holds a
-// connection for as long as the context of its statement allows, and its place in
-// the pool for a second more, where pgx has 15. To connect takes 5 s at most
-// unless the URL has a connect_timeout: pgx allows two minutes, for which the place
-// in the pool is taken, whatever becomes of who waits for it.
+// connection for as long as the context of its statement allows. To connect takes
+// 5 s at most unless the URL has a connect_timeout: pgx allows two minutes, for
+// which the place in the pool is taken, whatever becomes of who waits for it. It
+// allows 15 s more to cancel what was given up, by a connection of its own, and to
+// wait for the end; here it is as long as to connect, and a second.
 //
 // Whoever has lost one connection may have lost all, by a restart of the database
 // or of a firewall. So those that were not used since are asked before they are, for
@@ -35,7 +36,14 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	cfg.ConnConfig.Tracer = tracer
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
-		cfg.ConnConfig.DialFunc = (&net.Dialer{Timeout: cfg.ConnConfig.ConnectTimeout}).DialContext // also to cancel a statement
+	}
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		deadline := time.Now().Add(cfg.ConnConfig.ConnectTimeout)
+		conn, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return conn, conn.SetDeadline(deadline) // until AfterConnect, or for all it takes to cancel a statement
 	}
 	if cfg.PingTimeout == 0 {
 		cfg.PingTimeout = time.Second // then the next connection is tried
@@ -47,7 +55,7 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 			return // the pool wants to close it
 		}
 		lost.Store(int64(time.Since(start)))
-		// What is canceled is ended by the server in time, or by nobody.
+		// What is canceled is ended by the server soon, or by nobody.
 		time.AfterFunc(time.Second, func() { _ = conn.PgConn().Conn().Close() })
 	}
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
@@ -57,7 +65,7 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	}
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		registerUUID(conn.TypeMap())
-		return nil
+		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

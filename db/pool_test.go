@@ -102,6 +102,45 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	}
 }
 
+// A connection whose statement was given up keeps its place in the pool for
+// seconds, also when its statement cannot be canceled, because the server says
+// nothing to new connections either.
+func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
+	t.Parallel()
+	network := connectThrough(t)
+	pool := network.open(t, 1)
+	execute(t, pool, "SELECT 1")
+	network.forget()
+	network.silent.Store(true) // what is connected from now on is silent, too
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
+		t.Fatal("a statement on a silent connection succeeded")
+	}
+	for start := time.Now(); pool.Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("after 10s the place in the pool is still taken")
+		}
+	}
+}
+
+// A connection lives on when the time to connect is over.
+func TestPoolKeepsConnections(t *testing.T) {
+	t.Parallel()
+	network := connectThrough(t)
+	pool := network.open(t, 1)
+	const wait = "SELECT pg_sleep(6), pg_backend_pid()"
+	var first, second int
+	for _, pid := range []*int{&first, &second} {
+		if err := pool.QueryRow(t.Context(), wait).Scan(nil, pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first != second {
+		t.Errorf("the second statement was on another connection")
+	}
+}
+
 // network is a way to PostgreSQL that a test can break.
 type network struct {
 	net.Listener

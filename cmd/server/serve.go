@@ -14,13 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -187,9 +186,8 @@ func openPool(ctx context.Context, setting, url string, maxConns int32, tracer p
 	}
 }
 
-// close ends the connections. Where the database is gone without a word, pgx
-// waits 15 s for one whose last statement was given up: it asks the database to
-// cancel the statement, and says goodbye.
+// close ends the connections. Where the database is gone without a word it would
+// wait for those whose last statement was given up: see db.Open.
 func (d database) close() {
 	closeInTime(func() {
 		var pools sync.WaitGroup
@@ -220,12 +218,9 @@ func (d database) ping(ctx context.Context) error {
 // openPubSub makes a client of Pub/Sub, or of an emulator when
 // PUBSUB_EMULATOR_HOST is set, which the library reads itself.
 func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
-	// gRPC's own pauses between attempts to connect grow to two minutes: so long
-	// after an outage nothing would be published or received.
-	reconnect := backoff.DefaultConfig
-	reconnect.MaxDelay = time.Second
-	options := []option.ClientOption{
-		option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second})),
+	var options []option.ClientOption
+	for _, dial := range reconnect.DialOptions() {
+		options = append(options, option.WithGRPCDialOption(dial))
 	}
 	if cfg.PubSubEndpoint != "" {
 		options = append(options, option.WithEndpoint(cfg.PubSubEndpoint))

@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -24,21 +23,15 @@ import (
 // between the two.
 type collector struct {
 	listener *bufconn.Listener
-	away     atomic.Bool // refuses connections
 
-	mu       sync.Mutex
-	attempts []time.Time  // guarded by mu: to connect
-	silent   *atomic.Bool // guarded by mu: of the newest connection
+	mu     sync.Mutex
+	silent *atomic.Bool // guarded by mu: of the newest connection
 }
 
 // dial connects the exporter.
 func (c *collector) dial(ctx context.Context, _ string) (net.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.attempts = append(c.attempts, time.Now())
-	if c.away.Load() {
-		return nil, errors.New("refused")
-	}
 	conn, err := c.listener.DialContext(ctx)
 	c.silent = new(atomic.Bool)
 	return silentConn{conn, c.silent}, err
@@ -49,18 +42,6 @@ func (c *collector) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.silent.Store(true)
-}
-
-// connects answers how often it was tried to connect since a time.
-func (c *collector) connects(since time.Time) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, at := range c.attempts {
-		if !at.Before(since) {
-			n++
-		}
-	}
-	return n
 }
 
 // silentConn loses what is written to it when it is silent; so nothing comes
@@ -136,30 +117,8 @@ func (answersTraces) Export(context.Context, *tracespb.ExportTraceServiceRequest
 	return &tracespb.ExportTraceServiceResponse{}, nil
 }
 
-// However long a collector was away, it gets something again within seconds of
-// its return.
-func TestExporterFindsACollectorThatWasAway(t *testing.T) {
-	withCollector(t, func(t *testing.T, c *collector, export func() error) {
-		c.away.Store(true)
-		for range 30 {
-			if err := export(); err == nil {
-				t.Error("export = nil while the collector is away, want an error")
-			}
-			time.Sleep(time.Minute)
-		}
-		if got := c.connects(time.Now().Add(-7 * time.Minute)); got < 60 {
-			t.Errorf("attempts to connect within 7 minutes = %d, want at least 60", got)
-		}
-		c.away.Store(false)
-		time.Sleep(7 * time.Second)
-		if err := export(); err != nil {
-			t.Errorf("export 7 s after the return = %v, want nil", err)
-		}
-	})
-}
-
 // A connection that was cut without a word costs the export that meets it, and
-// no other.
+// no other: both exporters connect as package reconnect has it.
 func TestExporterReplacesASilentConnection(t *testing.T) {
 	withCollector(t, func(t *testing.T, c *collector, export func() error) {
 		if err := export(); err != nil {
@@ -173,25 +132,6 @@ func TestExporterReplacesASilentConnection(t *testing.T) {
 		time.Sleep(time.Second)
 		if err := export(); err != nil {
 			t.Errorf("the next export = %v, want nil", err)
-		}
-	})
-}
-
-// A collector with gRPC's default policy does not end the connection for its
-// pings, however often something is sent.
-func TestCollectorToleratesPings(t *testing.T) {
-	withCollector(t, func(t *testing.T, c *collector, export func() error) {
-		start := time.Now()
-		for _, pause := range []time.Duration{time.Second, 29 * time.Second, 31 * time.Second, time.Minute, 4 * time.Minute} {
-			for range 20 {
-				if err := export(); err != nil {
-					t.Errorf("export every %s = %v, want nil", pause, err)
-				}
-				time.Sleep(pause)
-			}
-		}
-		if got := c.connects(start); got != 1 {
-			t.Errorf("connections = %d, want 1", got)
 		}
 	})
 }

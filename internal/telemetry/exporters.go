@@ -5,16 +5,15 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"time"
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/oauth"
-	"google.golang.org/grpc/keepalive"
+
+	"example.com/videocatalog/internal/reconnect"
 )
 
 // newTraceExporter makes what sends spans to an endpoint. more is for tests,
@@ -46,24 +45,9 @@ func newMetricExporter(ctx context.Context, endpoint string, more ...grpc.DialOp
 }
 
 // dialOptions answers how to stay connected with a collector, and who we are if
-// it is Google's. One that was away gets something again a few seconds after its
-// return; gRPC's own pauses between attempts to connect grow to two minutes. A
-// connection that was cut without a word is given up after 40 s at most in which
-// calls wait for an answer; TCP may take a quarter of an hour.
-//
-// A ping is sent only while a call waits and nothing has come for 30 s, so once
-// per call at most. A server with gRPC's default policy counts one that comes
-// within 5 minutes of another as a strike, closes the connection at the third, and
-// forgets the strikes whenever it sends an answer (google.golang.org/grpc v1.85.0,
-// internal/transport/http2_server.go, handlePing). So it closes one only when it
-// has answered none of several calls; then a new one costs nothing.
+// it is Google's.
 func dialOptions(ctx context.Context, endpoint string) ([]grpc.DialOption, error) {
-	reconnect := backoff.DefaultConfig
-	reconnect.MaxDelay = 5 * time.Second
-	options := []grpc.DialOption{
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-	}
+	options := reconnect.DialOptions()
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Hostname(), ".googleapis.com") {
 		return options, nil //nolint:nilerr // Validate has read the URL; others get no token of ours

@@ -1,0 +1,176 @@
+package reconnect_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"example.com/videocatalog/internal/reconnect"
+)
+
+// server is one with gRPC's defaults, behind a network that may break.
+type server struct {
+	listener *bufconn.Listener
+	says     *health.Server
+	client   grpc_health_v1.HealthClient
+	away     atomic.Bool // refuses connections
+
+	mu       sync.Mutex
+	attempts []time.Time  // guarded by mu: to connect
+	silent   *atomic.Bool // guarded by mu: of the newest connection
+}
+
+// withServer runs a test in time that passes by itself.
+func withServer(t *testing.T, test func(t *testing.T, s *server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{listener: bufconn.Listen(1 << 20), says: health.NewServer()}
+		serves := grpc.NewServer()
+		grpc_health_v1.RegisterHealthServer(serves, s.says)
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = serves.Serve(s.listener) }) // an error shows in the calls
+		defer serving.Wait()
+		defer serves.Stop()
+		options := append(reconnect.DialOptions(), grpc.WithContextDialer(s.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient("passthrough:///server", options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		s.client = grpc_health_v1.NewHealthClient(conn)
+		test(t, s)
+	})
+}
+
+func (s *server) dial(ctx context.Context, _ string) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts = append(s.attempts, time.Now())
+	if s.away.Load() {
+		return nil, errors.New("refused")
+	}
+	conn, err := s.listener.DialContext(ctx)
+	s.silent = new(atomic.Bool)
+	return silentConn{conn, s.silent}, err
+}
+
+// cut lets nothing through any more on the newest connection, which does not end.
+func (s *server) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent.Store(true)
+}
+
+// connects answers how often it was tried to connect.
+func (s *server) connects() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.attempts)
+}
+
+// call makes a call that takes a second at most.
+func (s *server) call(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := s.client.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return err
+}
+
+// silentConn loses what is written to it when it is silent; so nothing comes
+// back either.
+type silentConn struct {
+	net.Conn
+	silent *atomic.Bool
+}
+
+func (c silentConn) Write(b []byte) (int, error) {
+	if c.silent.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// However long a server was away, it is called again soon after its return.
+func TestServerThatWasAwayIsFound(t *testing.T) {
+	withServer(t, func(t *testing.T, s *server) {
+		s.away.Store(true)
+		for range 30 {
+			if err := s.call(t.Context()); err == nil {
+				t.Error("a call while the server is away = nil, want an error")
+			}
+			time.Sleep(time.Minute)
+		}
+		s.away.Store(false)
+		time.Sleep(2 * time.Second)
+		if err := s.call(t.Context()); err != nil {
+			t.Errorf("a call 2 s after the return = %v, want nil", err)
+		}
+	})
+}
+
+// On a connection that was cut without a word a stream on which nothing happens
+// ends, and calls are answered on the next connection.
+func TestSilentConnectionIsReplaced(t *testing.T) {
+	withServer(t, func(t *testing.T, s *server) {
+		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		s.cut()
+		cut := time.Now()
+		if err := s.call(t.Context()); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("a call over a connection that was cut = %v, want DeadlineExceeded", err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || time.Since(cut) > 41*time.Second {
+			t.Errorf("the stream over it ended after %s with %v, want Unavailable within 40 s", time.Since(cut), err)
+		}
+		if err := s.call(t.Context()); err != nil {
+			t.Errorf("the next call = %v, want nil", err)
+		}
+	})
+}
+
+// A server with gRPC's default policy does not end the connection for the pings,
+// however often it is called, and when it says something on a stream every 30 s.
+func TestServerToleratesPings(t *testing.T) {
+	withServer(t, func(t *testing.T, s *server) {
+		for _, pause := range []time.Duration{time.Second, 29 * time.Second, 31 * time.Second, time.Minute, 4 * time.Minute} {
+			for range 20 {
+				if err := s.call(t.Context()); err != nil {
+					t.Errorf("a call every %s = %v, want nil", pause, err)
+				}
+				time.Sleep(pause)
+			}
+		}
+		stream, err := s.client.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range int32(100) {
+			if _, err := stream.Recv(); err != nil {
+				t.Fatalf("the stream after %d minutes: %v", n/2, err)
+			}
+			time.Sleep(30 * time.Second)
+			s.says.SetServingStatus("", grpc_health_v1.HealthCheckResponse_ServingStatus(2-n%2)) // another one than before
+		}
+		if n := s.connects(); n != 1 {
+			t.Errorf("connections = %d, want 1", n)
+		}
+	})
+}

@@ -96,6 +96,7 @@ type lab struct {
 	timeline *timeline
 	postgres *postgres
 	broker   *broker
+	network  *proxy // between the processes and the broker
 	load     *load
 	watchers []*watcher
 	told     *bufio.Writer // what clients were told; owned by load while it runs

@@ -66,7 +66,7 @@ func kinds() (all, long []fault) {
 		{"answer to a commit lost", groupDatabase, NoRecovery, loseCommit(false)},
 		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
 		{"database slow", groupDatabase, NoRecovery, slowDatabase},
-		{"database connections forgotten", groupDatabase, Outage, forgetConnections},
+		{"database connections forgotten", groupDatabase, Outage, forgetDatabase},
 		{"database out of reach", groupDatabase, NoRecovery, stallDatabase},
 		{"long transaction", groupDatabase, NoRecovery, longTransaction},
 		{"disk full for events", groupDatabase, NoRecovery, diskFull("video.outbox", "INSERT", 0)},
@@ -78,7 +78,10 @@ func kinds() (all, long []fault) {
 		all = append(all, fault{"freeze publisher at " + point, groupProcess, Takeover, freezeAt(point)})
 	}
 	all = append(all, fault{"kill projector at " + failpoint.ConsumerCommitted, groupProcess, NoRecovery, killAt(projectors, failpoint.ConsumerCommitted)})
-	long = []fault{{"broker down 60 s", groupBroker, Outage, brokerDown(time.Minute)}}
+	long = []fault{
+		{"broker down 60 s", groupBroker, Outage, brokerDown(time.Minute)},
+		{"broker connections forgotten", groupBroker, Outage, forgetBroker},
+	}
 	return all, long
 }
 
@@ -403,6 +406,15 @@ func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 	return nil
 }
 
+// forgetBroker is a network that forgets all connections to the broker. Nobody
+// is told, and gRPC gives one up after 40 s in which nothing came, though it asked.
+func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+	record.MayRepeat = 2 * len(l.publishers) * inHand
+	defer l.network.silence()()
+	sleep(ctx, 45*time.Second)
+	return nil
+}
+
 // forgotten is how many settled events a crash of PostgreSQL may forget:
 // those of the last three rounds of its WAL writer, because settlements are
 // committed asynchronously
@@ -474,11 +486,11 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 	return nil
 }
 
-// forgetConnections is a network that forgets all connections to PostgreSQL, as
+// forgetDatabase is a network that forgets all connections to PostgreSQL, as
 // one whose firewall restarts: nobody is told, and new ones work. After a lease
 // PostgreSQL gives up its sides, and what its transactions had locked, as it does
 // by idle_in_transaction_session_timeout.
-func forgetConnections(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
+func forgetDatabase(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	for _, p := range l.processes {
 		defer p.proxy.silence()()

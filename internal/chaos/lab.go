@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +133,12 @@ func (l *lab) prepare(ctx context.Context) error {
 	if l.broker, err = startBroker(ctx); err != nil {
 		return err
 	}
+	l.network, err = newProxy(ctx, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", l.broker.Addr())
+	})
+	if err != nil {
+		return err
+	}
 	migrate := exec.CommandContext(ctx, l.present, "migrate") //nolint:gosec // we have built it
 	migrate.Env = append(os.Environ(), "DATABASE_URL="+l.postgres.dsn(databaseName))
 	if out, err := migrate.CombinedOutput(); err != nil {
@@ -174,7 +181,7 @@ func (l *lab) newProcess(ctx context.Context, name, role string, serves bool) (*
 	p.environ = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "ROLES=" + roles, "FAILPOINT_FILE=" + p.orders(), "FAILPOINT_CLOCK_FILE=" + p.clock(),
 		"DATABASE_URL=postgres://postgres@" + proxy.addr() + "/" + databaseName + "?sslmode=disable&application_name=" + name,
-		"PUBSUB_EMULATOR_HOST=" + l.broker.Addr(),
+		"PUBSUB_EMULATOR_HOST=" + l.network.addr(),
 	}, settings...)
 	return p, nil
 }
@@ -288,6 +295,9 @@ func (l *lab) end() error {
 	for _, p := range l.processes {
 		p.kill()
 		p.proxy.close()
+	}
+	if l.network != nil {
+		l.network.close()
 	}
 	if l.broker != nil {
 		l.broker.stop()

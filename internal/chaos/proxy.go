@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// proxy stands between one process and PostgreSQL, and does to its connections
-// what networks do. It knows PostgreSQL's protocol only so far as to recognize
-// the answer to a COMMIT. Its methods may be called from several goroutines.
+// proxy stands between one process and PostgreSQL, or all of them and the broker,
+// and does to their connections what networks do. It knows PostgreSQL's protocol
+// only so far as to recognize the answer to a COMMIT. Its methods may be called
+// from several goroutines.
 type proxy struct {
 	listener net.Listener
 	dial     func(context.Context) (net.Conn, error)

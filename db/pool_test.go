@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/url"
@@ -63,42 +64,86 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 	}
 }
 
-// When one connection is lost, the others that are lost too are found out before
-// anybody uses them, whether they broke or went silent.
+// When one connection is lost, the others that are lost too are found out at once,
+// whether they broke or went silent, and fail nobody's statement.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
-	for name, lose := range map[string]func(*network){"broken": (*network).cut, "silent": (*network).forget} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			network := connectThrough(t)
-			pool := network.open(t, 3)
-			var all []*pgxpool.Conn
-			for range 3 {
-				conn, err := pool.Acquire(t.Context())
-				if err != nil {
-					t.Fatal(err)
+	const conns = 12
+	fill := func(t *testing.T, pool *pgxpool.Pool) {
+		var all []*pgxpool.Conn
+		for range conns {
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, conn)
+		}
+		for _, conn := range all {
+			conn.Release()
+		}
+	}
+	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		_, err := pool.Exec(ctx, "SELECT 1")
+		return err
+	}
+	t.Run("broken", func(t *testing.T) {
+		t.Parallel()
+		network := connectThrough(t)
+		pool := network.open(t, conns)
+		fill(t, pool)
+		network.cut()
+		if err := try(t, pool, time.Second); err == nil {
+			t.Fatal("a statement on a broken connection succeeded")
+		}
+		for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d broken connections are in the pool", pool.Stat().TotalConns())
+			}
+		}
+	})
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		network := connectThrough(t)
+		pool := network.open(t, conns)
+		fill(t, pool)
+		network.forget()
+		if err := try(t, pool, 500*time.Millisecond); err == nil {
+			t.Fatal("a statement on a silent connection succeeded")
+		}
+		time.Sleep(100 * time.Millisecond) // until the others are being asked
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				if err := try(t, pool, 5*time.Second); err != nil {
+					t.Errorf("a statement after the loss: %v", err)
 				}
-				all = append(all, conn)
-			}
-			for _, conn := range all {
-				conn.Release()
-			}
-			lose(network)
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			})
+		}
+		callers.Wait()
+	})
+}
+
+// A server whose backends are stuck, and see neither that a statement is canceled
+// nor that its connection is closed, has not many more of them than the pool may
+// have.
+func TestPoolSparesAStuckServer(t *testing.T) {
+	t.Parallel()
+	network := connectThrough(t)
+	network.stuck = true
+	const conns = 2
+	pool := network.open(t, conns)
+	var callers sync.WaitGroup
+	for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
-				t.Fatal("a statement on a lost connection succeeded")
-			}
-			for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 2; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatal("the lost connection is in the pool for ever")
-				}
-			}
-			ctx, cancel = context.WithTimeout(t.Context(), 9*time.Second)
-			defer cancel()
-			if _, err := pool.Exec(ctx, "SELECT 1"); err != nil {
-				t.Errorf("the next statement: %v", err)
-			}
+			_, _ = pool.Exec(ctx, "SELECT 1") // nobody answers
 		})
+	}
+	callers.Wait()
+	if n := network.ready.Load(); n <= conns || n > 2*conns {
+		t.Errorf("connections in 7s = %d, want more than the pool of %d has, and at most twice as many", n, conns)
 	}
 }
 
@@ -128,11 +173,11 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 func TestPoolKeepsConnections(t *testing.T) {
 	t.Parallel()
 	network := connectThrough(t)
+	network.settings = "&connect_timeout=1"
 	pool := network.open(t, 1)
-	const wait = "SELECT pg_sleep(6), pg_backend_pid()"
 	var first, second int
 	for _, pid := range []*int{&first, &second} {
-		if err := pool.QueryRow(t.Context(), wait).Scan(nil, pid); err != nil {
+		if err := pool.QueryRow(t.Context(), "SELECT pg_sleep(2), pg_backend_pid()").Scan(nil, pid); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +189,10 @@ func TestPoolKeepsConnections(t *testing.T) {
 // network is a way to PostgreSQL that a test can break.
 type network struct {
 	net.Listener
-	dial func() (net.Conn, error)
+	dial     func() (net.Conn, error)
+	settings string // in the URL
+	stuck    bool   // the server says nothing any more once it is ready
+	ready    atomic.Int32
 
 	mu     sync.Mutex
 	links  []net.Conn   // guarded by mu
@@ -172,7 +220,7 @@ func (n *network) open(t *testing.T, conns int32) *pgxpool.Pool {
 	kind, address := pgconn.NetworkAddress(target.Host, target.Port)
 	n.dial = func() (net.Conn, error) { return new(net.Dialer).DialContext(t.Context(), kind, address) }
 	go n.accept()
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: n.Addr().String(), Path: target.Database, RawQuery: "sslmode=disable"}
+	through := url.URL{Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: n.Addr().String(), Path: target.Database, RawQuery: "sslmode=disable" + n.settings}
 	pool, err := db.Open(t.Context(), through.String(), conns, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -196,8 +244,12 @@ func (n *network) accept() {
 		}
 		n.mu.Lock()
 		n.links = append(n.links, from, to)
-		go relay(to, from, n.silent)
-		go relay(from, to, n.silent)
+		silent := n.silent
+		if n.stuck {
+			silent = new(atomic.Bool)
+		}
+		go n.relay(to, from, silent)
+		go n.relay(from, to, silent)
 		n.mu.Unlock()
 	}
 }
@@ -219,20 +271,28 @@ func (n *network) cut() {
 	}
 }
 
+// readyForQuery is the message by which PostgreSQL says that it waits for a
+// statement.
+var readyForQuery = []byte("Z\x00\x00\x00\x05I")
+
 // relay copies until one side is gone, and nothing any more once it is silent.
-func relay(to, from net.Conn, silent *atomic.Bool) {
+func (n *network) relay(to, from net.Conn, silent *atomic.Bool) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 4096)
 	for {
-		n, err := from.Read(buffer)
+		size, err := from.Read(buffer)
 		if err != nil {
 			return
 		}
 		if silent.Load() {
 			continue
 		}
-		if _, err := to.Write(buffer[:n]); err != nil {
+		if n.stuck && bytes.Contains(buffer[:size], readyForQuery) {
+			n.ready.Add(1)
+			silent.Store(true)
+		}
+		if _, err := to.Write(buffer[:size]); err != nil {
 			return
 		}
 	}

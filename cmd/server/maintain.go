@@ -25,7 +25,7 @@ const (
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
 	// maintainTimeout is how long one statement may take: more than the database
-	// lets it, 15 s (docs/database.md), so that it ends only what waits for a
+	// lets it, 8 s (docs/database.md), so that it ends only what waits for a
 	// database that is gone without a word. TCP takes a quarter of an hour to
 	// notice, or two hours.
 	maintainTimeout = time.Minute

@@ -101,7 +101,7 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	}
 	var outcomes []domain.Outcome
 	span, end := r.beginBatch(deliveries)
-	err := r.persist(loop, func(ctx context.Context) (err error) {
+	err := r.persist(loop, len(events), func(ctx context.Context) (err error) {
 		if span != nil {
 			ctx = trace.ContextWithSpan(ctx, span)
 		}
@@ -146,7 +146,7 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 // quarantine sets a message aside and gives the verdict on it. One that cannot
 // be set aside is tried again for as long as it takes: it must not get lost.
 func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
-	err := r.persist(loop, func(ctx context.Context) error {
+	err := r.persist(loop, 1, func(ctx context.Context) error {
 		return r.store.Quarantine(ctx, r.cfg.Consumer, d.quarantined())
 	})
 	switch {
@@ -166,10 +166,17 @@ func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
 // errGivenBack says that the projector was stopped before the store answered.
 var errGivenBack = errors.New("stopped")
 
+// tooLong is how often in a row a batch may take longer than TransactionTimeout,
+// before that is not the database's fault but its own.
+const tooLong = 3
+
 // persist calls the store until it answers. While the database is away it
 // waits, as long as the projector is not stopped; any other error is the
-// store's answer.
-func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
+// store's answer. So is that several messages take too long again and again: it
+// may be one of them, which alone harms nothing else. One that takes too long alone
+// is ended by the database, whose statement_timeout is shorter.
+func (r *run) persist(loop *heartbeat.Loop, messages int, call func(ctx context.Context) error) error {
+	timeouts := 0
 	for failures := 0; ; failures++ {
 		loop.Beat()
 		err := r.guard(func() error {
@@ -187,8 +194,13 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 			r.metrics.failed(r.work, failedRefused)
 			return err
 		}
-		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)
 		r.metrics.failed(r.work, failedUnavailable)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			timeouts = 0
+		} else if timeouts++; timeouts == tooLong && messages > 1 {
+			return err
+		}
+		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)
 		r.log.WarnContext(r.work, "consumer: the database is away, trying again", "failures", failures+1, "retry_in", pause, "err", err)
 		if !sleep(r.stopping, pause) {
 			return errGivenBack

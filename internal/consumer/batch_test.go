@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -133,6 +134,31 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 		}
 		if got := read.counter("consumer.failures"); got["unavailable"] == 0 || got["refused"] != 0 {
 			t.Errorf("consumer.failures = %v, want only unavailable", got)
+		}
+	})
+}
+
+// A batch that takes too long again and again is taken apart: an event with which
+// the database takes longer than its statement_timeout harms itself only.
+func TestProjectorTakesASlowBatchApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := messages(t, 100)
+		slow := all[17].ID
+		store := &memStore{}
+		store.onProject = func(ctx context.Context, events []domain.Event) error {
+			if !slices.ContainsFunc(events, func(e domain.Event) bool { return e.ID.String() == slow }) {
+				return nil
+			}
+			if len(events) > 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			time.Sleep(8 * time.Second)
+			return errors.New("canceling statement due to statement timeout")
+		}
+		read := project(t, consumer.Config{Workers: 1, MaxAttempts: 2}, store, all, 2*time.Minute)
+		if diff := cmp.Diff(map[string]int64{"applied": 99, "quarantined": 1}, read.counter("consumer.events")); diff != "" {
+			t.Errorf("consumer.events (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -434,8 +434,9 @@ func (c *checker) checkRepeats(repeats []repeat) {
 	}
 }
 
-// checkAlone counts what was published once more because of a fault that was
-// alone: all that earlier ones had left was published when it struck.
+// checkAlone counts what was published before a fault that was alone, and once
+// more because of it: all that earlier ones had left was published when it struck,
+// and what is published for the first time later is none of what its victims had.
 func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) {
 	for _, other := range c.h.Faults {
 		if other.Struck.After(f.Struck) && other.Struck.Before(until) {
@@ -443,7 +444,7 @@ func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) 
 		}
 	}
 	for _, r := range repeats {
-		if !r.at.Before(f.Struck) && r.at.Before(until) {
+		if r.before.Before(f.Struck) && !r.at.Before(f.Struck) && r.at.Before(until) {
 			f.Repeated++
 		}
 	}

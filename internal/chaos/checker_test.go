@@ -225,7 +225,7 @@ func TestCheckerRules(t *testing.T) {
 		}, []Rule{TooManyDuplicates}},
 		{"two duplicates after a lone fault that may cause one, and one after it that may cause many", func(h *History) {
 			strike(h, 1)
-			h.Faults[0].Alone = true
+			h.Faults[0].Alone, h.Faults[0].Struck = true, h.Faults[0].Struck.Add(1)
 			again(h, 1, time.Second)
 			h.Sightings = append(h.Sightings, h.Sightings[2])
 			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
@@ -235,13 +235,20 @@ func TestCheckerRules(t *testing.T) {
 		}, []Rule{TooManyDuplicates}},
 		{"one duplicate after a lone fault that may cause one, and one after the next", func(h *History) {
 			strike(h, 1)
-			h.Faults[0].Alone = true
+			h.Faults[0].Alone, h.Faults[0].Struck = true, h.Faults[0].Struck.Add(1)
 			again(h, 1, time.Second)
 			next := h.Publications["again"].Add(time.Millisecond)
 			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: next, Ended: next, MayRepeat: 1})
 			h.Sightings = append(h.Sightings, h.Sightings[2])
 			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
 			h.Publications["once more"] = next
+		}, nil},
+		{"a duplicate of what was published first after a lone fault, which left nothing", func(h *History) {
+			strike(h, 200)
+			h.Faults[0].Struck = h.Faults[0].Struck.Add(-time.Second)
+			again(h, 1, time.Second)
+			before := h.Publications["1"].Add(-1)
+			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: before, Ended: before, Alone: true})
 		}, nil},
 		{"a projection that is behind", func(h *History) { h.Database.Projection[uuid.UUID{0: 1}] = "old row" }, []Rule{ProjectionDiffers}},
 		{"a projection that lacks a row", func(h *History) { delete(h.Database.Projection, uuid.UUID{0: 1}) }, []Rule{ProjectionDiffers}},

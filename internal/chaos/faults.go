@@ -133,16 +133,16 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 	for _, p := range victims {
 		names = append(names, p.name)
 	}
-	n := atMost
-	err := l.look(ctx, func(ctx context.Context, c conn) error {
-		held, err := heldBy(ctx, c, names, batch)
-		n = min(held, atMost)
+	var held int
+	err := l.look(ctx, func(ctx context.Context, c conn) (err error) {
+		held, err = heldBy(ctx, c, names, batch)
 		return err
 	})
 	if err != nil || time.Since(record.Struck) > lease/2 {
 		return atMost
 	}
-	return n
+	record.Unsettled = held
+	return min(held, atMost)
 }
 
 // leftBy is how many events may be published twice because one process was
@@ -363,17 +363,26 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 		return nil
 	}
 	record.Target = name
+	refused := l.refusals(ctx, name)
 	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
 	defer remove()
 	sleep(ctx, between(r, time.Second, 3*time.Second))
-	refused := false
-	err := l.look(ctx, func(ctx context.Context, c conn) error {
-		return c.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM video.outbox_blocked WHERE aggregate_id = $1)`, name).Scan(&refused)
-	})
-	if err != nil || !refused {
-		record.Missing = "no event of that video was refused"
+	for deadline := time.Now().Add(10 * time.Second); l.refusals(ctx, name) <= refused; {
+		if time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {
+			record.Missing = "no event of that video was refused"
+			return nil
+		}
 	}
 	return nil
+}
+
+// refusals is how often the first event of a video was refused, as far as the
+// database can be asked.
+func (l *lab) refusals(ctx context.Context, name string) (n int) {
+	_ = l.look(ctx, func(ctx context.Context, c conn) error { // then 0, and it is asked again
+		return c.QueryRow(ctx, `SELECT coalesce(max(attempts), 0) FROM video.outbox_blocked WHERE aggregate_id = $1`, name).Scan(&n)
+	})
+	return n
 }
 
 func duplicateDeliveries(_ context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
@@ -406,12 +415,18 @@ func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 	return nil
 }
 
-// forgetBroker is a network that forgets all connections to the broker. Nobody
-// is told, and gRPC gives one up after 40 s in which nothing came, though it asked.
+// forgetBroker is a network that forgets all connections to the broker, until
+// there are new ones. Nobody is told, and gRPC gives one up after 40 s in which
+// nothing came, though it asked.
 func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	defer l.network.silence()()
-	sleep(ctx, 45*time.Second)
+	const noticed = 45 * time.Second
+	sleep(ctx, time.Second) // what was on its way
+	since, deadline := time.Now(), record.Struck.Add(noticed)
+	if !after(ctx, l.broker.lastPublished, since, deadline) || !after(ctx, l.broker.lastConsumed, since, deadline) {
+		l.problem(NotBack, "after %s nobody publishes, or nobody consumes, over a new connection to the broker", noticed)
+	}
 	return nil
 }
 

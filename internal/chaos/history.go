@@ -111,6 +111,9 @@ type FaultRecord struct {
 	// MayRepeat is how many events may be published twice because of it: what
 	// its victims can have had in hand.
 	MayRepeat int `json:"may_repeat"`
+	// Unsettled is how many events were pending in what its victims held, if that
+	// was counted.
+	Unsettled int `json:"unsettled,omitempty"`
 	// Clock is how far the clock of the process was ahead that its events have
 	// their times from.
 	Clock time.Duration `json:"clock_ns,omitempty"`
@@ -131,7 +134,7 @@ type FaultRecord struct {
 	LastBack string        `json:"last_back,omitempty"`
 
 	// What the checker finds out.
-	Repeated     int           `json:"repeated"`         // if it was alone: events that were published twice until the next fault
+	Repeated     int           `json:"repeated"`         // if it was alone: events that were published before it, and again until the next fault
 	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
 	FirstConsume time.Duration `json:"first_consume_ns"` // the first ack of an event that the broker took afterwards
 	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published

@@ -24,7 +24,8 @@ var settings = []string{
 	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
-	"CONSUMER_TRANSACTION_TIMEOUT=2s", "OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
+	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
+	"CONSUMER_TRANSACTION_TIMEOUT=1s",
 }
 
 // run makes the run and answers what is to be judged.

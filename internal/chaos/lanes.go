@@ -23,11 +23,12 @@ const (
 	trespassTaken   = "taken"
 )
 
-// watchLanes has PostgreSQL itself remember who claimed each lane last, and
-// write down whoever settles a lane that somebody else has claimed since, or
-// claims one whose lease is running; and who settled each lane last. The tokens prove nothing here, because the
-// fence that compares them is what may be missing. A lease that would run for
-// much longer than one can be was given by a clock that was set back since.
+// watchLanes has PostgreSQL itself remember who claimed each lane last, and who
+// settled it last; and write down whoever settles a lane that somebody else has
+// claimed since, or claims one whose lease is running. The tokens prove nothing
+// here, because the fence that compares them is what may be missing. A lease that
+// would run for much longer than one can be was given by a clock that was set back
+// since.
 //
 // Who is who is told by application_name, so the workers of one process are
 // one. A claim is told from a settlement by the statement that the client sent,

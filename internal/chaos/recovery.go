@@ -107,7 +107,7 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 		took, target = fault.Takeover, c.h.Limits.Takeover
 		if f.OfTakeovers++; measured {
 			f.Takeovers++
-			if fault.MayRepeat > 0 {
+			if fault.Unsettled > 0 {
 				f.LeftBehind++
 			}
 			f.WorstTakeover = max(f.WorstTakeover, took)

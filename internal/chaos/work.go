@@ -31,10 +31,8 @@ func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	for _, p := range l.processes {
 		if p.role == rolePublisher {
 			done[p.name+" publishes"] = settled[p.name]
-		} else {
-			done[p.name+" commits"] = int64(p.proxy.committed())
 		}
-		if p.role == rolePublisher && p.serves {
+		if p.serves || p.role == roleProjector {
 			done[p.name+" commits"] = int64(p.proxy.committed())
 		}
 	}
@@ -66,21 +64,23 @@ func (l *lab) back(ctx context.Context, record *FaultRecord) {
 func (f *FaultRecord) awaitBack(ctx context.Context, done func(context.Context) (tasks, error)) error {
 	ctx, cancel := context.WithDeadline(ctx, f.Ended.Add(backWithin))
 	defer cancel()
-	before, err := done(ctx)
-	for err == nil {
-		var now tasks
-		if now, err = done(ctx); err != nil {
-			break
+	var before tasks
+	for {
+		now, err := done(ctx)
+		switch {
+		case err != nil: // it is asked again
+		case before == nil:
+			before = now
+		default:
+			idle := before.idle(now)
+			if len(idle) == 0 {
+				f.Back = time.Since(f.Ended)
+				return nil
+			}
+			f.LastBack = strings.Join(idle, ", ")
 		}
-		idle := before.idle(now)
-		if len(idle) == 0 {
-			f.Back = time.Since(f.Ended)
-			return nil
-		}
-		f.LastBack = strings.Join(idle, ", ")
 		if !sleep(ctx, 20*time.Millisecond) {
-			break
+			return errors.Join(fmt.Errorf("not seen within %s: %s", backWithin, f.LastBack), err)
 		}
 	}
-	return errors.Join(err, fmt.Errorf("within %s nobody saw that: %s", backWithin, f.LastBack))
 }

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ func TestProcessesAreAwaited(t *testing.T) {
 		back  time.Duration
 		last  string
 	}{
-		{"all at once", map[string]time.Duration{"api-1 commits": 10 * time.Millisecond, "publisher-1 publishes": 10 * time.Millisecond}, 20 * time.Millisecond, "api-1 commits, publisher-1 publishes"},
+		{"all at once", map[string]time.Duration{"api-1 commits": 50 * time.Millisecond, "publisher-1 publishes": 50 * time.Millisecond}, 60 * time.Millisecond, "api-1 commits, publisher-1 publishes"},
 		{"one late", map[string]time.Duration{"api-1 commits": time.Millisecond, "publisher-1 publishes": 3 * time.Second}, 3 * time.Second, "publisher-1 publishes"},
 		{"one never", map[string]time.Duration{"api-1 commits": 0, "publisher-1 publishes": time.Second}, 0, "api-1 commits"},
 	} {
@@ -27,8 +28,12 @@ func TestProcessesAreAwaited(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ended := time.Now()
 				record := FaultRecord{Ended: ended}
-				work := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}
+				work, failed := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}, false
 				err := record.awaitBack(t.Context(), func(context.Context) (tasks, error) {
+					if !failed && time.Since(ended) > 0 { // the second look
+						failed = true
+						return nil, errors.New("no answer")
+					}
 					now := maps.Clone(work)
 					for name, at := range tt.again {
 						if at > 0 && time.Since(ended) >= at {

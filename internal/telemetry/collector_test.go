@@ -117,8 +117,8 @@ func (answersTraces) Export(context.Context, *tracespb.ExportTraceServiceRequest
 	return &tracespb.ExportTraceServiceResponse{}, nil
 }
 
-// A connection that was cut without a word costs the export that meets it, and
-// no other: both exporters connect as package reconnect has it.
+// A connection that was cut without a word while it was idle costs the export that
+// meets it, and no other: both exporters connect as package reconnect has it.
 func TestExporterReplacesASilentConnection(t *testing.T) {
 	withCollector(t, func(t *testing.T, c *collector, export func() error) {
 		if err := export(); err != nil {

@@ -1,17 +1,12 @@
 package db_test
 
 import (
-	"bytes"
 	"context"
 	"net"
-	"net/url"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
@@ -52,10 +47,10 @@ func TestPoolGivesUpASilentServer(t *testing.T) {
 // next one serves.
 func TestPoolReplacesASilentConnection(t *testing.T) {
 	t.Parallel()
-	network := connectThrough(t)
-	pool := network.open(t, 2)
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	pool := openThrough(t, network, 2, "")
 	execute(t, pool, "SELECT 1")
-	network.forget()
+	network.Forget()
 	time.Sleep(11 * time.Second) // such a connection is asked first whether it lives
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -89,10 +84,10 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	}
 	t.Run("broken", func(t *testing.T) {
 		t.Parallel()
-		network := connectThrough(t)
-		pool := network.open(t, conns)
+		network := storetest.NewNetwork(t, storetest.URL(t))
+		pool := openThrough(t, network, conns, "")
 		fill(t, pool)
-		network.cut()
+		network.Cut()
 		if err := try(t, pool, time.Second); err == nil {
 			t.Fatal("a statement on a broken connection succeeded")
 		}
@@ -104,18 +99,22 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		network := connectThrough(t)
-		pool := network.open(t, conns)
+		network := storetest.NewNetwork(t, storetest.URL(t))
+		pool := openThrough(t, network, conns, "")
 		fill(t, pool)
-		network.forget()
+		network.Forget()
 		if err := try(t, pool, 500*time.Millisecond); err == nil {
 			t.Fatal("a statement on a silent connection succeeded")
 		}
-		time.Sleep(100 * time.Millisecond) // until the others are being asked
+		for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the others are not asked")
+			}
+		}
 		var callers sync.WaitGroup
 		for range 4 {
 			callers.Go(func() {
-				if err := try(t, pool, 5*time.Second); err != nil {
+				if err := try(t, pool, 10*time.Second); err != nil {
 					t.Errorf("a statement after the loss: %v", err)
 				}
 			})
@@ -129,10 +128,10 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 // have.
 func TestPoolSparesAStuckServer(t *testing.T) {
 	t.Parallel()
-	network := connectThrough(t)
-	network.stuck = true
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	network.Stick()
 	const conns = 2
-	pool := network.open(t, conns)
+	pool := openThrough(t, network, conns, "")
 	var callers sync.WaitGroup
 	for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
 		callers.Go(func() {
@@ -142,7 +141,7 @@ func TestPoolSparesAStuckServer(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if n := network.ready.Load(); n <= conns || n > 2*conns {
+	if n := network.Stuck(); n <= conns || n > 2*conns {
 		t.Errorf("connections in 7s = %d, want more than the pool of %d has, and at most twice as many", n, conns)
 	}
 }
@@ -152,11 +151,10 @@ func TestPoolSparesAStuckServer(t *testing.T) {
 // nothing to new connections either.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	t.Parallel()
-	network := connectThrough(t)
-	pool := network.open(t, 1)
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	pool := openThrough(t, network, 1, "")
 	execute(t, pool, "SELECT 1")
-	network.forget()
-	network.silent.Store(true) // what is connected from now on is silent, too
+	network.Mute()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
@@ -169,12 +167,48 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	}
 }
 
+// A statement that its caller gives up costs its own connection, and no other.
+func TestPoolKeepsWhatIsNotLost(t *testing.T) {
+	t.Parallel()
+	pool := openThrough(t, storetest.NewNetwork(t, storetest.URL(t)), 3, "")
+	backends := func(n int) map[uint32]bool {
+		pids, all := map[uint32]bool{}, []*pgxpool.Conn{}
+		for range n {
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids[conn.Conn().PgConn().PID()] = true
+			all = append(all, conn)
+		}
+		for _, conn := range all {
+			conn.Release()
+		}
+		return pids
+	}
+	before := backends(3)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := pool.Exec(ctx, "SELECT pg_sleep(60)"); err == nil {
+		t.Fatal("a statement was not given up")
+	}
+	for start := time.Now(); pool.Stat().TotalConns() > 2 || pool.Stat().IdleConns() < 2; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("%d connections, of which %d idle, want 2", pool.Stat().TotalConns(), pool.Stat().IdleConns())
+		}
+	}
+	for pid := range backends(2) {
+		if !before[pid] {
+			t.Errorf("backend %d is new", pid)
+		}
+	}
+}
+
 // A connection lives on when the time to connect is over.
 func TestPoolKeepsConnections(t *testing.T) {
 	t.Parallel()
-	network := connectThrough(t)
-	network.settings = "&connect_timeout=1"
-	pool := network.open(t, 1)
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	pool := openThrough(t, network, 1, "&connect_timeout=1")
 	var first, second int
 	for _, pid := range []*int{&first, &second} {
 		if err := pool.QueryRow(t.Context(), "SELECT pg_sleep(2), pg_backend_pid()").Scan(nil, pid); err != nil {
@@ -186,116 +220,18 @@ func TestPoolKeepsConnections(t *testing.T) {
 	}
 }
 
-// network is a way to PostgreSQL that a test can break.
-type network struct {
-	net.Listener
-	dial     func() (net.Conn, error)
-	settings string // in the URL
-	stuck    bool   // the server says nothing any more once it is ready
-	ready    atomic.Int32
-
-	mu     sync.Mutex
-	links  []net.Conn   // guarded by mu
-	silent *atomic.Bool // guarded by mu: of the connections since forget was called
-}
-
-func connectThrough(t *testing.T) *network {
+// openThrough makes a pool whose connections go through a network.
+func openThrough(t *testing.T, network *storetest.Network, conns int32, settings string) *pgxpool.Pool {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &network{Listener: listener, silent: new(atomic.Bool)}
-	t.Cleanup(func() { n.Close() })
-	return n
-}
-
-// open makes a pool whose connections go through the network.
-func (n *network) open(t *testing.T, conns int32) *pgxpool.Pool {
-	t.Helper()
-	target, err := pgx.ParseConfig(storetest.Direct(t, storetest.URL(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	kind, address := pgconn.NetworkAddress(target.Host, target.Port)
-	n.dial = func() (net.Conn, error) { return new(net.Dialer).DialContext(t.Context(), kind, address) }
-	go n.accept()
-	through := url.URL{Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: n.Addr().String(), Path: target.Database, RawQuery: "sslmode=disable" + n.settings}
-	pool, err := db.Open(t.Context(), through.String(), conns, nil)
+	pool, err := db.Open(t.Context(), network.URL+settings, conns, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		n.cut() // or Close would wait for silent connections
+		network.Cut() // or Close would wait for silent connections
 		pool.Close()
 	})
 	return pool
-}
-
-func (n *network) accept() {
-	for {
-		from, err := n.Accept()
-		if err != nil {
-			return
-		}
-		to, err := n.dial()
-		if err != nil {
-			return // the end of the test; else its statement fails
-		}
-		n.mu.Lock()
-		n.links = append(n.links, from, to)
-		silent := n.silent
-		if n.stuck {
-			silent = new(atomic.Bool)
-		}
-		go n.relay(to, from, silent)
-		go n.relay(from, to, silent)
-		n.mu.Unlock()
-	}
-}
-
-// forget lets all connections there are go silent.
-func (n *network) forget() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.silent.Store(true)
-	n.silent = new(atomic.Bool)
-}
-
-// cut breaks all connections there are.
-func (n *network) cut() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, conn := range n.links {
-		_ = conn.Close() // that is the break
-	}
-}
-
-// readyForQuery is the message by which PostgreSQL says that it waits for a
-// statement.
-var readyForQuery = []byte("Z\x00\x00\x00\x05I")
-
-// relay copies until one side is gone, and nothing any more once it is silent.
-func (n *network) relay(to, from net.Conn, silent *atomic.Bool) {
-	defer to.Close()
-	defer from.Close()
-	buffer := make([]byte, 4096)
-	for {
-		size, err := from.Read(buffer)
-		if err != nil {
-			return
-		}
-		if silent.Load() {
-			continue
-		}
-		if n.stuck && bytes.Contains(buffer[:size], readyForQuery) {
-			n.ready.Add(1)
-			silent.Store(true)
-		}
-		if _, err := to.Write(buffer[:size]); err != nil {
-			return
-		}
-	}
 }
 
 // What the URL says of connecting counts.

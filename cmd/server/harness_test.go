@@ -7,21 +7,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -117,68 +112,6 @@ func (s *stack) count(t testing.TB, sql string, args ...any) (n int) {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return n
-}
-
-// wayToDatabase is a network before the database. When it is silent, nothing
-// comes through and no connection ends, as when a machine is gone without a word.
-type wayToDatabase struct {
-	url    string // of the stack's database, by this way
-	silent atomic.Bool
-}
-
-// wayToDatabase makes a way that lasts as long as the test.
-func (s *stack) wayToDatabase(t testing.TB) *wayToDatabase {
-	t.Helper()
-	target, err := pgx.ParseConfig(s.migrateURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() }) // its connections end with the server under test
-	kind, address := pgconn.NetworkAddress(target.Host, target.Port)
-	here := url.URL{
-		Scheme: "postgres", User: url.UserPassword(target.User, target.Password), Host: listener.Addr().String(),
-		Path: target.Database, RawQuery: "sslmode=disable",
-	}
-	way := &wayToDatabase{url: here.String()}
-	go func() {
-		for {
-			from, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			to, err := new(net.Dialer).DialContext(t.Context(), kind, address)
-			if err != nil {
-				_ = from.Close() // the end of the test; else the server under test fails
-				continue
-			}
-			go way.relay(to, from)
-			go way.relay(from, to)
-		}
-	}()
-	return way
-}
-
-// relay passes on what comes, unless the way is silent, until a side is gone.
-func (w *wayToDatabase) relay(to, from net.Conn) {
-	defer to.Close()
-	defer from.Close()
-	buffer := make([]byte, 32<<10)
-	for {
-		n, err := from.Read(buffer)
-		if err != nil {
-			return
-		}
-		if w.silent.Load() {
-			continue
-		}
-		if _, err := to.Write(buffer[:n]); err != nil {
-			return
-		}
-	}
 }
 
 // process is a running server.

@@ -20,6 +20,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
 // A video goes down one side of the U, along the bottom, and up the other.
@@ -138,9 +139,9 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	way := s.wayToDatabase(t)
-	p := s.start(t, "DATABASE_URL="+way.url, "CATALOG_DATABASE_URL="+way.url+"&application_name=catalog")
-	way.silent.Store(true)
+	network := storetest.NewNetwork(t, s.migrateURL)
+	p := s.start(t, "DATABASE_URL="+network.URL, "CATALOG_DATABASE_URL="+network.URL+"&application_name=catalog")
+	network.Mute()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	// Both sides have a connection whose statement was given up.

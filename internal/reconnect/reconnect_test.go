@@ -2,10 +2,6 @@ package reconnect_test
 
 import (
 	"context"
-	"errors"
-	"net"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,35 +12,27 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
 	"example.com/videocatalog/internal/reconnect"
+	"example.com/videocatalog/internal/reconnect/reconnecttest"
 )
 
-// server is one with gRPC's defaults, behind a network that may break.
+// server is one with gRPC's defaults, behind a network that breaks.
 type server struct {
-	listener *bufconn.Listener
-	says     *health.Server
-	client   grpc_health_v1.HealthClient
-	away     atomic.Bool // refuses connections
-
-	mu       sync.Mutex
-	attempts []time.Time  // guarded by mu: to connect
-	silent   *atomic.Bool // guarded by mu: of the newest connection
+	*reconnecttest.Network
+	says   *health.Server
+	client grpc_health_v1.HealthClient
 }
 
 // withServer runs a test in time that passes by itself.
 func withServer(t *testing.T, test func(t *testing.T, s *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{listener: bufconn.Listen(1 << 20), says: health.NewServer()}
+		s := &server{Network: reconnecttest.New(), says: health.NewServer()}
 		serves := grpc.NewServer()
 		grpc_health_v1.RegisterHealthServer(serves, s.says)
-		var serving sync.WaitGroup
-		serving.Go(func() { _ = serves.Serve(s.listener) }) // an error shows in the calls
-		defer serving.Wait()
-		defer serves.Stop()
-		options := append(reconnect.DialOptions(), grpc.WithContextDialer(s.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		defer s.Serve(serves)()
+		options := append(reconnect.DialOptions(), s.Dial(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		conn, err := grpc.NewClient("passthrough:///server", options...)
 		if err != nil {
 			t.Fatal(err)
@@ -55,32 +43,6 @@ func withServer(t *testing.T, test func(t *testing.T, s *server)) {
 	})
 }
 
-func (s *server) dial(ctx context.Context, _ string) (net.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.attempts = append(s.attempts, time.Now())
-	if s.away.Load() {
-		return nil, errors.New("refused")
-	}
-	conn, err := s.listener.DialContext(ctx)
-	s.silent = new(atomic.Bool)
-	return silentConn{conn, s.silent}, err
-}
-
-// cut lets nothing through any more on the newest connection, which does not end.
-func (s *server) cut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.silent.Store(true)
-}
-
-// connects answers how often it was tried to connect.
-func (s *server) connects() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.attempts)
-}
-
 // call makes a call that takes a second at most.
 func (s *server) call(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -89,31 +51,17 @@ func (s *server) call(ctx context.Context) error {
 	return err
 }
 
-// silentConn loses what is written to it when it is silent; so nothing comes
-// back either.
-type silentConn struct {
-	net.Conn
-	silent *atomic.Bool
-}
-
-func (c silentConn) Write(b []byte) (int, error) {
-	if c.silent.Load() {
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
-}
-
 // However long a server was away, it is called again soon after its return.
 func TestServerThatWasAwayIsFound(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
-		s.away.Store(true)
+		s.SetAway(true)
 		for range 30 {
 			if err := s.call(t.Context()); err == nil {
 				t.Error("a call while the server is away = nil, want an error")
 			}
 			time.Sleep(time.Minute)
 		}
-		s.away.Store(false)
+		s.SetAway(false)
 		time.Sleep(2 * time.Second)
 		if err := s.call(t.Context()); err != nil {
 			t.Errorf("a call 2 s after the return = %v, want nil", err)
@@ -132,7 +80,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		s.cut()
+		s.Silence()
 		cut := time.Now()
 		if err := s.call(t.Context()); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("a call over a connection that was cut = %v, want DeadlineExceeded", err)
@@ -169,7 +117,7 @@ func TestServerToleratesPings(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			s.says.SetServingStatus("", grpc_health_v1.HealthCheckResponse_ServingStatus(2-n%2)) // another one than before
 		}
-		if n := s.connects(); n != 1 {
+		if n := s.Attempts(); n != 1 {
 			t.Errorf("connections = %d, want 1", n)
 		}
 	})

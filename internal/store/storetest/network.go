@@ -1,0 +1,145 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Network is a way to a database that a test can break. Its methods may be
+// called from several goroutines.
+type Network struct {
+	// URL is that of the database, through this network.
+	URL string
+
+	listener net.Listener
+	dial     func(context.Context) (net.Conn, error)
+	ready    atomic.Int64
+
+	mu     sync.Mutex
+	links  []net.Conn   // guarded by mu: both sides of each connection
+	silent *atomic.Bool // guarded by mu: of the connections since the last Forget
+	stuck  bool         // guarded by mu
+}
+
+// NewNetwork makes a way to the database of a URL, for as long as the test lasts.
+// A pooler on the way is left out.
+func NewNetwork(t testing.TB, target string) *Network {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(Direct(t, target))
+	if err != nil {
+		t.Fatalf("parse URL: %v", err)
+	}
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen for a network: %v", err)
+	}
+	through := url.URL{
+		Scheme: "postgres", User: url.UserPassword(cfg.User, cfg.Password), Host: listener.Addr().String(),
+		Path: cfg.Database, RawQuery: "sslmode=disable",
+	}
+	kind, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	n := &Network{
+		URL: through.String(), listener: listener, silent: new(atomic.Bool),
+		dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, kind, address) },
+	}
+	t.Cleanup(func() {
+		_ = listener.Close() // nobody connects any more
+		n.Cut()
+	})
+	go n.accept()
+	return n
+}
+
+func (n *Network) accept() {
+	for {
+		from, err := n.listener.Accept()
+		if err != nil {
+			return
+		}
+		to, err := n.dial(context.Background())
+		if err != nil {
+			_ = from.Close() // as where nobody listens
+			continue
+		}
+		n.mu.Lock()
+		n.links = append(n.links, from, to)
+		silent := n.silent
+		if n.stuck {
+			silent = new(atomic.Bool)
+		}
+		go n.pass(to, from, silent, false)
+		go n.pass(from, to, silent, n.stuck)
+		n.mu.Unlock()
+	}
+}
+
+// readyForQuery is the message by which PostgreSQL says that it waits for a
+// statement (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+var readyForQuery = []byte("Z\x00\x00\x00\x05I")
+
+// pass copies until one side is gone, and nothing any more once it is silent.
+func (n *Network) pass(to, from net.Conn, silent *atomic.Bool, sticks bool) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 32<<10)
+	for {
+		size, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if silent.Load() {
+			continue
+		}
+		if sticks && bytes.Contains(buffer[:size], readyForQuery) {
+			n.ready.Add(1)
+			silent.Store(true)
+		}
+		if _, err := to.Write(buffer[:size]); err != nil {
+			return
+		}
+	}
+}
+
+// Cut breaks all connections there are.
+func (n *Network) Cut() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, conn := range n.links {
+		_ = conn.Close() // that is the break
+	}
+}
+
+// Forget lets all connections there are go silent: nothing comes through any
+// more, and none ends. New ones work.
+func (n *Network) Forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent.Store(true)
+	n.silent = new(atomic.Bool)
+}
+
+// Mute lets all connections go silent, new ones too.
+func (n *Network) Mute() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent.Store(true)
+}
+
+// Stick lets each connection from now on go silent as soon as the server is ready
+// for a statement.
+func (n *Network) Stick() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stuck = true
+}
+
+// Stuck is how many connections have.
+func (n *Network) Stuck() int64 { return n.ready.Load() }

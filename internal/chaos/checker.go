@@ -138,9 +138,9 @@ func Check(h *History) Verdict {
 	}
 	c.index()
 	c.checkSource()
+	c.checkTopic()
 	c.checkAnswers()
 	c.checkCodes()
-	c.checkTopic()
 	c.checkProjection()
 	c.checkReads()
 	c.checkCopies()
@@ -226,9 +226,13 @@ func (c *checker) checkAnswers() {
 	for _, events := range c.byVideo {
 		for _, e := range events {
 			if kind, ok := kindOf[e.Type]; ok && !told[version{change{e.Video, kind}, e.Version}] {
-				if lost[change{e.Video, kind}]--; lost[change{e.Video, kind}] < 0 {
-					c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost; those who asked for one and were told that it failed: commands %v",
-						e.ID, e.Version, e.Video, kind, failed[change{e.Video, kind}])
+				which := change{e.Video, kind}
+				at, published := c.first[e.ID]
+				if len(lost[which]) == 0 || published && lost[which][0].After(at) {
+					c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost until then; those who asked for one and were told that it failed: commands %v",
+						e.ID, e.Version, e.Video, kind, failed[which])
+				} else {
+					lost[which] = lost[which][1:]
 				}
 			}
 			if e.Command == 0 || e.Type != typeCreated && e.Type != typeUpdated {
@@ -266,13 +270,16 @@ var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
 }
 
-// changes answers which versions clients were told of; how often an answer was
-// lost, each of an attempt that may have made one more; and which commands failed.
-func (c *checker) changes() (told map[version]bool, lost map[change]int, failed map[change][]int64) {
-	told, lost, failed = make(map[version]bool), make(map[change]int), make(map[change][]int64)
+// changes answers which versions clients were told of; since when there were
+// attempts whose answer was lost, in order, each of which may have made one more;
+// and which commands failed.
+func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {
+	told, lost, failed = make(map[version]bool), make(map[change][]time.Time), make(map[change][]int64)
 	for _, a := range c.h.Answers {
 		which := change{a.Video, a.Kind}
-		lost[which] += a.Lost
+		for range a.Lost {
+			lost[which] = append(lost[which], a.Since)
+		}
 		switch a.Outcome {
 		case Acknowledged:
 			told[version{which, a.Version}] = true
@@ -280,6 +287,9 @@ func (c *checker) changes() (told map[version]bool, lost map[change]int, failed 
 			failed[which] = append(failed[which], a.Command)
 		case Unknown:
 		}
+	}
+	for _, attempts := range lost {
+		slices.SortFunc(attempts, time.Time.Compare)
 	}
 	return told, lost, failed
 }

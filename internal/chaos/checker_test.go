@@ -148,6 +148,9 @@ func TestCheckerRules(t *testing.T) {
 		}, nil},
 		{"a publication that was answered", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 3}) }, nil},
 		{"a publication whose answer was lost", func(h *History) { publication(h, Answer{Outcome: Unknown, Lost: 1}) }, nil},
+		{"a publication before an attempt whose answer was lost", func(h *History) {
+			publication(h, Answer{Outcome: Unknown, Lost: 1, Since: h.Publications["3"].Add(time.Millisecond)})
+		}, []Rule{FailedTookEffect}},
 		{"a second publication where one answer was lost", func(h *History) {
 			publication(h, Answer{Outcome: Unknown, Lost: 1})
 			h.Database.Events[1].Type = "VideoPublished"

@@ -68,6 +68,7 @@ type Answer struct {
 	State    uint64    // digest of the video as answered
 	Expected int64     // the version that its etag stood for; 0: it had none
 	Lost     int       // attempts whose answers were: each may have taken effect
+	Since    time.Time // when the first of these was sent
 }
 
 // refused is what a client knows whose last attempt had no effect.

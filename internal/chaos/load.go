@@ -222,6 +222,7 @@ func drawKind(r *rand.Rand, k known) string {
 func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *videov1.Video, code codes.Code, sent bool)) {
 	const attempts = 8
 	for attempt := range attempts {
+		start := time.Now()
 		v, code, sent := send()
 		switch {
 		case code == codes.OK:
@@ -239,7 +240,9 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 			return
 		}
 		if sent {
-			answer.Lost++
+			if answer.Lost++; answer.Lost == 1 {
+				answer.Since = start
+			}
 		}
 		pause := min(500*time.Millisecond, 20*time.Millisecond<<attempt)
 		if !sleep(ctx, pause/2+time.Duration(c.luck.Int64N(int64(pause)))) {

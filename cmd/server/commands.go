@@ -90,6 +90,8 @@ func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Wri
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listBlocked(ctx, videos, stdout)
+	case len(args) == 2 && args[0] == "requeue" && args[1] == "--all":
+		return requeueParked(ctx, videos, stdout)
 	case len(args) == 3 && args[0] == "requeue":
 		return videos.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
 	case len(args) == 4 && args[0] == "skip":
@@ -117,6 +119,34 @@ func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) er
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", b.Type, b.ID, b.Version, b.EventID, b.Attempts, next, b.LastError)
 	}
 	return table.Flush()
+}
+
+// requeueParked lets all parked aggregates try again, each once. Those that are
+// blocked and not parked do by themselves.
+func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) error {
+	requeued := map[event.Aggregate]bool{}
+	for before := -1; before < len(requeued); {
+		before = len(requeued)
+		blocked, err := videos.ListBlocked(ctx, listRows) // parked ones first
+		if err != nil {
+			return err
+		}
+		for _, b := range blocked {
+			if b.ParkedAt.IsZero() || requeued[b.Aggregate] {
+				continue
+			}
+			err := videos.RequeueEvent(ctx, b.Aggregate)
+			if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
+				continue // somebody else was faster
+			}
+			if err != nil {
+				return fmt.Errorf("after %d aggregates: %w", len(requeued), err)
+			}
+			requeued[b.Aggregate] = true
+		}
+	}
+	_, err := fmt.Fprintf(stdout, "requeued %d aggregates\n", len(requeued))
+	return err
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,20 +87,20 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	refuse := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
 	p := s.start(t, "OUTBOX_MAX_ATTEMPTS=1")
 	var ids []string
-	for range 2 {
+	for range 4 {
 		v, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, strings.TrimPrefix(v.GetName(), "videos/"))
 	}
-	eventually(t, 20*time.Second, "both are parked", func() bool {
-		return s.count(t, "SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL") == 2
+	eventually(t, 20*time.Second, "all are parked", func() bool {
+		return s.count(t, "SELECT count(*) FROM video.outbox_blocked WHERE parked_at IS NOT NULL") == 4
 	})
 	refuse()
 	list, err := s.command(t, "outbox", "list")
-	if err != nil || strings.Count(list, "parked since") != 2 || !strings.Contains(list, ids[0]) || !strings.Contains(list, "injected") {
-		t.Errorf("outbox list = %v\n%s\nwant two parked aggregates with the broker's words", err, list)
+	if err != nil || strings.Count(list, "parked since") != 4 || !strings.Contains(list, ids[0]) || !strings.Contains(list, "injected") {
+		t.Errorf("outbox list = %v\n%s\nwant four parked aggregates with the broker's words", err, list)
 	}
 	if _, err := s.command(t, "outbox", "requeue", "video", ids[0]); err != nil {
 		t.Errorf("outbox requeue = %v", err)
@@ -114,12 +115,19 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	if _, err := s.command(t, "outbox", "skip", "video", ids[1], eventID.String()); err != nil {
 		t.Errorf("outbox skip = %v", err)
 	}
+	if out, err := s.command(t, "outbox", "requeue", "--all"); err != nil || !strings.Contains(out, "requeued 2 aggregates") {
+		t.Errorf("outbox requeue --all = %q, %v, want two", out, err)
+	}
 	eventually(t, 20*time.Second, "nothing is blocked", func() bool {
 		return s.count(t, "SELECT count(*) FROM video.outbox_blocked") == 0 && s.count(t, "SELECT count(*) FROM video.outbox_pending") == 0
 	})
-	published := s.pubsub.Published()
-	if len(published) != 1 || published[0].Attributes[event.AttrAggregateID] != ids[0] {
-		t.Errorf("published = %v, want the requeued event alone", published)
+	var published []string
+	for _, m := range s.pubsub.Published() {
+		published = append(published, m.Attributes[event.AttrAggregateID])
+	}
+	slices.Sort(published)
+	if want := slices.Sorted(slices.Values([]string{ids[0], ids[2], ids[3]})); !slices.Equal(published, want) {
+		t.Errorf("published events of %q, want those that were requeued, of %q", published, want)
 	}
 }
 

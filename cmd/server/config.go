@@ -363,6 +363,7 @@ func printHelp(w io.Writer) error {
          --token-file FILE             call with the ID token in this file, which is read for every call
   server outbox list                   show aggregates whose next event the broker refused
   server outbox requeue TYPE ID        try that event again
+  server outbox requeue --all          try the events of all parked aggregates again
   server outbox skip TYPE ID EVENT_ID  give that event up
   server quarantine list               show messages that could not be decoded
   server quarantine replay             apply those that this build can decode

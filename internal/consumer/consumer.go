@@ -87,9 +87,9 @@ type Config struct {
 	// lasts, and healthy messages count as failed deliveries.
 	MaxExtension time.Duration
 	// TransactionTimeout bounds a call of the store; default 10 s, a thousand times
-	// what a batch takes. One that takes longer counts as a database that is away: so
-	// the statement_timeout of the database must be shorter, or an event with which a
-	// statement takes longer is tried for ever. So long a worker is held up by a
+	// what a batch takes. One that takes longer counts as a database that is away; a
+	// batch that does three times is applied one by one, and an event that does alone
+	// is tried again, before what has its key. So long a worker is held up by a
 	// connection that was lost without a word.
 	TransactionTimeout time.Duration
 	// MaxAttempts is how often the store may refuse an event, alone, before it

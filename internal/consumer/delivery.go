@@ -18,6 +18,7 @@ type delivery struct {
 	event    domain.Event
 	reason   string // why it belongs into the quarantine; empty: it does not
 	failures int    // how often the store refused it, alone
+	slow     bool   // it took too long, alone
 	verdict  chan verdict
 	span     trace.Span // nil: its trace is not sampled
 }

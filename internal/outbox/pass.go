@@ -214,11 +214,18 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 // settle records what became of a claim, also when ctx is done: forgetting
 // what the broker has would publish it again. While the database does not
 // answer it tries until the lease may have ended or, when ctx is done, once.
-// held is false when the settlement took no effect, or nobody knows.
+// Each attempt has longer than the one before, because a database that is slow
+// would never settle what is published again and again; the first is short,
+// because its connection may be lost. held is false when the settlement took no
+// effect, or nobody knows.
 func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
-		held, err := p.settleOnce(ctx, settlement)
+		timeout := p.cfg.SettleTimeout * time.Duration(attempt)
+		if attempt > 1 {
+			timeout = min(timeout, time.Until(leaseEnd))
+		}
+		held, err := p.settleOnce(ctx, settlement, timeout)
 		if err == nil {
 			if !held {
 				// Somebody else has the lane: we were too slow, and what we
@@ -237,8 +244,11 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 	}
 }
 
-func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement) (bool, error) {
-	settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.SettleTimeout)
+// settleOnce has timeout, but only Config.SettleTimeout from when ctx is done.
+func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, timeout time.Duration) (bool, error) {
+	last, end := after(ctx, p.cfg.SettleTimeout)
+	defer end()
+	settling, cancel := context.WithTimeout(last, timeout)
 	defer cancel()
 	return p.store.SettleClaim(settling, settlement)
 }

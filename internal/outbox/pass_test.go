@@ -387,6 +387,33 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 	}
 }
 
+// A database that takes longer for a settlement than the first attempt has gets
+// the time that it needs; what it would not settle would be published again, for
+// as long as it is slow.
+func TestSettlementOfASlowDatabase(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{900 * time.Millisecond, 1100 * time.Millisecond, 4900 * time.Millisecond} {
+		t.Run(takes.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
+				store.settle = func(ctx context.Context, _ int) (bool, error) {
+					select {
+					case <-time.After(takes):
+						return true, nil
+					case <-ctx.Done():
+						return false, ctx.Err()
+					}
+				}
+				publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
+				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
+					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
+				}
+			})
+		})
+	}
+}
+
 // P-B4: what the broker has is settled under a live context when the process
 // is told to stop; where the database is away just then, once and no more.
 func TestSettlementAtShutdown(t *testing.T) {
@@ -400,6 +427,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 		{name: "stopped before the settlement", stop: 1500 * time.Millisecond, slow: true},
 		{name: "stopped before the settlement, no database", stop: 1500 * time.Millisecond, slow: true, away: true},
 		{name: "stopped while the settlement is retried, no database", stop: 5 * time.Second, away: true},
+		{name: "stopped while a long attempt is made, no database", stop: 8 * time.Second, away: true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

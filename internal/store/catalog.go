@@ -55,10 +55,12 @@ func (c *Catalog) announce() {
 // notTheEvents makes an error of the database that no event can be blamed for,
 // such as a missing privilege, table or extension, or a statement timeout, one
 // of kind Unavailable: events wait until somebody has mended it. What is left
-// is about the data: classes 22, 23 and 54, and errors raised by a function.
+// is about the data: classes 22, 23 and 54, and errors raised by a function. A
+// statement timeout is a context.DeadlineExceeded as well, whoever was the first to
+// lose patience.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: err}
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(err)}
 	}
 	return err
 }

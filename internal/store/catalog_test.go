@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"testing"
@@ -12,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -235,6 +238,41 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	}
 	project(t, catalog, "catalog", good[0])
 	checkEntry(t, catalog, good[0])
+}
+
+// A statement that the database ends for the time it takes is no fault of its
+// event, and no error of the service; and it is known for what it is.
+func TestStatementTimeoutIsNobodysFault(t *testing.T) {
+	t.Parallel()
+	address, err := url.Parse(storetest.Direct(t, storetest.URL(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds, err := pgx.Connect(t.Context(), address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holds.Close(context.WithoutCancel(t.Context()))
+	query := address.Query()
+	query.Set("statement_timeout", "100ms")
+	address.RawQuery = query.Encode()
+	pool, err := db.Open(t.Context(), address.String(), 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	catalog, events := store.NewCatalog(pool), life(t, "Ran", 2)
+	project(t, catalog, "catalog", events[0])
+	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE catalog_read.video_projection, video.videos IN SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != domain.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Project() = %v, want Unavailable, as a DeadlineExceeded", err)
+	}
+	_, err = store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, &events[0])
+	if kindOf(err) != domain.Unavailable {
+		t.Errorf("CreateVideo() = %v, want Unavailable", err)
+	}
 }
 
 // P-A18: the tombstone of a deleted video keeps its version, so that what

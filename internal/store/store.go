@@ -78,7 +78,9 @@ func isAway(err error) bool {
 		}
 		switch pgErr.Code {
 		case "25006", // read-only: a failover is under way
+			"25P03", "57P05", // idle in a transaction, or at all, for too long
 			"55P03",                   // lock not available
+			codeCanceled,              // by statement_timeout: where we cancel, nobody waits for the answer
 			"57P01", "57P02", "57P03": // shutting down, crashed, starting up
 			return true
 		}
@@ -88,6 +90,18 @@ func isAway(err error) bool {
 	var netErr net.Error
 	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.SafeToRetry(err) ||
 		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// codeCanceled is query_canceled.
+const codeCanceled = "57014"
+
+// tooLong makes the error of a statement that the database has ended for the time
+// it took a context.DeadlineExceeded, too.
+func tooLong(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == codeCanceled {
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
 }
 
 // isWithoutPartition tells whether an event came too late or too early for the

@@ -61,7 +61,7 @@ func maintainOutbox(ctx context.Context, videos *store.Videos, retention time.Du
 		}
 		return false, err
 	}, func(ctx context.Context) (more bool, err error) {
-		n, err := videos.PruneRequests(ctx, time.Now().Add(-requestRetention), pruneRows)
+		n, err := videos.PruneRequests(ctx, requestRetention, pruneRows)
 		return n == pruneRows, err
 	})
 }

@@ -42,9 +42,7 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		if requestID != uuid.Nil {
-			if err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{
-				RequestID: requestID, VideoID: created.Video.ID, Fingerprint: fingerprint, CreateTime: created.OccurredAt,
-			}); err != nil {
+			if err := q.InsertRequest(ctx, requestID, created.Video.ID, fingerprint); err != nil {
 				return err
 			}
 		}
@@ -200,10 +198,10 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) ([]dom
 	return mapSlice(rows, videoOf), nil
 }
 
-// PruneRequests forgets requests made before a time, at most max of them, and
-// answers how many.
-func (s *Videos) PruneRequests(ctx context.Context, before time.Time, maxRows int) (int64, error) {
-	n, err := s.queries.PruneRequests(ctx, before, limit(maxRows))
+// PruneRequests forgets requests older than that by the clock of the database, at
+// most maxRows of them, and answers how many.
+func (s *Videos) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := s.queries.PruneRequests(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune requests")
 }
 

@@ -7,9 +7,9 @@ package sqlcgen
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
+	"time"
 )
 
 const GetRequest = `-- name: GetRequest :one
@@ -30,35 +30,26 @@ func (q *Queries) GetRequest(ctx context.Context, requestID uuid.UUID) (VideoReq
 
 const InsertRequest = `-- name: InsertRequest :exec
 INSERT INTO video.requests (request_id, video_id, fingerprint, create_time)
-VALUES ($1, $2, $3, $4)
+VALUES ($1, $2, $3, now())
 `
 
-type InsertRequestParams struct {
-	RequestID   uuid.UUID
-	VideoID     uuid.UUID
-	Fingerprint []byte
-	CreateTime  time.Time
-}
-
 // Fails with a unique violation when the request was made before.
-func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) error {
-	_, err := q.db.Exec(ctx, InsertRequest,
-		arg.RequestID,
-		arg.VideoID,
-		arg.Fingerprint,
-		arg.CreateTime,
-	)
+func (q *Queries) InsertRequest(ctx context.Context, requestID uuid.UUID, videoID uuid.UUID, fingerprint []byte) error {
+	_, err := q.db.Exec(ctx, InsertRequest, requestID, videoID, fingerprint)
 	return err
 }
 
 const PruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video.requests
-WHERE request_id IN (SELECT r.request_id FROM video.requests r WHERE r.create_time < $1 ORDER BY r.create_time LIMIT $2)
+WHERE request_id IN (
+	SELECT r.request_id FROM video.requests r WHERE r.create_time < now() - $1::interval ORDER BY r.create_time LIMIT $2
+)
 `
 
-// Deletes at most max_rows requests made before a time.
-func (q *Queries) PruneRequests(ctx context.Context, before time.Time, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, PruneRequests, before, maxRows)
+// Deletes at most max_rows requests that are older than that. All by one clock, the database's: a process
+// whose own is a day ahead must not forget what is promised to be known.
+func (q *Queries) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, PruneRequests, olderThan, maxRows)
 	if err != nil {
 		return 0, err
 	}

@@ -475,15 +475,21 @@ func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 	return nil
 }
 
+// slowDatabase delays what is sent to PostgreSQL and back: a little, or for longer
+// than a lease by so much that a settlement, a batch of the catalog and many a call
+// take longer than they may.
 func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = 2 * len(l.publishers) * inHand
-	delay := between(r, 5*time.Millisecond, 60*time.Millisecond)
+	delay, lasts := between(r, 5*time.Millisecond, 60*time.Millisecond), between(r, time.Second, 3*time.Second)
+	if r.IntN(3) == 0 {
+		delay, lasts = between(r, 300*time.Millisecond, 700*time.Millisecond), lease+between(r, time.Second, 3*time.Second)
+	}
 	record.Target = delay.String()
 	for _, p := range l.processes {
 		p.proxy.slow(delay)
 		defer p.proxy.slow(0)
 	}
-	sleep(ctx, between(r, time.Second, 3*time.Second))
+	sleep(ctx, lasts)
 	return nil
 }
 

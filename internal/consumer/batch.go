@@ -68,7 +68,7 @@ func (r *run) apply(loop *heartbeat.Loop) {
 func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	var together, alone []*delivery
 	for _, d := range batch {
-		if d.reason == "" && d.failures == 0 && !d.slow {
+		if d.reason == "" && d.failures == 0 && d.slow == 0 {
 			together = append(together, d)
 		} else {
 			alone = append(alone, d)
@@ -101,7 +101,11 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	}
 	var outcomes []domain.Outcome
 	span, end := r.beginBatch(deliveries)
-	err := r.persist(loop, func(ctx context.Context) (err error) {
+	patience := 1 // of one event the worker does not wait for more
+	if len(events) > 1 {
+		patience = tooLong
+	}
+	err := r.persist(loop, patience, func(ctx context.Context) (err error) {
 		if span != nil {
 			ctx = trace.ContextWithSpan(ctx, span)
 		}
@@ -133,10 +137,11 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 
 // refused gives the verdict on an event that the store has refused alone. One
 // that takes too long is no worse than the database may be: it is tried again, for
-// as long as it takes, and holds up what has its key, and nothing else.
+// as long as it takes, after pauses that grow to a minute. It holds up what has its
+// key, and of a worker less and less.
 func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	if errors.Is(err, context.DeadlineExceeded) {
-		d.slow = true
+		d.slow++
 		r.log.WarnContext(r.work, "consumer: event takes too long, trying again", d.with("err", err)...)
 		d.verdict <- retried
 		return
@@ -154,7 +159,7 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 // quarantine sets a message aside and gives the verdict on it. One that cannot
 // be set aside is tried again for as long as it takes: it must not get lost.
 func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
-	err := r.persist(loop, func(ctx context.Context) error {
+	err := r.persist(loop, tooLong, func(ctx context.Context) error {
 		return r.store.Quarantine(ctx, r.cfg.Consumer, d.quarantined())
 	})
 	switch {
@@ -174,15 +179,15 @@ func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
 // errGivenBack says that the projector was stopped before the store answered.
 var errGivenBack = errors.New("stopped")
 
-// tooLong is how often in a row something may take too long, for us or for the
+// tooLong is how often in a row a batch may take too long, for us or for the
 // database with its statement_timeout, before that is an answer.
 const tooLong = 3
 
 // persist calls the store until it answers. While the database is away it
 // waits, as long as the projector is not stopped; any other error is the
-// store's answer. So is a context.DeadlineExceeded again and again: it may be for
-// one of several messages, which then harms nothing else alone.
-func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error) error {
+// store's answer. So are patience times context.DeadlineExceeded in a row: it may
+// be for one of several messages, which then harms nothing else alone.
+func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.Context) error) error {
 	timeouts := 0
 	for failures := 0; ; failures++ {
 		loop.Beat()
@@ -204,7 +209,7 @@ func (r *run) persist(loop *heartbeat.Loop, call func(ctx context.Context) error
 		r.metrics.failed(r.work, failedUnavailable)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			timeouts = 0
-		} else if timeouts++; timeouts == tooLong {
+		} else if timeouts++; timeouts == patience {
 			return err
 		}
 		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)

@@ -18,7 +18,7 @@ type delivery struct {
 	event    domain.Event
 	reason   string // why it belongs into the quarantine; empty: it does not
 	failures int    // how often the store refused it, alone
-	slow     bool   // it took too long, alone
+	slow     int    // how often it took too long, alone
 	verdict  chan verdict
 	span     trace.Span // nil: its trace is not sampled
 }
@@ -60,7 +60,7 @@ func (r *run) handle(ctx context.Context, msg *pubsub.Message) {
 			d.end("settled")
 			return
 		case retried:
-			if sleep(ctx, backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)) {
+			if sleep(ctx, r.pause(d)) {
 				continue
 			}
 		case givenBack:
@@ -70,6 +70,18 @@ func (r *run) handle(ctx context.Context, msg *pubsub.Message) {
 		d.end("given_back")
 		return
 	}
+}
+
+// slowPause is the longest pause of an event that takes too long alone: several of
+// them shall not keep all workers busy.
+const slowPause = time.Minute
+
+// pause draws how long a refused delivery waits before it is submitted again.
+func (r *run) pause(d *delivery) time.Duration {
+	if d.slow > 0 {
+		return backoff(d.slow-1, r.cfg.RetryMin, max(slowPause, r.cfg.RetryMax))
+	}
+	return backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)
 }
 
 func (r *run) decode(msg *pubsub.Message) *delivery {

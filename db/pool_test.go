@@ -63,19 +63,6 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 // whether they broke or went silent, and fail nobody's statement.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	const conns = 12
-	fill := func(t *testing.T, pool *pgxpool.Pool) {
-		var all []*pgxpool.Conn
-		for range conns {
-			conn, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, conn)
-		}
-		for _, conn := range all {
-			conn.Release()
-		}
-	}
 	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -86,7 +73,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
 		pool := openThrough(t, network, conns, "")
-		fill(t, pool)
+		backends(t, pool, conns)
 		network.Cut()
 		if err := try(t, pool, time.Second); err == nil {
 			t.Fatal("a statement on a broken connection succeeded")
@@ -101,7 +88,7 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
 		pool := openThrough(t, network, conns, "")
-		fill(t, pool)
+		backends(t, pool, conns)
 		network.Forget()
 		if err := try(t, pool, 500*time.Millisecond); err == nil {
 			t.Fatal("a statement on a silent connection succeeded")
@@ -171,22 +158,7 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 	t.Parallel()
 	pool := openThrough(t, storetest.NewNetwork(t, storetest.URL(t)), 3, "")
-	backends := func(n int) map[uint32]bool {
-		pids, all := map[uint32]bool{}, []*pgxpool.Conn{}
-		for range n {
-			conn, err := pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids[conn.Conn().PgConn().PID()] = true
-			all = append(all, conn)
-		}
-		for _, conn := range all {
-			conn.Release()
-		}
-		return pids
-	}
-	before := backends(3)
+	before := backends(t, pool, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := pool.Exec(ctx, "SELECT pg_sleep(60)"); err == nil {
@@ -197,7 +169,7 @@ func TestPoolKeepsWhatIsNotLost(t *testing.T) {
 			t.Fatalf("%d connections, of which %d idle, want 2", pool.Stat().TotalConns(), pool.Stat().IdleConns())
 		}
 	}
-	for pid := range backends(2) {
+	for pid := range backends(t, pool, 2) {
 		if !before[pid] {
 			t.Errorf("backend %d is new", pid)
 		}
@@ -218,6 +190,25 @@ func TestPoolKeepsConnections(t *testing.T) {
 	if first != second {
 		t.Errorf("the second statement was on another connection")
 	}
+}
+
+// backends takes so many connections of a pool at a time, and answers the processes
+// behind them.
+func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
+	t.Helper()
+	pids, all := map[uint32]bool{}, []*pgxpool.Conn{}
+	for range n {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids[conn.Conn().PgConn().PID()] = true
+		all = append(all, conn)
+	}
+	for _, conn := range all {
+		conn.Release()
+	}
+	return pids
 }
 
 // openThrough makes a pool whose connections go through a network.

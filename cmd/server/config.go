@@ -81,7 +81,7 @@ type config struct {
 	OutboxRetryMin       time.Duration `env:"OUTBOX_RETRY_MIN" envDefault:"1s" help:"longest first pause after a refused event"`
 	OutboxRetryMax       time.Duration `env:"OUTBOX_RETRY_MAX" envDefault:"10m" help:"longest pause after a refused event"`
 	OutboxStopTimeout    time.Duration `env:"OUTBOX_STOP_TIMEOUT" envDefault:"1500ms" help:"how long the broker may take to answer once the process stops"`
-	OutboxSettleTimeout  time.Duration `env:"OUTBOX_SETTLE_TIMEOUT" envDefault:"1s" help:"how long an attempt to settle may take"`
+	OutboxSettleTimeout  time.Duration `env:"OUTBOX_SETTLE_TIMEOUT" envDefault:"1s" help:"how long the first attempt to settle may take; each after it has as long again"`
 
 	ConsumerName           string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"`
 	ConsumerBatchSize      int           `env:"CONSUMER_BATCH_SIZE" envDefault:"100" help:"messages per transaction"`

@@ -157,8 +157,8 @@ func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 	if err != nil {
 		t.Errorf("the server ended with %v, want no error", err)
 	}
-	if took >= stopBudget {
-		t.Errorf("the stop took %s, want less than %s", took, stopBudget)
+	if most := 4500 * time.Millisecond; took > most { // no request is in flight, and the pool alone would wait 5 s
+		t.Errorf("the stop took %s, want at most %s", took, most)
 	}
 }
 

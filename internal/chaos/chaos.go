@@ -5,7 +5,7 @@
 // [Run] builds cmd/server, with the points of package failpoint and without,
 // starts two processes with the role api, three publishers, one of which has the
 // role api too, and two projectors, each behind a proxy of its own to
-// PostgreSQL, and sends commands on a few hundred videos over gRPC and REST,
+// PostgreSQL, and all behind one to the broker, and sends commands on a few hundred videos over gRPC and REST,
 // while others watch the catalog. Meanwhile it injects faults; the functions
 // kinds and clockKinds list them. At the end it mends everything, waits until
 // all is quiet, and has [Check] judge.

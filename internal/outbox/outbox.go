@@ -125,8 +125,8 @@ type Config struct {
 	// StopTimeout is how long Run still waits for the broker once its context has
 	// ended; default 1.5 s. It begins passes for half of that time.
 	StopTimeout time.Duration
-	// SettleTimeout bounds one attempt to settle, the last one at shutdown too;
-	// default 1 s.
+	// SettleTimeout bounds the first attempt to settle, and the one at shutdown;
+	// default 1 s. Each attempt after the first has as long again.
 	SettleTimeout time.Duration
 	// Tracing makes the spans of events whose trace is sampled; nil: none.
 	Tracing trace.TracerProvider

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/singleflight"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
@@ -38,6 +39,7 @@ type catalogService struct {
 	catalogv1.UnimplementedCatalogServiceServer
 	store   CatalogStore
 	changes Changes
+	looks   singleflight.Group // of watches
 	metrics *catalogMetrics
 	maxWait time.Duration // how long GetCatalogEntry waits for a version
 	// draining is closed when the server begins to stop; then drainWait is how

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -18,6 +19,7 @@ import (
 type fakeStore struct {
 	// before, if set, is called first in every method, with its name.
 	before func(ctx context.Context, method string) error
+	begun  atomic.Int64 // reads of changes; counted by a test's before
 
 	mu        sync.Mutex
 	videos    map[uuid.UUID]domain.Video

@@ -116,13 +116,20 @@ func rejectNUL(message proto.Message) error {
 	})
 }
 
+// orPanic answers what was recovered from as an error, with its stack; err where
+// that is nothing.
+func orPanic(err error, panicked any) error {
+	if panicked == nil {
+		return err
+	}
+	return fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
+}
+
 // settle turns the end of a call into what the client sees, and logs what the
 // client must not see. It is the only place that logs an error of a call, but
 // for who refused to admit it.
 func (g *guard) settle(ctx context.Context, method string, err error, panicked any) error {
-	if panicked != nil {
-		err = fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
-	}
+	err = orPanic(err, panicked)
 	answer := toStatus(err)
 	known, isKnown := errors.AsType[*domain.Error](err)
 	switch {

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,7 +30,7 @@ const (
 // WatchCatalogEntries ends only with an error, or when the caller or the
 // server does, which both end its context.
 func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
-	w, err := newWatch(request, s.store, stream)
+	w, err := newWatch(request, s, stream)
 	if err != nil {
 		return err
 	}
@@ -38,7 +40,7 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 	for {
 		changed := s.changes.Changed() // before the read, or a change between the two is missed
 		started := time.Now()
-		if err := w.catchUp(); err != nil {
+		if err := w.catchUp(changed); err != nil {
 			return err
 		}
 		if !time.Now().Before(heartbeat) {
@@ -61,7 +63,7 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 
 // watch is one stream of changes.
 type watch struct {
-	store    CatalogStore
+	service  *catalogService
 	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
 	tokens   tokens
 	position domain.Position // of the last change the caller has had
@@ -69,12 +71,12 @@ type watch struct {
 	fresh bool
 }
 
-func newWatch(request *catalogv1.WatchCatalogEntriesRequest, store CatalogStore, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
+func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
 	tokens, err := newTokens(request, "resume_token")
 	if err != nil {
 		return nil, err
 	}
-	w := &watch{store: store, stream: stream, tokens: tokens, fresh: true}
+	w := &watch{service: service, stream: stream, tokens: tokens, fresh: true}
 	if token := request.GetResumeToken(); token != "" {
 		w.fresh = false
 		err = tokens.decode(token, &w.position)
@@ -82,10 +84,11 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, store CatalogStore,
 	return w, err
 }
 
-// catchUp sends all changes there are behind the position.
-func (w *watch) catchUp() error {
+// catchUp sends all changes there are behind the position, and at least those that
+// were announced before changed was.
+func (w *watch) catchUp(changed <-chan struct{}) error {
 	for {
-		changes, err := w.look()
+		changes, err := w.look(changed)
 		if err != nil {
 			return err
 		}
@@ -111,15 +114,32 @@ func (w *watch) catchUp() error {
 	}
 }
 
-// look reads the next page; domain.Unavailable when that takes too long.
-func (w *watch) look() ([]domain.Change, error) {
-	ctx, cancel := context.WithTimeout(w.stream.Context(), watchRead)
-	defer cancel()
-	changes, err := w.store.ListChanges(ctx, w.position, watchPage)
-	if err != nil && ctx.Err() != nil && w.stream.Context().Err() == nil {
-		return nil, &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+// look reads the next page; domain.Unavailable when that takes too long. Watches
+// that wait for the same change are woken together, and read together: hundreds
+// of them would ask hundreds of times for the same page else. One that waits for
+// a later change has to read for itself, because the page of the others may be
+// older than what it was woken for.
+func (w *watch) look(changed <-chan struct{}) ([]domain.Change, error) {
+	ctx, position := w.stream.Context(), w.position
+	page := fmt.Sprintf("%p %v", changed, position)
+	read := w.service.looks.DoChan(page, func() (_ any, err error) {
+		defer func() { err = orPanic(err, recover()) }()                          // in a goroutine of its own it would end the process
+		defer runtime.KeepAlive(changed)                                          // or another could get its address, which names the page
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchRead) // it is not of this watch alone
+		defer cancel()
+		changes, err := w.service.store.ListChanges(ctx, position, watchPage)
+		if err != nil && ctx.Err() != nil {
+			err = &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+		}
+		return changes, err
+	})
+	select {
+	case result := <-read:
+		changes, _ := result.Val.([]domain.Change)
+		return changes, result.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return changes, err
 }
 
 // responseTo answers nil when the change means nothing to the caller.

@@ -316,6 +316,80 @@ func TestWatchLooksSoonAndSeldom(t *testing.T) {
 	})
 }
 
+// watchTogether runs watches of one service until the end of the test, which must
+// be a bubble.
+func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch func() *fakeStream) {
+	t.Helper()
+	store.before = func(_ context.Context, method string) error {
+		if method == "ListChanges" {
+			store.begun.Add(1)
+			time.Sleep(read)
+		}
+		return nil
+	}
+	service := newCatalogService(store)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(func() {
+		cancel()
+		time.Sleep(read) // by those that nobody waits for any longer
+	})
+	return func() *fakeStream {
+		stream := &fakeStream{ctx: ctx, began: time.Now()}
+		go func() {
+			if err := service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream); ctx.Err() == nil {
+				t.Errorf("WatchCatalogEntries() = %v", err)
+			}
+		}()
+		return stream
+	}
+}
+
+// Watches that are woken by the same change read it together.
+func TestWatchesReadTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		watch := watchTogether(t, store, time.Millisecond)
+		streams := make([]*fakeStream, 100)
+		for i := range streams {
+			streams[i] = watch()
+		}
+		time.Sleep(10 * time.Second)
+		before := store.begun.Load()
+		seed(t, store, true) // a draft, and then published: two changes
+		time.Sleep(watchGap + 2*time.Millisecond)
+		synctest.Wait()
+		if got := store.begun.Load() - before; got < 1 || got > 3 {
+			t.Errorf("%d watches made %d reads of a change, want 1 to 3", len(streams), got)
+		}
+		for i, stream := range streams {
+			if got := stream.sent[len(stream.sent)-1]; got != "+x" {
+				t.Errorf("the last message of watch %d is %q, want the change", i, got)
+			}
+		}
+	})
+}
+
+// A watch that waits for a later change reads for itself: the page that another
+// one is reading may be from before that.
+func TestWatchReadsNoOlderPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		watch := watchTogether(t, store, time.Second)
+		for _, want := range []int64{1, 1, 2} {
+			if want == 2 {
+				seed(t, store, true)
+			}
+			watch()
+			synctest.Wait()
+			if got := store.begun.Load(); got != want {
+				t.Errorf("%d reads have begun, want %d", got, want)
+			}
+		}
+	})
+}
+
 // An entry that was sent and is hidden while the first state is still being
 // read is removed; what was never seen is not worth a message.
 func TestWatchRemovesWhatItSentBefore(t *testing.T) {

@@ -41,7 +41,7 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 // drain publishes everything that is pending and not blocked. Lanes that a
 // publisher which died has leased are waited for.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	database, err := openDatabase(ctx, cfg, nil)
+	database, err := openDatabase(ctx, cfg, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		return err
 	}
 	defer client.Close()
-	videos := store.NewVideos(database.video, nil)
+	videos := store.NewVideos(database.video.own, nil)
 	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
 	defer closeTopic(topic)
 	publisher, err := outbox.New(videos, topic, cfg.outbox(), log, nil)
@@ -81,12 +81,12 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, nil)
+	database, err := openDatabase(ctx, cfg, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	videos := store.NewVideos(database.video, nil)
+	videos := store.NewVideos(database.video.own, nil)
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listBlocked(ctx, videos, stdout)
@@ -150,12 +150,12 @@ func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) 
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, nil)
+	database, err := openDatabase(ctx, cfg, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	catalog := store.NewCatalog(database.catalog)
+	catalog := store.NewCatalog(database.catalog.own)
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listQuarantine(ctx, catalog, cfg.ConsumerName, stdout)

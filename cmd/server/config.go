@@ -47,7 +47,7 @@ type config struct {
 	DatabaseURL        string        `env:"DATABASE_URL" help:"PostgreSQL, the command side; required"`
 	CatalogDatabaseURL string        `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	MigrateDatabaseURL string        `env:"MIGRATE_DATABASE_URL" help:"PostgreSQL for migrate, a direct connection of the owner; default: DATABASE_URL"`
-	DatabaseMaxConns   int32         `env:"DATABASE_MAX_CONNS" envDefault:"12" help:"connections per database URL"`
+	DatabaseMaxConns   int32         `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 2 for everything else leave is for API calls"`
 	DatabaseWait       time.Duration `env:"DATABASE_WAIT" envDefault:"10s" help:"how long to wait for the database at start"`
 
 	PubSubProject      string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
@@ -278,8 +278,12 @@ func (c config) check(command string) []error {
 			wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
 		}
 	}
-	if need := c.connections(); command == "serve" && c.DatabaseMaxConns < need {
-		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, and 2 for everything else", c.DatabaseMaxConns, need)
+	need := c.ownConnections()
+	if c.has(roleAPI) {
+		need++
+	}
+	if command == "serve" && c.DatabaseMaxConns < need {
+		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, 2 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 	}
 	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a tenth of
 	// it, at 10 ms a transaction.
@@ -289,9 +293,17 @@ func (c config) check(command string) []error {
 	return errs
 }
 
-// connections is how many of one pool the loops of this process may hold at a
-// time, and two for all else.
-func (c config) connections() int32 {
+// callConnections is how many connections to each database are for API calls.
+func (c config) callConnections() int32 {
+	if !c.has(roleAPI) {
+		return 0
+	}
+	return c.DatabaseMaxConns - c.ownConnections()
+}
+
+// ownConnections is how many connections to one database the loops of this
+// process may hold at a time, and two for all else but API calls.
+func (c config) ownConnections() int32 {
 	video, catalog := 0, 0
 	if c.has(rolePublisher) {
 		video = c.OutboxWorkers

@@ -38,9 +38,9 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, vide
 	if meter == nil {
 		return nil
 	}
-	errs := []error{tel.ObservePool(database.video, "video")}
-	if database.catalog != database.video {
-		errs = append(errs, tel.ObservePool(database.catalog, "catalog"))
+	var errs []error
+	for name, pool := range database.all() {
+		errs = append(errs, tel.ObservePool(pool, name))
 	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
 		errs = append(errs, videos.Observe(meter))

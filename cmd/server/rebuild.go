@@ -29,12 +29,12 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, nil)
+	database, err := openDatabase(ctx, cfg, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	catalog := store.NewCatalog(database.catalog)
+	catalog := store.NewCatalog(database.catalog.own)
 	conn, err := source.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", source.address, err)

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/option"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
@@ -38,7 +34,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, tel.QueryTracer())
+	database, err := openDatabase(ctx, cfg, cfg.callConnections(), tel.QueryTracer())
 	defer func() {
 		closeTelemetry(ctx, tel, log) // the last look at the metrics is one at the database
 		database.close()
@@ -48,13 +44,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	}
 
 	var publisher *outbox.Publisher
-	// The publisher needs the store, and the store tells the publisher of commits.
-	videos := store.NewVideos(database.video, func(aggregate event.Aggregate) {
-		if publisher != nil {
-			publisher.Nudge(aggregate)
-		}
-	})
-	catalog := store.NewCatalog(database.catalog)
+	videos, catalog := store.NewVideos(database.video.own, nil), store.NewCatalog(database.catalog.own)
 	if err := observeStores(cfg, tel, database, videos, catalog); err != nil {
 		return err
 	}
@@ -90,7 +80,13 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		}
 	}
 	if cfg.has(roleAPI) {
-		deps.Videos, deps.Catalog, deps.Changes = videos, catalog, catalog
+		deps.Videos = store.NewVideos(database.video.calls, func(aggregate event.Aggregate) {
+			if publisher != nil {
+				publisher.Nudge(aggregate)
+			}
+		})
+		deps.Catalog = catalog.Over(database.catalog.calls)
+		deps.Changes = catalog
 	}
 	outboxMaintenance, inboxMaintenance := maintenanceLoop("outbox"), maintenanceLoop("inbox")
 	deps.Live = live(publisher, projector, outboxMaintenance, inboxMaintenance)
@@ -143,76 +139,6 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		})
 	}
 	return g.Wait()
-}
-
-// database is the two sides' pools, which may be one.
-type database struct{ video, catalog *pgxpool.Pool }
-
-// openDatabase connects to both sides, waits for them a while, and refuses a
-// schema that is older than this build needs. tracer sees every statement; it
-// may be nil.
-func openDatabase(ctx context.Context, cfg config, tracer pgx.QueryTracer) (d database, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
-	defer cancel()
-	defer func() {
-		if err != nil {
-			d.close()
-		}
-	}()
-	if d.video, err = openPool(ctx, "DATABASE_URL", cfg.DatabaseURL, cfg.DatabaseMaxConns, tracer); err != nil {
-		return d, err
-	}
-	d.catalog = d.video
-	if cfg.CatalogDatabaseURL != cfg.DatabaseURL {
-		d.catalog, err = openPool(ctx, "CATALOG_DATABASE_URL", cfg.CatalogDatabaseURL, cfg.DatabaseMaxConns, tracer)
-	}
-	return d, err
-}
-
-func openPool(ctx context.Context, setting, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
-	pool, err := db.Open(ctx, url, maxConns, tracer)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", setting, err)
-	}
-	for {
-		err := db.Check(ctx, pool)
-		if err == nil {
-			return pool, nil
-		}
-		if errors.Is(err, db.ErrSchemaTooOld) || !sleep(ctx, 200*time.Millisecond) {
-			closeInTime(pool.Close)
-			return nil, fmt.Errorf("%s: %w", setting, err)
-		}
-	}
-}
-
-// close ends the connections. Where the database is gone without a word it would
-// wait for those whose last statement was given up: see db.Open.
-func (d database) close() {
-	closeInTime(func() {
-		var pools sync.WaitGroup
-		if d.video != nil {
-			pools.Go(d.video.Close)
-		}
-		if d.catalog != nil && d.catalog != d.video {
-			pools.Go(d.catalog.Close)
-		}
-		pools.Wait()
-	})
-}
-
-// ping tells whether requests can be served.
-func (d database) ping(ctx context.Context) error {
-	if err := d.video.Ping(ctx); err != nil {
-		return fmt.Errorf("ping database: %w", err)
-	}
-	if d.catalog == d.video {
-		return nil
-	}
-	if err := d.catalog.Ping(ctx); err != nil {
-		return fmt.Errorf("ping catalog database: %w", err)
-	}
-	return nil
 }
 
 // openPubSub makes a client of Pub/Sub, or of an emulator when

@@ -26,30 +26,42 @@ import (
 type Catalog struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
-
-	mu      sync.Mutex
-	changed chan struct{} // guarded by mu; closed and replaced at every change
+	changes *changes
 }
 
 // NewCatalog makes the query side over a pool.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: sqlcgen.New(pool), changed: make(chan struct{})}
+	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}}
+}
+
+// Over answers the same catalog over another pool: what is changed through one
+// is announced through both.
+func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
+	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes}
 }
 
 // Changed answers a channel that is closed when this process next changes the
 // catalog. Other processes change it too, so it is a hint to look now, and no
 // reason never to look otherwise.
-func (c *Catalog) Changed() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changed
+func (c *Catalog) Changed() <-chan struct{} { return c.changes.wait() }
+
+// changes tells those who wait that the catalog has changed.
+type changes struct {
+	mu   sync.Mutex
+	next chan struct{} // guarded by mu; closed and replaced at every change
 }
 
-func (c *Catalog) announce() {
+func (c *changes) wait() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(c.changed)
-	c.changed = make(chan struct{})
+	return c.next
+}
+
+func (c *changes) announce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.next)
+	c.next = make(chan struct{})
 }
 
 // notTheEvents makes an error of the database that no event can be blamed for,
@@ -111,7 +123,7 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 		return nil, wrap(notTheEvents(err), "project %d events", len(events))
 	}
 	if changed {
-		c.announce()
+		c.changes.announce()
 	}
 	return outcomes, nil
 }
@@ -157,7 +169,7 @@ func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) er
 	if err != nil {
 		return wrap(err, "rebuild %d entries", len(entries))
 	}
-	c.announce()
+	c.changes.announce()
 	return nil
 }
 

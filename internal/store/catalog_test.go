@@ -585,7 +585,8 @@ func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string)
 // Whoever waits for a change is woken by one, and by nothing else.
 func TestChangedIsClosedByChanges(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
 	events := life(t, "Ran", 3)
 	failed := func() error {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -620,7 +621,7 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 		{"a rebuild", rebuilt(domain.EntryOf(events[2].Video)), true},
 		{"a rebuild of nothing", rebuilt(), false},
 	} {
-		first, second := catalog.Changed(), catalog.Changed()
+		first, second := catalog.Changed(), catalog.Over(pool).Changed()
 		if err := step.do(); err != nil {
 			t.Fatalf("%s: %v", step.cause, err)
 		}

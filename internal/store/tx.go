@@ -30,7 +30,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 		ctx, span = parent.TracerProvider().Tracer(scope).Start(ctx, name)
 		defer func() { endSpan(span, err) }()
 	}
-	conn, err := pool.Acquire(ctx)
+	conn, err := acquire(ctx, pool)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 	if onCommit == nil {
 		onCommit = func(event.Aggregate) {}
 	}
-	return &Videos{pool: pool, queries: sqlcgen.New(pool), onCommit: onCommit}
+	return &Videos{pool: pool, queries: queriesOver(pool), onCommit: onCommit}
 }
 
 // CreateVideo records the first event of a video. With a requestID (uuid.Nil:
@@ -40,7 +40,9 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 // fingerprint, it answers the video of then as it is now; with another one the
 // error is domain.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
+	begun := false
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
+		begun = true
 		if requestID != uuid.Nil {
 			if err := q.InsertRequest(ctx, requestID, created.Video.ID, fingerprint); err != nil {
 				return err
@@ -48,7 +50,9 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 		}
 		return record(ctx, q, created)
 	})
-	s.committed(created.Video.ID, err)
+	if begun {
+		s.committed(created.Video.ID, err)
+	}
 	const uniqueViolation = "23505"
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey" {

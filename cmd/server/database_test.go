@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// Calls that wait for a lock hold all connections that calls may have. The
+// publisher, the projector and the probes of the process have their own.
+func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	busy, other := s.start(t), s.start(t, "ROLES=api")
+	create := func(title string) *videov1.Video {
+		t.Helper()
+		video, err := other.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return video
+	}
+	locked := create("locked")
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // where the test has failed
+	if _, err := tx.Exec(t.Context(), "SELECT FROM video.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var calls sync.WaitGroup
+	for range 50 {
+		calls.Go(func() {
+			_, err := busy.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{
+				Video: &videov1.Video{Name: locked.GetName(), Title: "changed"}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"title"}},
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, 10*time.Second, "a call that needs a connection is refused in half of its time", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := busy.videos.GetVideo(ctx, &videov1.GetVideoRequest{Name: locked.GetName()})
+		return status.Code(err) == codes.Unavailable
+	})
+
+	video, err := other.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: create("new").GetName()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only the busy process publishes it and projects it.
+	if _, err := other.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{
+		Name: "catalogEntries/" + strings.TrimPrefix(video.GetName(), "videos/"), MinVersion: video.GetVersion(),
+	}); err != nil {
+		t.Errorf("beside calls that wait, an event did not get to the catalog: %v", err)
+	}
+	response, err := http.Get("http://" + busy.addr + "/health/ready")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("/health/ready answers %s", response.Status)
+	}
+
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	calls.Wait()
+}

@@ -1,0 +1,68 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// Who waits for a connection in vain is told so while there is time to do
+// something about it, and not made to think that the database may have done it.
+func TestWaitForConnection(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	nudged := 0
+	videos, catalog := store.NewVideos(pool, func(event.Aggregate) { nudged++ }), store.NewCatalog(pool)
+	held, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := created(t, "Ran")
+	for name, call := range map[string]func(ctx context.Context) error{
+		"a transaction": func(ctx context.Context) error { _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); return err },
+		"a row":         func(ctx context.Context) error { _, err := videos.GetVideo(ctx, e.Video.ID); return err },
+		"rows": func(ctx context.Context) error {
+			_, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
+			return err
+		},
+		"a command": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := call(ctx)
+		if kindOf(err) != domain.Unavailable || ctx.Err() != nil {
+			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable while there is time", name, err, ctx.Err())
+		}
+		cancel()
+	}
+	if nudged > 0 {
+		t.Error("what was not begun has nudged the publisher")
+	}
+
+	held.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 3 { // each gives the connection back
+		if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != domain.NotFound {
+			t.Fatalf("GetVideo() = %v, want NotFound", err)
+		}
+		if err := catalog.DeleteQuarantine(ctx, 1); kindOf(err) != domain.NotFound {
+			t.Fatalf("DeleteQuarantine() = %v, want NotFound", err)
+		}
+		if _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

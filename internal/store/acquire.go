@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,22 +14,24 @@ import (
 )
 
 // acquire takes a connection of a pool, and waits for it no longer than half of
-// the time there is; domain.Unavailable after that.
+// the time there is. Without one it is domain.Unavailable, unless ctx is done,
+// and never a context.DeadlineExceeded: that is about what takes too long, and
+// nothing has begun.
 //
 // With more callers than the database can serve, all of them would wait until
 // little is left, and begin what they cannot finish: pgx closes a connection
 // whose statement was given up, so the pool would be busy with connecting, and
 // hardly anybody be answered. This way some are refused, and all others done.
 func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return pool.Acquire(ctx)
+	half := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		half, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
 	}
-	half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
-	defer cancel()
 	conn, err := pool.Acquire(half)
-	if err != nil && half.Err() != nil && ctx.Err() == nil {
-		return nil, &domain.Error{Kind: domain.Unavailable, Message: "the database has no connection free: call again later", Err: err}
+	if err != nil && ctx.Err() == nil {
+		return nil, &domain.Error{Kind: domain.Unavailable, Message: "there is no connection to the database: call again later", Err: errors.New(err.Error())}
 	}
 	return conn, err
 }

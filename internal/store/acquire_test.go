@@ -2,11 +2,13 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
@@ -36,8 +38,8 @@ func TestWaitForConnection(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		err := call(ctx)
-		if kindOf(err) != domain.Unavailable || ctx.Err() != nil {
-			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable while there is time", name, err, ctx.Err())
+		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable, not that it took too long, while there is time", name, err, ctx.Err())
 		}
 		cancel()
 	}
@@ -64,5 +66,26 @@ func TestWaitForConnection(t *testing.T) {
 		if _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A database that says nothing is not available. That events were to be projected
+// then says nothing about them: they are not slow.
+func TestSilentDatabaseIsUnavailable(t *testing.T) {
+	t.Parallel()
+	network := storetest.NewNetwork(t, storetest.URL(t))
+	pool, err := db.Open(t.Context(), network.URL+"&connect_timeout=1", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	network.Mute()
+	for name, timeout := range map[string]time.Duration{"before it is given up": time.Second, "given up": time.Minute} {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.Event{*created(t, "Ran")})
+		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("while the connection is made, %s, Project() = %v, want Unavailable, not that it took too long", name, err)
+		}
+		cancel()
 	}
 }

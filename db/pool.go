@@ -26,6 +26,32 @@ const connectTimeout = 5 * time.Second
 // Its place in the pool is free seconds later, and the others are asked whether
 // they live, all at once: see losses.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
+	pools, err := OpenAll(ctx, url, tracer, maxConns)
+	if err != nil {
+		return nil, err
+	}
+	return pools[0], nil
+}
+
+// OpenAll makes pools like Open, one of each size, for users of one database who
+// must not wait for each other. What one of them loses makes all of them doubt.
+func OpenAll(ctx context.Context, url string, tracer pgx.QueryTracer, maxConns ...int32) ([]*pgxpool.Pool, error) {
+	lost := newLosses(maxConns)
+	pools := make([]*pgxpool.Pool, len(maxConns))
+	for i, most := range maxConns {
+		var err error
+		if pools[i], err = open(ctx, url, most, tracer, lost); err != nil {
+			for _, opened := range pools[:i] {
+				opened.Close()
+			}
+			return nil, err
+		}
+	}
+	lost.pools.Store(&pools)
+	return pools, nil
+}
+
+func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer, lost *losses) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database URL: %w", err)
@@ -46,13 +72,11 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 		registerUUID(conn.TypeMap())
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
-	lost := newLosses(maxConns)
 	cfg.BeforeClose = lost.closing
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	lost.pool.Store(pool)
 	return pool, nil
 }
 

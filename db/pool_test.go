@@ -60,7 +60,8 @@ func TestPoolReplacesASilentConnection(t *testing.T) {
 }
 
 // When one connection is lost, the others that are lost too are found out at once,
-// whether they broke or went silent, and fail nobody's statement.
+// also those of another pool to the same database, whether they broke or went
+// silent, and fail nobody's statement.
 func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	const conns = 12
 	try := func(t *testing.T, pool *pgxpool.Pool, within time.Duration) error {
@@ -72,39 +73,47 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	t.Run("broken", func(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
-		pool := openThrough(t, network, conns, "")
-		backends(t, pool, conns)
+		pools := openAllThrough(t, network, "", conns, conns)
+		for _, pool := range pools {
+			backends(t, pool, conns)
+		}
 		network.Cut()
-		if err := try(t, pool, time.Second); err == nil {
+		if err := try(t, pools[0], time.Second); err == nil {
 			t.Fatal("a statement on a broken connection succeeded")
 		}
-		for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d broken connections are in the pool", pool.Stat().TotalConns())
+		for i, pool := range pools {
+			for deadline := time.Now().Add(10 * time.Second); pool.Stat().TotalConns() > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d broken connections are in pool %d", pool.Stat().TotalConns(), i)
+				}
 			}
 		}
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
 		network := storetest.NewNetwork(t, storetest.URL(t))
-		pool := openThrough(t, network, conns, "")
-		backends(t, pool, conns)
+		pools := openAllThrough(t, network, "", conns, conns)
+		for _, pool := range pools {
+			backends(t, pool, conns)
+		}
 		network.Forget()
-		if err := try(t, pool, 500*time.Millisecond); err == nil {
+		if err := try(t, pools[0], 500*time.Millisecond); err == nil {
 			t.Fatal("a statement on a silent connection succeeded")
 		}
-		for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the others are not asked")
-			}
-		}
 		var callers sync.WaitGroup
-		for range 4 {
-			callers.Go(func() {
-				if err := try(t, pool, 10*time.Second); err != nil {
-					t.Errorf("a statement after the loss: %v", err)
+		for i, pool := range pools {
+			for deadline := time.Now().Add(10 * time.Second); pool.Stat().IdleConns() > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("the others of pool %d are not asked", i)
 				}
-			})
+			}
+			for range 4 {
+				callers.Go(func() {
+					if err := try(t, pool, 10*time.Second); err != nil {
+						t.Errorf("a statement of pool %d after the loss: %v", i, err)
+					}
+				})
+			}
 		}
 		callers.Wait()
 	})
@@ -214,15 +223,22 @@ func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 // openThrough makes a pool whose connections go through a network.
 func openThrough(t *testing.T, network *storetest.Network, conns int32, settings string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := db.Open(t.Context(), network.URL+settings, conns, nil)
+	return openAllThrough(t, network, settings, conns)[0]
+}
+
+func openAllThrough(t *testing.T, network *storetest.Network, settings string, conns ...int32) []*pgxpool.Pool {
+	t.Helper()
+	pools, err := db.OpenAll(t.Context(), network.URL+settings, nil, conns...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		network.Cut() // or Close would wait for silent connections
-		pool.Close()
+		for _, pool := range pools {
+			pool.Close()
+		}
 	})
-	return pool
+	return pools
 }
 
 // What the URL says of connecting counts.

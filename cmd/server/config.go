@@ -47,7 +47,7 @@ type config struct {
 	DatabaseURL        string        `env:"DATABASE_URL" help:"PostgreSQL, the command side; required"`
 	CatalogDatabaseURL string        `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	MigrateDatabaseURL string        `env:"MIGRATE_DATABASE_URL" help:"PostgreSQL for migrate, a direct connection of the owner; default: DATABASE_URL"`
-	DatabaseMaxConns   int32         `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 2 for everything else leave is for API calls"`
+	DatabaseMaxConns   int32         `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 	DatabaseWait       time.Duration `env:"DATABASE_WAIT" envDefault:"10s" help:"how long to wait for the database at start"`
 
 	PubSubProject      string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
@@ -283,7 +283,7 @@ func (c config) check(command string) []error {
 		need++
 	}
 	if command == "serve" && c.DatabaseMaxConns < need {
-		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, 2 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
+		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 	}
 	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a tenth of
 	// it, at 10 ms a transaction.
@@ -302,7 +302,8 @@ func (c config) callConnections() int32 {
 }
 
 // ownConnections is how many connections to one database the loops of this
-// process may hold at a time, and two for all else but API calls.
+// process may hold at a time, and three for all else but API calls: the probe, the
+// metrics, maintenance.
 func (c config) ownConnections() int32 {
 	video, catalog := 0, 0
 	if c.has(rolePublisher) {
@@ -315,7 +316,7 @@ func (c config) ownConnections() int32 {
 	if c.CatalogDatabaseURL == c.DatabaseURL {
 		n = video + catalog
 	}
-	return int32(min(n, math.MaxInt16)) + 2
+	return int32(min(n, math.MaxInt16)) + 3
 }
 
 func (c config) outbox() outbox.Config {

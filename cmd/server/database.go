@@ -48,16 +48,23 @@ func openDatabase(ctx context.Context, cfg config, calls int32, tracer pgx.Query
 
 // openPools answers what it has opened also with an error.
 func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (p pools, err error) {
-	if p.own, err = db.Open(ctx, url, own, tracer); err != nil {
+	sizes := []int32{own}
+	if calls > 0 {
+		sizes = append(sizes, calls)
+	}
+	all, err := db.OpenAll(ctx, url, tracer, sizes...)
+	if err != nil {
 		return p, err
 	}
+	p.own = all[0]
 	if calls > 0 {
-		if p.calls, err = db.Open(ctx, url, calls, tracer); err != nil {
-			return p, err
-		}
+		p.calls = all[1]
 	}
 	for {
 		err := db.Check(ctx, p.own)
+		if err == nil && calls > 0 {
+			err = p.calls.Ping(ctx) // so that the first call has a connection
+		}
 		if err == nil || errors.Is(err, db.ErrSchemaTooOld) || !sleep(ctx, 200*time.Millisecond) {
 			return p, err
 		}
@@ -90,7 +97,7 @@ func (d database) all() map[string]*pgxpool.Pool {
 	return pools
 }
 
-// ping tells whether requests can be served.
+// ping tells whether the databases answer.
 func (d database) ping(ctx context.Context) error {
 	if err := d.video.own.Ping(ctx); err != nil {
 		return fmt.Errorf("ping database: %w", err)

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +23,7 @@ import (
 func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	busy, other := s.start(t), s.start(t, "ROLES=api")
+	busy, other := s.start(t, "SERVER_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
 	create := func(title string) *videov1.Video {
 		t.Helper()
 		video, err := other.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
@@ -40,7 +42,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // of which they wait for a half
 	defer cancel()
 	var calls sync.WaitGroup
 	for range 50 {
@@ -83,4 +85,44 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls.Wait()
+}
+
+// Calls of both services use the connections of calls, on their side.
+func TestCallsUseTheirConnections(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "CATALOG_DATABASE_URL="+s.url+"&application_name=catalog", "TELEMETRY_ADDR=127.0.0.1:0")
+	private := p.private(t)
+	used := func(pool string) int {
+		t.Helper()
+		_, metrics := get(t, "http://"+private+"/metrics")
+		found := regexp.MustCompile(`(?m)^pgxpool_acquires_total\{db_client_connection_pool_name="` + regexp.QuoteMeta(pool) + `".*\} (\d+)`).FindStringSubmatch(metrics)
+		if found == nil {
+			t.Fatalf("/metrics lacks the pool %s", pool)
+		}
+		n, err := strconv.Atoi(found[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const calls = 20
+	for pool, call := range map[string]func() error{
+		"video.calls": func() error {
+			_, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{})
+			return err
+		},
+		"catalog.calls": func() error {
+			_, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
+			return err
+		},
+	} {
+		before := used(pool)
+		for range calls {
+			if err := call(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, 10*time.Second, "each call has used a connection of "+pool, func() bool { return used(pool)-before == calls }) // counted once a second
+	}
 }

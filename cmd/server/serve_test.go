@@ -363,7 +363,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
 		}, []string{
 			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "CONSUMER_STOP_TIMEOUT plus 2s is 10s, it must be less than 10s",
-			"DATABASE_MAX_CONNS (3) must be at least 11", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
+			"DATABASE_MAX_CONNS (3) must be at least 12", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
 		}},
 		{"telemetry", []string{
 			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",

@@ -204,7 +204,7 @@ func slowCatalogAndDuplicates(s *system) {
 
 // Two connections for callers of whom each needs one for a twentieth of a second, and a message of somebody else.
 func smallPoolAndQuarantine(s *system) {
-	s.serve("api", "DATABASE_MAX_CONNS=4") // two are not for calls
+	s.serve("api", "DATABASE_MAX_CONNS=5") // three are not for calls
 	s.serve("publisher,projector")
 	s.pace = slowPace
 	s.quiet()

@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -69,6 +71,7 @@ type watch struct {
 	position domain.Position // of the last change the caller has had
 	// fresh: the caller has had no entry yet, so there is none to remove.
 	fresh bool
+	begun bool // to read
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
@@ -114,15 +117,32 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 	}
 }
 
-// look reads the next page; domain.Unavailable when that takes too long. Watches
-// that wait for the same change are woken together, and read together: hundreds
-// of them would ask hundreds of times for the same page else. One that waits for
-// a later change has to read for itself, because the page of the others may be
-// older than what it was woken for.
+// look reads the next page. When it has failed for several watches it is tried once
+// more, after a pause of up to a second: a lost connection ends none of them so,
+// and a database that is away not all at the same moment.
 func (w *watch) look(changed <-chan struct{}) ([]domain.Change, error) {
+	read := w.read(changed)
+	if ctx := w.stream.Context(); read.Err != nil && read.Shared && ctx.Err() == nil {
+		pause(ctx, rand.N(watchPoll))
+		read = w.read(changed)
+	}
+	changes, _ := read.Val.([]domain.Change)
+	return changes, read.Err
+}
+
+// read reads a page; domain.Unavailable when that takes too long. Watches that
+// wait for the same change are woken together, and read together: hundreds of them
+// would ask hundreds of times for the same page else. One that waits for a later
+// change reads for itself, because the page of the others may be older than what
+// it was woken for, and so does one that begins, whose caller may know of more.
+func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	ctx, position := w.stream.Context(), w.position
 	page := fmt.Sprintf("%p %v", changed, position)
-	read := w.service.looks.DoChan(page, func() (_ any, err error) {
+	if !w.begun {
+		page = fmt.Sprintf("%p", w)
+		w.begun = true
+	}
+	reading := w.service.looks.DoChan(page, func() (_ any, err error) {
 		defer func() { err = orPanic(err, recover()) }()                          // in a goroutine of its own it would end the process
 		defer runtime.KeepAlive(changed)                                          // or another could get its address, which names the page
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchRead) // it is not of this watch alone
@@ -134,11 +154,10 @@ func (w *watch) look(changed <-chan struct{}) ([]domain.Change, error) {
 		return changes, err
 	})
 	select {
-	case result := <-read:
-		changes, _ := result.Val.([]domain.Change)
-		return changes, result.Err
+	case result := <-reading:
+		return result
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return singleflight.Result{Err: ctx.Err()}
 	}
 }
 

@@ -370,24 +370,67 @@ func TestWatchesReadTogether(t *testing.T) {
 	})
 }
 
-// A watch that waits for a later change reads for itself: the page that another
-// one is reading may be from before that.
+// A watch that begins, or waits for a later change, reads for itself: the page
+// that another one is reading may be from before that.
 func TestWatchReadsNoOlderPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		watch := watchTogether(t, store, time.Second)
-		for _, want := range []int64{1, 1, 2} {
-			if want == 2 {
-				seed(t, store, true)
-			}
-			watch()
+		expect := func(at string, want int64) {
+			t.Helper()
 			synctest.Wait()
 			if got := store.begun.Load(); got != want {
-				t.Errorf("%d reads have begun, want %d", got, want)
+				t.Errorf("%s: %d reads have begun, want %d", at, got, want)
 			}
 		}
+		watch() // reads from 0 s to 1 s, and from 1.05 s to 2.05 s
+		time.Sleep(500 * time.Millisecond)
+		watch() // from 0.5 s to 1.5 s, and would join the other at 1.55 s
+		expect("two that begin", 2)
+		time.Sleep(1020 * time.Millisecond)
+		expect("the first, again", 3)
+		seed(t, store, true)
+		expect("the second, for a change", 4)
 	})
+}
+
+// A page that could not be read ends no watch when it can be read soon, and else
+// not all of them at once.
+func TestWatchesSurviveAFailedRead(t *testing.T) {
+	t.Parallel()
+	const watches, lasting = 100, 10 * time.Second
+	for failures, wantEnded := range map[int64]bool{1: false, 1000: true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFakeStore()
+			store.before = func(context.Context, string) error {
+				time.Sleep(time.Millisecond)
+				if n := store.begun.Add(1); n > watches && n <= watches+failures { // behind the first look of each
+					return domain.Errorf(domain.Unavailable, "no connection")
+				}
+				return nil
+			}
+			service := newCatalogService(store)
+			ctx, cancel := context.WithTimeout(t.Context(), lasting)
+			defer cancel()
+			began, ends := time.Now(), make(chan time.Duration)
+			for range watches {
+				go func() {
+					_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, &fakeStream{ctx: ctx, began: began}) // whatever it says
+					ends <- time.Since(began)
+				}()
+			}
+			first, last := lasting, time.Duration(0)
+			for range watches {
+				end := <-ends
+				first, last = min(first, end), max(last, end)
+			}
+			if ended := first < lasting; ended != wantEnded || ended && last-first < watchPoll/2 {
+				t.Errorf("after %d failed reads the watches ended from %s to %s", failures, first, last)
+			}
+			time.Sleep(time.Second) // for a read that nobody waits for any longer
+		})
+	}
 }
 
 // An entry that was sent and is hidden while the first state is still being

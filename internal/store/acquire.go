@@ -14,9 +14,9 @@ import (
 )
 
 // acquire takes a connection of a pool, and waits for it no longer than half of
-// the time there is. Without one it is domain.Unavailable, unless ctx is done,
-// and never a context.DeadlineExceeded: that is about what takes too long, and
-// nothing has begun.
+// the time there is; domain.Unavailable after that. That is no
+// context.DeadlineExceeded, because nothing has begun that takes too long, and has
+// no cause that would be worth a line in the log for each of many.
 //
 // With more callers than the database can serve, all of them would wait until
 // little is left, and begin what they cannot finish: pgx closes a connection
@@ -30,8 +30,8 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 		defer cancel()
 	}
 	conn, err := pool.Acquire(half)
-	if err != nil && ctx.Err() == nil {
-		return nil, &domain.Error{Kind: domain.Unavailable, Message: "there is no connection to the database: call again later", Err: errors.New(err.Error())}
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // ours, or that of connecting
+		return nil, domain.Errorf(domain.Unavailable, "there is no connection to the database: call again later")
 	}
 	return conn, err
 }

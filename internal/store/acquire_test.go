@@ -36,7 +36,7 @@ func TestWaitForConnection(t *testing.T) {
 		},
 		"a command": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		err := call(ctx)
 		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable, not that it took too long, while there is time", name, err, ctx.Err())
@@ -80,7 +80,7 @@ func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	network.Mute()
-	for name, timeout := range map[string]time.Duration{"before it is given up": time.Second, "given up": time.Minute} {
+	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.Event{*created(t, "Ran")})
 		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) {

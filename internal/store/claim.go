@@ -30,7 +30,7 @@ import (
 // half, and is for who knows of a commit: what is due for a retry, and
 // what was committed later than what is behind it, may wait for a claim without.
 func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
-	rows, err := s.pool.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID))
+	rows, err := singly{s.pool}.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID))
 	if err != nil {
 		return event.Claim{}, wrap(err, "claim events")
 	}

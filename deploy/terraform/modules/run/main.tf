@@ -20,9 +20,9 @@ locals {
     OTEL_RESOURCE_ATTRIBUTES   = "cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
   }
   shapes = {
-    all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector", AUTH = "iam", DATABASE_MAX_CONNS = "10" }) }
+    all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
     pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "6", PUBSUB_PROJECT = var.project } }
-    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "10" }) }
+    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
   }
   shape = local.shapes[var.shape]
   service_secrets = {
@@ -137,7 +137,7 @@ resource "google_cloud_run_v2_worker_pool" "this" {
         limits = { cpu = "1", memory = "512Mi" }
       }
       dynamic "env" {
-        for_each = merge(local.pubsub, local.telemetry, { ROLES = each.key, DATABASE_MAX_CONNS = "6", GOMEMLIMIT = "400MiB" })
+        for_each = merge(local.pubsub, local.telemetry, { ROLES = each.key, DATABASE_MAX_CONNS = "7", GOMEMLIMIT = "400MiB" })
         content {
           name  = env.key
           value = env.value

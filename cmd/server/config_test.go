@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Every mistake in the configuration is told at once, by the variable's name.
+func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		environ []string
+		want    []string
+	}{
+		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
+		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_LEASE=long", "LOG_LEVEL=LOUD"}, []string{
+			"AUTH is required", "PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		}},
+		{"ranges", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+		}},
+		{"relations", []string{
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
+		}, []string{
+			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "CONSUMER_STOP_TIMEOUT plus 2s is 10s, it must be less than 10s",
+			"DATABASE_MAX_CONNS (3) must be at least 12", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
+		}},
+		{"telemetry", []string{
+			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5", "TELEMETRY_METRICS_INTERVAL=0s",
+		}, []string{
+			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
+			"TELEMETRY_TRACE_RATIO must be between 0 and 1", "TELEMETRY_METRICS_INTERVAL must be more than 0",
+		}},
+		{"no number", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := readConfig("serve", test.environ)
+			if err == nil {
+				t.Fatal("readConfig() = nil, want an error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("readConfig() = %v, want in it %q", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("readConfig() = %v tells a secret", err)
+			}
+			if got := strings.Count(err.Error(), "\n"); got != len(test.want) {
+				t.Errorf("readConfig() tells %d mistakes, want %d:\n%v", got, len(test.want), err)
+			}
+		})
+	}
+}
+
+// A command asks for no more than it needs.
+func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
+	t.Parallel()
+	for command, environ := range map[string][]string{
+		"migrate":    {"DATABASE_URL=x"},
+		"outbox":     {"DATABASE_URL=x", "DATABASE_MAX_CONNS=1"},
+		"quarantine": {"DATABASE_URL=x"},
+		"rebuild":    {"DATABASE_URL=x"},
+		"drain":      {"DATABASE_URL=x", "PUBSUB_PROJECT=p"},
+		"serve":      {"DATABASE_URL=x", "ROLES=api", "AUTH=off"},
+	} {
+		if _, err := readConfig(command, environ); err != nil {
+			t.Errorf("readConfig(%s) = %v, want nil", command, err)
+		}
+	}
+}
+
+// What the manifests set is a configuration, for what they run.
+func TestManifestsAreConfigurations(t *testing.T) {
+	t.Parallel()
+	manifests, err := filepath.Glob("../../deploy/run/*.yaml")
+	if err != nil || len(manifests) < 5 {
+		t.Fatalf("manifests: %q, %v", manifests, err)
+	}
+	for _, path := range manifests {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document any
+		if err := yaml.Unmarshal(text, &document); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		command, environ := containerOf(document)
+		if !slices.Contains([]string{"serve", "drain", "migrate"}, command) || len(environ) == 0 {
+			t.Fatalf("%s: runs %q with %q", path, command, environ)
+		}
+		if _, err := readConfig(command, append(environ, "K_SERVICE=x")); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// containerOf answers the command of the one container in a manifest, and its
+// environment; a secret has its name as a value.
+func containerOf(node any) (command string, environ []string) {
+	switch node := node.(type) {
+	case []any:
+		for _, element := range node {
+			if command, environ = containerOf(element); command != "" {
+				return command, environ
+			}
+		}
+	case map[string]any:
+		if args, ok := node["args"].([]any); ok {
+			variables, _ := node["env"].([]any)
+			for _, variable := range variables {
+				variable, _ := variable.(map[string]any)
+				value, ok := variable["value"]
+				if !ok {
+					value = variable["valueFrom"]
+				}
+				environ = append(environ, fmt.Sprintf("%v=%v", variable["name"], value))
+			}
+			return fmt.Sprint(args[0]), environ
+		}
+		for _, element := range node {
+			if command, environ = containerOf(element); command != "" {
+				return command, environ
+			}
+		}
+	}
+	return "", nil
+}
+
+// A secret in the environment does not show in an error.
+func TestConfigurationErrorsShowNoValues(t *testing.T) {
+	t.Parallel()
+	_, err := readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=secret", "PORT=secret"})
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("readConfig() = %v, want an error without the values", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, DatabaseWait: time.Second}, 0, nil)
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("openDatabase() = %v, want an error without the password", err)
+	}
+}

@@ -20,37 +20,23 @@ const (
 	pgxEndTimeout = 15 * time.Second
 )
 
-// losses is what the pools to a database do when one loses a connection: because
-// that broke, or pgx gave it up with its statement, as it does when the context of
-// that ends.
-//
-// Whoever has lost one may have lost all, by a restart of the database or of a
-// firewall. So the idle ones are asked, at once, before each fails somebody's
-// statement in its turn.
+// losses is what a pool does when it loses a connection: because that broke, or
+// pgx gave it up with its statement, as it does when the context of that ends.
 type losses struct {
-	pools  atomic.Pointer[[]*pgxpool.Pool]
-	asking atomic.Bool
+	doubts *doubts
 	// early has a token for each connection that was closed before pgx would have
-	// let it go: as many as the pools may have. A server whose backends are stuck,
+	// let it go: as many as the pool may have. A server whose backends are stuck,
 	// and see neither a cancellation nor the end of their connection, would get more
 	// and more of them otherwise.
 	early chan struct{}
 }
 
-func newLosses(maxConns []int32) *losses {
-	var most int32
-	for _, n := range maxConns {
-		most += n
-	}
-	return &losses{early: make(chan struct{}, max(0, most))}
-}
-
-// closing is called before a connection leaves its pool. One that is still open
+// closing is called before a connection leaves the pool. One that is still open
 // was not lost.
 func (l *losses) closing(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		go l.end(conn)
-		go l.ask()
+		go l.doubts.ask()
 	}
 }
 
@@ -69,14 +55,22 @@ func (l *losses) end(conn *pgx.Conn) {
 	}
 }
 
+// doubts are about the pools to one database. Whoever has lost one connection may
+// have lost all, by a restart of the database or of a firewall. So the idle ones
+// are asked, at once, before each fails somebody's statement in its turn.
+type doubts struct {
+	pools  atomic.Pointer[[]*pgxpool.Pool]
+	asking atomic.Bool
+}
+
 // ask asks all idle connections whether they live. Those that do not leave their
 // pool, too.
-func (l *losses) ask() {
-	pools := l.pools.Load()
-	if pools == nil || !l.asking.CompareAndSwap(false, true) {
+func (d *doubts) ask() {
+	pools := d.pools.Load()
+	if pools == nil || !d.asking.CompareAndSwap(false, true) {
 		return // somebody is at it
 	}
-	defer l.asking.Store(false)
+	defer d.asking.Store(false)
 	var asked sync.WaitGroup
 	for _, pool := range *pools {
 		for _, conn := range pool.AcquireAllIdle(context.Background()) {

@@ -121,24 +121,31 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 
 // A server whose backends are stuck, and see neither that a statement is canceled
 // nor that its connection is closed, has not many more of them than the pool may
-// have.
+// have; and another pool has its own.
 func TestPoolSparesAStuckServer(t *testing.T) {
 	t.Parallel()
 	network := storetest.NewNetwork(t, storetest.URL(t))
 	network.Stick()
 	const conns = 2
-	pool := openThrough(t, network, conns, "")
+	pools := openAllThrough(t, network, "", conns, 1)
+	giveUp := func(pool *pgxpool.Pool) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, _ = pool.Exec(ctx, "SELECT 1") // nobody answers
+	}
 	var callers sync.WaitGroup
 	for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
-		callers.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-			defer cancel()
-			_, _ = pool.Exec(ctx, "SELECT 1") // nobody answers
-		})
+		callers.Go(func() { giveUp(pools[0]) })
 	}
 	callers.Wait()
 	if n := network.Stuck(); n <= conns || n > 2*conns {
 		t.Errorf("connections in 7s = %d, want more than the pool of %d has, and at most twice as many", n, conns)
+	}
+	giveUp(pools[1])
+	for start := time.Now(); pools[1].Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("after 10s the place in the other pool is still taken")
+		}
 	}
 }
 

@@ -303,7 +303,8 @@ func (c config) callConnections() int32 {
 
 // ownConnections is how many connections to one database the loops of this
 // process may hold at a time, and three for all else but API calls: the probe, the
-// metrics, maintenance.
+// metrics, maintenance. When somebody locks a table of the outbox, these may need
+// more for a while, and the process is not ready then.
 func (c config) ownConnections() int32 {
 	video, catalog := 0, 0
 	if c.has(rolePublisher) {

@@ -43,8 +43,8 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // of which they wait for a half
-	defer cancel()
 	var calls sync.WaitGroup
+	defer func() { cancel(); calls.Wait() }()
 	for range 50 {
 		calls.Go(func() {
 			_, err := busy.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,6 +41,7 @@ type catalogService struct {
 	store   CatalogStore
 	changes Changes
 	looks   singleflight.Group // of watches
+	begun   atomic.Int64       // watches
 	metrics *catalogMetrics
 	maxWait time.Duration // how long GetCatalogEntry waits for a version
 	// draining is closed when the server begins to stop; then drainWait is how

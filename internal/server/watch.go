@@ -24,7 +24,7 @@ const (
 	watchGap       = 50 * time.Millisecond
 	watchPoll      = time.Second
 	watchHeartbeat = 15 * time.Second
-	// watchRead is how long a look may take. A stream lasts long, and one that
+	// watchRead is how long a read may take. A stream lasts long, and one that
 	// waits for a database that is gone holds a connection of the pool.
 	watchRead = 5 * time.Second
 )
@@ -117,12 +117,13 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 	}
 }
 
-// look reads the next page. When it has failed for several watches it is tried once
-// more, after a pause of up to a second: a lost connection ends none of them so,
-// and a database that is away not all at the same moment.
+// look reads the next page. When that fails for several watches, and soon, it is
+// tried once more, after a pause of up to a second: a lost connection ends none of
+// them so, and a database that is away not all at the same moment.
 func (w *watch) look(changed <-chan struct{}) ([]domain.Change, error) {
+	started := time.Now()
 	read := w.read(changed)
-	if ctx := w.stream.Context(); read.Err != nil && read.Shared && ctx.Err() == nil {
+	if ctx := w.stream.Context(); read.Err != nil && read.Shared && time.Since(started) < watchPoll && ctx.Err() == nil {
 		pause(ctx, rand.N(watchPoll))
 		read = w.read(changed)
 	}
@@ -139,7 +140,7 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	ctx, position := w.stream.Context(), w.position
 	page := fmt.Sprintf("%p %v", changed, position)
 	if !w.begun {
-		page = fmt.Sprintf("%p", w)
+		page = fmt.Sprint("first of ", w.service.begun.Add(1))
 		w.begun = true
 	}
 	reading := w.service.looks.DoChan(page, func() (_ any, err error) {

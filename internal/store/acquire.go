@@ -15,8 +15,8 @@ import (
 
 // acquire takes a connection of a pool, and waits for it no longer than half of
 // the time there is; domain.Unavailable after that. That is no
-// context.DeadlineExceeded, because nothing has begun that takes too long, and has
-// no cause that would be worth a line in the log for each of many.
+// context.DeadlineExceeded, because nothing has begun that takes too long, and
+// waiting in vain is no cause that is worth a line in the log for each of many.
 //
 // With more callers than the database can serve, all of them would wait until
 // little is left, and begin what they cannot finish: pgx closes a connection
@@ -30,8 +30,12 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 		defer cancel()
 	}
 	conn, err := pool.Acquire(half)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // ours, or that of connecting
-		return nil, domain.Errorf(domain.Unavailable, "there is no connection to the database: call again later")
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		refusal := domain.Errorf(domain.Unavailable, "there is no connection to the database: call again later")
+		if half.Err() == nil { // it took too long to connect
+			refusal.Err = errors.New(err.Error())
+		}
+		return nil, refusal
 	}
 	return conn, err
 }

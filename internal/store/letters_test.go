@@ -273,7 +273,7 @@ func (l *letters) dump() (dump string) {
 // checkInvariants holds what must always hold of the tables.
 func (l *letters) checkInvariants() {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit against hanging: machines may be busy
 	defer cancel()
 	for what, sql := range map[string]string{
 		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video.outbox_pending p WHERE lane = -1 AND NOT EXISTS (

@@ -15,6 +15,8 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/googleapis/gax-go/v2"
+	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/pubsublocal"
 )
@@ -113,15 +115,29 @@ func soak(t *testing.T, seed uint64) {
 		}
 	})
 
+	// The client's own pauses grow fourfold, up to a minute: who loses some
+	// attempts in a row publishes after the end of the test, or never.
+	client.TopicAdminClient.CallOptions.Publish = append(client.TopicAdminClient.CallOptions.Publish, gax.WithRetry(func() gax.Retryer {
+		return gax.OnCodes([]codes.Code{codes.Canceled, codes.Internal, codes.Unknown, codes.Unavailable},
+			gax.Backoff{Initial: 50 * time.Millisecond, Max: 50 * time.Millisecond})
+	}))
 	publisher := client.Publisher(topicName)
 	publisher.EnableMessageOrdering = true
+	results := make([]*pubsub.PublishResult, 0, keys*perKey)
 	for i := range perKey {
 		for k := range keys {
 			key := strconv.Itoa(k)
-			publisher.Publish(ctx, &pubsub.Message{OrderingKey: key, Data: []byte(key + "/" + strconv.Itoa(i))})
+			results = append(results, publisher.Publish(ctx, &pubsub.Message{OrderingKey: key, Data: []byte(key + "/" + strconv.Itoa(i))}))
 		}
 	}
 	publisher.Stop()
+	for _, result := range results {
+		if _, err := result.Get(ctx); err != nil {
+			t.Errorf("publish: %v", err)
+			cancel()
+			break
+		}
+	}
 	for left.Load() > 0 && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -23,8 +23,8 @@ const (
 	trespassTaken   = "taken"
 )
 
-// watchLanes has PostgreSQL itself remember who claimed each lane last, and who
-// settled it last; and write down whoever settles a lane that somebody else has
+// watchLanes has PostgreSQL itself remember who claimed each lane last, and how
+// often everybody has settled it; and write down whoever settles a lane that somebody else has
 // claimed since, or claims one whose lease is running. The tokens prove nothing
 // here, because the fence that compares them is what may be missing. A lease that
 // would run for much longer than one can be was given by a clock that was set back
@@ -39,8 +39,8 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	margin := min(lease/10, 100*time.Millisecond)
 	_, err := c.Exec(ctx, fmt.Sprintf(`
 		CREATE SCHEMA chaos;
-		CREATE TABLE chaos.holders (lane smallint PRIMARY KEY, who text NOT NULL, held bool NOT NULL, settler text, settled bigint) WITH (fillfactor = 10);
-		CREATE SEQUENCE chaos.settlements;
+		CREATE TABLE chaos.holders (lane smallint PRIMARY KEY, who text NOT NULL, held bool NOT NULL) WITH (fillfactor = 10);
+		CREATE TABLE chaos.settlements (lane smallint, who text, n bigint NOT NULL, PRIMARY KEY (lane, who)) WITH (fillfactor = 10);
 		CREATE TABLE chaos.trespasses (at timestamptz NOT NULL, lane smallint NOT NULL, who text NOT NULL, holder text NOT NULL, what text NOT NULL);
 		CREATE FUNCTION chaos.watch_lane() RETURNS trigger LANGUAGE plpgsql AS $$
 		DECLARE
@@ -58,7 +58,8 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 				IF held IS NOT TRUE OR holder <> me THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, coalesce(holder, ''), '%[4]s');
 				END IF;
-				UPDATE chaos.holders h SET held = false, settler = me, settled = nextval('chaos.settlements') WHERE h.lane = OLD.lane;
+				UPDATE chaos.holders h SET held = false WHERE h.lane = OLD.lane;
+				INSERT INTO chaos.settlements AS s VALUES (OLD.lane, me, 1) ON CONFLICT (lane, who) DO UPDATE SET n = s.n + 1;
 			END IF;
 			RETURN NULL;
 		END $$;
@@ -85,17 +86,16 @@ func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int,
 	return n, nil
 }
 
-// readSettlers answers the number of each process's last settlement, of those
-// that are the last ones of their lanes.
-func readSettlers(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
+// readSettlements answers how often each process has settled.
+func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
 	settled := make(map[string]int64)
-	rows, err := c.Query(ctx, `SELECT settler, max(settled) FROM chaos.holders WHERE settler IS NOT NULL GROUP BY settler`)
+	rows, err := c.Query(ctx, `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`)
 	if err != nil {
 		return nil, fmt.Errorf("read settlements: %w", err)
 	}
 	var who string
-	var number int64
-	if _, err := pgx.ForEachRow(rows, []any{&who, &number}, func() error { settled[who] = number; return nil }); err != nil {
+	var n int64
+	if _, err := pgx.ForEachRow(rows, []any{&who, &n}, func() error { settled[who] = n; return nil }); err != nil {
 		return nil, fmt.Errorf("read settlements: %w", err)
 	}
 	return settled, nil

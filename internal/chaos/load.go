@@ -55,8 +55,8 @@ func (l *load) run(ctx context.Context) {
 	for i := range uint64(l.clients) { //nolint:gosec // a few
 		clients.Go(func() {
 			c := newClient(l, i+1)
-			pause := time.Duration(float64(l.clients) / l.rate * float64(time.Second))
-			for next := time.Now(); ctx.Err() == nil; next = next.Add(pause) {
+			for next := time.Now(); ctx.Err() == nil; {
+				next = next.Add(c.pause())
 				if late := time.Since(next); late > time.Second {
 					next = time.Now() // after an outage nobody makes up for it
 				} else if late < 0 {
@@ -145,6 +145,15 @@ type client struct {
 
 func newClient(l *load, number uint64) *client {
 	return &client{load: l, number: number, luck: rand.New(rand.NewPCG(l.seed, number))}
+}
+
+// pause is for how long the client thinks about its next command. It is drawn:
+// clients that all took the same would send together, and leave all of the
+// processes idle in between, at moments that the looks of a publisher fall on
+// again and again when its interval is a multiple of that pause.
+func (c *client) pause() time.Duration {
+	mean := float64(c.load.clients) / c.load.rate
+	return time.Duration(c.luck.ExpFloat64() * mean * float64(time.Second))
 }
 
 // request is a command, whatever it is sent with.

@@ -63,6 +63,29 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	}
 }
 
+// Clients send as often as they should, all together, and at all times alike.
+func TestClientsDoNotSendTogether(t *testing.T) {
+	t.Parallel()
+	l := &load{clients: 16, rate: 200, seed: 1}
+	const span, period = 5 * time.Minute, 200 * time.Millisecond // an interval of looks
+	sent, inPhase := 0, [10]int{}
+	for i := range uint64(l.clients) {
+		c := newClient(l, i+1)
+		for at := c.pause(); at < span; at += c.pause() {
+			sent++
+			inPhase[at%period*10/period]++
+		}
+	}
+	if want := int(l.rate * span.Seconds()); sent < want*98/100 || sent > want*102/100 {
+		t.Errorf("%d commands in %s, want about %d", sent, span, want)
+	}
+	for phase, n := range inPhase {
+		if n < sent/10*9/10 || n > sent/10*11/10 {
+			t.Errorf("in phase %d of the looks: %d commands of %d, want about a tenth", phase, n, sent)
+		}
+	}
+}
+
 // An answer that does not show what was asked for is no success.
 func TestAnswerFitsItsCommand(t *testing.T) {
 	t.Parallel()

@@ -28,7 +28,7 @@ func TestProcessesAreAwaited(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ended := time.Now()
 				record := FaultRecord{Ended: ended}
-				work, failed := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}, false
+				work, failed, shared := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}, false, time.Duration(0)
 				err := record.awaitBack(t.Context(), func(context.Context) (tasks, error) {
 					if !failed && time.Since(ended) > 0 { // the second look
 						failed = true
@@ -41,7 +41,17 @@ func TestProcessesAreAwaited(t *testing.T) {
 						}
 					}
 					return now, nil
+				}, func(idle []string) {
+					if shared == 0 {
+						shared = time.Since(ended)
+					}
+					if got := strings.Join(idle, ", "); !strings.Contains(got, tt.last) {
+						t.Errorf("after %s there is to be work for %q, want %q among them", time.Since(ended), got, tt.last)
+					}
 				})
+				if late := tt.back == 0 || tt.back > shareAfter; late != (shared > 0) || late && shared > shareAfter+20*time.Millisecond {
+					t.Errorf("the others share after %s, want that after %s: %t", shared, shareAfter, late)
+				}
 				if record.Back != tt.back || record.LastBack != tt.last || (err == nil) != (tt.back > 0) {
 					t.Errorf("back after %s, last %q, %v; want %s and %q", record.Back, record.LastBack, err, tt.back, tt.last)
 				}
@@ -50,5 +60,33 @@ func TestProcessesAreAwaited(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The others leave work to publishers that are idle, as long as they are, and not to who is no publisher.
+func TestPublishersShare(t *testing.T) {
+	t.Parallel()
+	l := &lab{}
+	for _, name := range []string{"publisher-1", "publisher-2", "publisher-3"} {
+		l.publishers = append(l.publishers, &process{name: name, proxy: &proxy{}})
+	}
+	for _, tt := range []struct{ idle, slow string }{
+		{"publisher-2 publishes", "publisher-1 publisher-3"},
+		{"api-1 commits, publisher-1 publishes, publisher-2 publishes", "publisher-3"},
+		{"publisher-1 publishes, publisher-2 publishes, publisher-3 publishes", ""},
+		{"publisher-1 commits", ""},
+		{"publisher-3 publishes", "publisher-1 publisher-2"},
+		{"", ""},
+	} {
+		l.share(strings.Split(tt.idle, ", "))
+		var slow []string
+		for _, p := range l.publishers {
+			if p.proxy.delay == shareDelay {
+				slow = append(slow, p.name)
+			}
+		}
+		if got := strings.Join(slow, " "); got != tt.slow {
+			t.Errorf("while %q are idle, %q leave them something, want %q", tt.idle, got, tt.slow)
+		}
 	}
 }

@@ -55,15 +55,7 @@ func (l *load) run(ctx context.Context) {
 	for i := range uint64(l.clients) { //nolint:gosec // a few
 		clients.Go(func() {
 			c := newClient(l, i+1)
-			for next := time.Now(); ctx.Err() == nil; {
-				next = next.Add(c.pause())
-				if late := time.Since(next); late > time.Second {
-					next = time.Now() // after an outage nobody makes up for it
-				} else if late < 0 {
-					sleep(ctx, -late)
-				}
-				c.command(ctx)
-			}
+			c.run(ctx, c.command)
 		})
 	}
 	clients.Wait()
@@ -147,13 +139,22 @@ func newClient(l *load, number uint64) *client {
 	return &client{load: l, number: number, luck: rand.New(rand.NewPCG(l.seed, number))}
 }
 
-// pause is for how long the client thinks about its next command. It is drawn:
-// clients that all took the same would send together, and leave all of the
-// processes idle in between, at moments that the looks of a publisher fall on
-// again and again when its interval is a multiple of that pause.
-func (c *client) pause() time.Duration {
-	mean := float64(c.load.clients) / c.load.rate
-	return time.Duration(c.luck.ExpFloat64() * mean * float64(time.Second))
+// run sends commands until ctx ends, one after the other. When each is due is
+// drawn: clients whose commands all were due at the same intervals would send
+// together, and leave all processes idle in between; then a publisher that looks
+// at a multiple of these intervals finds nothing again and again.
+func (c *client) run(ctx context.Context, command func(context.Context)) {
+	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not of luck, which depends on what the commands meet
+	mean := float64(c.load.clients) / c.load.rate * float64(time.Second)
+	for due := time.Now(); ctx.Err() == nil; {
+		due = due.Add(time.Duration(draw.ExpFloat64() * mean))
+		if late := time.Since(due); late > time.Second {
+			due = time.Now() // after an outage nobody makes up for it
+		} else if late < 0 {
+			sleep(ctx, -late)
+		}
+		command(ctx)
+	}
 }
 
 // request is a command, whatever it is sent with.

@@ -135,7 +135,8 @@ func (l *lab) countRoutines(ctx context.Context) {
 
 var goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*\[`)
 
-// quit ends the process and answers how many goroutines it had.
+// quit ends the process and answers how many goroutines it had; 0 when it does
+// not say so in time.
 func (p *process) quit() int {
 	e := p.running()
 	if e == nil {
@@ -145,7 +146,11 @@ func (p *process) quit() int {
 	path := filepath.Join(p.dir, p.name+".log")
 	before, _ := os.ReadFile(path) //nolint:gosec // its log
 	p.signal(syscall.SIGQUIT)
-	<-e.done
+	select {
+	case <-e.done:
+	case <-time.After(stopBudget):
+		p.kill()
+	}
 	after, _ := os.ReadFile(path) //nolint:gosec // its log
 	return len(goroutine.FindAll(after[min(len(before), len(after)):], -1))
 }

@@ -14,21 +14,27 @@ import (
 // named.
 func TestProcessesAreAwaited(t *testing.T) {
 	t.Parallel()
+	const api, publisher = "api-1 commits", "publisher-1 publishes"
 	for _, tt := range []struct {
-		name  string
-		again map[string]time.Duration // after the fault; 0: never
-		back  time.Duration
-		last  string
+		name     string
+		recovery Recovery
+		struck   time.Duration            // before the end of the fault
+		again    map[string]time.Duration // after that; 0: never
+		back     time.Duration
+		last     string
+		shared   time.Duration // after which looks share
 	}{
-		{"all at once", map[string]time.Duration{"api-1 commits": 50 * time.Millisecond, "publisher-1 publishes": 50 * time.Millisecond}, 60 * time.Millisecond, "api-1 commits, publisher-1 publishes"},
-		{"one late", map[string]time.Duration{"api-1 commits": time.Millisecond, "publisher-1 publishes": 3 * time.Second}, 3 * time.Second, "publisher-1 publishes"},
-		{"one never", map[string]time.Duration{"api-1 commits": 0, "publisher-1 publishes": time.Second}, 0, "api-1 commits"},
+		{"all at once", Outage, 0, map[string]time.Duration{api: 50 * time.Millisecond, publisher: 50 * time.Millisecond}, 60 * time.Millisecond, api + ", " + publisher, time.Second},
+		{"one late", Outage, 0, map[string]time.Duration{api: time.Millisecond, publisher: 3 * time.Second}, 3 * time.Second, publisher, time.Second},
+		{"one never", Outage, 0, map[string]time.Duration{api: 0, publisher: time.Second}, 0, api, time.Second},
+		{"behind a lease", Takeover, time.Second, map[string]time.Duration{api: time.Millisecond, publisher: 5 * time.Second}, 5 * time.Second, publisher, lease},
+		{"behind one that is over", Takeover, time.Minute, map[string]time.Duration{api: time.Millisecond, publisher: 5 * time.Second}, 5 * time.Second, publisher, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ended := time.Now()
-				record := FaultRecord{Ended: ended}
-				work, failed, shared := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}, false, time.Duration(0)
+				record := FaultRecord{Recovery: tt.recovery, Struck: ended.Add(-tt.struck), Ended: ended}
+				work, failed, over, shared := tasks{"api-1 commits": 7, "publisher-1 publishes": 5}, false, false, time.Duration(0)
 				err := record.awaitBack(t.Context(), func(context.Context) (tasks, error) {
 					if !failed && time.Since(ended) > 0 { // the second look
 						failed = true
@@ -42,6 +48,9 @@ func TestProcessesAreAwaited(t *testing.T) {
 					}
 					return now, nil
 				}, func(idle []string) {
+					if over = idle == nil; over {
+						return
+					}
 					if shared == 0 {
 						shared = time.Since(ended)
 					}
@@ -49,8 +58,8 @@ func TestProcessesAreAwaited(t *testing.T) {
 						t.Errorf("after %s there is to be work for %q, want %q among them", time.Since(ended), got, tt.last)
 					}
 				})
-				if late := tt.back == 0 || tt.back > shareAfter; late != (shared > 0) || late && shared > shareAfter+20*time.Millisecond {
-					t.Errorf("the others share after %s, want that after %s: %t", shared, shareAfter, late)
+				if late := tt.back == 0 || tt.back > tt.shared; late != (shared > 0) || late && shared != tt.shared+20*time.Millisecond || !over {
+					t.Errorf("the others share after %s, want that after %s: %t; at the end no more: %t", shared, tt.shared, late, over)
 				}
 				if record.Back != tt.back || record.LastBack != tt.last || (err == nil) != (tt.back > 0) {
 					t.Errorf("back after %s, last %q, %v; want %s and %q", record.Back, record.LastBack, err, tt.back, tt.last)

@@ -37,12 +37,14 @@ func TestClockOfPostgresJumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close(context.WithoutCancel(t.Context()))
-	ahead := func(c conn) time.Duration {
+	shows := func(c conn, ahead time.Duration) bool {
+		const rounded = time.Millisecond
 		var at time.Time
+		before := time.Now()
 		if err := c.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&at); err != nil {
 			t.Fatal(err)
 		}
-		return time.Until(at).Round(time.Second)
+		return at.Sub(before) >= ahead-rounded && time.Until(at) <= ahead+rounded
 	}
 	for _, want := range []time.Duration{time.Hour, -time.Hour, 4*time.Second + 200*time.Millisecond, 0, -5 * time.Second} {
 		if err := p.setClock(want); err != nil {
@@ -57,8 +59,8 @@ func TestClockOfPostgresJumps(t *testing.T) {
 			t.Fatal(err)
 		}
 		took := time.Since(start)
-		if a, b := ahead(old), ahead(fresh); a != want.Round(time.Second) || b != a || took < 100*time.Millisecond || took > 2*time.Second {
-			t.Errorf("the clock is ahead by %s and %s, and 100 ms took %s; want %s", a, b, took, want)
+		if a, b := shows(old, want), shows(fresh, want); !a || !b || took < 100*time.Millisecond || took > 2*time.Second {
+			t.Errorf("the clock is ahead by %s: %t, and for a new session: %t; 100 ms took %s", want, a, b, took)
 		}
 		_ = fresh.Close(t.Context()) // it has answered all
 	}
@@ -73,8 +75,8 @@ func TestClockOfPostgresJumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close(context.WithoutCancel(t.Context()))
-	if got := ahead(again); got != -5*time.Second {
-		t.Errorf("after a restart the clock is ahead by %s, want -5s", got)
+	if !shows(again, -5*time.Second) {
+		t.Error("after a restart the clock is not back by 5s any more")
 	}
 }
 

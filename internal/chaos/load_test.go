@@ -77,7 +77,7 @@ func TestClientsDoNotSendTogether(t *testing.T) {
 		sent, inPhase, moments := 0, [10]int{}, map[time.Duration]bool{}
 		ctx, stop := context.WithTimeout(t.Context(), span)
 		defer stop()
-		for i := range uint64(l.clients) { //nolint:gosec // a few
+		for i := range uint64(l.clients) {
 			clients.Go(func() {
 				outage := true
 				newClient(l, i+1).run(ctx, func(context.Context) {

@@ -81,12 +81,12 @@ func TestProxy(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
 	conn := connect(t, p)
-	if got, err := ask(conn, "hello", time.Second); got != "hello\n" || err != nil {
+	if got, err := ask(conn, "hello", 10*time.Second); got != "hello\n" || err != nil {
 		t.Fatalf("answer = %q, %v, want hello", got, err)
 	}
 	p.slow(50 * time.Millisecond)
 	start := time.Now()
-	if got, err := ask(conn, "slow", time.Second); got != "slow\n" || err != nil || time.Since(start) < 100*time.Millisecond {
+	if got, err := ask(conn, "slow", 10*time.Second); got != "slow\n" || err != nil || time.Since(start) < 100*time.Millisecond {
 		t.Errorf("answer = %q, %v after %s, want slow after 100ms, 50 in each direction", got, err, time.Since(start))
 	}
 	p.slow(0)
@@ -109,10 +109,10 @@ func TestProxy(t *testing.T) {
 		t.Errorf("%d connections are open, want 1", n)
 	}
 	p.cut()
-	if got, err := ask(conn, "cut", time.Second); err == nil {
+	if got, err := ask(conn, "cut", 10*time.Second); err == nil {
 		t.Errorf("answer after a cut = %q, want an error", got)
 	}
-	if got, err := ask(connect(t, p), "new", time.Second); got != "new\n" || err != nil {
+	if got, err := ask(connect(t, p), "new", 10*time.Second); got != "new\n" || err != nil {
 		t.Errorf("answer of a new connection = %q, %v, want new", got, err)
 	}
 }
@@ -123,14 +123,14 @@ func TestProxyForgetsConnections(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
 	before := connect(t, p)
-	if got, err := ask(before, "hello", time.Second); got != "hello\n" || err != nil {
+	if got, err := ask(before, "hello", 10*time.Second); got != "hello\n" || err != nil {
 		t.Fatalf("answer = %q, %v, want hello", got, err)
 	}
 	giveUp := p.silence()
 	if got, err := ask(before, "lost", 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("answer of what is forgotten = %q, %v, want none", got, err)
 	}
-	if got, err := ask(connect(t, p), "new", time.Second); got != "new\n" || err != nil {
+	if got, err := ask(connect(t, p), "new", 10*time.Second); got != "new\n" || err != nil {
 		t.Errorf("answer of a new connection = %q, %v, want new", got, err)
 	}
 	before.Close()
@@ -145,7 +145,7 @@ func TestProxyForgetsConnections(t *testing.T) {
 		}
 	}
 	left := connect(t, p)
-	if _, err := ask(left, "hello", time.Second); err != nil {
+	if _, err := ask(left, "hello", 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	p.silence()()
@@ -160,12 +160,12 @@ func TestProxyCountsCommits(t *testing.T) {
 	p := startProxy(t)
 	conn := connect(t, p)
 	for _, line := range []string{"commit", "select", "commit"} {
-		if _, err := ask(conn, line, time.Second); err != nil {
+		if _, err := ask(conn, line, 10*time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p.interceptCommit(func() {})
-	_, _ = ask(conn, "commit", time.Second) // it is not told
+	_, _ = ask(conn, "commit", 10*time.Second) // it is not told
 	if n := p.committed(); n != 2 {
 		t.Errorf("committed() = %d, want 2", n)
 	}
@@ -178,10 +178,10 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 	conn := connect(t, p)
 	met := make(chan struct{})
 	cancel := p.interceptCommit(func() { close(met) })
-	if got, err := ask(conn, "select", time.Second); got != "select\n" || err != nil {
+	if got, err := ask(conn, "select", 10*time.Second); got != "select\n" || err != nil {
 		t.Errorf("answer = %q, %v, want select: it is no commit", got, err)
 	}
-	if got, err := ask(conn, "commit", time.Second); got != "" || err == nil {
+	if got, err := ask(conn, "commit", 10*time.Second); got != "" || err == nil {
 		t.Errorf("answer to the commit = %q, %v, want an end of the connection", got, err)
 	}
 	<-met
@@ -193,7 +193,7 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 		t.Error("the second of three was given up in time, and that is said to be too late")
 	}
 	for _, want := range []int{1, 3} {
-		if got, err := ask(connect(t, p), "commit", time.Second); got != "" || err == nil {
+		if got, err := ask(connect(t, p), "commit", 10*time.Second); got != "" || err == nil {
 			t.Errorf("answer to the commit of number %d = %q, %v, want an end of the connection", want, got, err)
 		}
 		if got := <-turns; got != want {
@@ -203,13 +203,13 @@ func TestProxyLosesAnswerToCommit(t *testing.T) {
 	if waits := cancel(); waits {
 		t.Error("it happened, and that is said to be given up in time")
 	}
-	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
+	if got, err := ask(connect(t, p), "commit", 10*time.Second); got != string(commitComplete) || err != nil {
 		t.Errorf("answer to the next commit = %q, %v, want it", got, err)
 	}
 	if waits := p.interceptCommit(func() { t.Error("it was given up") })(); !waits {
 		t.Error("it was given up in time, and that is said to be too late")
 	}
-	if got, err := ask(connect(t, p), "commit", time.Second); got != string(commitComplete) || err != nil {
+	if got, err := ask(connect(t, p), "commit", 10*time.Second); got != string(commitComplete) || err != nil {
 		t.Errorf("answer to the commit after giving up = %q, %v, want it", got, err)
 	}
 }

@@ -24,6 +24,11 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
+// busy is what a machine that does much else may add to a time. When Run returns
+// to the moment is tested in bubbles; what it must not wait for here lasts for
+// half a minute or longer.
+const busy = 2 * time.Second
+
 // A message is acknowledged after the transaction, however long it takes.
 func TestProjectorAcksAfterCommit(t *testing.T) {
 	t.Parallel()
@@ -79,7 +84,7 @@ func TestProjectorStopsInTime(t *testing.T) {
 	began.Wait()
 	start := time.Now()
 	stop()
-	if took := time.Since(start); took > cfg.StopTimeout+100*time.Millisecond {
+	if took := time.Since(start); took > cfg.StopTimeout+busy {
 		t.Errorf("Run returned %s after ctx was done, want at most %s", took, cfg.StopTimeout)
 	}
 	if got := b.find(ids[0]); got.Acks != 1 || got.Nacks != 0 {
@@ -120,7 +125,7 @@ func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	start := time.Now()
 	stop()
-	if took := time.Since(start); took > cfg.StopTimeout+100*time.Millisecond {
+	if took := time.Since(start); took > cfg.StopTimeout+busy {
 		t.Errorf("Run returned %s after ctx was done, want at most %s", took, cfg.StopTimeout)
 	}
 }

@@ -172,12 +172,12 @@ func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 5*time.Second, 1) // one request at a time
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 100 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 500 * time.Millisecond, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: time.Second, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 3 * time.Second, Times: 1})
 	first := hand(topic, "a1")
-	time.Sleep(50 * time.Millisecond) // a1 is under way
+	time.Sleep(500 * time.Millisecond) // a1 is under way
 	held := hand(topic, "b1")
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond)
 	held = append(held, hand(topic, "a2")...) // after a1 and b1
 
 	if n, errs := collect(t.Context(), first); n != 0 {
@@ -206,8 +206,8 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()
 			topic, server := newTopic(t, 5*time.Second, 10)
-			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 3 * time.Second, Code: code, Times: 1})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: code, Times: 1})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			if n, errs := collect(ctx, hand(topic, "a1 a2 b1")); n != 1 || !errors.Is(errs[0], context.DeadlineExceeded) || !errors.Is(errs[1], context.DeadlineExceeded) {
 				t.Errorf("the pass that gives up: %v, want the deadline's error for a1 and a2", errs)
@@ -241,21 +241,22 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 5*time.Second, 10)
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 300 * time.Millisecond, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 2 * time.Second, Code: codes.PermissionDenied, Times: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if n, errs := collect(ctx, hand(topic, "a1 a2")); n != 0 {
 		t.Fatalf("the pass that gives up: %v, want errors", errs)
 	}
 	receipts := hand(topic, "a1")
-	time.Sleep(time.Second) // the answers to the abandoned messages arrive
+	time.Sleep(3 * time.Second) // the answers to the abandoned messages arrive
 	receipts = append(receipts, hand(topic, "a2 a3")...)
 	if n, errs := collect(t.Context(), receipts); n != 0 {
 		t.Errorf("the pass in which the key opens: %v, want errors", errs)
 	}
-	if n, errs := pass(t, topic, "a1 a2 a3"); n != 3 {
-		t.Errorf("the pass after it: %v, want no errors", errs)
-	}
+	eventually(t, "the key is open", func() bool {
+		n, _ := pass(t, topic, "a1 a2 a3")
+		return n == 3
+	}) // on a busy machine the answers arrive only now
 	if diff := cmp.Diff([]string{"a1", "a2", "a3"}, stored(server)); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
 	}

@@ -209,7 +209,7 @@ func TestDrainClosesConnections(t *testing.T) {
 // serves as before.
 func TestDrainDelayKeepsServing(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{DrainDelay: 2 * time.Second})
+	r := start(t, Config{DrainDelay: 5 * time.Second})
 	c := r.grpcClient(t)
 	conn := r.dial(t)
 	mustCreate(t, c, film())
@@ -220,7 +220,7 @@ func TestDrainDelayKeepsServing(t *testing.T) {
 		if response.StatusCode == http.StatusServiceUnavailable && got["status"] == "draining" {
 			break
 		}
-		if time.Since(began) > time.Second {
+		if time.Since(began) > 4*time.Second {
 			t.Fatalf("ready: status %d (%v), want 503", response.StatusCode, got)
 		}
 	}

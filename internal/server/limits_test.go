@@ -139,13 +139,13 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 // of a caller is another matter.
 func TestServerEndsStreamsInTime(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{StreamLifetime: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+	overAll(t, Config{StreamLifetime: time.Second}, func(t *testing.T, r *running, c client) {
 		stream := watchFrom(t, c, "")
 		began := time.Now()
 		next(t, stream)
 		_, err := stream.Recv()
-		if took := time.Since(began); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "as long as it may") || took > 2*time.Second {
-			t.Errorf("Recv() = %v after %v, want Unavailable after 300 ms", err, took)
+		if took := time.Since(began); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "as long as it may") || took > 3*time.Second {
+			t.Errorf("Recv() = %v after %v, want Unavailable after a second", err, took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()

@@ -88,7 +88,7 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogSer
 }
 
 // catchUp sends all changes there are behind the position, and at least those that
-// were announced before changed was.
+// were announced before changed was taken.
 func (w *watch) catchUp(changed <-chan struct{}) error {
 	for {
 		changes, err := w.look(changed)

@@ -253,6 +253,13 @@ func TestStatementTimeoutIsNobodysFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holds.Close(context.WithoutCancel(t.Context()))
+	events := life(t, "Ran", 2)
+	patient, err := db.Open(t.Context(), address.String(), 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer patient.Close()
+	project(t, store.NewCatalog(patient), "catalog", events[0])
 	query := address.Query()
 	query.Set("statement_timeout", "100ms")
 	address.RawQuery = query.Encode()
@@ -261,8 +268,7 @@ func TestStatementTimeoutIsNobodysFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	catalog, events := store.NewCatalog(pool), life(t, "Ran", 2)
-	project(t, catalog, "catalog", events[0])
+	catalog := store.NewCatalog(pool)
 	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE catalog_read.video_projection, video.videos IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}

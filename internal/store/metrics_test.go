@@ -192,8 +192,8 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 			if err := reader.Collect(t.Context(), new(metricdata.ResourceMetrics)); err != nil {
 				t.Errorf("Collect() = %v", err)
 			}
-			if waited := time.Since(start); waited > 3*time.Second {
-				t.Errorf("Collect() took %s, want 2s and little more", waited)
+			if waited := time.Since(start); waited >= 4*time.Second {
+				t.Errorf("Collect() took %s, want 2s and not twice that", waited)
 			}
 		})
 	}
@@ -201,8 +201,8 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	if err := hurried.Collect(ctx, new(metricdata.ResourceMetrics)); err != nil || time.Until(deadline) < 300*time.Millisecond {
-		t.Errorf("Collect() within a second = %v with %s left, want nil and half of it left", err, time.Until(deadline))
+	if err := hurried.Collect(ctx, new(metricdata.ResourceMetrics)); err != nil || time.Until(deadline) <= 0 {
+		t.Errorf("Collect() within a second = %v with %s left, want nil and time to send it", err, time.Until(deadline))
 	}
 	reading.Wait()
 }

@@ -17,9 +17,9 @@ const (
 	// requestRetention is how long CreateVideo recognizes a request_id; the API
 	// promises 24 hours.
 	requestRetention = 25 * time.Hour
-	// pruneRows is how much one transaction deletes: locks stay short, and
-	// vacuum keeps up.
-	pruneRows = 1000
+	// pruneRows is how much one transaction deletes, in a tenth of a second. Each begins at the oldest row and
+	// reads past what was deleted since the last vacuum, so many small ones would read that again and again.
+	pruneRows = 10_000
 	// maintainInterval and maintainRetry are the pauses after a maintenance and
 	// after one that failed, on average.
 	maintainInterval = time.Hour
@@ -69,7 +69,7 @@ func maintainOutbox(ctx context.Context, videos *store.Videos, retention time.Du
 // maintainInbox forgets old event ids until ctx ends.
 func maintainInbox(ctx context.Context, catalog *store.Catalog, consumer string, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
 	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
-		n, err := catalog.PruneInbox(ctx, consumer, time.Now().Add(-retention), pruneRows)
+		n, err := catalog.PruneInbox(ctx, consumer, retention, pruneRows)
 		return n == pruneRows, err
 	})
 }

@@ -43,7 +43,7 @@ CREATE TABLE catalog_read.inbox (
 	event_id uuid NOT NULL,
 	received_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (consumer, event_id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05); -- a prune reads past what is deleted and not vacuumed
 
 COMMENT ON TABLE catalog_read.inbox IS 'Ids of the events a consumer has projected, for deduplication and audit.';
 COMMENT ON COLUMN catalog_read.inbox.consumer IS 'The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.';

@@ -8,12 +8,13 @@ ON CONFLICT DO NOTHING
 RETURNING event_id;
 
 -- name: PruneInbox :execrows
--- Deletes at most max_rows ids of events that happened and were received before a time. The first bound,
--- on the UUIDv7, is what the key serves.
+-- Deletes at most max_rows ids of events that happened and were received longer ago than that, by the clock of
+-- the database, as of requests. The first bound, the smallest UUIDv7 of that time, is what the key serves.
 DELETE FROM catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM catalog_read.inbox o
-	WHERE o.consumer = @consumer AND o.event_id < @before_id::uuid AND o.received_at < @before
+	WHERE o.consumer = @consumer AND o.received_at < now() - @older_than::interval
+		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - @older_than::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 	ORDER BY o.event_id
 	LIMIT @max_rows
 );

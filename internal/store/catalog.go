@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -65,11 +64,11 @@ func (c *changes) announce() {
 }
 
 // notTheEvents makes an error of the database that no event can be blamed for,
-// such as a missing privilege, table or extension, or a statement timeout, one
+// such as a missing privilege, table or extension, or a timeout, one
 // of kind Unavailable: events wait until somebody has mended it. What is left
 // is about the data: classes 22, 23 and 54, and errors raised by a function. A
-// statement timeout is a context.DeadlineExceeded as well, whoever was the first to
-// lose patience.
+// timeout of a statement, or of its wait for a lock, is a context.DeadlineExceeded
+// as well, whoever was the first to lose patience.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
 		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(err)}
@@ -307,21 +306,12 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 	}), nil
 }
 
-// PruneInbox forgets events that happened and were received before a time, at
-// most maxRows of them, and answers how many. An event of that age that comes
-// once more is then found out by its version only.
-func (c *Catalog) PruneInbox(ctx context.Context, consumer string, before time.Time, maxRows int) (int64, error) {
-	n, err := c.queries.PruneInbox(ctx, sqlcgen.PruneInboxParams{
-		Consumer: consumer, BeforeID: uuidFloor(before), Before: before, MaxRows: limit(maxRows),
-	})
+// PruneInbox forgets events that happened and were received longer ago than that
+// by the clock of the database, at most maxRows of them, and answers how many. An
+// event of that age that comes once more is then found out by its version only.
+func (c *Catalog) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := c.queries.PruneInbox(ctx, consumer, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")
-}
-
-// uuidFloor is the smallest UUIDv7 of an instant (RFC 9562, section 5.7).
-func uuidFloor(t time.Time) uuid.UUID {
-	var id uuid.UUID
-	binary.BigEndian.PutUint64(id[:8], uint64(max(0, t.UnixMilli()))<<16)
-	return id
 }
 
 func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {

@@ -240,10 +240,21 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	checkEntry(t, catalog, good[0])
 }
 
-// A statement that the database ends for the time it takes is no fault of its
-// event, and no error of the service; and it is known for what it is.
-func TestStatementTimeoutIsNobodysFault(t *testing.T) {
+// A statement that the database ends for the time that it takes, or waits for a
+// lock, is no fault of its event, and no error of the service; and it is known for
+// what it is.
+func TestTimeoutIsNobodysFault(t *testing.T) {
 	t.Parallel()
+	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			timeoutIsNobodysFault(t, setting)
+		})
+	}
+}
+
+func timeoutIsNobodysFault(t *testing.T, setting string) {
+	t.Helper()
 	address, err := url.Parse(storetest.Direct(t, storetest.URL(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +272,7 @@ func TestStatementTimeoutIsNobodysFault(t *testing.T) {
 	defer patient.Close()
 	project(t, store.NewCatalog(patient), "catalog", events[0])
 	query := address.Query()
-	query.Set("statement_timeout", "100ms")
+	query.Set(setting, "100ms")
 	address.RawQuery = query.Encode()
 	pool, err := db.Open(t.Context(), address.String(), 2, nil)
 	if err != nil {
@@ -681,8 +692,12 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := epoch
-	old, older, recent := epoch.Add(-time.Millisecond), epoch.Add(-time.Hour), epoch
+	const olderThan = 24 * time.Hour
+	var now time.Time // by the clock that decides
+	if err := pool.QueryRow(t.Context(), "SELECT now()").Scan(&now); err != nil {
+		t.Fatal(err)
+	}
+	old, older, recent := now.Add(-olderThan), now.Add(-2*olderThan), now.Add(10*time.Minute-olderThan)
 	var forgotten []domain.Event
 	for range 5 {
 		forgotten = append(forgotten, receivedAt(t, catalog, exec, "catalog", old, old))
@@ -697,7 +712,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 
 	prune := func(maxRows int, want int64) {
 		t.Helper()
-		if got, err := catalog.PruneInbox(t.Context(), "catalog", before, maxRows); got != want || err != nil {
+		if got, err := catalog.PruneInbox(t.Context(), "catalog", olderThan, maxRows); got != want || err != nil {
 			t.Errorf("PruneInbox() = %d, %v, want %d, nil", got, err, want)
 		}
 	}

@@ -27,7 +27,8 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		params.FailedIds = append(params.FailedIds, failure.ID)
 		params.FailedSeqs = append(params.FailedSeqs, failure.Seq)
 		params.FailedAttempts = append(params.FailedAttempts, limit(failure.Attempts))
-		params.FailedErrors = append(params.FailedErrors, failure.Error)
+		// The broker's words. One that PostgreSQL cannot store would be refused with the settlement of the whole claim, again and again.
+		params.FailedErrors = append(params.FailedErrors, escape(failure.Error))
 		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
 		params.FailedPark = append(params.FailedPark, failure.Park)
 	}

@@ -147,6 +147,29 @@ func TestMaintenanceDropsOldPartitions(t *testing.T) {
 	}
 }
 
+// A partition that cannot be dropped stays, and so does one that maintenance has
+// not made; the others are made and dropped all the same.
+func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.addPartition(-12, "a1")
+	l.addPartition(-11, "b1")
+	l.settle(l.settlement(l.claimNames(10, "a1 b1"), ""))
+	oldest := time.Now().UTC().AddDate(0, 0, -12).Format("20060102")
+	execute(t, l.pool, "CREATE VIEW public.audit AS SELECT * FROM video.outbox_p"+oldest)
+	execute(t, l.pool, "CREATE TABLE video.outbox_default PARTITION OF video.outbox DEFAULT")
+	if created, dropped := l.maintain(9, week); created != 2 || dropped != 1 {
+		t.Errorf("MaintainOutbox() = %d, %d, want 2, 1", created, dropped)
+	}
+	execute(t, l.pool, "DROP VIEW public.audit")
+	if created, dropped := l.maintain(9, week); created != 0 || dropped != 1 {
+		t.Errorf("MaintainOutbox() once nothing stands in the way = %d, %d, want 0, 1", created, dropped)
+	}
+	if n := l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass"); n != 12 {
+		t.Errorf("%d partitions, want 12: eleven days and the one that is not ours", n)
+	}
+}
+
 // A reader of an old day, or a long transaction of a writer, does not stop the
 // writers while maintenance waits for it: maintenance gives up soon, and does
 // its work another time.

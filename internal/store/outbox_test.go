@@ -112,6 +112,23 @@ func TestLeaseKeepsOthersAwayUntilItEnds(t *testing.T) {
 	}
 }
 
+// The reason of a refusal is the broker's text, which may be anything: one that
+// PostgreSQL does not store as it is must not keep a whole claim from being
+// settled.
+func TestRefusalOfAnyTextIsSettled(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 2)
+	l.append(l.pool, "a1 b1")
+	settlement := l.settlement(l.claimNames(10, "a1 b1"), "a1")
+	settlement.Failed[0].Error = "refused: \x00\xff"
+	l.settle(settlement)
+	l.due("a")
+	l.claimNames(10, "a1/1")
+	if n := l.count(`SELECT count(*) FROM video.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
+		t.Errorf("%d reasons are stored in characters, want 1", n)
+	}
+}
+
 // P-A3, P-D3: the settlement of a lost lease changes nothing, whatever is in
 // it, and says so; that of the new owner counts.
 func TestSettlementIsFenced(t *testing.T) {

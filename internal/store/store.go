@@ -79,7 +79,7 @@ func isAway(err error) bool {
 		switch pgErr.Code {
 		case "25006", // read-only: a failover is under way
 			"25P03", "57P05", // idle in a transaction, or at all, for too long
-			"55P03",                   // lock not available
+			codeLockTimeout,
 			codeCanceled,              // by statement_timeout: where we cancel, nobody waits for the answer
 			"57P01", "57P02", "57P03": // shutting down, crashed, starting up
 			return true
@@ -92,13 +92,15 @@ func isAway(err error) bool {
 		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// codeCanceled is query_canceled.
-const codeCanceled = "57014"
+const (
+	codeCanceled    = "57014" // query_canceled
+	codeLockTimeout = "55P03" // lock_not_available
+)
 
 // tooLong makes the error of a statement that the database has ended for the time
-// it took a context.DeadlineExceeded, too.
+// that it took, or waited for a lock, a context.DeadlineExceeded, too.
 func tooLong(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == codeCanceled {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeCanceled || pgErr.Code == codeLockTimeout) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
 	return err

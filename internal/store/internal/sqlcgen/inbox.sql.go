@@ -7,9 +7,9 @@ package sqlcgen
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
+	"time"
 )
 
 const InsertInbox = `-- name: InsertInbox :many
@@ -46,28 +46,17 @@ const PruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM catalog_read.inbox o
-	WHERE o.consumer = $1 AND o.event_id < $2::uuid AND o.received_at < $3
+	WHERE o.consumer = $1 AND o.received_at < now() - $2::interval
+		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 	ORDER BY o.event_id
-	LIMIT $4
+	LIMIT $3
 )
 `
 
-type PruneInboxParams struct {
-	Consumer string
-	BeforeID uuid.UUID
-	Before   time.Time
-	MaxRows  int32
-}
-
-// Deletes at most max_rows ids of events that happened and were received before a time. The first bound,
-// on the UUIDv7, is what the key serves.
-func (q *Queries) PruneInbox(ctx context.Context, arg PruneInboxParams) (int64, error) {
-	result, err := q.db.Exec(ctx, PruneInbox,
-		arg.Consumer,
-		arg.BeforeID,
-		arg.Before,
-		arg.MaxRows,
-	)
+// Deletes at most max_rows ids of events that happened and were received longer ago than that, by the clock of
+// the database, as of requests. The first bound, the smallest UUIDv7 of that time, is what the key serves.
+func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
 	if err != nil {
 		return 0, err
 	}

@@ -230,7 +230,7 @@ SELECT
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
 	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video.outbox_pending') AS p)::bigint AS pending_bytes
 FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'video'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname LIKE 'outbox\_p%'
+WHERE c.relnamespace = 'video'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
 `
 
 type MeasureOutboxTablesRow struct {

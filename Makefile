@@ -95,8 +95,8 @@ bench-plots: ## Make the tables and plots in docs anew from bench/results.txt.
 	cd bench && go run ./report -in results.txt -doc ../docs/performance.md -img ../docs/img
 
 .PHONY: chaos
-chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; again: SEED=N; back to: OLDER=commit).
-	go run ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(OLDER),--older $(OLDER))
+chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
+	go run ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(OLDER),--older $(OLDER))
 
 .PHONY: image
 image: ## Build the container image, reproducibly and without Docker; docker load takes it.

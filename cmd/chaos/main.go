@@ -74,11 +74,23 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	case len(report.Counts) == 0 && !report.OK():
 		return fmt.Errorf("the run has not checked everything: %s; see %s", strings.Join(report.Unchecked(), ", "), cfg.Out)
 	case !report.OK():
-		return fmt.Errorf("promises were broken; see %s; again with --seed %d", cfg.Out, cfg.Seed)
+		return fmt.Errorf("promises were broken; see %s; again with %s", cfg.Out, again(cfg))
 	case report.Slow():
-		return fmt.Errorf("the service recovered too slowly %d times; see %s; again with --seed %d", len(report.Misses), cfg.Out, cfg.Seed)
+		return fmt.Errorf("the service recovered too slowly %d times; see %s; again with %s", len(report.Misses), cfg.Out, again(cfg))
 	}
 	return nil
+}
+
+// again answers the flags that a run is repeated with.
+func again(cfg chaos.Config) string {
+	profile, older := "quick", ""
+	if cfg.Long {
+		profile = "long"
+	}
+	if cfg.Older != "" {
+		older = " --older " + cfg.Older
+	}
+	return fmt.Sprintf("--profile %s --seed %d --duration %s --rate %g%s", profile, cfg.Seed, cfg.Duration, cfg.Rate, older)
 }
 
 // parse reads the flags.

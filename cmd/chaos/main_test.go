@@ -18,6 +18,10 @@ func TestParse(t *testing.T) {
 	if err != nil || !long.Long || long.Duration != 10*time.Minute || long.Out != "x" {
 		t.Errorf("long: %+v, %v", long, err)
 	}
+	long.Older = "v1"
+	if twice, err := parse(strings.Fields("--out x " + again(long))); err != nil || again(twice) != again(long) || twice.Seed != long.Seed || twice.Duration != long.Duration || twice.Older != "v1" {
+		t.Errorf("again with %s: %+v, %v, want %+v", again(long), twice, err, long)
+	}
 }
 
 // What is wrong is one sentence that names the flag.

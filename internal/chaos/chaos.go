@@ -112,6 +112,7 @@ type lab struct {
 	routines       []Routines
 	connections    map[string]int // that each process has when all is quiet
 	leaseLooks     int            // owned by watchLeases while it runs
+	stalls         []Stall        // owned by watchStalls while it runs
 	leftOut        string         // what this machine cannot do
 
 	mu       sync.Mutex
@@ -129,6 +130,7 @@ type Report struct {
 	Settings []string       `json:"settings"`
 	Targets  Limits         `json:"targets"`
 	Answers  map[string]int `json:"attempts_by_code"`
+	Unread   map[string]int `json:"failed_reads_by_code"`
 	Stop     time.Duration  `json:"slowest_stop_ns"`
 	Routines []Routines     `json:"goroutines"`
 	// Connections are those to PostgreSQL that each process has when all is quiet.
@@ -176,7 +178,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	report := Report{
 		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
-		Answers: l.load.codes, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
+		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
 		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}
 	report.Goals = report.goals()

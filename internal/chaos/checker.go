@@ -18,6 +18,7 @@ const (
 	AnswerWrong        Rule = "answer differs from the event"
 	FailedTookEffect   Rule = "failed command took effect"
 	CreatedTwice       Rule = "one create made two videos"
+	UpdatedTwice       Rule = "one update took effect more often than it was sent"
 	EtagIgnored        Rule = "etag ignored"
 	RowWithoutEvent    Rule = "row without event"
 	EventWithoutRow    Rule = "event without row"
@@ -113,6 +114,7 @@ type Figures struct {
 	Reads         int            `json:"own_writes_read"`
 	Changes       int            `json:"changes_watched"`
 	Breaks        int            `json:"watches_broken"`
+	Stalls        int            `json:"stalls"`
 }
 
 // detailsPerRule bounds the report, not the counts.
@@ -207,12 +209,15 @@ func (c *checker) checkSource() {
 // checkAnswers compares what clients were told with the events.
 func (c *checker) checkAnswers() {
 	outcomes := make(map[int64]Outcome, len(c.h.Answers))
+	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how often a command may: the answer, and what was lost
 	f := &c.verdict.Figures
 	f.Commands = len(c.h.Answers)
 	for _, a := range c.h.Answers {
 		outcomes[a.Command] = a.Outcome
+		mayUpdate[a.Command] = a.Lost
 		switch a.Outcome {
 		case Acknowledged:
+			mayUpdate[a.Command]++
 			f.Acknowledged++
 			c.checkAcknowledged(a)
 		case Failed:
@@ -228,6 +233,9 @@ func (c *checker) checkAnswers() {
 			if kind, ok := kindOf[e.Type]; ok && !told[version{change{e.Video, kind}, e.Version}] {
 				which := change{e.Video, kind}
 				at, published := c.first[e.ID]
+				for published && len(lost[which]) > 0 && lost[which][0].Before(at.Add(-explains)) {
+					lost[which] = lost[which][1:]
+				}
 				if len(lost[which]) == 0 || published && lost[which][0].After(at) {
 					c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost until then; those who asked for one and were told that it failed: commands %v",
 						e.ID, e.Version, e.Video, kind, failed[which])
@@ -241,7 +249,12 @@ func (c *checker) checkAnswers() {
 			if outcomes[e.Command] == Failed {
 				c.broken(FailedTookEffect, "command %d: its client was told that it failed, and there is event %s of video %s", e.Command, e.ID, e.Video)
 			}
-			if e.Type != typeCreated {
+			if e.Type == typeUpdated {
+				if outcome, sent := outcomes[e.Command]; sent && outcome != Failed {
+					if mayUpdate[e.Command]--; mayUpdate[e.Command] < 0 {
+						c.broken(UpdatedTwice, "command %d: event %s, version %d of video %s, is one too many", e.Command, e.ID, e.Version, e.Video)
+					}
+				}
 				continue
 			}
 			if other, ok := created[e.Command]; ok {
@@ -251,6 +264,11 @@ func (c *checker) checkAnswers() {
 		}
 	}
 }
+
+// explains is for how long an attempt whose answer was lost may be what an event
+// comes from: a client tries for half a minute, and no outage keeps an event from
+// being published for longer than the rest.
+const explains = 5 * time.Minute
 
 // change is a kind of command on a video.
 type change struct {
@@ -295,13 +313,14 @@ func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time,
 }
 
 // checkCodes looks for answers that a sound service gives only while the
-// database fails, or the process that answers is killed.
+// database fails, or the process that answers is killed. Before the first fault
+// there are none that ask a client to try again either.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
 		if !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
 			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
 		}) {
-			c.broken(CodeUnexpected, "%s: command %d was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
+			c.broken(CodeUnexpected, "%s: command %d (0: a stream) was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
 		}
 	}
 }
@@ -397,7 +416,8 @@ type repeat struct{ at, before time.Time }
 // left something unsettled, at most a lease and what a look at the outbox
 // takes ago, and something that was published no longer than that before the
 // fault: what is older was settled. Faults that overlap share what they may
-// cause, but one that is alone, until the next one strikes, only its own.
+// cause, but one that is alone, until the next one strikes, only its own. A stall of
+// the machine is a cause, too.
 func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
 	var windows []window
@@ -412,6 +432,10 @@ func (c *checker) checkRepeats(repeats []repeat) {
 			c.checkAlone(f, until, repeats)
 		}
 	}
+	for _, s := range c.h.Stalls {
+		windows = append(windows, window{s.From, s.Until.Add(c.h.Limits.Lease + look), s.MayRepeat})
+	}
+	c.verdict.Figures.Stalls = len(c.h.Stalls)
 	slices.SortFunc(windows, func(a, b window) int { return a.from.Compare(b.from) })
 	var merged []window
 	for _, w := range windows {
@@ -458,7 +482,8 @@ func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) 
 			f.Repeated++
 		}
 	}
-	if f.Repeated > f.MayRepeat {
+	stalled := slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return s.From.Before(until) && s.Until.After(f.Struck) })
+	if f.Repeated > f.MayRepeat && !stalled {
 		c.broken(TooManyDuplicates, "%d after %s (%s) at %s, which was alone, allowed are %d", f.Repeated, f.Kind, f.Target, f.Struck.Format(time.RFC3339Nano), f.MayRepeat)
 	}
 	figures := &c.verdict.Figures

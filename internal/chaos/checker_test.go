@@ -117,6 +117,9 @@ func TestCheckerRules(t *testing.T) {
 		h.Answers[2].Kind = kindUpdate // not told of it
 		h.Answers[2].Version, h.Answers[2].State, h.Answers[2].Command = 2, h.Database.Events[1].State, h.Database.Events[1].Command
 		a.Command, a.Kind, a.Video = 60, kindPublish, uuid.UUID{0: 1}
+		if a.Since.IsZero() {
+			a.Since = h.Publications["3"].Add(-time.Second)
+		}
 		if e := h.Database.Events[max(0, a.Version-1)]; a.Outcome == Acknowledged {
 			a.State = e.State
 		}
@@ -130,7 +133,7 @@ func TestCheckerRules(t *testing.T) {
 		{"nothing", func(*History) {}, nil},
 		{"an answer of a version that is not there", func(h *History) { h.Answers[2].Version = 4 }, []Rule{CommandLost}},
 		{"an answer of another state", func(h *History) { h.Answers[2].State++ }, []Rule{AnswerWrong}},
-		{"an unknown outcome that took effect", func(h *History) { h.Answers[2].Outcome = Unknown }, nil},
+		{"an unknown outcome that took effect", func(h *History) { h.Answers[2].Outcome, h.Answers[2].Lost = Unknown, 1 }, nil},
 		{"a failure that took effect", func(h *History) { h.Answers[2].Outcome = Failed }, []Rule{FailedTookEffect}},
 		{"an update that was answered with what another one wrote", func(h *History) {
 			h.Answers[2].Kind, h.Answers[2].Command = kindUpdate, 99
@@ -150,6 +153,9 @@ func TestCheckerRules(t *testing.T) {
 		{"a publication whose answer was lost", func(h *History) { publication(h, Answer{Outcome: Unknown, Lost: 1}) }, nil},
 		{"a publication before an attempt whose answer was lost", func(h *History) {
 			publication(h, Answer{Outcome: Unknown, Lost: 1, Since: h.Publications["3"].Add(time.Millisecond)})
+		}, []Rule{FailedTookEffect}},
+		{"a publication long after an attempt whose answer was lost", func(h *History) {
+			publication(h, Answer{Outcome: Unknown, Lost: 1, Since: h.Publications["3"].Add(-2 * explains)})
 		}, []Rule{FailedTookEffect}},
 		{"a second publication where one answer was lost", func(h *History) {
 			publication(h, Answer{Outcome: Unknown, Lost: 1})
@@ -178,6 +184,11 @@ func TestCheckerRules(t *testing.T) {
 		}, []Rule{CodeUnexpected}},
 		{"an update that was answered with its own", func(h *History) { h.Answers[2].Kind = kindUpdate }, nil},
 		{"an etag two versions ago", func(h *History) { h.Answers[2].Expected = 1 }, []Rule{EtagIgnored}},
+		{"two updates of one command", func(h *History) { h.Database.Events[1].Command = h.Database.Events[2].Command }, []Rule{UpdatedTwice}},
+		{"two updates of one command, of which an answer was lost", func(h *History) {
+			h.Database.Events[1].Command = h.Database.Events[2].Command
+			h.Answers[2].Lost = 1
+		}, nil},
 		{"two creates of one command", func(h *History) {
 			for _, i := range []int{0, 3} {
 				h.Database.Events[i].Type, h.Database.Events[i].Command = typeCreated, 1
@@ -200,6 +211,19 @@ func TestCheckerRules(t *testing.T) {
 		{"a message of other bytes", func(h *History) { h.Sightings[1].Content++ }, []Rule{MessageDiffers}},
 		{"a message of no event", func(h *History) { h.Sightings[5].Event = uuid.UUID{9} }, []Rule{EventLost, UnknownMessage}},
 		{"a duplicate without a fault", func(h *History) { again(h, 1, time.Second) }, []Rule{DuplicateUncaused}},
+		{"a duplicate after a stall", func(h *History) {
+			at := h.Publications["2"]
+			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: 1}}
+			again(h, 1, time.Second)
+		}, nil},
+		{"two duplicates after a stall that may cause one", func(h *History) {
+			at := h.Publications["2"]
+			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: 1}}
+			again(h, 1, time.Second)
+			h.Sightings = append(h.Sightings, h.Sightings[2])
+			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
+			h.Publications["once more"] = h.Publications["again"]
+		}, []Rule{TooManyDuplicates}},
 		{"a duplicate after a fault", func(h *History) { strike(h, 1); again(h, 1, time.Second) }, nil},
 		{"a duplicate long after a fault", func(h *History) { strike(h, 1); again(h, 1, 4*time.Second) }, []Rule{DuplicateUncaused}},
 		{"a message that nobody heard", func(h *History) { h.Publications["unheard"] = h.Publications["1"] }, []Rule{MessageUnheard}},
@@ -397,6 +421,8 @@ func TestCheckerMeasuresEveryProcess(t *testing.T) {
 		{"too late after the clock was set", ClockSet, true, 4100 * time.Millisecond, 1, 1},
 		{"beside another fault", Takeover, false, 4100 * time.Millisecond, 0, 0},
 		{"not seen", Takeover, true, 0, 0, 0},
+		{"in time where nothing waits", Back, true, 3900 * time.Millisecond, 1, 0},
+		{"too late where nothing waits", Back, true, 4100 * time.Millisecond, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := sound()
@@ -567,6 +593,10 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 		t.Errorf("a run after whose outages the catalog stood still: %s", got)
 	}
 	r.Misses = []Miss{{Of: Back}}
+	if got := outcome(r); !strings.HasSuffix(got, "every process at work after a fault false") {
+		t.Errorf("a run after whose faults a process came back late: %s", got)
+	}
+	r.Misses, r.Counts[NotBack] = nil, 1
 	if got := outcome(r); !strings.HasSuffix(got, "every process at work after a fault false") {
 		t.Errorf("a run after whose faults a process stayed away: %s", got)
 	}

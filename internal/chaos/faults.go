@@ -41,8 +41,8 @@ const (
 func kinds() (all, long []fault) {
 	all = []fault{
 		{"kill publisher", groupProcess, Takeover, killOne(publishers)},
-		{"kill api", groupProcess, NoRecovery, killOne(apis)},
-		{"kill projector", groupProcess, NoRecovery, killOne(projectors)},
+		{"kill api", groupProcess, Back, killOne(apis)},
+		{"kill projector", groupProcess, Back, killOne(projectors)},
 		{"kill all", groupProcess, Takeover, killAll},
 		{"freeze publisher", groupProcess, Takeover, freezePublisher},
 		{"freeze projector", groupProcess, NoRecovery, freezeProjector},
@@ -180,7 +180,7 @@ func killAt(from func(*lab) []*process, point string) func(context.Context, *lab
 		p := pick(r, from(l))
 		aim(record, p)
 		if e := p.running(); e != nil {
-			p.expect(e)
+			p.condemn(e)
 		}
 		if !p.order(ctx, fmt.Sprintf("%s=kill@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"

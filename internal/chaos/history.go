@@ -28,6 +28,7 @@ type History struct {
 	Copies       []*Copy    // of the catalog, as watchers have it at the end
 	Trespasses   []Trespass // against who holds a lane
 	Odd          []Odd      // answers that only some faults explain
+	Stalls       []Stall    // of the machine
 	Database     Database
 	// Problems are what the lab saw itself: a process that ended unasked, a
 	// connection that stayed open.
@@ -79,13 +80,21 @@ func (a *Answer) refused() {
 	}
 }
 
-// Odd is an attempt that was answered with a code that says nothing to a
-// client: not that the command is refused, nor that it may be sent again.
+// Odd is an attempt, a read or a stream that was answered with a code that says
+// nothing to a client: not that the command is refused, nor that it may be sent
+// again; or, before there were faults, that it may.
 type Odd struct {
 	At      time.Time
-	Command int64
+	Command int64 // 0: of a stream
 	Where   string
 	Code    string
+}
+
+// Stall is a time in which the machine did not run the lab, which is the broker
+// too. What was on its way may be published once more.
+type Stall struct {
+	From, Until time.Time
+	MayRepeat   int
 }
 
 // Sighting is a message that came from the topic; the same message may come
@@ -151,7 +160,7 @@ const (
 	Outage     Recovery = "outage"   // all have to go on, from the moment it ended
 	ClockSet   Recovery = "clock"    // leases were given by another clock, from the moment it ended
 	Catalog    Recovery = "catalog"  // with an outage: the projectors have to go on, too
-	Back       Recovery = "back"     // with each of them: all processes have to go on
+	Back       Recovery = "back"     // with each of them, or alone: all processes have to go on
 )
 
 // Database is both sides of the service at the end.

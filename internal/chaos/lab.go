@@ -48,7 +48,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.told = bufio.NewWriter(told)
 	l.load = &load{
 		apis: l.serving, clients: l.cfg.Clients, rate: l.cfg.Rate, seed: l.cfg.Seed, problem: l.problem,
-		codes: map[string]int{}, attempts: json.NewEncoder(l.told),
+		codes: map[string]int{}, unread: map[string]int{}, attempts: json.NewEncoder(l.told),
 	}
 	loading, stopLoad := context.WithCancel(ctx)
 	defer stopLoad()
@@ -58,14 +58,16 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
 	defer func() { stopWatching(); watchers.Wait() }()
-	l.watchers = newWatchers(l.cfg.Seed, l.apis, l.problem)
+	l.watchers = newWatchers(l.cfg.Seed, l.apis, l.problem, l.load.failedToRead)
 	for _, w := range l.watchers {
 		watchers.Go(func() { w.run(watching) })
 	}
 	watchers.Go(func() { l.watchLeases(watching) })
+	watchers.Go(func() { l.watchStalls(watching) })
 
 	l.say("%s without a fault, in which nothing may be published twice, and then faults", faultless)
 	sleep(ctx, faultless)
+	l.load.expectFaults()
 	err = l.inject(ctx)
 	sleep(ctx, time.Second)
 	stopLoad()
@@ -115,6 +117,18 @@ func (l *lab) tell(ctx context.Context) {
 		faults := len(l.records)
 		l.mu.Unlock()
 		l.say("%s: %d faults, %d commands, %d messages published, %d heard", time.Since(start).Round(time.Second), faults, l.load.count(), taken, heard)
+	}
+}
+
+// watchStalls notices when nobody was run for so long that the answer to a publish
+// request may have come too late, until ctx ends.
+func (l *lab) watchStalls(ctx context.Context) {
+	const often = 50 * time.Millisecond
+	for last := time.Now(); sleep(ctx, often); last = time.Now() {
+		if now := time.Now(); now.Sub(last) > often+requestTimeout/2 {
+			l.timeline.add("stall", "ms", now.Sub(last).Milliseconds())
+			l.stalls = append(l.stalls, Stall{From: last, Until: now, MayRepeat: len(l.publishers) * inHand})
+		}
 	}
 }
 
@@ -274,7 +288,7 @@ func (l *lab) seen() *History {
 	for _, w := range l.watchers {
 		h.Copies = append(h.Copies, w.copy) // they have ended
 	}
-	h.Reads, h.Odd = l.load.reads, l.load.odd
+	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls
 	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems
 	return h
 }

@@ -140,6 +140,8 @@ func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 // readLeases answers the claims that are in force, as a publisher sees it: a
 // lease that ends later than one can is none.
 func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it must not stop looking because one look hangs
+	defer cancel()
 	rows, err := c.Query(ctx, `
 		SELECT lane::int, lease_token FROM video.outbox_lanes
 		WHERE leased_until >= clock_timestamp() AND leased_until <= clock_timestamp() + 2 * leased_for`)

@@ -36,7 +36,9 @@ type load struct {
 	answers  []Answer       // guarded by mu
 	reads    []Read         // guarded by mu
 	codes    map[string]int // guarded by mu: attempts by what they answered
+	unread   map[string]int // guarded by mu: reads and streams that failed, likewise
 	odd      []Odd          // guarded by mu
+	faults   bool           // guarded by mu: there are some, or have been
 	attempts *json.Encoder  // guarded by mu: failed attempts and final answers, one line each
 }
 
@@ -97,7 +99,7 @@ func (l *load) attempted(command int64, r request, where string, took time.Durat
 	if code == codes.OK {
 		return // the answer follows
 	}
-	if odd(r, code) {
+	if odd(r, code) || lost(code) && !l.faults {
 		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
 	}
 	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
@@ -114,6 +116,24 @@ func (l *load) answered(a Answer) {
 	_ = l.attempts.Encode(map[string]any{
 		"at": a.At.Format(time.RFC3339Nano), "answer": a.Command, "kind": a.Kind, "outcome": a.Outcome, "video": a.Video, "version": a.Version, "expected": a.Expected,
 	})
+}
+
+// failedToRead takes a read or a stream into account that ended with a code that
+// leaves everything open.
+func (l *load) failedToRead(command int64, where string, code codes.Code) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unread[code.String()]++
+	if again := code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled; !again || !l.faults {
+		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
+	}
+}
+
+// expectFaults says that from now on an answer may be lost.
+func (l *load) expectFaults() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults = true
 }
 
 func (l *load) read(r Read) {

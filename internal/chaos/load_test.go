@@ -128,7 +128,8 @@ func TestAnswerFitsItsCommand(t *testing.T) {
 }
 
 // A code by which a client knows neither that this command is refused nor that it
-// may try again is kept for the checker.
+// may try again is kept for the checker; and, before there are faults, one by
+// which it may.
 func TestOddCodesAreKept(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -144,6 +145,14 @@ func TestOddCodesAreKept(t *testing.T) {
 		{request{kind: kindUndelete}, "AlreadyExists"},
 	} {
 		l := &load{codes: map[string]int{}, attempts: json.NewEncoder(io.Discard)}
+		for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable} {
+			l.attempted(0, tt.request, "gRPC api-1", 0, code)
+		}
+		if len(l.odd) != 3 {
+			t.Errorf("%s: kept %v before there were faults, want all three", tt.kind, l.odd)
+		}
+		l.odd = nil
+		l.expectFaults()
 		want := strings.Fields("Unknown InvalidArgument NotFound AlreadyExists PermissionDenied ResourceExhausted FailedPrecondition Aborted OutOfRange Unimplemented Internal DataLoss Unauthenticated")
 		want = slices.DeleteFunc(want, func(code string) bool { return slices.Contains(strings.Fields(tt.refusals), code) })
 		for code := codes.OK; code <= codes.Unauthenticated; code++ {
@@ -156,6 +165,27 @@ func TestOddCodesAreKept(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s with etag %q: kept %q, want %q", tt.kind, tt.etag, got, want)
 		}
+	}
+}
+
+// A read or a stream that fails is counted, and kept for the checker by the same
+// rule as a command.
+func TestFailedReadsAreKept(t *testing.T) {
+	t.Parallel()
+	l := &load{unread: map[string]int{}}
+	all := []codes.Code{codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
+	for _, want := range []int{len(all), 3} { // without faults, and with them
+		l.odd = nil
+		for _, code := range all {
+			l.failedToRead(1, "GetCatalogEntry", code)
+		}
+		if len(l.odd) != want {
+			t.Errorf("kept %v, want %d", l.odd, want)
+		}
+		l.expectFaults()
+	}
+	if l.unread["Unavailable"] != 2 || len(l.unread) != len(all) {
+		t.Errorf("counted %v, want all twice", l.unread)
 	}
 }
 

@@ -45,6 +45,7 @@ type execution struct {
 	conn     *grpc.ClientConn // for clients
 	done     chan struct{}    // closed when it has ended
 	expected bool             // guarded by process.mu: somebody wants it to end
+	killed   bool             // guarded by process.mu: by SIGKILL, and in no other way
 	started  time.Time
 	ended    time.Time // valid once done is closed
 }
@@ -160,14 +161,15 @@ func readLog(from io.Reader, to io.Writer, addr chan<- string) {
 func (p *process) ended(e *execution) {
 	p.mu.Lock()
 	e.ended = time.Now()
-	expected := e.expected
+	expected, killed := e.expected, e.killed
 	if e.conn != nil {
 		_ = e.conn.Close() // nobody is there any more
 		e.conn = nil
 	}
 	p.mu.Unlock()
 	p.timeline.add("ended", "process", p.name, "how", e.cmd.ProcessState.String(), "expected", expected)
-	if !expected {
+	status, ok := e.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !expected || killed && ok && status.Signal() != syscall.SIGKILL {
 		p.problem(ProcessEnded, "%s: %s; see %s.log", p.name, e.cmd.ProcessState, p.name)
 	}
 	close(e.done)
@@ -205,13 +207,21 @@ func (p *process) expect(e *execution) {
 	e.expected = true
 }
 
+// condemn says that the process will be killed. One that ends in another way
+// meanwhile, as by a panic, does so unasked.
+func (p *process) condemn(e *execution) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.expected, e.killed = true, true
+}
+
 // kill ends the process at once, and answers when it had ended.
 func (p *process) kill() time.Time {
 	e := p.running()
 	if e == nil {
 		return time.Now()
 	}
-	p.expect(e)
+	p.condemn(e)
 	_ = e.cmd.Process.Kill() // it may have ended
 	<-e.done
 	return e.ended

@@ -55,6 +55,8 @@ func TestProcessEnds(t *testing.T) {
 		{"frozen and killed", waits, 0, func(p *process) { p.signal(syscall.SIGSTOP); p.kill() }, ""},
 		{"stopped with an error", waits, 3, func(p *process) { p.stop() }, StopFailed},
 		{"ended by itself", "sleep 0.1; exit 0", 0, func(p *process) { <-p.current.done }, ProcessEnded},
+		{"condemned and killed", waits, 0, func(p *process) { p.condemn(p.running()); p.signal(syscall.SIGKILL); <-p.current.done }, ""},
+		{"condemned, and ended in another way", "sleep 0.1; exit 2", 0, func(p *process) { p.condemn(p.running()); <-p.current.done }, ProcessEnded},
 		{"killed by somebody", waits, 0, func(p *process) { p.signal(syscall.SIGKILL); <-p.current.done }, ProcessEnded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -101,8 +101,9 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	var took, target time.Duration
 	measured := fault.Alone && published
 	switch fault.Recovery {
-	case NoRecovery, Catalog, Back: // which come with others
+	case NoRecovery, Catalog: // which comes with outages
 		return
+	case Back: // nothing waits
 	case Takeover:
 		took, target = fault.Takeover, c.h.Limits.Takeover
 		if f.OfTakeovers++; measured {
@@ -126,7 +127,7 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 			f.WorstCatalog = max(f.WorstCatalog, fault.FirstConsume)
 		}
 	}
-	if fault.Alone && (!published || took > target) {
+	if fault.Alone && fault.Recovery != Back && (!published || took > target) {
 		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: fault.Recovery, Took: took, Never: !published, Target: target})
 	}
 	if f.OfBacks++; fault.Back > 0 && fault.Alone {

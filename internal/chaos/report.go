@@ -58,6 +58,7 @@ func (r Report) goals() (goals []Goal) {
 	recovery("first publish after outages", Outage, f.Outages, f.OfOutages, f.WorstOutage, r.Targets.FirstResult)
 	recovery("first event in the catalog after outages", Catalog, f.Outages, f.OfOutages, f.WorstCatalog, r.Targets.Catalog)
 	recovery("every process at work after a fault", Back, f.Backs, f.OfBacks, f.WorstBack, r.Targets.Back)
+	goals[len(goals)-1].Met = goals[len(goals)-1].Met && r.Counts[NotBack] == 0
 	return goals
 }
 
@@ -111,6 +112,12 @@ func (r Report) Print(w io.Writer) error {
 	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; those that were alone %d, and did %d, one at most %d), delivered %d times to the checker",
 		f.Messages, f.Duplicates, f.MayRepeat, f.OwnMayRepeat, f.OwnRepeated, f.MostRepeated, f.Deliveries)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
+	for _, code := range slices.Sorted(maps.Keys(r.Unread)) {
+		row("", "%d reads and streams answered %s", r.Unread[code], code)
+	}
+	if f.Stalls > 0 {
+		row("stalls of this machine", "%d, in which answers may have been too late", f.Stalls)
+	}
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)
 	}

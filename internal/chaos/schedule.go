@@ -93,11 +93,23 @@ func (s *scheduler) failed() error {
 // not recovered by then shows in the figures, and at the latest at the end.
 const patience = 8 * time.Second
 
+// stuckAfter is how long what is pending may stay so while no fault is in force:
+// several times what any pause, lease or repetition of the service takes here.
+const stuckAfter = 30 * time.Second
+
 // calm waits until what is pending is published and publishing goes on, so
-// that a measurement measures one fault.
+// that a measurement measures one fault. What stays is stuck: whatever publishes it
+// later, such as the restart of a process, would hide that.
 func (l *lab) calm(ctx context.Context) bool {
-	deadline := time.Now().Add(patience)
-	return l.drained(ctx, deadline) && after(ctx, l.broker.lastPublished, time.Now(), deadline)
+	start := time.Now()
+	deadline := start.Add(patience)
+	if l.drained(ctx, deadline) {
+		return after(ctx, l.broker.lastPublished, time.Now(), deadline)
+	}
+	if !l.drained(ctx, start.Add(stuckAfter)) && ctx.Err() == nil {
+		l.problem(StuckPending, "for %s not all was published that was pending, and no fault was in force", stuckAfter)
+	}
+	return false
 }
 
 // recovered waits until the service has recovered from a measured fault, and

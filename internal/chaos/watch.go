@@ -33,16 +33,18 @@ type Copy struct {
 	Fresh   int        // times that it began with nothing
 	Back    []WentBack // changes that were older than one before
 	newest  map[uuid.UUID]int64
+	gone    map[uuid.UUID]bool // removed since: what is shown next must be newer
 }
 
-// WentBack is an entry that was shown in an older version after a newer one.
+// WentBack is an entry that was shown in an older version after a newer one, or
+// in the same one after it was removed.
 type WentBack struct {
 	Video    uuid.UUID
 	From, To int64
 }
 
 func newCopy(watcher string) *Copy {
-	return &Copy{Watcher: watcher, Entries: map[uuid.UUID]Entry{}, newest: map[uuid.UUID]int64{}}
+	return &Copy{Watcher: watcher, Entries: map[uuid.UUID]Entry{}, newest: map[uuid.UUID]int64{}, gone: map[uuid.UUID]bool{}}
 }
 
 // forget begins anew, with all entries there are. What was the newest version
@@ -53,9 +55,10 @@ func (c *Copy) forget() {
 }
 
 func (c *Copy) updated(video uuid.UUID, e Entry) {
-	if e.Version < c.newest[video] {
+	if e.Version < c.newest[video] || c.gone[video] && e.Version == c.newest[video] {
 		c.Back = append(c.Back, WentBack{video, c.newest[video], e.Version})
 	}
+	delete(c.gone, video)
 	c.newest[video] = max(c.newest[video], e.Version)
 	c.Entries[video] = e
 	c.Changes++
@@ -63,6 +66,7 @@ func (c *Copy) updated(video uuid.UUID, e Entry) {
 
 func (c *Copy) removed(video uuid.UUID) {
 	delete(c.Entries, video)
+	c.gone[video] = true
 	c.Changes++
 }
 
@@ -108,6 +112,7 @@ type watcher struct {
 	rand       *rand.Rand // of the goroutine that runs it
 	token      string     // likewise
 	problem    func(Rule, string, ...any)
+	failed     func(command int64, where string, code codes.Code) // of the load
 
 	mu   sync.Mutex
 	copy *Copy // guarded by mu
@@ -139,8 +144,11 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 		}
 	}
 	w.locked(func(c *Copy) { c.Breaks++ })
-	if code := status.Code(err); !lost(code) {
+	switch code := status.Code(err); {
+	case !lost(code):
 		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name(), code, err)
+	case enough.Err() == nil: // else it has ended it itself
+		w.failed(0, w.name(), code)
 	}
 }
 
@@ -151,10 +159,10 @@ func (w *watcher) startsAfresh() bool {
 // newWatchers makes one that begins with nothing now and then, one that never
 // does again, and one that never does and whose stream is broken by faults only,
 // or when the server ends it.
-func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any)) []*watcher {
+func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any), failed func(int64, string, codes.Code)) []*watcher {
 	watchers := []*watcher{{freshOneIn: 10, longest: 10 * time.Second}, {longest: 10 * time.Second}, {longest: 24 * time.Hour}}
 	for i, w := range watchers {
-		w.apis, w.problem, w.copy = apis, problem, newCopy(fmt.Sprintf("watcher-%d", i+1))
+		w.apis, w.problem, w.failed, w.copy = apis, problem, failed, newCopy(fmt.Sprintf("watcher-%d", i+1))
 		w.rand = rand.New(rand.NewPCG(seed, math.MaxUint64-uint64(i)))
 	}
 	return watchers
@@ -200,8 +208,8 @@ type Read struct {
 }
 
 // readOwnWrite waits until the catalog has seen a write, as a client may. That
-// it takes too long during a fault is no harm, and of a deleted or hidden video
-// there is no entry.
+// it takes too long once there are faults is counted, and no harm; of a deleted or
+// hidden video there is no entry.
 func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	conn, _, ok := c.load.apis[c.luck.IntN(len(c.load.apis))].reach()
 	if !ok {
@@ -219,5 +227,7 @@ func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 		c.load.read(Read{At: time.Now(), Command: answer.Command, Video: answer.Video, Asked: answer.Version, Hidden: true})
 	case !lost(code):
 		c.load.problem(ReadRefused, "version %d of video %s: %v", answer.Version, answer.Video, err)
+	default:
+		c.load.failedToRead(answer.Command, "GetCatalogEntry", code)
 	}
 }

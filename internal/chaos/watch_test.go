@@ -36,13 +36,18 @@ func TestWatcherKeepsACopy(t *testing.T) {
 	if n := w.copy.differs(want); n != 2 || len(w.copy.Back) != 1 || w.copy.Back[0] != (WentBack{uuid.MustParse(b), 5, 4}) {
 		t.Errorf("%d entries differ, went back %+v; want 2, and once from 5 to 4", n, w.copy.Back)
 	}
+	tell(&catalogv1.WatchCatalogEntriesResponse{ResumeToken: "7", Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: "catalogEntries/" + a}})
+	tell(updated(a, 3, "other", "7")) // what was removed is shown again
+	if len(w.copy.Back) != 2 || w.copy.Back[1] != (WentBack{uuid.MustParse(a), 3, 3}) {
+		t.Errorf("went back %+v; want to version 3 after its removal, too", w.copy.Back)
+	}
 	w.copy.forget()
 	if n := w.copy.differs(want); n != 1 || w.copy.Fresh != 1 {
 		t.Errorf("after it began anew %d entries differ, want 1", n)
 	}
 	tell(updated(a, 2, "t", "8"))
-	if len(w.copy.Back) != 2 {
-		t.Errorf("went back %+v; want a second time, although it began anew", w.copy.Back)
+	if len(w.copy.Back) != 3 {
+		t.Errorf("went back %+v; want a third time, although it began anew", w.copy.Back)
 	}
 }
 
@@ -50,7 +55,7 @@ func TestWatcherKeepsACopy(t *testing.T) {
 // token, and one of them leaves no stream by itself within a run.
 func TestWatchersKeepTheirMistakes(t *testing.T) {
 	t.Parallel()
-	watchers := newWatchers(1, nil, nil)
+	watchers := newWatchers(1, nil, nil, nil)
 	var fresh []bool
 	stays := 0
 	for _, w := range watchers {

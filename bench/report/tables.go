@@ -206,7 +206,7 @@ func shapeText(key, value string) string {
 		}
 		return short(n)
 	case value == "hot":
-		return "1000, one of them with half of the events"
+		return "501, one of them with half of the events"
 	case value == "zipf":
 		return "1000, by Zipf's law (1.1)"
 	}

@@ -85,9 +85,10 @@ func targets(r *results) []target {
 	all := []target{
 		ratio("drain ÷ naive, no-op sink", drainName("ours", "none", 1), drainName("naive", "none", 1), "events/s", 40),
 		ratio("drain ÷ naive that does not wait for the disk, no-op sink", drainName("ours", "none", 1), drainName("naive-async", "none", 1), "events/s", 40),
-		best("drain ÷ the best ordered peer, no-op sink, one instance, the peers' default batches", 1, byDefault),
+		best("drain ÷ the best library that orders, no-op sink, one instance, the libraries' default batches", 1, byDefault),
 		best("the same, batches of 1000 too", 1, ordered),
-		best("drain ÷ the best peer that orders with many instances, no-op sink, 4 instances", 4, orderedByMany),
+		ratio("drain ÷ batch, the loop with one transaction for 200 events, no-op sink, one instance", drainName("ours", "none", 1), drainName("batch", "none", 1), "events/s", 5),
+		best("drain ÷ the best library that orders with many instances, no-op sink, 4 instances", 4, orderedByMany),
 		ratio("drain ÷ naive, sink of 10 ms", drainName("ours", "10ms", 1), drainName("naive", "10ms", 1), "events/s", 1000),
 		ratio("drain ÷ naive, into pubsublocal, client as it comes", drainName("ours", "pubsub", 1), drainName("naive", "pubsub-defaults", 1), "events/s", 60),
 		ratio("drain ÷ naive, into pubsublocal, naive's client sends at once", drainName("ours", "pubsub", 1), drainName("naive", "pubsub", 1), "events/s", 60),
@@ -95,8 +96,10 @@ func targets(r *results) []target {
 		ratio("write path ÷ pgbench, PostgreSQL on CPUs of its own", "WriteApart/kind=ours", "WriteApart/kind=pgbench", "tx/s", 0.9),
 		ratio("write path ÷ pgbench, all on the same CPUs", "Write/kind=ours", "Write/kind=pgbench", "tx/s", 0.9),
 		figure("commit → sent at 1,000/s, no-op sink, p50", latencyName("ours", "none", 1, 1000), "p50-commit-to-sent-ms", 0.5),
+		figure("commit → sent at 1,000/s, the whole service into pubsublocal, p50", "Chain/rate=1000", "p50-commit-to-sent-ms", 0.5),
 		figure("commit → visible in the catalog at 1,000/s, p50", "Chain/rate=1000", "p50-commit-to-visible-ms", 10),
-		ratio("projector: batch of 100 ÷ one transaction per message", "Project/batch=100", "Project/batch=1", "events/s", 7),
+		ratio("projector: batch of 100 ÷ one transaction per message, events at hand", "Project/batch=100", "Project/batch=1", "events/s", 7),
+		ratio("the same out of a subscription of pubsublocal", "Consume/batch=100", "Consume/batch=1", "events/s", 7),
 	}
 	cpu := ratio("CPU per event: naive ÷ ours, no-op sink", drainName("naive", "none", 1), drainName("ours", "none", 1), "cpu-s/Mevent", 20)
 	all = append(all, cpu)

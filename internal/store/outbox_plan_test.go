@@ -253,6 +253,41 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }
 
+// What is not promised: beside an old snapshot, such as a dump's, the versions of
+// the lease rows stay, and a pass reads those of all passes since.
+func TestOldSnapshotMakesPassesReadMore(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	dump, err := pgx.Connect(t.Context(), l.pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dump.Close(context.WithoutCancel(t.Context()))
+	if _, err := dump.Exec(t.Context(), "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video.outbox_lanes"); err != nil {
+		t.Fatal(err)
+	}
+	read := func() int {
+		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
+		return l.count("SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video.outbox_lanes'::regclass")
+	}
+	version := 0
+	passes := func(n int) (blocks int) {
+		before := read()
+		for range n {
+			version++
+			name := fmt.Sprintf("a%d", version)
+			l.append(l.pool, name)
+			l.settle(l.settlement(l.claimNames(1, name), ""))
+		}
+		return read() - before
+	}
+	first := passes(50)
+	passes(400)
+	if last := passes(50); last < 2*first {
+		t.Errorf("50 passes read %d blocks of the leases, and 50 after 400 more %d: they do not grow any longer, which docs/guarantees.md should say", first, last)
+	}
+}
+
 // A session keeps the memory of a claim for the next one, also beside what is
 // parked. That it does not, and fetches it anew page by page, is seen on Linux
 // only, and with some payloads only.

@@ -66,7 +66,8 @@ type Store interface {
 type Broker interface {
 	// Publish hands over a message and does not wait for the answer. Messages
 	// of one ordering key reach the broker in the order of the calls, and none
-	// that follows one that failed, until the next pass begins the key anew.
+	// that follows one that failed, until the answers to all of them were waited
+	// for. A pass hands over all that it has of a key before it waits for one.
 	Publish(m event.Message) Receipt
 }
 

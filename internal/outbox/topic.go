@@ -20,22 +20,22 @@ import (
 // The client pauses an ordering key when a message of it failed: whatever it
 // still holds of the key fails too, until the key is resumed. Resuming is safe
 // only when nothing of the key is held any longer, or old messages would go out
-// behind newer ones; so Topic resumes a key when a later pass, which has read
-// the events of the key anew, begins it, and begins none that has answers
-// outstanding which nobody waits for.
+// behind newer ones; so Topic resumes a key when the answers to all its messages
+// have been read. A pass hands over all that it has before it reads one: what
+// comes then is of a later pass, which has read the events of the key anew.
 type Topic struct {
 	publisher *pubsub.Publisher
 	waiters   sync.WaitGroup // for answers of abandoned messages
 
 	mu   sync.Mutex
-	keys map[string]*key // guarded by mu; keys with nothing to say are not in it
+	keys map[string]*key // guarded by mu; those with answers to come
 }
 
 // key is what Topic knows of an ordering key; guarded by Topic.mu.
 type key struct {
 	outstanding int  // messages whose answer nobody has read
 	abandoned   int  // those of them that no pass waits for any longer
-	paused      bool // a message failed: nothing is sent until a pass begins the key anew
+	paused      bool // a message failed: nothing is sent until all answers are read
 }
 
 // NewTopic makes a Topic of a publisher of the client, whose settings it sets:
@@ -99,7 +99,7 @@ func size(m *pubsub.Message) int {
 
 var errNotSent = errors.New("not sent: the ordering key waits for the answer to an earlier message")
 
-// begin makes a key fit for one more message, or answers why it is not. What
+// begin notes one more message of a key, or answers why it is not sent. What
 // is not sent counts as a message that failed: when the key becomes fit in the
 // middle of a pass, the rest of the pass must not go out without it.
 func (t *Topic) begin(name string, size int) (err error) {
@@ -111,13 +111,10 @@ func (t *Topic) begin(name string, size int) (err error) {
 		t.keys[name] = k
 	}
 	switch {
-	case k.abandoned > 0 || k.paused && k.outstanding > 0:
+	case k.abandoned > 0 || k.paused:
 		k.paused, err = true, errNotSent
 	case size > maxMessageBytes:
 		k.paused, err = true, pubsub.ErrOversizedMessage
-	case k.paused:
-		t.publisher.ResumePublish(name)
-		k.paused = false
 	}
 	k.outstanding++
 	return err
@@ -135,9 +132,13 @@ func (t *Topic) answered(name string, abandoned bool, err error) {
 	if err != nil {
 		k.paused = true
 	}
-	if k.outstanding == 0 && !k.paused {
-		delete(t.keys, name)
+	if k.outstanding > 0 {
+		return
 	}
+	if k.paused {
+		t.publisher.ResumePublish(name)
+	}
+	delete(t.keys, name) // or every key that an outage has met would stay
 }
 
 // abandon lets go of a message whose answer did not come in time. It may still

@@ -17,7 +17,7 @@ const (
 	// requestRetention is how long CreateVideo recognizes a request_id; the API
 	// promises 24 hours.
 	requestRetention = 25 * time.Hour
-	// pruneRows is how much one transaction deletes, in a tenth of a second. Each begins at the oldest row and
+	// pruneRows is how much one transaction deletes, far below the 8 s that it may take. Each begins at the oldest row and
 	// reads past what was deleted since the last vacuum, so many small ones would read that again and again.
 	pruneRows = 10_000
 	// maintainInterval and maintainRetry are the pauses after a maintenance and

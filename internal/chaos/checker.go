@@ -317,6 +317,9 @@ func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time,
 // there are none that ask a client to try again either.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
+		if slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return !o.At.Before(s.From) && o.At.Before(s.Until.Add(attemptTimeout)) }) {
+			continue // nobody was run, so it came too late
+		}
 		if !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
 			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
 		}) {
@@ -434,6 +437,7 @@ func (c *checker) checkRepeats(repeats []repeat) {
 	}
 	for _, s := range c.h.Stalls {
 		windows = append(windows, window{s.From, s.Until.Add(c.h.Limits.Lease + look), s.MayRepeat})
+		c.verdict.Figures.MayRepeat += s.MayRepeat
 	}
 	c.verdict.Figures.Stalls = len(c.h.Stalls)
 	slices.SortFunc(windows, func(a, b window) int { return a.from.Compare(b.from) })
@@ -482,9 +486,14 @@ func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) 
 			f.Repeated++
 		}
 	}
-	stalled := slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return s.From.Before(until) && s.Until.After(f.Struck) })
-	if f.Repeated > f.MayRepeat && !stalled {
-		c.broken(TooManyDuplicates, "%d after %s (%s) at %s, which was alone, allowed are %d", f.Repeated, f.Kind, f.Target, f.Struck.Format(time.RFC3339Nano), f.MayRepeat)
+	allowed := f.MayRepeat
+	for _, s := range c.h.Stalls {
+		if s.From.Before(until) && s.Until.After(f.Struck) {
+			allowed += s.MayRepeat
+		}
+	}
+	if f.Repeated > allowed {
+		c.broken(TooManyDuplicates, "%d after %s (%s) at %s, which was alone, allowed are %d", f.Repeated, f.Kind, f.Target, f.Struck.Format(time.RFC3339Nano), allowed)
 	}
 	figures := &c.verdict.Figures
 	figures.OwnMayRepeat += f.MayRepeat

@@ -173,6 +173,11 @@ func TestCheckerRules(t *testing.T) {
 			h.Faults[0].MayFail = true
 			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
 		}, nil},
+		{"no answer soon after a stall", func(h *History) {
+			at := h.Publications["1"]
+			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second)}}
+			h.Odd = []Odd{{At: at.Add(2 * time.Second), Code: "DeadlineExceeded"}}
+		}, nil},
 		{"an internal error while a publisher was killed", func(h *History) {
 			strike(h, 0)
 			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
@@ -211,6 +216,15 @@ func TestCheckerRules(t *testing.T) {
 		{"a message of other bytes", func(h *History) { h.Sightings[1].Content++ }, []Rule{MessageDiffers}},
 		{"a message of no event", func(h *History) { h.Sightings[5].Event = uuid.UUID{9} }, []Rule{EventLost, UnknownMessage}},
 		{"a duplicate without a fault", func(h *History) { again(h, 1, time.Second) }, []Rule{DuplicateUncaused}},
+		{"two duplicates after a lone fault that may cause one, beside a stall that may cause one", func(h *History) {
+			strike(h, 1)
+			h.Faults[0].Alone, h.Faults[0].Struck = true, h.Faults[0].Struck.Add(1)
+			h.Stalls = []Stall{{From: h.Faults[0].Struck, Until: h.Faults[0].Struck.Add(time.Second), MayRepeat: 1}}
+			again(h, 1, time.Second)
+			h.Sightings = append(h.Sightings, h.Sightings[2])
+			h.Sightings[len(h.Sightings)-1].MessageID = "once more"
+			h.Publications["once more"] = h.Publications["again"]
+		}, nil},
 		{"a duplicate after a stall", func(h *History) {
 			at := h.Publications["2"]
 			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second), MayRepeat: 1}}

@@ -124,7 +124,8 @@ func (l *load) failedToRead(command int64, where string, code codes.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unread[code.String()]++
-	if again := code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled; !again || !l.faults {
+	// A catalog that is late for a moment, before there are faults, is slow and no more.
+	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults) {
 		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
 	}
 }

@@ -101,13 +101,15 @@ const stuckAfter = 30 * time.Second
 // that a measurement measures one fault. What stays is stuck: whatever publishes it
 // later, such as the restart of a process, would hide that.
 func (l *lab) calm(ctx context.Context) bool {
-	start := time.Now()
-	deadline := start.Add(patience)
+	deadline := time.Now().Add(patience)
 	if l.drained(ctx, deadline) {
 		return after(ctx, l.broker.lastPublished, time.Now(), deadline)
 	}
-	if !l.drained(ctx, start.Add(stuckAfter)) && ctx.Err() == nil {
-		l.problem(StuckPending, "for %s not all was published that was pending, and no fault was in force", stuckAfter)
+	for deadline = time.Now().Add(stuckAfter); !l.drained(ctx, deadline) && ctx.Err() == nil; sleep(ctx, 100*time.Millisecond) {
+		if time.Now().After(deadline) { // else the database did not answer
+			l.problem(StuckPending, "for %s not all was published that was pending, and no fault was in force", stuckAfter)
+			break
+		}
 	}
 	return false
 }

@@ -130,7 +130,8 @@ func (w *watcher) run(ctx context.Context) {
 // stream is one call. It ends with the stream, or when the watcher has had
 // enough of it.
 func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
-	enough, cancel := context.WithTimeout(ctx, between(w.rand, time.Second, w.longest))
+	until := time.Now().Add(between(w.rand, time.Second, w.longest))
+	enough, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	if w.startsAfresh() {
 		w.token = ""
@@ -147,7 +148,7 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	switch code := status.Code(err); {
 	case !lost(code):
 		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name(), code, err)
-	case enough.Err() == nil: // else it has ended it itself
+	case ctx.Err() == nil && time.Now().Before(until): // else it has ended it itself
 		w.failed(0, w.name(), code)
 	}
 }

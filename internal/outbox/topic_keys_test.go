@@ -30,7 +30,7 @@ func TestTopicForgetsKeys(t *testing.T) {
 	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
-	topic := NewTopic(client.Publisher(localbroker.Topic), time.Second, 10)
+	topic := NewTopic(client.Publisher(localbroker.Topic), 30*time.Second, 10)
 	t.Cleanup(topic.Stop)
 	remove := server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.PermissionDenied})
 	for outage := range 2 {

@@ -306,7 +306,7 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 	}), nil
 }
 
-// PruneInbox forgets events that happened and were received longer ago than that
+// PruneInbox forgets events that happened and were received longer ago than olderThan
 // by the clock of the database, at most maxRows of them, and answers how many. An
 // event of that age that comes once more is then found out by its version only.
 func (c *Catalog) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int) (int64, error) {

@@ -27,7 +27,7 @@ func (s *Videos) SettleClaim(ctx context.Context, settlement event.Settlement) (
 		params.FailedIds = append(params.FailedIds, failure.ID)
 		params.FailedSeqs = append(params.FailedSeqs, failure.Seq)
 		params.FailedAttempts = append(params.FailedAttempts, limit(failure.Attempts))
-		// The broker's words. One that PostgreSQL cannot store would be refused with the settlement of the whole claim, again and again.
+		// The broker's words. For a text that it cannot store, PostgreSQL would refuse the settlement of the whole claim, again and again.
 		params.FailedErrors = append(params.FailedErrors, escape(failure.Error))
 		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
 		params.FailedPark = append(params.FailedPark, failure.Park)
@@ -101,7 +101,7 @@ func (s *Videos) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 	return mapSlice(rows, func(row sqlcgen.ListOutboxBlockedRow) Blocked {
 		return Blocked{
 			Aggregate: event.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
-			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: row.LastError,
+			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError),
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
 		}
 	}), nil

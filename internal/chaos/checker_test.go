@@ -178,6 +178,14 @@ func TestCheckerRules(t *testing.T) {
 			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second)}}
 			h.Odd = []Odd{{At: at.Add(2 * time.Second), Code: "DeadlineExceeded"}}
 		}, nil},
+		{"an internal error soon after a stall", func(h *History) {
+			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
+			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second), Code: "Internal"}}
+		}, []Rule{CodeUnexpected}},
+		{"no answer long after a stall", func(h *History) {
+			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
+			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second + 2*attemptTimeout), Code: "DeadlineExceeded"}}
+		}, []Rule{CodeUnexpected}},
 		{"an internal error while a publisher was killed", func(h *History) {
 			strike(h, 0)
 			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}

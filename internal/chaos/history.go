@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
@@ -88,6 +89,11 @@ type Odd struct {
 	Command int64 // 0: of a stream
 	Where   string
 	Code    string
+}
+
+// again tells whether it says that the attempt may be made again.
+func (o Odd) again() bool {
+	return slices.Contains([]string{codes.Unavailable.String(), codes.DeadlineExceeded.String(), codes.Canceled.String()}, o.Code)
 }
 
 // Stall is a time in which the machine did not run the lab, which is the broker

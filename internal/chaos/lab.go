@@ -123,14 +123,20 @@ func (l *lab) tell(ctx context.Context) {
 // watchStalls notices when nobody was run for so long that the answer to a publish
 // request may have come too late, until ctx ends.
 func (l *lab) watchStalls(ctx context.Context) {
-	const often = 50 * time.Millisecond
-	for last := time.Now(); sleep(ctx, often); last = time.Now() {
-		if now := time.Now(); now.Sub(last) > often+requestTimeout/2 {
+	for last := time.Now(); sleep(ctx, stallPulse); last = time.Now() {
+		if now := time.Now(); stalled(last, now) {
 			l.timeline.add("stall", "ms", now.Sub(last).Milliseconds())
 			l.stalls = append(l.stalls, Stall{From: last, Until: now, MayRepeat: len(l.publishers) * inHand})
 		}
 	}
 }
+
+// stallPulse is how often the lab looks whether it is run.
+const stallPulse = 50 * time.Millisecond
+
+// stalled tells whether between two looks half of what a publish request may take
+// was lost.
+func stalled(last, now time.Time) bool { return now.Sub(last) > stallPulse+requestTimeout/2 }
 
 // prepare makes everything that the processes need.
 func (l *lab) prepare(ctx context.Context) error {

@@ -105,10 +105,21 @@ func (l *lab) calm(ctx context.Context) bool {
 	if l.drained(ctx, deadline) {
 		return after(ctx, l.broker.lastPublished, time.Now(), deadline)
 	}
-	for deadline = time.Now().Add(stuckAfter); !l.drained(ctx, deadline) && ctx.Err() == nil; sleep(ctx, 100*time.Millisecond) {
-		if time.Now().After(deadline) { // else the database did not answer
-			l.problem(StuckPending, "for %s not all was published that was pending, and no fault was in force", stuckAfter)
-			break
+	if stuck(ctx, l.drained) {
+		l.problem(StuckPending, "for %s not all was published that was pending, and no fault was in force", stuckAfter)
+	}
+	return false
+}
+
+// stuck tells whether what is pending stays so for stuckAfter. That the database
+// does not answer meanwhile says nothing.
+func stuck(ctx context.Context, drained func(context.Context, time.Time) bool) bool {
+	for deadline := time.Now().Add(stuckAfter); !drained(ctx, deadline); {
+		if time.Now().After(deadline) {
+			return true
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return false
 		}
 	}
 	return false

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -47,6 +48,57 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	}
 	if most != 2 || overlaps > 0 || len(l.records) != 12 || s.failed() != nil {
 		t.Errorf("%d at once, %d overlaps in a group, %d records, %v; want 2, 0, 12 and no error", most, overlaps, len(l.records), s.failed())
+	}
+}
+
+// What is pending is stuck when it stays for stuckAfter, and not when the database
+// did not answer for a while, or the run was ended.
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	stays := func(ctx context.Context, deadline time.Time) bool { sleep(ctx, time.Until(deadline)); return false }
+	for _, tt := range []struct {
+		name    string
+		drained func(ctx context.Context, deadline time.Time) bool
+		after   time.Duration // that the run is ended
+		want    bool
+	}{
+		{"published", func(context.Context, time.Time) bool { return true }, time.Hour, false},
+		{"published late", func(ctx context.Context, deadline time.Time) bool {
+			return sleep(ctx, stuckAfter-time.Second) && time.Now().Before(deadline)
+		}, time.Hour, false},
+		{"stays", stays, time.Hour, true},
+		{"stays, and the run is ended", stays, time.Second, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), tt.after)
+				defer cancel()
+				if got := stuck(ctx, tt.drained); got != tt.want {
+					t.Errorf("stuck() = %t, want %t", got, tt.want)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		back := time.Now().Add(stuckAfter / 2)
+		if stuck(t.Context(), func(context.Context, time.Time) bool { return time.Now().After(back) }) {
+			t.Error("stuck() = true of a database that did not answer for a while")
+		}
+	})
+}
+
+// The lab has stalled when it lost half of what a publish request may take, and
+// not when it was only woken a little late.
+func TestStalled(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	for _, tt := range []struct {
+		gap  time.Duration
+		want bool
+	}{{stallPulse, false}, {stallPulse + requestTimeout/2, false}, {stallPulse + requestTimeout/2 + 1, true}, {requestTimeout, true}} {
+		if got := stalled(at, at.Add(tt.gap)); got != tt.want {
+			t.Errorf("stalled() after %s = %t, want %t", tt.gap, got, tt.want)
+		}
 	}
 }
 

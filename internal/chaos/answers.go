@@ -1,0 +1,163 @@
+package chaos
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// checkAnswers compares what clients were told with the events.
+func (c *checker) checkAnswers() {
+	outcomes := make(map[int64]Outcome, len(c.h.Answers))
+	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how often a command may: the answer, and what was lost
+	f := &c.verdict.Figures
+	f.Commands = len(c.h.Answers)
+	for _, a := range c.h.Answers {
+		outcomes[a.Command] = a.Outcome
+		mayUpdate[a.Command] = a.Lost
+		switch a.Outcome {
+		case Acknowledged:
+			mayUpdate[a.Command]++
+			f.Acknowledged++
+			c.checkAcknowledged(a)
+		case Failed:
+			f.Failed++
+		case Unknown:
+			f.Unknown++
+		}
+	}
+	created := make(map[int64]uuid.UUID)
+	told, lost, failed := c.changes()
+	for _, events := range c.byVideo {
+		for _, e := range events {
+			if kind, ok := kindOf[e.Type]; ok && !told[version{change{e.Video, kind}, e.Version}] {
+				which := change{e.Video, kind}
+				lost[which] = c.checkUntold(e, which, lost[which], failed[which])
+			}
+			if e.Command == 0 || e.Type != typeCreated && e.Type != typeUpdated {
+				continue
+			}
+			if outcomes[e.Command] == Failed {
+				c.broken(FailedTookEffect, "command %d: its client was told that it failed, and there is event %s of video %s", e.Command, e.ID, e.Video)
+			}
+			if e.Type == typeUpdated {
+				if outcome, sent := outcomes[e.Command]; sent && outcome != Failed {
+					if mayUpdate[e.Command]--; mayUpdate[e.Command] < 0 {
+						c.broken(UpdatedTwice, "command %d: event %s, version %d of video %s, is one too many", e.Command, e.ID, e.Version, e.Video)
+					}
+				}
+				continue
+			}
+			if other, ok := created[e.Command]; ok {
+				c.broken(CreatedTwice, "command %d made the videos %s and %s", e.Command, other, e.Video)
+			}
+			created[e.Command] = e.Video
+		}
+	}
+}
+
+// checkUntold looks for an attempt whose answer was lost behind a change that
+// nobody was told of, and answers those that are left for later ones.
+func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, failed []int64) (left []time.Time) {
+	at, published := c.first[e.ID]
+	for published && len(lost) > 0 && lost[0].Before(at.Add(-explains)) {
+		lost = lost[1:]
+	}
+	if len(lost) == 0 || published && lost[0].After(at) {
+		c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost until then; those who asked for one and were told that it failed: commands %v",
+			e.ID, e.Version, e.Video, which.kind, failed)
+		return lost
+	}
+	return lost[1:]
+}
+
+// explains is for how long an attempt whose answer was lost may be what an event
+// comes from: a client tries for half a minute, and no outage keeps an event from
+// being published for longer than the rest.
+const explains = 5 * time.Minute
+
+// change is a kind of command on a video.
+type change struct {
+	video uuid.UUID
+	kind  string
+}
+
+// version is what a change made.
+type version struct {
+	change
+	number int64
+}
+
+// kindOf is the command behind each type of event that does not carry a title
+// of its own.
+var kindOf = map[string]string{
+	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
+}
+
+// changes answers which versions clients were told of; since when there were
+// attempts whose answer was lost, in order, each of which may have made one more;
+// and which commands failed.
+func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {
+	told, lost, failed = make(map[version]bool), make(map[change][]time.Time), make(map[change][]int64)
+	for _, a := range c.h.Answers {
+		which := change{a.Video, a.Kind}
+		for range a.Lost {
+			lost[which] = append(lost[which], a.Since)
+		}
+		switch a.Outcome {
+		case Acknowledged:
+			told[version{which, a.Version}] = true
+		case Failed:
+			failed[which] = append(failed[which], a.Command)
+		case Unknown:
+		}
+	}
+	for _, attempts := range lost {
+		slices.SortFunc(attempts, time.Time.Compare)
+	}
+	return told, lost, failed
+}
+
+// checkCodes looks for answers that a sound service gives only while the
+// database fails, or the process that answers is killed. Before the first fault
+// there are none that ask a client to try again either, but for what came too late
+// because the machine stalled.
+func (c *checker) checkCodes() {
+	for _, o := range c.h.Odd {
+		late := o.again() && slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return !o.At.Before(s.From) && o.At.Before(s.Until.Add(attemptTimeout)) })
+		if !late && !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
+			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
+		}) {
+			c.broken(CodeUnexpected, "%s: command %d (0: a stream) was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
+		}
+	}
+}
+
+// The types of the events whose title is that of their own command.
+const (
+	typeCreated = "VideoCreated"
+	typeUpdated = "VideoUpdated"
+)
+
+func (c *checker) checkAcknowledged(a Answer) {
+	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {
+		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s was answered with version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
+	}
+	e := c.event(a.Video, a.Version)
+	if e == nil {
+		c.broken(CommandLost, "command %d (%s): version %d of video %s was answered, and there is no such event", a.Command, a.Kind, a.Version, a.Video)
+		return
+	}
+	if e.State != a.State {
+		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
+	}
+	// What an update answers has its own title; what a create answers may be newer, if it was repeated, but began with it.
+	wrote := e
+	if a.Kind == kindCreate {
+		wrote = c.event(a.Video, 1)
+	}
+	if (a.Kind == kindCreate || a.Kind == kindUpdate) && (wrote == nil || wrote.Command != a.Command) {
+		c.broken(CommandLost, "command %d (%s) was answered with version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
+	}
+}

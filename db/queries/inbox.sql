@@ -9,7 +9,8 @@ RETURNING event_id;
 
 -- name: PruneInbox :execrows
 -- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
--- the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves.
+-- the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves;
+-- video.uuid7_floor makes the same, but may be in another database.
 DELETE FROM catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM catalog_read.inbox o

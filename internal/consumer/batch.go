@@ -180,7 +180,7 @@ func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
 var errGivenBack = errors.New("stopped")
 
 // tooLong is how often in a row a batch may take too long, for us or for the
-// database with its statement_timeout, before that is an answer.
+// database with its statement_timeout or lock_timeout, before that is an answer.
 const tooLong = 3
 
 // persist calls the store until it answers. While the database is away it

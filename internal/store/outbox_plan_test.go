@@ -214,14 +214,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 		INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
 		t.Fatal(err)
 	}
-	long, err := pgx.Connect(t.Context(), l.pool.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer long.Close(context.WithoutCancel(t.Context()))
-	if _, err := long.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
-		t.Fatal(err)
-	}
+	l.hold("BEGIN; SELECT pg_current_xact_id()")
 	pass := func() (blocks int) {
 		_, before := l.read()
 		claim := l.claim(batch, hour)
@@ -253,19 +246,25 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }
 
+// hold begins a transaction in a session of its own, for the rest of the test.
+func (l *letters) hold(sql string) {
+	l.t.Helper()
+	holder, err := pgx.Connect(l.t.Context(), l.pool.Config().ConnString())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(l.t.Context())) })
+	if _, err := holder.Exec(l.t.Context(), sql); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // What is not promised: beside an old snapshot, such as a dump's, the versions of
 // the lease rows stay, and a pass reads those of all passes since.
 func TestOldSnapshotMakesPassesReadMore(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
-	dump, err := pgx.Connect(t.Context(), l.pool.Config().ConnString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dump.Close(context.WithoutCancel(t.Context()))
-	if _, err := dump.Exec(t.Context(), "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video.outbox_lanes"); err != nil {
-		t.Fatal(err)
-	}
+	l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video.outbox_lanes")
 	read := func() int {
 		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
 		return l.count("SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video.outbox_lanes'::regclass")

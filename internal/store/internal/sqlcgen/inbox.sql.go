@@ -54,7 +54,8 @@ WHERE (i.consumer, i.event_id) IN (
 `
 
 // Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
-// the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves.
+// the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves;
+// video.uuid7_floor makes the same, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
 	if err != nil {

@@ -122,6 +122,10 @@ CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 -- taken, and a session that made its plans then keeps them through the next outage. So claim, settle and measure
 -- know neither sequential scans nor bitmaps, leave the planner one index to use, and are never compiled, which takes
 -- longer than they do.
+--
+-- The row of a lane is looked for at the end of its versions in the index, which orders equal keys by ctid: while somebody
+-- holds an old snapshot, as a dump does, nothing of them can be removed, and new ones come last, but for those that fill
+-- what an earlier one has left. WHERE lane = n reads them all: a planner that knows the lane drops ORDER BY.
 
 -- Appends one event: its row in the outbox, and a pending one. Call it in the transaction of the business row, after
 -- that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are committed in the order
@@ -160,7 +164,7 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	the_lane smallint;
+	the_row tid;
 	lease record;
 	kept CONSTANT int := 4 << 20; -- bytes; a variable, so that they are allocated when this runs and not when it is planned
 	none bool; -- of its aggregates are blocked
@@ -175,18 +179,27 @@ BEGIN
 	-- which the plan may be a sequential scan.
 	IF only_lane IS NOT NULL THEN
 		-- One partition is opened. The statement below opens them all, which is half of what a small claim takes.
-		SELECT free.lane INTO the_lane
+		SELECT free.ctid INTO the_row
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
 			SELECT 1 FROM video.outbox_pending p
 			WHERE p.lane = only_lane AND p.seq > free.mark_seq
 			ORDER BY p.seq LIMIT 1
 		) work
-		WHERE free.lane = only_lane AND free.leased_until < now()
+		WHERE free.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane >= only_lane AND l.lane <= only_lane ORDER BY l.lane DESC LIMIT 1)
+			AND free.leased_until < now()
 		FOR UPDATE OF free SKIP LOCKED;
 	ELSE
-		SELECT free.lane INTO the_lane
-		FROM video.outbox_lanes free
+		SELECT free.ctid INTO the_row
+		FROM (
+			SELECT l.* FROM generate_series(0, 7) AS n
+			CROSS JOIN LATERAL (
+				SELECT l.ctid AS newest, l.leased_until FROM video.outbox_lanes l
+				WHERE l.lane >= n AND l.lane <= n ORDER BY l.lane DESC LIMIT 1
+			) l
+			ORDER BY l.leased_until
+		) l
+		JOIN video.outbox_lanes free ON free.ctid = l.newest
 		CROSS JOIN LATERAL (
 			-- Behind the mark first: before it are the dead rows of the last claims, unless a long transaction
 			-- holds the mark back.
@@ -201,9 +214,8 @@ BEGIN
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		-- All of them, by the index. After OR: the clock has been set back since.
-		WHERE free.lane >= 0 AND (free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for)
-		ORDER BY free.leased_until
+		-- After OR: the clock has been set back since.
+		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for
 		LIMIT 1
 		FOR UPDATE OF free SKIP LOCKED;
 	END IF;
@@ -217,7 +229,7 @@ BEGIN
 		leased_until = clock_timestamp() + lease_for,
 		leased_for = lease_for,
 		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
-	WHERE l.lane = the_lane
+	WHERE l.ctid = the_row
 	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
 	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
 	PERFORM set_config('synchronous_commit', 'off', true);
@@ -319,7 +331,8 @@ BEGIN
 		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
 		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
 		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END
-	WHERE lane = the_lane AND lease_token = token;
+	WHERE ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane >= the_lane AND l.lane <= the_lane ORDER BY l.lane DESC LIMIT 1)
+		AND lease_token = token;
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
@@ -382,7 +395,11 @@ LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = o
 BEGIN
 	RETURN QUERY
 	WITH lanes AS (
-		SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l WHERE l.lane >= 0
+		SELECT l.* FROM generate_series(0, 7) AS n
+		CROSS JOIN LATERAL (
+			SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l
+			WHERE l.lane >= n AND l.lane <= n ORDER BY l.lane DESC LIMIT 1
+		) l
 		UNION ALL
 		SELECT -1::smallint, 0, '-infinity'
 	), heads AS (

@@ -259,11 +259,13 @@ func (l *letters) hold(sql string) {
 	}
 }
 
-// What is not promised: beside an old snapshot, such as a dump's, the versions of
-// the lease rows stay, and a pass reads those of all passes since.
-func TestOldSnapshotMakesPassesReadMore(t *testing.T) {
+// Beside an old snapshot, such as a dump's, every version of the lease rows stays,
+// and passes, claims in vain and measurements read no more of them than before.
+func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
+	// It could remove nothing, but what it reads would count.
+	execute(t, l.pool, "ALTER TABLE video.outbox_lanes SET (autovacuum_enabled = off)")
 	l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video.outbox_lanes")
 	read := func() int {
 		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
@@ -272,19 +274,33 @@ func TestOldSnapshotMakesPassesReadMore(t *testing.T) {
 	version := 0
 	passes := func(n int) (blocks int) {
 		before := read()
-		for range n {
+		for i := range n {
 			version++
 			name := fmt.Sprintf("a%d", version)
 			l.append(l.pool, name)
-			l.settle(l.settlement(l.claimNames(1, name), ""))
+			var of event.Aggregate // every other pass is for any lane
+			if i%2 == 0 {
+				of = l.letter("a")
+			}
+			claim, err := l.ClaimEvents(t.Context(), 1, 1<<20, hour, of)
+			if err != nil || l.namesOf(claim) != name {
+				t.Fatalf("claimed %q, %v, want %s", l.namesOf(claim), err, name)
+			}
+			l.settle(l.settlement(claim, ""))
+			l.claimNames(1, "")
+			if _, err := l.MeasureOutbox(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
 		}
 		return read() - before
 	}
 	first := passes(50)
 	passes(400)
-	if last := passes(50); last < 2*first {
-		t.Errorf("50 passes read %d blocks of the leases, and 50 after 400 more %d: they do not grow any longer, which docs/guarantees.md should say", first, last)
+	last := passes(50)
+	if last > first*5/4 {
+		t.Errorf("50 passes read %d blocks of the leases, and 50 after 400 more %d", first, last)
 	}
+	t.Logf("%d and %d blocks", first, last)
 }
 
 // A session keeps the memory of a claim for the next one, also beside what is

@@ -271,8 +271,11 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', ') FROM video.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
-			t.Error(err)
+		// The first one may find that the row of the lane has moved, and leave it: what PostgreSQL looks at again differs by version.
+		for attempt := 0; attempt < 2 && rows == ""; attempt++ {
+			if err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', '), '') FROM video.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
+				t.Error(err)
+			}
 		}
 	}()
 	// The claim has got to the policy; let it go on.

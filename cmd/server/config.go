@@ -88,7 +88,7 @@ type config struct {
 	ConsumerBatchDelay     time.Duration `env:"CONSUMER_BATCH_DELAY" envDefault:"2ms" help:"how long a batch waits to fill"`
 	ConsumerWorkers        int           `env:"CONSUMER_WORKERS" envDefault:"4" help:"transactions at a time, each with a connection"`
 	ConsumerTransaction    time.Duration `env:"CONSUMER_TRANSACTION_TIMEOUT" envDefault:"10s" help:"how long a transaction may take; so long one waits that lost its connection without a word"`
-	ConsumerMaxOutstanding int           `env:"CONSUMER_MAX_OUTSTANDING" envDefault:"1000" help:"messages in hand"`
+	ConsumerMaxOutstanding int           `env:"CONSUMER_MAX_OUTSTANDING" envDefault:"4000" help:"messages in hand"`
 	ConsumerMaxBytes       int           `env:"CONSUMER_MAX_OUTSTANDING_BYTES" envDefault:"67108864" help:"bytes of messages in hand"`
 	ConsumerStreams        int           `env:"CONSUMER_STREAMS" envDefault:"1" help:"StreamingPull streams"`
 	ConsumerStopTimeout    time.Duration `env:"CONSUMER_STOP_TIMEOUT" envDefault:"2500ms" help:"how long messages in hand may take once the process stops"`

@@ -74,8 +74,8 @@ type Config struct {
 	// connection of the pool; default 4.
 	Workers int
 	// MaxOutstandingMessages is how many messages are in hand at most; default
-	// 1000. Acks leave every 100 ms, so that it also bounds the rate: 10,000
-	// messages a second.
+	// 4000. Acks leave every 100 ms, so that it also bounds the rate: ten times as
+	// many a second.
 	MaxOutstandingMessages int
 	// MaxOutstandingBytes is how many bytes of messages are in hand at most;
 	// default 64 MiB.
@@ -111,7 +111,7 @@ func (c Config) WithDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
 	c.BatchDelay = cmp.Or(c.BatchDelay, 2*time.Millisecond)
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.MaxOutstandingMessages = cmp.Or(c.MaxOutstandingMessages, 1000)
+	c.MaxOutstandingMessages = cmp.Or(c.MaxOutstandingMessages, 4000)
 	c.MaxOutstandingBytes = cmp.Or(c.MaxOutstandingBytes, 64<<20)
 	c.Streams = cmp.Or(c.Streams, 1)
 	c.MaxExtension = cmp.Or(c.MaxExtension, 7*24*time.Hour)

@@ -285,10 +285,10 @@ func (c config) check(command string) []error {
 	if command == "serve" && c.DatabaseMaxConns < need {
 		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per OUTBOX_WORKERS and CONSUMER_WORKERS of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 	}
-	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a tenth of
+	// What is in hand must be served while its lease with the broker, a minute, lasts: here within a fifth of
 	// it, at 10 ms a transaction.
-	if most := c.ConsumerWorkers * c.ConsumerBatchSize * 600; c.ConsumerMaxOutstanding > most {
-		wrong("CONSUMER_MAX_OUTSTANDING (%d) must be at most 600 × CONSUMER_WORKERS × CONSUMER_BATCH_SIZE (%d): more cannot be served in time", c.ConsumerMaxOutstanding, most)
+	if most := c.ConsumerWorkers * c.ConsumerBatchSize * 1200; c.ConsumerMaxOutstanding > most {
+		wrong("CONSUMER_MAX_OUTSTANDING (%d) must be at most 1200 × CONSUMER_WORKERS × CONSUMER_BATCH_SIZE (%d): more cannot be served in time", c.ConsumerMaxOutstanding, most)
 	}
 	return errs
 }

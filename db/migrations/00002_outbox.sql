@@ -75,17 +75,21 @@ COMMENT ON TABLE video.outbox_aside IS 'The pending events of blocked aggregates
 CREATE INDEX outbox_aside_aggregate ON video.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
 
 CREATE TABLE video.outbox_lanes (
-	lane smallint PRIMARY KEY,
+	lane smallint NOT NULL,
+	era bigint NOT NULL DEFAULT 0,
 	lease_token bigint NOT NULL DEFAULT 0,
 	leased_until timestamptz NOT NULL DEFAULT '-infinity',
 	leased_for interval NOT NULL DEFAULT '0',
 	floor_seq bigint NOT NULL DEFAULT 0,
 	mark_seq bigint NOT NULL DEFAULT 0,
 	mark_xid xid8 NOT NULL DEFAULT '0',
-	mark_ripe bool NOT NULL DEFAULT false
+	mark_ripe bool NOT NULL DEFAULT false,
+	settlements bigint NOT NULL DEFAULT 0,
+	PRIMARY KEY (lane, era)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
-COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim. No index but the key, so every update stays HOT.';
+COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim: one row per lane. No index but the key, so most updates stay HOT.';
+COMMENT ON COLUMN video.outbox_lanes.era IS 'Grows with every fiftieth settlement. The highest of a lane is the valid one, and leads past all versions of earlier ones.';
 COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn anew by every claim; 0 once it is released.';
 COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';
 COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked for: a lease that ends much later is one of a clock that has been set back.';
@@ -123,9 +127,8 @@ CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 -- know neither sequential scans nor bitmaps, leave the planner one index to use, and are never compiled, which takes
 -- longer than they do.
 --
--- The row of a lane is looked for at the end of its versions in the index, which orders equal keys by ctid: while somebody
--- holds an old snapshot, as a dump does, nothing of them can be removed, and new ones come last, but for those that fill
--- what an earlier one has left. WHERE lane = n reads them all: a planner that knows the lane drops ORDER BY.
+-- The row of a lane is looked for by its highest era. While somebody holds an old snapshot, as a dump does, PostgreSQL
+-- keeps every version of the eight rows, two per pass: WHERE lane = n alone would read them all.
 
 -- Appends one event: its row in the outbox, and a pending one. Call it in the transaction of the business row, after
 -- that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are committed in the order
@@ -186,7 +189,7 @@ BEGIN
 			WHERE p.lane = only_lane AND p.seq > free.mark_seq
 			ORDER BY p.seq LIMIT 1
 		) work
-		WHERE free.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane >= only_lane AND l.lane <= only_lane ORDER BY l.lane DESC LIMIT 1)
+		WHERE free.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = only_lane ORDER BY l.era DESC LIMIT 1)
 			AND free.leased_until < now()
 		FOR UPDATE OF free SKIP LOCKED;
 	ELSE
@@ -195,9 +198,11 @@ BEGIN
 			SELECT l.* FROM generate_series(0, 7) AS n
 			CROSS JOIN LATERAL (
 				SELECT l.ctid AS newest, l.leased_until FROM video.outbox_lanes l
-				WHERE l.lane >= n AND l.lane <= n ORDER BY l.lane DESC LIMIT 1
+				WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
 			) l
-			ORDER BY l.leased_until
+			-- What is leased, and what a clock that was ahead has released, comes first: the one is passed over below, the
+			-- other would wait for all others. SQL does not promise that a join keeps this order; these plans do.
+			ORDER BY CASE WHEN l.leased_until > now() THEN '-infinity' ELSE l.leased_until END
 		) l
 		JOIN video.outbox_lanes free ON free.ctid = l.newest
 		CROSS JOIN LATERAL (
@@ -326,12 +331,14 @@ BEGIN
 	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
 	UPDATE video.outbox_lanes
 	SET lease_token = 0,
+		settlements = settlements + 1,
+		era = (settlements + 1) / 50,
 		leased_until = clock_timestamp(),
 		floor_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1)) ELSE floor_seq END,
 		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
 		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
 		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END
-	WHERE ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane >= the_lane AND l.lane <= the_lane ORDER BY l.lane DESC LIMIT 1)
+	WHERE ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = the_lane ORDER BY l.era DESC LIMIT 1)
 		AND lease_token = token;
 	IF NOT FOUND THEN
 		RETURN false;
@@ -398,7 +405,7 @@ BEGIN
 		SELECT l.* FROM generate_series(0, 7) AS n
 		CROSS JOIN LATERAL (
 			SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l
-			WHERE l.lane >= n AND l.lane <= n ORDER BY l.lane DESC LIMIT 1
+			WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
 		) l
 		UNION ALL
 		SELECT -1::smallint, 0, '-infinity'

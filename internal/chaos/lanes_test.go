@@ -31,9 +31,9 @@ func TestLanesAreWatched(t *testing.T) {
 	}{
 		{"as it is", every, "video.outbox_settle", "", "", nil, map[string]int64{"successor": 2}},
 		{"as it is, of one lane", one, "video.outbox_settle", "", "", nil, map[string]int64{"successor": 2}},
-		{"without fence", every, "video.outbox_settle", " AND lease_token = token", "", []string{"zombie settled", "successor settled"}, map[string]int64{"zombie": 1, "successor": 1}},
+		{"without fence", every, "video.outbox_settle", "\n\t\tAND lease_token = token", "", []string{"zombie settled", "successor settled"}, map[string]int64{"zombie": 1, "successor": 1}},
 		{"without lease", every, "video.outbox_claim", "free.leased_until < now() OR", "true OR", []string{"other taken"}, nil},
-		{"without lease, of one lane", one, "video.outbox_claim", "only_lane AND free.leased_until < now()", "only_lane", []string{"other taken"}, nil},
+		{"without lease, of one lane", one, "video.outbox_claim", "\n\t\t\tAND free.leased_until < now()", "", []string{"other taken"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -210,9 +210,9 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 }
 
 // A claim that chose its lane by a snapshot older than the last settlement of it
-// answers what that settlement left: neither events that it deleted, nor, as
-// blocked, events of an aggregate that is blocked no longer, which would go aside
-// where nobody finds them again.
+// answers what that settlement left, or nothing: neither events that it deleted,
+// nor, as blocked, events of an aggregate that is blocked no longer, which would go
+// aside where nobody finds them again.
 //
 // The moment is rare: a settlement after its lease has ended is executed before
 // the claim begins, and committed after the claim's snapshot and before its look
@@ -271,11 +271,12 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		// The first one may find that the row of the lane has moved, and leave it: what PostgreSQL looks at again differs by version.
-		for attempt := 0; attempt < 2 && rows == ""; attempt++ {
+		// PostgreSQL may look at the ctid again, as its newer minor releases do: then the first one finds that the row has moved, and takes nothing.
+		for attempt := 1; attempt <= 2 && rows == ""; attempt++ {
 			if err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', '), '') FROM video.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
 				t.Error(err)
 			}
+			t.Logf("attempt %d: %q", attempt, rows)
 		}
 	}()
 	// The claim has got to the policy; let it go on.
@@ -386,6 +387,22 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 		t.Errorf("SettleClaim() of the lease of the other clock = %t, %v, want false, nil", held, err)
 	}
 	l.settle(l.settlement(next, ""))
+}
+
+// A lane that was released by a clock that was ahead does not wait for those that
+// have been served since.
+func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 1)
+	l.append(l.pool, "a1 A1")
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video.outbox_lanes SET leased_until = now() + interval '1 hour', leased_for = '1 s'"); err != nil {
+		t.Fatal(err)
+	}
+	first := l.claim(10, hour)
+	l.settle(event.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
+	if second := l.claim(10, hour); second.Lane == first.Lane {
+		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
+	}
 }
 
 // What a person decides about a blocked aggregate while its event is with the

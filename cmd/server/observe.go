@@ -39,14 +39,14 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, vide
 		return nil
 	}
 	var errs []error
-	for name, pool := range database.all() {
-		errs = append(errs, tel.ObservePool(pool, name))
-	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
 		errs = append(errs, videos.Observe(meter))
 	}
 	if cfg.has(roleProjector) {
 		errs = append(errs, catalog.Observe(meter, cfg.ConsumerName))
+	}
+	for name, pool := range database.all() { // last, or they would count the connections of the looks above
+		errs = append(errs, tel.ObservePool(pool, name))
 	}
 	return errors.Join(errs...)
 }

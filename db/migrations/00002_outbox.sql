@@ -89,6 +89,7 @@ CREATE TABLE video.outbox_lanes (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim: one row per lane. No index but the key, so most updates stay HOT.';
+COMMENT ON COLUMN video.outbox_lanes.settlements IS 'How many there have been, which makes the era.';
 COMMENT ON COLUMN video.outbox_lanes.era IS 'Grows with every fiftieth settlement. The highest of a lane is the valid one, and leads past all versions of earlier ones.';
 COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn anew by every claim; 0 once it is released.';
 COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';

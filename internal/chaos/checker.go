@@ -200,14 +200,19 @@ func (c *checker) event(video uuid.UUID, version int64) *EventRow {
 
 func compareVersion(e *EventRow, version int64) int { return cmp.Compare(e.Version, version) }
 
-// checkCopies compares what watchers have with the catalog. They had the time
-// to see its last change.
+// checkCopies compares what watchers were shown with the events, and what they
+// have at the end with the catalog. They had the time to see its last change.
 func (c *checker) checkCopies() {
 	for _, w := range c.h.Copies {
 		c.verdict.Figures.Changes += w.Changes
 		c.verdict.Figures.Breaks += w.Breaks
 		for _, back := range w.Back {
 			c.broken(WatchWentBack, "%s: video %s, version %d after version %d", w.Watcher, back.Video, back.To, back.From)
+		}
+		for told := range w.Told {
+			if e := c.event(told.Video, told.Version); e == nil || e.Entry != told.Content {
+				c.broken(EntryWrong, "%s: version %d of video %s was shown as %x, and not as its event has it", w.Watcher, told.Version, told.Video, told.Content)
+			}
 		}
 		for id, want := range c.h.Database.Catalog {
 			if got, ok := w.Entries[id]; !ok || got != want {

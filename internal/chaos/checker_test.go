@@ -318,6 +318,7 @@ func TestCheckerRules(t *testing.T) {
 		{"an entry of what is hidden", func(h *History) { h.Database.Events[2].Entry = 0 }, []Rule{EntryWrong}},
 		{"no entry of what is hidden", func(h *History) {
 			h.Database.Events[2].Entry = 0
+			h.Copies[0].Told = nil
 			h.Reads[0] = Read{At: h.Publications["3"], Video: uuid.UUID{0: 1}, Asked: 2, Hidden: true}
 		}, nil},
 		{"no entry of what is hidden later", func(h *History) {
@@ -330,12 +331,21 @@ func TestCheckerRules(t *testing.T) {
 		}, []Rule{EntryWrong}},
 		{"a watcher that missed the last change", func(h *History) { h.Copies[0].Entries[uuid.UUID{0: 1}] = Entry{2, 7} }, []Rule{WatchDiffers}},
 		{"a watcher that missed an entry", func(h *History) { h.Copies[0].removed(uuid.UUID{0: 1}) }, []Rule{WatchDiffers}},
-		{"a watcher that missed a removal", func(h *History) { h.Copies[0].updated(uuid.UUID{9}, Entry{1, 1}) }, []Rule{WatchDiffers}},
+		{"a watcher that missed a removal", func(h *History) { h.Copies[0].Entries[uuid.UUID{9}] = Entry{1, 1} }, []Rule{WatchDiffers}},
+		{"a watcher that was shown another content, and then this one", func(h *History) {
+			last := h.Database.Catalog[uuid.UUID{0: 1}]
+			h.Copies[0].updated(uuid.UUID{0: 1}, Entry{last.Version, last.Content + 1})
+			h.Copies[0].updated(uuid.UUID{0: 1}, last)
+		}, []Rule{EntryWrong}},
+		{"a watcher that was shown a video that is not to be shown", func(h *History) {
+			h.Copies[0].updated(uuid.UUID{9}, Entry{1, 1})
+			h.Copies[0].removed(uuid.UUID{9})
+		}, []Rule{EntryWrong}},
 		{"a watcher that was told twice", func(h *History) {
 			h.Copies[0].updated(uuid.UUID{0: 1}, h.Database.Catalog[uuid.UUID{0: 1}])
 		}, nil},
 		{"a watcher that was told something old", func(h *History) {
-			h.Copies[0].updated(uuid.UUID{0: 1}, Entry{2, 7})
+			h.Copies[0].updated(uuid.UUID{0: 1}, Entry{2, h.Database.Events[1].Entry})
 			h.Copies[0].updated(uuid.UUID{0: 1}, h.Database.Catalog[uuid.UUID{0: 1}])
 		}, []Rule{WatchWentBack}},
 		{"a lane that a zombie settled", func(h *History) { h.Trespasses = []Trespass{{Who: "zombie", What: trespassSettled}} }, []Rule{LaneNotHeld}},

@@ -20,7 +20,7 @@ import (
 
 // settings are those of every process.
 var settings = []string{
-	"PORT=0", "AUTH=off", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
+	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
 	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
 	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
@@ -81,6 +81,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	stopWatching()
 	watchers.Wait()
 	l.countHeld(ctx)
+	l.countKept(ctx)
 	l.countRoutines(ctx)
 	l.stopAll()
 	l.countConnections(ctx)

@@ -43,6 +43,7 @@ type execution struct {
 	cmd      *exec.Cmd
 	addr     string
 	conn     *grpc.ClientConn // for clients
+	private  string           // guarded by process.mu: address of the private port
 	done     chan struct{}    // closed when it has ended
 	expected bool             // guarded by process.mu: somebody wants it to end
 	killed   bool             // guarded by process.mu: by SIGKILL, and in no other way
@@ -101,7 +102,19 @@ func (p *process) startOnce(ctx context.Context) error {
 	go func() {
 		defer close(silent)
 		defer log.Close()
-		readLog(stderr, log, addr)
+		readLog(stderr, log, func(message, at string) {
+			switch message {
+			case "server: started":
+				select {
+				case addr <- at:
+				default: // it has said so before
+				}
+			case "telemetry: private port open":
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				e.private = at
+			}
+		})
 	}()
 	p.mu.Lock()
 	e.expected = true // until it has started, whoever started it judges
@@ -134,8 +147,8 @@ func (p *process) startOnce(ctx context.Context) error {
 	return nil
 }
 
-// readLog keeps what the process says, and finds its address in it.
-func readLog(from io.Reader, to io.Writer, addr chan<- string) {
+// readLog keeps what the process says, and tells the addresses that it finds in it.
+func readLog(from io.Reader, to io.Writer, found func(message, addr string)) {
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadString('\n')
@@ -144,10 +157,9 @@ func readLog(from io.Reader, to io.Writer, addr chan<- string) {
 			return
 		}
 		var said struct{ Message, Addr string }
-		if strings.Contains(line, "server: started") && json.Unmarshal([]byte(line), &said) == nil {
+		if strings.Contains(line, `"addr"`) && json.Unmarshal([]byte(line), &said) == nil {
 			if _, port, err := net.SplitHostPort(said.Addr); err == nil {
-				addr <- net.JoinHostPort("127.0.0.1", port)
-				addr = make(chan string, 1)
+				found(said.Message, net.JoinHostPort("127.0.0.1", port))
 			}
 		}
 		if err != nil {

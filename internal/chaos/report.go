@@ -39,7 +39,7 @@ func (r Report) goals() (goals []Goal) {
 		{"lost", []Rule{CommandLost, RowWithoutEvent, EventLost, EventNotConsumed, MessageUnheard}},
 		{"out of order", []Rule{OutOfOrder}},
 		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers}},
-		{"leaks", []Rule{ConnectionLeaked, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending, LaneStays, NotCounted}},
+		{"leaks", []Rule{ConnectionLeaked, HandsNotEmpty, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending, LaneStays, NotCounted}},
 	} {
 		n := 0
 		for _, rule := range g.rules {

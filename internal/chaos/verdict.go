@@ -40,6 +40,7 @@ const (
 	LaneNotHeld        Rule = "lane settled by who did not hold it"
 	LaneTaken          Rule = "lane claimed while it was leased"
 	ConnectionLeaked   Rule = "connection leaked"
+	HandsNotEmpty      Rule = "in hand while all is quiet"
 	GoroutineLeaked    Rule = "goroutines leaked"
 	LaneStays          Rule = "lane leased for longer than a lease can be"
 	NotCounted         Rule = "could not be counted"

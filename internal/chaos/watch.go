@@ -28,12 +28,19 @@ type Entry struct {
 type Copy struct {
 	Watcher string
 	Entries map[uuid.UUID]Entry
-	Changes int        // that it was told
-	Breaks  int        // of its stream, after which it went on
-	Fresh   int        // times that it began with nothing
-	Back    []WentBack // changes that were older than one before
+	Told    map[Told]bool `json:"-"` // all entries that it was shown
+	Changes int           // that it was told
+	Breaks  int           // of its stream, after which it went on
+	Fresh   int           // times that it began with nothing
+	Back    []WentBack    // changes that were older than one before
 	newest  map[uuid.UUID]int64
 	gone    map[uuid.UUID]bool // removed since: what is shown next must be newer
+}
+
+// Told is an entry that a watcher was shown.
+type Told struct {
+	Video uuid.UUID
+	Entry
 }
 
 // WentBack is an entry that was shown in an older version after a newer one, or
@@ -44,7 +51,7 @@ type WentBack struct {
 }
 
 func newCopy(watcher string) *Copy {
-	return &Copy{Watcher: watcher, Entries: map[uuid.UUID]Entry{}, newest: map[uuid.UUID]int64{}, gone: map[uuid.UUID]bool{}}
+	return &Copy{Watcher: watcher, Entries: map[uuid.UUID]Entry{}, Told: map[Told]bool{}, newest: map[uuid.UUID]int64{}, gone: map[uuid.UUID]bool{}}
 }
 
 // forget begins anew, with all entries there are. What was the newest version
@@ -61,6 +68,7 @@ func (c *Copy) updated(video uuid.UUID, e Entry) {
 	delete(c.gone, video)
 	c.newest[video] = max(c.newest[video], e.Version)
 	c.Entries[video] = e
+	c.Told[Told{video, e}] = true
 	c.Changes++
 }
 

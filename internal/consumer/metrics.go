@@ -91,6 +91,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
+	m.inHand.Add(context.Background(), 0) // it is 0, and not unknown, until the first message
 	return &m, nil
 }
 

@@ -298,8 +298,15 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 			least, most = min(least, blocks), max(most, blocks)
 		}
 		release()
-		execute(t, l.pool, "VACUUM video.outbox_lanes")
+		for range 100 { // somebody else's snapshot may hold the versions for a moment
+			execute(t, l.pool, "VACUUM video.outbox_lanes")
+			if l.count("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'video.outbox_lanes'::regclass") == 0 {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
 	}
+	// Some 200 entries of the index are one page. A second level, from 290 on, would read a third more.
 	if most > least*9/8 {
 		t.Errorf("200 passes read %d to %d blocks of the leases, want about as many each time", least, most)
 	}

@@ -271,10 +271,14 @@ func TestMovedDatabaseLosesNothing(t *testing.T) {
 	if err := l.SkipEvent(t.Context(), l.letter("a"), claim.Events[5].ID); err != nil {
 		t.Fatal(err)
 	}
+	execute(t, l.pool, "INSERT INTO video.outbox_lanes (lane, era) SELECT lane, -1 FROM video.outbox_lanes") // those of the migration
 	for _, statement := range documented(t, "operations.md") {
 		if _, err := l.pool.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
 		}
+	}
+	if n := l.count("SELECT count(*) FROM video.outbox_lanes"); n != 8 {
+		t.Errorf("there are %d rows of lanes, want 8", n)
 	}
 	l.append(l.pool, "a2 a3")
 	claim = l.claimNames(10, "a2 a3")

@@ -81,12 +81,13 @@ func notZero(metrics io.Reader, gauges []string) (lines []string, err error) {
 	missing := slices.Clone(gauges)
 	scanner := bufio.NewScanner(metrics)
 	for scanner.Scan() {
-		name, _, _ := strings.Cut(scanner.Text(), "{")
+		name, _, _ := strings.Cut(scanner.Text(), " ")
+		name, _, _ = strings.Cut(name, "{") // its attributes, if it has some
 		if !slices.Contains(gauges, name) {
 			continue
 		}
 		missing = slices.DeleteFunc(missing, func(gauge string) bool { return gauge == name })
-		if !strings.HasSuffix(scanner.Text(), "} 0") {
+		if !strings.HasSuffix(scanner.Text(), " 0") {
 			lines = append(lines, scanner.Text())
 		}
 	}

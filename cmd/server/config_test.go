@@ -81,6 +81,15 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 	}
 }
 
+// The defaults allow a projector with a transaction per message.
+func TestOneMessageATransactionIsAllowed(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "ROLES=projector", "CONSUMER_BATCH_SIZE=1"}
+	if _, err := readConfig("serve", environ); err != nil {
+		t.Errorf("readConfig() = %v, want nil", err)
+	}
+}
+
 // What the manifests set is a configuration, for what they run.
 func TestManifestsAreConfigurations(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 )
 
 // A service that is broken on purpose is found out, by the rule that it
@@ -167,33 +168,33 @@ func TestCheckerRules(t *testing.T) {
 		{"a publication that was refused", func(h *History) { publication(h, Answer{Outcome: Failed}) }, []Rule{FailedTookEffect}},
 		{"a publication of another version", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 2}) }, []Rule{FailedTookEffect}},
 		{"a publication that nobody asked for", func(h *History) { publication(h, Answer{Outcome: Acknowledged, Version: 3}); h.Answers = h.Answers[:6] }, []Rule{FailedTookEffect}},
-		{"an internal error", func(h *History) { h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}} }, []Rule{CodeUnexpected}},
+		{"an internal error", func(h *History) { h.Odd = []Odd{{At: h.Publications["1"], Code: codes.Internal}} }, []Rule{CodeUnexpected}},
 		{"an internal error while the database failed", func(h *History) {
 			strike(h, 0)
 			h.Faults[0].MayFail = true
-			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
+			h.Odd = []Odd{{At: h.Publications["1"], Code: codes.Internal}}
 		}, nil},
 		{"no answer soon after a stall", func(h *History) {
 			at := h.Publications["1"]
 			h.Stalls = []Stall{{From: at, Until: at.Add(time.Second)}}
-			h.Odd = []Odd{{At: at.Add(2 * time.Second), Code: "DeadlineExceeded"}}
+			h.Odd = []Odd{{At: at.Add(2 * time.Second), Code: codes.DeadlineExceeded}}
 		}, nil},
 		{"an internal error soon after a stall", func(h *History) {
 			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
-			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second), Code: "Internal"}}
+			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second), Code: codes.Internal}}
 		}, []Rule{CodeUnexpected}},
 		{"no answer long after a stall", func(h *History) {
 			h.Stalls = []Stall{{From: h.Publications["1"], Until: h.Publications["1"].Add(time.Second)}}
-			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second + 2*attemptTimeout), Code: "DeadlineExceeded"}}
+			h.Odd = []Odd{{At: h.Publications["1"].Add(time.Second + 2*attemptTimeout), Code: codes.DeadlineExceeded}}
 		}, []Rule{CodeUnexpected}},
 		{"an internal error while a publisher was killed", func(h *History) {
 			strike(h, 0)
-			h.Odd = []Odd{{At: h.Publications["1"], Code: "Internal"}}
+			h.Odd = []Odd{{At: h.Publications["1"], Code: codes.Internal}}
 		}, []Rule{CodeUnexpected}},
 		{"an internal error long after the database failed", func(h *History) {
 			strike(h, 0)
 			h.Faults[0].MayFail = true
-			h.Odd = []Odd{{At: h.Publications["1"].Add(2 * attemptTimeout), Code: "Internal"}}
+			h.Odd = []Odd{{At: h.Publications["1"].Add(2 * attemptTimeout), Code: codes.Internal}}
 		}, []Rule{CodeUnexpected}},
 		{"an update that was answered with its own", func(h *History) { h.Answers[2].Kind = kindUpdate }, nil},
 		{"an etag two versions ago", func(h *History) { h.Answers[2].Expected = 1 }, []Rule{EtagIgnored}},

@@ -88,12 +88,12 @@ type Odd struct {
 	At      time.Time
 	Command int64 // 0: of a stream
 	Where   string
-	Code    string
+	Code    codes.Code
 }
 
 // again tells whether it says that the attempt may be made again.
 func (o Odd) again() bool {
-	return slices.Contains([]string{codes.Unavailable.String(), codes.DeadlineExceeded.String(), codes.Canceled.String()}, o.Code)
+	return o.Code == codes.Unavailable || o.Code == codes.DeadlineExceeded || o.Code == codes.Canceled
 }
 
 // Stall is a time in which the machine did not run the lab, which is the broker

@@ -1,10 +1,68 @@
 package chaos
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// A process is asked at its private port; one that does not run, has none, or says
+// nothing there, is an error and not a process that keeps nothing.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	const none, one = "pgxpool_acquired_connections{} 0\n", "pgxpool_acquired_connections{} 1\n"
+	for _, tt := range []struct {
+		name, role, metrics string
+		status              int
+		want                []string
+		fails               bool
+	}{
+		{"nothing", rolePublisher, none, http.StatusOK, nil, false},
+		{"a connection", rolePublisher, one, http.StatusOK, []string{strings.TrimSpace(one)}, false},
+		{"a message", roleProjector, none + "consumer_messages 2\n", http.StatusOK, []string{"consumer_messages 2"}, false},
+		{"no messages counted", roleProjector, none, http.StatusOK, nil, true},
+		{"no metrics", rolePublisher, none, http.StatusNotFound, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/metrics" || !r.Close {
+					t.Errorf("asked for %s, close %t, want /metrics, true", r.URL.Path, r.Close)
+				}
+				w.WriteHeader(tt.status)
+				fmt.Fprint(w, tt.metrics)
+			}))
+			defer server.Close()
+			p := &process{role: tt.role, current: &execution{private: server.Listener.Addr().String(), done: make(chan struct{})}}
+			if got, err := p.kept(t.Context()); !slices.Equal(got, tt.want) || (err != nil) != tt.fails {
+				t.Errorf("kept() = %q, %v, want %q, an error: %t", got, err, tt.want, tt.fails)
+			}
+		})
+	}
+	for _, p := range []*process{{}, {current: &execution{done: make(chan struct{})}}} {
+		if _, err := p.kept(t.Context()); err == nil {
+			t.Error("kept() = nil of a process that cannot be asked, want an error")
+		}
+	}
+}
+
+// What a process says is kept whole, and the addresses in it are told.
+func TestReadLog(t *testing.T) {
+	t.Parallel()
+	const said = `{"message":"telemetry: private port open","addr":"127.0.0.1:1"}
+no JSON, "addr"
+{"message":"server: started","addr":"[::]:2"}
+the end`
+	var kept strings.Builder
+	var found []string
+	readLog(strings.NewReader(said), &kept, func(message, addr string) { found = append(found, message+" "+addr) })
+	if want := []string{"telemetry: private port open 127.0.0.1:1", "server: started 127.0.0.1:2"}; kept.String() != said || !slices.Equal(found, want) {
+		t.Errorf("readLog() kept %q and found %q, want all, and %q", kept.String(), found, want)
+	}
+}
 
 // What a process has in hand is every line of a gauge that is not 0; one that it
 // does not have at all was not looked at.

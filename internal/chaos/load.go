@@ -100,7 +100,7 @@ func (l *load) attempted(command int64, r request, where string, took time.Durat
 		return // the answer follows
 	}
 	if odd(r, code) || lost(code) && !l.faults {
-		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
+		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
 	}
 	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
 	_ = l.attempts.Encode(map[string]any{
@@ -126,7 +126,7 @@ func (l *load) failedToRead(command int64, where string, code codes.Code) {
 	l.unread[code.String()]++
 	// A catalog that is late for a moment, before there are faults, is slow and no more.
 	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults) {
-		l.odd = append(l.odd, Odd{time.Now(), command, where, code.String()})
+		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
 	}
 }
 

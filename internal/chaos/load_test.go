@@ -160,7 +160,7 @@ func TestOddCodesAreKept(t *testing.T) {
 		}
 		var got []string
 		for _, o := range l.odd {
-			got = append(got, o.Code)
+			got = append(got, o.Code.String())
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s with etag %q: kept %q, want %q", tt.kind, tt.etag, got, want)

@@ -108,6 +108,18 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 	})
 }
 
+// A projector that has had no message yet has none in hand, which is not unknown.
+func TestNothingInHandIsMeasured(t *testing.T) {
+	t.Parallel()
+	meter, read := newMeter(t)
+	if _, err := consumer.NewFrom(consumer.Config{}, messages(t, 0), &memStore{}, discard, meter); err != nil {
+		t.Fatal(err)
+	}
+	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
+		t.Errorf("in hand = %d, measured %t, want 0, true", n, measured)
+	}
+}
+
 // A clock that is ahead of ours makes no delay negative.
 func TestDelaysAreNotNegative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

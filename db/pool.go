@@ -36,22 +36,22 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 // OpenAll makes pools like Open, one of each size, for users of one database who
 // must not wait for each other. What one of them loses makes all of them doubt.
 func OpenAll(ctx context.Context, url string, tracer pgx.QueryTracer, maxConns ...int32) ([]*pgxpool.Pool, error) {
-	doubts := &doubts{}
+	lost := &losses{}
 	pools := make([]*pgxpool.Pool, len(maxConns))
 	for i, most := range maxConns {
 		var err error
-		if pools[i], err = open(ctx, url, most, tracer, doubts); err != nil {
+		if pools[i], err = open(ctx, url, most, tracer, lost); err != nil {
 			for _, opened := range pools[:i] {
 				opened.Close()
 			}
 			return nil, err
 		}
 	}
-	doubts.pools.Store(&pools)
+	lost.pools.Store(&pools)
 	return pools, nil
 }
 
-func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer, doubts *doubts) (*pgxpool.Pool, error) {
+func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer, lost *losses) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("parse database URL: %w", err)
@@ -72,7 +72,6 @@ func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 		registerUUID(conn.TypeMap())
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}
-	lost := &losses{doubts: doubts, early: make(chan struct{}, max(0, maxConns))}
 	cfg.BeforeClose = lost.closing
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

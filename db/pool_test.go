@@ -119,39 +119,97 @@ func TestPoolDoubtsTheOthersAfterALoss(t *testing.T) {
 	})
 }
 
-// A server whose backends are stuck, and see neither that a statement is canceled
-// nor that its connection is closed, has not many more of them than the pool may
-// have; and another pool has its own.
-func TestPoolSparesAStuckServer(t *testing.T) {
+// A network that forgets all connections again and again lets the pool serve again
+// each time, seconds after its statements were given up.
+func TestPoolOutlivesANetworkThatForgetsAgain(t *testing.T) {
 	t.Parallel()
+	const conns = 4
 	network := storetest.NewNetwork(t, storetest.URL(t))
-	network.Stick()
-	const conns = 2
-	pools := openAllThrough(t, network, "", conns, 1)
-	giveUp := func(pool *pgxpool.Pool) {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		defer cancel()
-		_, _ = pool.Exec(ctx, "SELECT 1") // nobody answers
-	}
-	var callers sync.WaitGroup
-	for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
-		callers.Go(func() { giveUp(pools[0]) })
-	}
-	callers.Wait()
-	if n := network.Stuck(); n <= conns || n > 2*conns {
-		t.Errorf("connections in 7s = %d, want more than the pool of %d has, and at most twice as many", n, conns)
-	}
-	giveUp(pools[1])
-	for start := time.Now(); pools[1].Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 10*time.Second {
-			t.Fatal("after 10s the place in the other pool is still taken")
+	pool := openThrough(t, network, conns, "")
+	for range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		all := make([]*pgxpool.Conn, conns)
+		for i := range all {
+			var err error
+			if all[i], err = pool.Acquire(ctx); err != nil {
+				t.Fatalf("a place for a connection: %v", err)
+			}
 		}
+		cancel()
+		network.Forget()
+		var callers sync.WaitGroup
+		for _, conn := range all {
+			callers.Go(func() {
+				defer conn.Release()
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				defer cancel()
+				if _, err := conn.Exec(ctx, "SELECT 1"); err == nil {
+					t.Error("a statement on a silent connection succeeded")
+				}
+			})
+		}
+		callers.Wait()
 	}
 }
 
-// A connection whose statement was given up keeps its place in the pool for
-// seconds, also when its statement cannot be canceled, because the server says
-// nothing to new connections either.
+// A server whose backends are stuck, and see neither that a statement is canceled
+// nor that its connection is closed, has hardly more of them than the pool may
+// have, whether it says so or nothing at all.
+func TestPoolSparesAStuckServer(t *testing.T) {
+	const conns = 4
+	// demand gives up a statement every 50 ms, for 7 s.
+	demand := func(t *testing.T, pool *pgxpool.Pool, statement string) {
+		t.Helper()
+		var callers sync.WaitGroup
+		for start := time.Now(); time.Since(start) < 7*time.Second; time.Sleep(50 * time.Millisecond) {
+			callers.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				defer cancel()
+				_, _ = pool.Exec(ctx, statement) // nobody answers
+			})
+		}
+		callers.Wait()
+	}
+	t.Run("backends", func(t *testing.T) {
+		t.Parallel()
+		target := storetest.URL(t)
+		direct, err := pgxpool.New(t.Context(), storetest.Direct(t, target))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer direct.Close()
+		if _, err := direct.Exec(t.Context(), `CREATE FUNCTION stick() RETURNS void LANGUAGE plpgsql AS $$
+			BEGIN
+				FOR i IN 1..400 LOOP
+					BEGIN PERFORM pg_sleep(0.05); EXCEPTION WHEN query_canceled THEN NULL; END;
+				END LOOP;
+			END $$`); err != nil {
+			t.Fatal(err)
+		}
+		pool := openThrough(t, storetest.NewNetwork(t, target), conns, "")
+		demand(t, pool, "SELECT stick()")
+		var n int
+		if err := direct.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'SELECT stick()'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n != conns {
+			t.Errorf("stuck backends after 7s = %d, want the %d that the pool may have", n, conns)
+		}
+	})
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		network := storetest.NewNetwork(t, storetest.URL(t))
+		network.Stick()
+		demand(t, openThrough(t, network, conns, ""), "SELECT 1")
+		if n := network.Stuck(); n <= conns || n > conns+2 {
+			t.Errorf("connections in 7s = %d, want the pool's %d, and one or two that ask the server", n, conns)
+		}
+	})
+}
+
+// A connection whose statement was given up has its place in the pool until the
+// server speaks again, also when its statement could not be canceled, because the
+// server said nothing to new connections either; and then not for long.
 func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	t.Parallel()
 	network := storetest.NewNetwork(t, storetest.URL(t))
@@ -163,7 +221,10 @@ func TestPoolGivesUpAConnectionToASilentServer(t *testing.T) {
 	if _, err := pool.Exec(ctx, "SELECT 1"); err == nil {
 		t.Fatal("a statement on a silent connection succeeded")
 	}
-	for start := time.Now(); pool.Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
+	start := time.Now()
+	time.Sleep(2 * time.Second)
+	network.Forget() // new connections work
+	for ; pool.Stat().TotalConns() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > 10*time.Second {
 			t.Fatal("after 10s the place in the pool is still taken")
 		}

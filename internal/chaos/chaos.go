@@ -107,7 +107,6 @@ type lab struct {
 	present, older string        // binaries
 	olderIs        string        // where the older one is from
 	migrations     int           // that the lab has added; owned by the group of process faults
-	forgot         time.Time     // when the network last forgot PostgreSQL; owned by the group of database faults
 	slowestStop    time.Duration // of those at the end
 	routines       []Routines
 	connections    map[string]int // that each process has when all is quiet

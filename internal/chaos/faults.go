@@ -508,20 +508,21 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 }
 
 // forgetDatabase is a network that forgets all connections to PostgreSQL, as
-// one whose firewall restarts: nobody is told, and new ones work. After a lease
-// PostgreSQL gives up its sides, and what its transactions had locked, as it does
-// by idle_in_transaction_session_timeout. One that forgets twice in a short time is
-// not made: the second time a pool, which would spare a stuck server, has its
-// places back after 15 s (docs/decisions/0021).
-func forgetDatabase(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-	const apart = 20 * time.Second
-	sleep(ctx, time.Until(l.forgot.Add(apart)))
-	l.forgot, record.Struck = time.Now(), time.Now()
-	record.MayRepeat = 2 * len(l.publishers) * inHand
-	for _, p := range l.processes {
-		defer p.proxy.silence()()
+// one whose firewall restarts: nobody is told, and new ones work, until every
+// second such network forgets those, too. After a lease PostgreSQL gives up its
+// sides, and what its transactions had locked, as it does by
+// idle_in_transaction_session_timeout.
+func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	forget := func() {
+		record.MayRepeat += 2 * len(l.publishers) * inHand
+		for _, p := range l.processes {
+			defer p.proxy.silence()()
+		}
+		sleep(ctx, lease)
 	}
-	sleep(ctx, lease)
+	for range 1 + r.IntN(2) {
+		forget()
+	}
 	return nil
 }
 

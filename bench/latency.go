@@ -75,7 +75,9 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	ctx, cancel := context.WithTimeout(ctx, prof.latency+time.Minute)
 	defer cancel()
 	const aggregates = 1000 // a multiple of writers
-	w := inTurns(int(prof.latency.Seconds()*float64(load.rate)), aggregates, 500)
+	n := int(prof.latency.Seconds() * float64(load.rate))
+	warm := n / 2 // events of sessions that plan their statements, which do not count
+	w := inTurns(warm+n, aggregates, 500)
 	if err := m.backlogOf(ctx, p, uniform(0, 1, 500)); err != nil {
 		return err
 	}
@@ -90,16 +92,17 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	}
 	time.Sleep(100 * time.Millisecond) // until it is idle
 	committed := make([]time.Time, w.len())
-	before, err := m.read(ctx)
-	if err != nil {
-		return errors.Join(err, at.stop())
-	}
-	err = paced(ctx, w.len(), load.rate, func(ctx context.Context, i int) error {
+	write := func(ctx context.Context, i int) error {
 		err := pgx.BeginFunc(ctx, p.db(), func(tx pgx.Tx) error { return p.append(ctx, tx, w, i) })
 		committed[i] = time.Now()
 		p.committed(w, i)
 		return err
-	})
+	}
+	err = paced(ctx, warm, load.rate, write)
+	before, readErr := m.read(ctx)
+	if err = errors.Join(err, readErr); err == nil {
+		err = paced(ctx, n, load.rate, func(ctx context.Context, i int) error { return write(ctx, warm+i) })
+	}
 	if err == nil {
 		err = m.settled(ctx, p, l)
 	}
@@ -107,13 +110,14 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	if err = errors.Join(err, readErr, at.stop()); err != nil {
 		return fmt.Errorf("%d of %d events: %w", l.distinct.Load(), w.len(), err)
 	}
-	took := make([]time.Duration, w.len())
+	took := make([]time.Duration, n)
 	for i := range took {
-		took[i] = max(0, l.sentAt(w.aggregates[i], w.versions[i]).Sub(committed[i]))
+		nth := warm + i
+		took[i] = max(0, l.sentAt(w.aggregates[nth], w.versions[nth]).Sub(committed[nth]))
 	}
 	cpu := after.ours + after.postgres - before.ours - before.postgres
-	return r.write(fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", name, load.sink, load.instances, load.rate), w.len(), append(quantiles("commit-to-sent", took),
-		value{"cpu-s/Mevent", cpu.Seconds() / float64(w.len()) * 1e6},
+	return r.write(fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", name, load.sink, load.instances, load.rate), n, append(quantiles("commit-to-sent", took),
+		value{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6},
 		value{"out-of-order", float64(l.disorder.Load())}, value{"duplicates", float64(l.duplicates.Load())})...)
 }
 

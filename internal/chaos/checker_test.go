@@ -451,7 +451,6 @@ func TestCheckerMeasuresEveryProcess(t *testing.T) {
 		{"in time", Takeover, true, 3900 * time.Millisecond, 1, 0},
 		{"too late", Takeover, true, 4100 * time.Millisecond, 1, 1},
 		{"too late after an outage", Outage, true, 4100 * time.Millisecond, 1, 1},
-		{"too late after the clock was set", ClockSet, true, 4100 * time.Millisecond, 1, 1},
 		{"beside another fault", Takeover, false, 4100 * time.Millisecond, 0, 0},
 		{"not seen", Takeover, true, 0, 0, 0},
 		{"in time where nothing waits", Back, true, 3900 * time.Millisecond, 1, 0},
@@ -466,6 +465,38 @@ func TestCheckerMeasuresEveryProcess(t *testing.T) {
 			f := verdict.Figures
 			if f.Backs != tt.measured || f.OfBacks != 1 || len(verdict.Misses) != tt.misses || tt.misses > 0 && verdict.Misses[0].Of != Back {
 				t.Errorf("measured %d of %d, misses %+v; want %d of 1 and %d misses", f.Backs, f.OfBacks, verdict.Misses, tt.measured, tt.misses)
+			}
+		})
+	}
+}
+
+// After the clock of the database was set right, what looks like a lease holds up
+// what waits and those who publish it, which has a limit of its own.
+func TestCheckerMeasuresTheClock(t *testing.T) {
+	for _, tt := range []struct {
+		name            string
+		published, back time.Duration
+		want            time.Duration
+		misses          int
+	}{
+		{"in time", 2900 * time.Millisecond, time.Second, 2900 * time.Millisecond, 0},
+		{"too late", 3100 * time.Millisecond, time.Second, 3100 * time.Millisecond, 1},
+		{"a process in time", time.Second, 2900 * time.Millisecond, 2900 * time.Millisecond, 0},
+		{"a process too late", time.Second, 3100 * time.Millisecond, 3100 * time.Millisecond, 1},
+		{"a process too late for other faults", time.Second, 4100 * time.Millisecond, 4100 * time.Millisecond, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := sound()
+			struck := h.Database.Events[0].OccurredAt
+			h.Faults = []FaultRecord{{Kind: "clock", Struck: struck, Ended: struck, Recovery: ClockSet, Alone: true, Back: tt.back}}
+			h.Acks = append(h.Acks, Ack{struck.Add(time.Millisecond), struck.Add(2 * time.Millisecond)})
+			for id := range h.Publications {
+				h.Publications[id] = struck.Add(tt.published)
+			}
+			verdict := Check(h)
+			f := verdict.Figures
+			if f.Clocks != 1 || f.OfBacks != 0 || f.WorstClock != tt.want || len(verdict.Misses) != tt.misses || tt.misses > 0 && verdict.Misses[0].Of != ClockSet {
+				t.Errorf("worst %s of %d, %d other processes, misses %+v; want %s of 1, none and %d misses", f.WorstClock, f.Clocks, f.OfBacks, verdict.Misses, tt.want, tt.misses)
 			}
 		})
 	}

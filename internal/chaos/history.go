@@ -43,9 +43,10 @@ type Limits struct {
 	Takeover    time.Duration // until all that waited when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
 	Catalog     time.Duration // until the first one is in the catalog after an outage
-	Back        time.Duration // until every process works again after a measured fault
+	Back        time.Duration // until every process works again after a measured fault, but one of the clock of the database
 	// Clock is until all that waited when the clock of the database was set right
-	// is published: what looks like a lease of up to twice the length is waited for.
+	// is published, and every process works: what looks like a lease of up to twice
+	// the length is waited for.
 	Clock time.Duration
 }
 

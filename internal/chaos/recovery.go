@@ -113,8 +113,8 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 			}
 			f.WorstTakeover = max(f.WorstTakeover, took)
 		}
-	case ClockSet:
-		took, target = fault.Takeover, c.h.Limits.Clock
+	case ClockSet: // a publisher that finds all lanes leased waits with its events
+		took, target = max(fault.Takeover, fault.Back), c.h.Limits.Clock
 		if f.OfClocks++; measured {
 			f.Clocks++
 			f.WorstClock = max(f.WorstClock, took)
@@ -129,6 +129,9 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	}
 	if fault.Alone && fault.Recovery != Back && (!published || took > target) {
 		c.verdict.Misses = append(c.verdict.Misses, Miss{Fault: *fault, Of: fault.Recovery, Took: took, Never: !published, Target: target})
+	}
+	if fault.Recovery == ClockSet {
+		return
 	}
 	if f.OfBacks++; fault.Back > 0 && fault.Alone {
 		f.Backs++

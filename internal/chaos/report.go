@@ -53,7 +53,7 @@ func (r Report) goals() (goals []Goal) {
 	}
 	recovery("takeover", Takeover, f.Takeovers, f.OfTakeovers, f.WorstTakeover, r.Targets.Takeover)
 	if f.OfClocks > 0 {
-		recovery("takeover after the clock of the database was set", ClockSet, f.Clocks, f.OfClocks, f.WorstClock, r.Targets.Clock)
+		recovery("recovery after the clock of the database was set", ClockSet, f.Clocks, f.OfClocks, f.WorstClock, r.Targets.Clock)
 	}
 	recovery("first publish after outages", Outage, f.Outages, f.OfOutages, f.WorstOutage, r.Targets.FirstResult)
 	recovery("first event in the catalog after outages", Catalog, f.Outages, f.OfOutages, f.WorstCatalog, r.Targets.Catalog)

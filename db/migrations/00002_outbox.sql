@@ -170,14 +170,14 @@ RETURNS TABLE (
 DECLARE
 	the_row tid;
 	lease record;
-	kept CONSTANT int := 4 << 20; -- bytes; a variable, so that they are allocated when this runs and not when it is planned
+	kept CONSTANT int := 4096; -- KiB; a variable, so that they are allocated when this runs and not when it is planned
 	none bool; -- of its aggregates are blocked
 	few bool;
 BEGIN
 	-- Once per session. A claim needs some megabytes, which the C library of the server may hand back to the kernel at its
 	-- end, and fetch page by page for the next one, until it has seen a larger piece freed (mallopt(3), M_TRIM_THRESHOLD).
 	IF current_setting('video.memory_kept', true) IS DISTINCT FROM 'on' THEN
-		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(' ', kept));
+		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(repeat(' ', 1024), kept));
 	END IF;
 	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
 	-- which the plan may be a sequential scan.

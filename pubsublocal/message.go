@@ -46,7 +46,8 @@ const maxStampSize = 2 + 20 + 2 + 6 + 1 + 5 + 1
 // newDraft encodes what a publisher sent; an id and a time in it are not kept.
 func newDraft(m *pubsubpb.PubsubMessage) (draft, error) {
 	m.MessageId, m.PublishTime = "", nil
-	encoded, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, proto.Size(m)+maxStampSize), m)
+	buffer := make([]byte, 0, proto.Size(m)+maxStampSize)
+	encoded, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(buffer, m)
 	if err != nil {
 		return draft{}, fmt.Errorf("encode message: %w", err)
 	}

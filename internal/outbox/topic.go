@@ -48,9 +48,9 @@ func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) 
 	settings := &publisher.PublishSettings
 	settings.Timeout = timeout
 	settings.NumGoroutines = inFlight
-	// A pass hands over all it has at once: waiting for more is waiting for
-	// nothing. But a key with many events should go out in few requests.
-	settings.DelayThreshold = time.Millisecond
+	// The first event of a key waits for no other. A key has one request under way
+	// at a time, so what a pass hands over meanwhile shares the next one.
+	settings.DelayThreshold = 0
 	settings.CountThreshold = pubsub.MaxPublishRequestCount
 	return &Topic{publisher: publisher, keys: map[string]*key{}}
 }

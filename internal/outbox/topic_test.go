@@ -128,10 +128,11 @@ func TestTopicPublishes(t *testing.T) {
 }
 
 // A few thousand messages of a key in one pass arrive in order, in few
-// requests.
+// requests: what is handed over while one is under way shares the next.
 func TestTopicPublishesALongPassInOrder(t *testing.T) {
 	t.Parallel()
 	topic, server := newTopic(t, 5*time.Second, 10)
+	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 200 * time.Millisecond})
 	var names []string
 	for i := range 2500 {
 		names = append(names, "a"+string(rune('1'+i%9))+strings.Repeat("0", i/9%5))
@@ -141,6 +142,13 @@ func TestTopicPublishesALongPassInOrder(t *testing.T) {
 	}
 	if diff := cmp.Diff(names, stored(server)); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
+	}
+	requests := map[time.Time]bool{} // by the time that their messages have in common
+	for _, m := range server.Published() {
+		requests[m.PublishTime] = true
+	}
+	if n := len(requests); n > 20 { // one, and three more if the pass is handed over meanwhile
+		t.Errorf("%d messages came in %d requests, want a few", len(names), n)
 	}
 }
 

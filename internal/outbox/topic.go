@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -25,7 +26,8 @@ import (
 // comes then is of a later pass, which has read the events of the key anew.
 type Topic struct {
 	publisher *pubsub.Publisher
-	waiters   sync.WaitGroup // for answers of abandoned messages
+	waiters   sync.WaitGroup // for answers of abandoned messages, and in flush
+	handed    atomic.Bool    // something was handed over since the last flush
 
 	mu   sync.Mutex
 	keys map[string]*key // guarded by mu; those with answers to come
@@ -48,9 +50,9 @@ func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) 
 	settings := &publisher.PublishSettings
 	settings.Timeout = timeout
 	settings.NumGoroutines = inFlight
-	// The first event of a key waits for no other. A key has one request under way
-	// at a time, so what a pass hands over meanwhile shares the next one.
-	settings.DelayThreshold = 0
+	// A key with many events should go out in few requests. For how long one waits
+	// for more (DelayThreshold) matters only to a pass that takes longer to hand over
+	// what it has: see flush.
 	settings.CountThreshold = pubsub.MaxPublishRequestCount
 	return &Topic{publisher: publisher, keys: map[string]*key{}}
 }
@@ -70,8 +72,8 @@ func RetrySoon(client *pubsub.Client) {
 
 // Stop waits for what was handed over and ends the client's goroutines.
 func (t *Topic) Stop() {
+	t.waiters.Wait() // first: Flush and Stop of the client must not meet
 	t.publisher.Stop()
-	t.waiters.Wait()
 }
 
 // Publish implements Broker.
@@ -80,8 +82,17 @@ func (t *Topic) Publish(m event.Message) Receipt {
 	r := &receipt{topic: t, key: m.AggregateID}
 	if r.err = t.begin(r.key, size(message)); r.err == nil {
 		r.result = t.publisher.Publish(context.Background(), message)
+		t.handed.Store(true)
 	}
 	return r
+}
+
+// flush has the client send what it holds: who reads an answer has handed over
+// all of a pass, and nothing is won by waiting for more.
+func (t *Topic) flush() {
+	if t.handed.CompareAndSwap(true, false) {
+		t.waiters.Go(t.publisher.Flush) // which waits until all is answered
+	}
 }
 
 // maxMessageBytes is a little less than the client takes, as event.Encode has
@@ -163,6 +174,7 @@ type receipt struct {
 func (r *receipt) Wait(ctx context.Context) error {
 	err := r.err
 	if r.result != nil {
+		r.topic.flush()
 		select {
 		case <-r.result.Ready():
 		case <-ctx.Done():

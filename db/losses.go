@@ -67,6 +67,11 @@ func (l *losses) end(conn *pgx.Conn) {
 func (l *losses) waits(conn *pgx.Conn) bool {
 	l.asking.Lock()
 	defer l.asking.Unlock()
+	select {
+	case <-conn.PgConn().CleanupDone(): // meanwhile
+		return true
+	default:
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
 	asks, err := pgx.ConnectConfig(ctx, conn.Config())

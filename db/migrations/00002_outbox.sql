@@ -84,6 +84,7 @@ CREATE TABLE video.outbox_lanes (
 	mark_seq bigint NOT NULL DEFAULT 0,
 	mark_xid xid8 NOT NULL DEFAULT '0',
 	mark_ripe bool NOT NULL DEFAULT false,
+	settled_seq bigint NOT NULL DEFAULT 0,
 	settlements bigint NOT NULL DEFAULT 0,
 	PRIMARY KEY (lane, era)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
@@ -97,6 +98,7 @@ COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked fo
 COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane at or below it exists or can appear.';
 COMMENT ON COLUMN video.outbox_lanes.mark_seq IS 'The next floor, once every transaction before mark_xid has ended.';
 COMMENT ON COLUMN video.outbox_lanes.mark_ripe IS 'Written by the claim: had they all ended in its own snapshot?';
+COMMENT ON COLUMN video.outbox_lanes.settled_seq IS 'How far settlements have come. Behind it is what is pending, but what was committed late or is not known to be published.';
 
 INSERT INTO video.outbox_lanes (lane) SELECT generate_series(0, 7);
 
@@ -207,14 +209,14 @@ BEGIN
 		) l
 		JOIN video.outbox_lanes free ON free.ctid = l.newest
 		CROSS JOIN LATERAL (
-			-- Behind the mark first: before it are the dead rows of the last claims, unless a long transaction
-			-- holds the mark back.
+			-- Behind what is settled first: before it are the dead rows of the last claims. Where somebody is claiming, and
+			-- will have the lane until its transaction ends, everybody else looks here in vain.
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE p.lane = free.lane AND p.seq > free.mark_seq
+			WHERE p.lane = free.lane AND p.seq > free.settled_seq
 			ORDER BY p.seq LIMIT 1)
 			UNION ALL
 			(SELECT 1 FROM video.outbox_pending p
-			WHERE p.lane = free.lane AND p.seq > free.floor_seq AND p.seq <= free.mark_seq
+			WHERE p.lane = free.lane AND p.seq > free.floor_seq AND p.seq <= free.settled_seq
 			ORDER BY p.seq LIMIT 1)
 			UNION ALL
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
@@ -254,37 +256,40 @@ BEGIN
 		) p
 		WHERE p.bytes_before < max_bytes;
 	ELSE
-		RETURN QUERY
-		SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
-			coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
-			coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, '')
-		FROM (
-			SELECT *, sum(octet_length(p.payload)) OVER (
-				ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
-			) - octet_length(p.payload) AS bytes_before
+		-- To begin the statement costs more than to ask; what is parked is never due.
+		IF EXISTS (SELECT FROM video.outbox_blocked b WHERE b.lane = lease.lane AND b.next_retry_at <= now()) THEN
+			RETURN QUERY
+			SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
+				coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
+				coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, '')
 			FROM (
-				-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is answered without an event.
-				SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
-					a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
+				SELECT *, sum(octet_length(p.payload)) OVER (
+					ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
+				) - octet_length(p.payload) AS bytes_before
 				FROM (
-					SELECT * FROM video.outbox_blocked b
-					WHERE b.lane = lease.lane AND b.next_retry_at <= now()
-					ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
-				) b
-				LEFT JOIN LATERAL (
-					SELECT * FROM video.outbox_aside a
-					-- Behind the dead rows of the aggregate. As rows: with a condition on seq alone, the planner may read
-					-- all of the primary key, (lane, seq).
-					WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
-						AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
-					ORDER BY a.aggregate_type, a.aggregate_id, a.seq
-					-- Alone, because the broker refuses all of a request that has one bad message.
-					LIMIT CASE b.attempts WHEN 0 THEN max_events ELSE 1 END
-				) a ON true
-				LIMIT max_events -- no more than those are read
+					-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is answered without an event.
+					SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
+						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
+					FROM (
+						SELECT * FROM video.outbox_blocked b
+						WHERE b.lane = lease.lane AND b.next_retry_at <= now()
+						ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
+					) b
+					LEFT JOIN LATERAL (
+						SELECT * FROM video.outbox_aside a
+						-- Behind the dead rows of the aggregate. As rows: with a condition on seq alone, the planner may read
+						-- all of the primary key, (lane, seq).
+						WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
+							AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
+						ORDER BY a.aggregate_type, a.aggregate_id, a.seq
+						-- Alone, because the broker refuses all of a request that has one bad message.
+						LIMIT CASE b.attempts WHEN 0 THEN max_events ELSE 1 END
+					) a ON true
+					LIMIT max_events -- no more than those are read
+				) p
 			) p
-		) p
-		WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
+			WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
+		END IF;
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false,
 			-- Of few blocked aggregates a hash, which LIMIT promises to be small. First one of their ids alone, which costs
@@ -338,7 +343,8 @@ BEGIN
 		floor_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1)) ELSE floor_seq END,
 		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
 		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
-		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END
+		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END,
+		settled_seq = greatest(settled_seq, tail_seq)
 	WHERE ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = the_lane ORDER BY l.era DESC LIMIT 1)
 		AND lease_token = token;
 	IF NOT FOUND THEN

@@ -98,7 +98,7 @@ func newOutboxMachine(t *rapid.T, l *letters, tally map[string]int) *outboxMachi
 		DELETE FROM video.outbox_pending;
 		DELETE FROM video.outbox_blocked;
 		DELETE FROM video.outbox;
-		UPDATE video.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false;
+		UPDATE video.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false, settled_seq = 0;
 		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + (`+fmt.Sprint(oldDay)+`); BEGIN
 			IF to_regclass(format('video.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
 				EXECUTE format('CREATE TABLE video.outbox_p%s PARTITION OF video.outbox FOR VALUES FROM (%L) TO (%L)',

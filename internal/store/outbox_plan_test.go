@@ -254,6 +254,38 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }
 
+// While somebody claims, the lane looks free to everybody else. They look there in
+// vain, and read nothing that is settled, also while a transaction holds back the
+// floor.
+func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
+	t.Parallel()
+	const events, batch = 5000, 500
+	l := newLetters(t, 1)
+	// It could remove nothing, but what it reads would count.
+	execute(t, l.pool, "ALTER TABLE video.outbox_lane_3 SET (autovacuum_enabled = off)")
+	if _, err := l.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
+		t.Fatal(err)
+	}
+	l.hold("BEGIN; SELECT pg_current_xact_id()")
+	for range events/batch - 1 {
+		claim := l.claim(batch, hour)
+		if len(claim.Events) != batch {
+			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
+		}
+		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+	}
+	l.hold("BEGIN; SELECT FROM video.outbox_claim(1, 1000, '1 hour', 3::smallint)")
+	_, before := l.read()
+	if claim := l.claim(batch, hour); claim.Token != 0 {
+		t.Errorf("lane %d was claimed, want none", claim.Lane)
+	}
+	if _, after := l.read(); after-before > 50 { // an index, and a few of the lanes
+		t.Errorf("%d blocks were read by a look in vain, want a few", after-before)
+	}
+}
+
 // hold begins a transaction in a session of its own; release, or the end of the
 // test, ends it.
 func (l *letters) hold(sql string) (release func()) {

@@ -595,7 +595,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
 		{"0 takeovers of something unsettled", func(r *Report) { r.Figures.LeftBehind = 0 }},
 		{"0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
-		{"0 takeovers measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
+		{"0 recoveries measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
 		{`the fault "kill": nobody there`, func(r *Report) {
 			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "freeze"}, {Kind: "kill", Missing: "still nobody"}}
 			r.Figures.FaultsByKind = map[string]int{"freeze": 1}

@@ -223,8 +223,8 @@ func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord
 		aimAtFreeze(record, p)
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
-			p.signal(syscall.SIGSTOP)
 		}
+		p.signal(syscall.SIGSTOP) // once more, where the point was reached
 		record.Struck = time.Now()
 		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))

@@ -80,7 +80,7 @@ func (r Report) Unchecked() (unchecked []string) {
 		}
 	}
 	if f.OfClocks > 0 && f.Clocks == 0 {
-		unchecked = append(unchecked, "0 takeovers measured after the clock of the database was set")
+		unchecked = append(unchecked, "0 recoveries measured after the clock of the database was set")
 	}
 	for i, fault := range r.Injected {
 		first := slices.IndexFunc(r.Injected, func(other FaultRecord) bool { return other.Kind == fault.Kind })

@@ -99,7 +99,7 @@ type Figures struct {
 	LeftBehind    int            `json:"takeovers_of_unsettled_events"` // of those measured
 	Outages       int            `json:"outages_measured"`
 	OfOutages     int            `json:"outages_to_measure"`
-	WorstClock    time.Duration  `json:"worst_takeover_after_clock_ns"` // of the faults that were alone
+	WorstClock    time.Duration  `json:"worst_recovery_after_clock_ns"` // of the faults that were alone
 	Clocks        int            `json:"clocks_measured"`
 	OfClocks      int            `json:"clocks_to_measure"`
 	WorstBack     time.Duration  `json:"worst_back_ns"` // of the faults that were alone

@@ -53,6 +53,28 @@ func build(t *testing.T, program, tag string) string {
 	return binary
 }
 
+// A process that was ordered to stop stands still at that hit, and goes on when it
+// is told to.
+func TestHitStops(t *testing.T) {
+	var out bytes.Buffer
+	cmd := exec.Command(build(t, program, "chaos"))
+	cmd.Env = append(os.Environ(), "FAILPOINT=outbox/claimed=stop@2")
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("the program is not stopped: %v, status %#x", err, int(status))
+	}
+	if err := errors.Join(cmd.Process.Signal(syscall.SIGCONT), cmd.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "alive alive alive "; got != want {
+		t.Errorf("it said %q, want %q", got, want)
+	}
+}
+
 // With the tag a process dies at the hit that was ordered, and not before; without it nothing happens.
 func TestHit(t *testing.T) {
 	on, off := build(t, program, "chaos"), build(t, program, "other")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -35,15 +37,15 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 	}
 	events := map[cell]int{}
 	for _, c := range cells {
-		// How many events fill a turn is found out by a small one, which also warms up.
-		pilot, err := drain(ctx, m, s, peers[c.peer], c, uniform(min(pilotEvents(c), p.maxEvents), p.aggregates, c.size))
+		n, err := turnEvents(ctx, m, s, peers[c.peer], c, p)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name(), err)
 		}
-		events[c] = min(max(int(pilot.rate()*p.turn.Seconds()), leastEvents(c)), p.maxEvents)
+		events[c] = n
 	}
+	order := slices.Clone(cells)
 	for range p.rounds {
-		for _, c := range cells {
+		for _, c := range order {
 			t, err := drain(ctx, m, s, peers[c.peer], c, uniform(events[c], p.aggregates, c.size))
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name(), err)
@@ -52,8 +54,26 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 				return err
 			}
 		}
+		// Drawn for each round but the first: what one leaves to the disk is done in the turn of the next.
+		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	}
 	return nil
+}
+
+// turnEvents finds out how many events fill a turn, by turns that grow, so that to start takes a small part of the last. They
+// warm up, too.
+func turnEvents(ctx context.Context, m *machine, s *sinks, p peer, c cell, prof profile) (int, error) {
+	for n := min(pilotEvents(c), prof.maxEvents); ; {
+		pilot, err := drain(ctx, m, s, p, c, uniform(n, prof.aggregates, c.size))
+		if err != nil {
+			return 0, err
+		}
+		next := min(max(int(pilot.rate()*prof.turn.Seconds()), leastEvents(c)), prof.maxEvents)
+		if pilot.elapsed > prof.turn*8/10 || next <= n {
+			return next, nil
+		}
+		n = next
+	}
 }
 
 // leastEvents is how many events a turn needs so that each instance has something to claim.

@@ -37,7 +37,7 @@ func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *
 		all = append(all, shape{fmt.Sprintf("Payload/bytes=%d", size), sinkNone,
 			func() workload { return uniform(min(n, 100_000_000/size), 1000, size) }})
 	}
-	for range prof.rounds {
+	for range prof.grown {
 		for _, shape := range all {
 			w := shape.make()
 			t, err := drain(ctx, m, s, p, cell{sink: shape.sink, instances: 1}, w)
@@ -97,7 +97,7 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 	if err := parked.park(ctx, p.retained[0], p.parked); err != nil {
 		return err
 	}
-	for range p.rounds {
+	for range p.grown {
 		if err := grown(ctx, m, s, places, p, r); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof prof
 	// Turns of claims and empty looks take less than a tenth of a second, those of inserts a quarter. Those of claims are
 	// the furthest apart.
 	const few, many, most = 9, 36, 144
-	err := byTurns(r, places, few, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, prof.maxEvents) })
+	err := byTurns(r, places, few, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, min(drained, prof.maxEvents)) })
 	if err != nil {
 		return err
 	}
@@ -231,6 +231,9 @@ func others(events int) workload {
 	w.perAggregate = append(make([]int, 1000), w.perAggregate...)
 	return w
 }
+
+// drained events are a turn of two thirds of a second.
+const drained = 150_000
 
 // drain is how many events a second leave.
 func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (float64, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -23,16 +24,30 @@ const (
 	steadyRate = 1000 // events a second
 )
 
-// paced calls write for n events, perSecond of them a second, by eight writers. The events of an aggregate are one
+// arrivals are the moments of a steady load, the same in every run. Who sends commands does not know of the others, so the
+// gaps between them are exponential; at equal gaps a loop that polls would be in step with them, or never.
+func arrivals(n, perSecond int) []time.Duration {
+	lots := rand.New(rand.NewPCG(5, 6))
+	at := make([]time.Duration, n)
+	var seconds float64
+	for i := range at {
+		seconds += lots.ExpFloat64() / float64(perSecond)
+		at[i] = time.Duration(seconds * float64(time.Second))
+	}
+	return at
+}
+
+// paced calls write for n events, about perSecond of them a second, by eight writers. The events of an aggregate are one
 // writer's, in order.
 func paced(ctx context.Context, n, perSecond int, write func(ctx context.Context, i int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, writers)
+	at := arrivals(n, perSecond)
 	begun := time.Now()
 	for w := range writers {
 		wg.Go(func() {
 			for i := w; i < n && errs[w] == nil; i += writers {
-				time.Sleep(time.Until(begun.Add(time.Duration(i) * time.Second / time.Duration(perSecond))))
+				time.Sleep(time.Until(begun.Add(at[i])))
 				errs[w] = write(ctx, i)
 			}
 		})
@@ -99,6 +114,8 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 		return err
 	}
 	err = paced(ctx, warm, load.rate, write)
+	// Some plan by statistics, which were taken of empty tables; autovacuum would renew them within a minute.
+	err = errors.Join(err, analyze(ctx, p))
 	before, readErr := m.read(ctx)
 	if err = errors.Join(err, readErr); err == nil {
 		err = paced(ctx, n, load.rate, func(ctx context.Context, i int) error { return write(ctx, warm+i) })
@@ -117,7 +134,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	}
 	cpu := after.ours + after.postgres - before.ours - before.postgres
 	return r.write(fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", name, load.sink, load.instances, load.rate), n, append(quantiles("commit-to-sent", took),
-		value{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6},
+		value{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}, value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)},
 		value{"out-of-order", float64(l.disorder.Load())}, value{"duplicates", float64(l.duplicates.Load())})...)
 }
 

@@ -20,7 +20,8 @@ import (
 // profile says how much is measured.
 type profile struct {
 	turn       time.Duration // how long a turn takes, about
-	rounds     int           // how often everybody has a turn
+	rounds     int           // how often everybody has a turn; six are the fewest that tell a difference from chance
+	grown      int           // rounds of shapes and growth
 	maxEvents  int           // of a backlog
 	aggregates int
 	retained   []int         // events that are retained while the growth is measured
@@ -29,9 +30,9 @@ type profile struct {
 }
 
 var profiles = map[string]profile{
-	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, maxEvents: 2000, aggregates: 100, retained: []int{1000, 5000}, parked: 1000, latency: 300 * time.Millisecond},
-	"quick": {turn: 600 * time.Millisecond, rounds: 3, maxEvents: 150_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000}, parked: 100_000, latency: 2 * time.Second},
-	"long": {turn: 5 * time.Second, rounds: 5, maxEvents: 500_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000},
+	"tiny":  {turn: 50 * time.Millisecond, rounds: 1, grown: 1, maxEvents: 2000, aggregates: 100, retained: []int{1000, 5000}, parked: 1000, latency: 300 * time.Millisecond},
+	"quick": {turn: time.Second, rounds: 6, grown: 3, maxEvents: 300_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000}, parked: 100_000, latency: 2 * time.Second},
+	"long": {turn: 5 * time.Second, rounds: 6, grown: 5, maxEvents: 500_000, aggregates: 1000, retained: []int{10_000, 100_000, 1_000_000, 5_000_000},
 		parked: 100_000, latency: 20 * time.Second},
 }
 
@@ -51,7 +52,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	name := flags.String("profile", "quick", "how much to measure: tiny, quick or long")
 	only := flags.String("run", "", "measure only what matches this regular expression: drain, latency, chain, write, project, consume, port, growth, shape")
-	file := flags.String("out", "results.txt", "file that the results are written to")
+	file := flags.String("out", "", "file that the results are written to; default: the standard output")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -64,11 +65,15 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return fmt.Errorf("-run: %w", err)
 	}
 	commit := present(ctx) // before results that git knows are written anew
-	out, err := os.Create(*file)
-	if err != nil {
-		return fmt.Errorf("-out: %w", err)
+	out := stdout
+	if *file != "" {
+		f, err := os.Create(*file)
+		if err != nil {
+			return fmt.Errorf("-out: %w", err)
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		out = f
 	}
-	defer func() { err = errors.Join(err, out.Close()) }()
 	m, err := startMachine(ctx)
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ type instance struct {
 }
 
 // peerNames in the order in which they take turns.
-var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-1000", "river"}
+var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000", "river"}
 
 func newPeer(name string, base base) (peer, error) {
 	switch name {
@@ -61,6 +61,9 @@ func newPeer(name string, base base) (peer, error) {
 	case "watermill-1000":
 		return &wmill{base: base, batch: 1000}, nil
 	case "oagudo":
+		return &oagudo{base: base}, nil
+	case "oagudo-async":
+		base.url += "&synchronous_commit=off"
 		return &oagudo{base: base}, nil
 	case "oagudo-1000":
 		return &oagudo{base: base, batch: 1000}, nil
@@ -158,6 +161,11 @@ func (m *machine) backlogOf(ctx context.Context, p peer, w workload) error {
 	if err := p.backlog(ctx, w); err != nil {
 		return err
 	}
+	return analyze(ctx, p)
+}
+
+// analyze has the planner know what is in the tables of a peer.
+func analyze(ctx context.Context, p peer) error {
 	for _, table := range p.tables() {
 		if _, err := p.db().Exec(ctx, "ANALYZE "+table); err != nil {
 			return fmt.Errorf("analyze %s: %w", table, err)

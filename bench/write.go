@@ -53,8 +53,9 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
-	turn := max(p.turn, time.Second).Truncate(time.Second) // pgbench counts in seconds
-	for range p.rounds {
+	// pgbench counts in seconds, and connects and prepares anew in each turn.
+	turn := max(4*p.turn, time.Second).Truncate(time.Second)
+	for round := range p.rounds {
 		for _, kind := range kinds {
 			if err := m.checkpoint(ctx); err != nil {
 				return err
@@ -82,7 +83,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 			case "without-outbox":
 				tps, err = rate(ctx, writers, turn, func(ctx context.Context, i int) error { return changeOnly(ctx, pools[kind], i) })
 			case "pgbench":
-				tps, other, err = pgbench(ctx, pools[kind], script, turn)
+				tps, other, err = pgbench(ctx, pools[kind], script, round, turn)
 			}
 			if err = errors.Join(err, together()); err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
@@ -214,16 +215,18 @@ func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make id: %w", err)
 	}
-	prefix := id.String()[:14] // the partition, and the version
+	prefix := id.String()[:14] + "7000-8000-" // the partition, and the version
 	const video = `'00000000-0000-7000-8000-' || lpad(:n::text, 12, '0')`
 	script := `\set n random(0, 999)
+\set k :k + 1
+\set event :k * 10 + :client_id
 \startpipeline
 BEGIN;
 SELECT * FROM video.videos WHERE id = (` + video + `)::uuid FOR NO KEY UPDATE;
 \endpipeline
 \startpipeline
 UPDATE video.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = (` + video + `)::uuid;
-SELECT video.outbox_append(('` + prefix + `' || substr(gen_random_uuid()::text, 15))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now(), NULL);
+SELECT video.outbox_append(('` + prefix + `' || lpad(:event::text, 12, '0'))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now(), NULL);
 COMMIT;
 \endpipeline
 `
@@ -237,13 +240,14 @@ COMMIT;
 
 var pgbenchTPS = regexp.MustCompile(`tps = ([0-9.]+)`)
 
-func pgbench(ctx context.Context, pool *pgxpool.Pool, script string, turn time.Duration) (tps float64, cpu time.Duration, err error) {
+func pgbench(ctx context.Context, pool *pgxpool.Pool, script string, round int, turn time.Duration) (tps float64, cpu time.Duration, err error) {
 	var program string
 	if err := pool.QueryRow(ctx, "SELECT setting || '/pgbench' FROM pg_config WHERE name = 'BINDIR'").Scan(&program); err != nil {
 		return 0, 0, fmt.Errorf("find pgbench: %w", err)
 	}
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-f", script, "-c", strconv.Itoa(writers), "-j", "2", //nolint:gosec // the server's own
+		"-D", fmt.Sprintf("k=%d", round*10_000_000), // ids grow, as ours do, and none comes twice
 		"-T", strconv.Itoa(int(turn.Seconds())), pool.Config().ConnString())
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {

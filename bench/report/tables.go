@@ -112,7 +112,7 @@ func latency(b *strings.Builder, r *results) {
 	for _, peer := range peersOf(r) {
 		name := latencyName(peer, "none", 1, 1000)
 		first = append(first, []string{
-			peer, r.figure(name, "p50-commit-to-sent-ms"), r.figure(name, "p99-commit-to-sent-ms"), r.figure(name, "cpu-s/Mevent"),
+			peer, r.figure(name, "p50-commit-to-sent-ms"), r.figure(name, "p99-commit-to-sent-ms"), r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event"),
 			short(r.max(name, "out-of-order")), short(r.max(name, "duplicates")),
 		})
 		row := []string{peer}
@@ -125,7 +125,7 @@ func latency(b *strings.Builder, r *results) {
 		others = append(others, row)
 	}
 	fmt.Fprintf(b, "1,000 events a second, into a sink that answers at once, one instance\n\n")
-	table(b, []string{"publisher", "p50 ms", "p99 ms", "CPU s/M events, writers too", "out of order", "duplicates"}, first)
+	table(b, []string{"publisher", "p50 ms", "p99 ms", "CPU s/M events, writers too", "WAL B/event, of the writers too", "out of order", "duplicates"}, first)
 	fmt.Fprintf(b, "p50 / p99 in ms elsewhere, of one turn each: at 50 events a second the quick profile has 100 of them, of which p99 is the second slowest\n\n")
 	table(b, []string{
 		"publisher", "no-op, 4 instances, 1,000/s", "10 ms, 1 instance, 50/s", "10 ms, 4 instances, 50/s", "pubsublocal, 1 instance, 50/s", "pubsublocal, 4 instances, 50/s",

@@ -75,7 +75,8 @@ func (p *process) startOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	e := &execution{done: make(chan struct{}), started: time.Now()}
+	// Expected to end: until it has started, whoever started it judges.
+	e := &execution{done: make(chan struct{}), started: time.Now(), expected: true}
 	e.cmd = exec.CommandContext(context.WithoutCancel(ctx), p.binary) //nolint:gosec // we have built it
 	e.cmd.Env = p.environ
 	e.cmd.SysProcAttr = dieWithUs()
@@ -117,7 +118,6 @@ func (p *process) startOnce(ctx context.Context) error {
 		})
 	}()
 	p.mu.Lock()
-	e.expected = true // until it has started, whoever started it judges
 	p.current = e
 	p.mu.Unlock()
 	select {

@@ -259,7 +259,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 // floor.
 func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	t.Parallel()
-	const events, batch = 5000, 500
+	const events, batch = 20_000, 2000
 	l := newLetters(t, 1)
 	// It could remove nothing, but what it reads would count.
 	execute(t, l.pool, "ALTER TABLE video.outbox_lane_3 SET (autovacuum_enabled = off)")
@@ -281,8 +281,10 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	if claim := l.claim(batch, hour); claim.Token != 0 {
 		t.Errorf("lane %d was claimed, want none", claim.Lane)
 	}
-	if _, after := l.read(); after-before > 50 { // an index, and a few of the lanes
+	if _, after := l.read(); after-before > 300 { // 45, and 66 through a pooler
 		t.Errorf("%d blocks were read by a look in vain, want a few", after-before)
+	} else {
+		t.Logf("%d blocks", after-before)
 	}
 }
 

@@ -86,7 +86,7 @@ bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchst
 	@! grep -q '^FAIL' bench.txt
 
 .PHONY: bench
-bench: ## Measure beside peers, for some 35 minutes (longer turns: PROFILE=long), and renew tables and plots.
+bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew tables and plots.
 	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
 

@@ -42,7 +42,7 @@ type instance struct {
 	close func() error
 }
 
-// peerNames in the order in which they take turns.
+// peerNames in the order of the tables.
 var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000", "river"}
 
 func newPeer(name string, base base) (peer, error) {

@@ -39,7 +39,7 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 	ctx := stream.Context()
 	var heartbeat time.Time // when the next is due: as soon as the caller has caught up
 	poll := watchGap
-	for {
+	for ctx.Err() == nil {
 		changed := s.changes.Changed() // before the read, or a change between the two is missed
 		started := time.Now()
 		if err := w.catchUp(changed); err != nil {
@@ -57,10 +57,10 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 		case <-time.After(poll):
 			poll = min(2*poll, watchPoll)
 		case <-ctx.Done():
-			return ctx.Err()
 		}
 		pause(ctx, watchGap-time.Since(started))
 	}
+	return ctx.Err()
 }
 
 // watch is one stream of changes.

@@ -64,6 +64,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "seed %d, what the run leaves is in %s\n", cfg.Seed, cfg.Out)
 	report, err := chaos.Run(ctx, cfg)
+	cfg.Older = report.Older
 	if report.Out != "" { // it came to its end
 		err = errors.Join(err, report.Print(stdout))
 	}

@@ -29,27 +29,24 @@ func (l *lab) build(ctx context.Context) error {
 	if err := errors.Join(err, os.RemoveAll(filepath.Dir(overlay))); err != nil {
 		return err
 	}
-	commit := l.cfg.Older
-	if commit == "" {
+	if l.cfg.Older == "" {
 		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own folder
-		commit = strings.TrimSpace(string(tag))
+		l.cfg.Older = strings.TrimSpace(string(tag))
 	}
-	if commit == "" {
-		l.olderIs = "the present code, on a schema with columns that it does not know"
+	if l.cfg.Older == "" {
 		return goBuild(ctx, here, l.older)
 	}
-	l.olderIs = "commit " + commit
 	source, err := os.MkdirTemp("", "chaos-older-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(source) }() // of temporary files
 	archive := filepath.Join(source, "source.tar")
-	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, commit).CombinedOutput(); err != nil { //nolint:gosec // the commit that we were told
-		return fmt.Errorf("git archive %s: %w: %s", commit, err, out)
+	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, l.cfg.Older).CombinedOutput(); err != nil { //nolint:gosec // the commit that we were told
+		return fmt.Errorf("git archive %s: %w: %s", l.cfg.Older, err, out)
 	}
 	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // we have made it
-		return fmt.Errorf("unpack %s: %w: %s", commit, err, out)
+		return fmt.Errorf("unpack %s: %w: %s", l.cfg.Older, err, out)
 	}
 	return goBuild(ctx, source, l.older)
 }

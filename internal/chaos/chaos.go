@@ -105,7 +105,6 @@ type lab struct {
 	serving                                 []*process // which the load is sent to
 
 	present, older string        // binaries
-	olderIs        string        // where the older one is from
 	migrations     int           // that the lab has added; owned by the group of process faults
 	slowestStop    time.Duration // of those at the end
 	routines       []Routines
@@ -123,7 +122,7 @@ type lab struct {
 type Report struct {
 	Seed     uint64         `json:"seed"`
 	Out      string         `json:"out"`
-	Older    string         `json:"older"`
+	Older    string         `json:"older"` // the commit; empty: there was none
 	Took     time.Duration  `json:"took_ns"`
 	Rate     float64        `json:"commands_per_second"`
 	Settings []string       `json:"settings"`
@@ -176,7 +175,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, errors.Join(err, l.leave(l.seen()), l.end())
 	}
 	report := Report{
-		Seed: cfg.Seed, Out: cfg.Out, Older: l.olderIs, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
+		Seed: cfg.Seed, Out: cfg.Out, Older: l.cfg.Older, Rate: cfg.Rate, Settings: settings, Targets: history.Limits,
 		Answers: l.load.codes, Unread: l.load.unread, Stop: l.slowestStop, Routines: l.routines, LeftOut: l.leftOut, Verdict: Check(history),
 		Connections: l.connections, LeaseLooks: l.leaseLooks, Long: cfg.Long,
 	}

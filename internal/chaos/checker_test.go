@@ -596,6 +596,11 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 takeovers of something unsettled", func(r *Report) { r.Figures.LeftBehind = 0 }},
 		{"0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
 		{"0 recoveries measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
+		{"", func(r *Report) { r.Figures.Outages, r.Figures.OfOutages = 8, 9 }},
+		{"", func(r *Report) { r.Long, r.Figures.Outages, r.Figures.OfOutages = true, 9, 10 }},
+		{"only 8 of 9 outages measured, only 1 of 2 returns of every process measured", func(r *Report) {
+			r.Long, r.Figures.Outages, r.Figures.OfOutages, r.Figures.OfBacks = true, 8, 9, 2
+		}},
 		{`the fault "kill": nobody there`, func(r *Report) {
 			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "freeze"}, {Kind: "kill", Missing: "still nobody"}}
 			r.Figures.FaultsByKind = map[string]int{"freeze": 1}

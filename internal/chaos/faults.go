@@ -53,7 +53,7 @@ func kinds() (all, long []fault) {
 		{"kill api before the answer to its commit", groupProcess, NoRecovery, loseCommit(true)},
 		{"broker down 5 s", groupBroker, Outage, brokerDown(5 * time.Second)},
 		{"publish answers lost", groupBroker, NoRecovery, loseAnswers},
-		{"publish unavailable", groupBroker, NoRecovery, refuseAll},
+		{"publish unavailable", groupBroker, Outage, refuseAll},
 		{"publish slow", groupBroker, NoRecovery, slowPublish},
 		{"poison", groupBroker, NoRecovery, poison},
 		{"duplicate deliveries", groupBroker, NoRecovery, duplicateDeliveries},
@@ -255,7 +255,7 @@ func terminate(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 // roll deploys the older binary, on a schema that is newer than it knows, and
 // then the present one again; within a role one process after the other.
 func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
-	record.Target = l.olderIs
+	record.Target = l.cfg.Older
 	migration, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	l.migrations++

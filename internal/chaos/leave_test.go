@@ -28,6 +28,14 @@ func TestFailedRunLeavesItsEvidence(t *testing.T) {
 	if _, err := db.Migrate(t.Context(), p.dsn(databaseName), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	conn, err := p.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := watchLanes(t.Context(), conn, lease); err != nil {
+		t.Fatal(err)
+	}
 	id := uuid.New()
 	for _, test := range []struct {
 		name string
@@ -47,11 +55,12 @@ func TestFailedRunLeavesItsEvidence(t *testing.T) {
 			t.Errorf("%s: heard.jsonl = %s, %v, want the event that was heard", test.name, b, err)
 		}
 		files, err := filepath.Glob(filepath.Join(l.cfg.Out, "*"))
-		dumped := slices.ContainsFunc(files, func(file string) bool { // pg_dump's, or, where there is none, a table's
-			return slices.Contains([]string{"database.sql", "video.outbox.csv"}, filepath.Base(file))
-		})
+		dumped := true
+		for _, table := range []string{"video.outbox", "catalog_read.inbox", "chaos.holders"} {
+			dumped = dumped && slices.Contains(files, filepath.Join(l.cfg.Out, table+".csv"))
+		}
 		if err != nil || dumped == test.away {
-			t.Errorf("%s: files = %q, %v, want the database among them: %t", test.name, files, err, !test.away)
+			t.Errorf("%s: files = %q, %v, want the tables of all schemas among them: %t", test.name, files, err, !test.away)
 		}
 	}
 	if err := p.remove(); err != nil && !strings.Contains(err.Error(), "no server running") {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -197,13 +196,12 @@ func (p *postgres) remove() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// dump writes the database into a file, or, where there is no pg_dump beside
-// the server, the tables into files of their own. Where that fails, the files
-// of the server stay.
+// dump writes each table of the service and of the lab into a file of its own. Where
+// that fails, the files of the server stay.
 func (p *postgres) dump(ctx context.Context, dir string) error {
 	if err := p.dumpInto(ctx, dir); err != nil {
 		p.keep = true
-		return fmt.Errorf("%w; the files of PostgreSQL are in %s", err, p.dir)
+		return fmt.Errorf("dump: %w; the files of PostgreSQL are in %s", err, p.dir)
 	}
 	return nil
 }
@@ -211,32 +209,24 @@ func (p *postgres) dump(ctx context.Context, dir string) error {
 func (p *postgres) dumpInto(ctx context.Context, dir string) error {
 	conn, err := p.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("dump: %w", err)
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	var programs string
-	if err := conn.QueryRow(ctx, `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs); err != nil {
-		return fmt.Errorf("dump: %w", err)
+	rows, _ := conn.Query(ctx, `
+		SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname IN ('video', 'catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // has the error of the query, too
+	if err != nil {
+		return fmt.Errorf("list tables: %w", err)
 	}
-	program := filepath.Join(programs, "pg_dump")
-	if _, err := os.Stat(program); err == nil {
-		cmd := exec.CommandContext(ctx, program, "--file", filepath.Join(dir, "database.sql"), p.dsn(databaseName)) //nolint:gosec // the server's own
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("pg_dump: %w: %s", err, out)
-		}
-		return nil
-	}
-	for _, table := range []string{
-		"video.videos", "video.requests", "video.outbox", "video.outbox_pending", "video.outbox_lanes", "video.outbox_blocked",
-		"catalog_read.video_projection", "catalog_read.inbox", "catalog_read.quarantine",
-	} {
+	for _, table := range tables {
 		file, err := os.Create(filepath.Join(dir, table+".csv")) //nolint:gosec // in the folder that we were told
 		if err != nil {
-			return fmt.Errorf("dump: %w", err)
+			return err
 		}
 		_, err = conn.PgConn().CopyTo(ctx, file, "COPY (SELECT * FROM "+table+") TO STDOUT (FORMAT csv, HEADER)")
 		if err := errors.Join(err, file.Close()); err != nil {
-			return fmt.Errorf("dump %s: %w", table, err)
+			return fmt.Errorf("%s: %w", table, err)
 		}
 	}
 	return nil

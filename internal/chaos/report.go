@@ -16,6 +16,10 @@ const (
 	longEvents = 1_000_000
 )
 
+// enough tells whether so many of a kind of fault were measured that the slowest
+// recovery of these speaks for all: nine of ten.
+func enough(measured, of int) bool { return measured > 0 && 10*measured >= 9*of }
+
 // Goal is something that was aimed at, and what came of it.
 type Goal struct {
 	Name   string `json:"name"`
@@ -48,7 +52,7 @@ func (r Report) goals() (goals []Goal) {
 		goals = append(goals, Goal{g.name, fmt.Sprint(n), "0", n == 0})
 	}
 	recovery := func(name string, kind Recovery, measured, of int, worst, target time.Duration) {
-		met := measured > 0 && !slices.ContainsFunc(r.Misses, func(m Miss) bool { return m.Of == kind }) && (kind != Back || r.Counts[NotBack] == 0)
+		met := enough(measured, of) && !slices.ContainsFunc(r.Misses, func(m Miss) bool { return m.Of == kind }) && (kind != Back || r.Counts[NotBack] == 0)
 		goals = append(goals, Goal{name, fmt.Sprintf("measured %d of %d, worst %s", measured, of, worst.Round(time.Millisecond)), "at most " + target.String(), met})
 	}
 	recovery("takeover", Takeover, f.Takeovers, f.OfTakeovers, f.WorstTakeover, r.Targets.Takeover)
@@ -82,6 +86,17 @@ func (r Report) Unchecked() (unchecked []string) {
 	if f.OfClocks > 0 && f.Clocks == 0 {
 		unchecked = append(unchecked, "0 recoveries measured after the clock of the database was set")
 	}
+	for _, recovery := range []struct {
+		what         string
+		measured, of int
+	}{
+		{"takeovers", f.Takeovers, f.OfTakeovers}, {"outages", f.Outages, f.OfOutages},
+		{"recoveries after the clock of the database was set", f.Clocks, f.OfClocks}, {"returns of every process", f.Backs, f.OfBacks},
+	} {
+		if r.Long && recovery.measured > 0 && !enough(recovery.measured, recovery.of) {
+			unchecked = append(unchecked, fmt.Sprintf("only %d of %d %s measured", recovery.measured, recovery.of, recovery.what))
+		}
+	}
 	for i, fault := range r.Injected {
 		first := slices.IndexFunc(r.Injected, func(other FaultRecord) bool { return other.Kind == fault.Kind })
 		if i == first && f.FaultsByKind[fault.Kind] == 0 {
@@ -101,7 +116,7 @@ func (r Report) Print(w io.Writer) error {
 	fmt.Fprintln(w)
 	row("seed", "%d", r.Seed)
 	row("took", "%s", r.Took.Round(time.Second))
-	row("older binary", "%s", r.Older)
+	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a schema with columns that it does not know"))
 	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds()))
 	row("commands", "%d: %d acknowledged, %d failed, %d unknown", f.Commands, f.Acknowledged, f.Failed, f.Unknown)
 	for _, code := range slices.Sorted(maps.Keys(r.Answers)) {

@@ -223,8 +223,8 @@ func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord
 		aimAtFreeze(record, p)
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
-		}
-		p.signal(syscall.SIGSTOP) // once more, where the point was reached
+			p.signal(syscall.SIGSTOP)
+		} // else it stops itself, a moment after it has removed the order, and a second SIGSTOP before that would make two
 		record.Struck = time.Now()
 		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
@@ -528,7 +528,8 @@ func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 
 // longTransaction holds the xmin horizon: what is older than it cannot be
 // vacuumed, and the floors of the lanes cannot rise.
-func longTransaction(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
+func longTransaction(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	record.MayFail = false
 	conn, err := l.postgres.connect(ctx)
 	if err != nil {
 		return err
@@ -544,7 +545,7 @@ func longTransaction(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) 
 // diskFull lets a kind of statement fail as it does when the disk is full.
 func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		record.Target, record.MayRepeat = table, mayRepeat
+		record.Target, record.MayRepeat, record.MayFail = table, mayRepeat, statement == "INSERT" // of commands
 		trigger := "chaos_full ON " + table
 		err := l.postgres.insist(ctx,
 			`CREATE OR REPLACE FUNCTION public.chaos_full() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -97,6 +97,17 @@ func (r Report) Unchecked() (unchecked []string) {
 			unchecked = append(unchecked, fmt.Sprintf("only %d of %d %s measured", recovery.measured, recovery.of, recovery.what))
 		}
 	}
+	// A service that refuses everything breaks no promise either.
+	if 3*f.Acknowledged < 2*f.Commands {
+		unchecked = append(unchecked, fmt.Sprintf("only %d of %d commands acknowledged", f.Acknowledged, f.Commands))
+	}
+	failed := 0
+	for _, n := range r.Unread {
+		failed += n
+	}
+	if f.Reads < 2*failed {
+		unchecked = append(unchecked, fmt.Sprintf("only %d own writes read beside %d reads and streams that failed", f.Reads, failed))
+	}
 	for i, fault := range r.Injected {
 		first := slices.IndexFunc(r.Injected, func(other FaultRecord) bool { return other.Kind == fault.Kind })
 		if i == first && f.FaultsByKind[fault.Kind] == 0 {
@@ -142,6 +153,7 @@ func (r Report) Print(w io.Writer) error {
 		row("left out", "%s", r.LeftOut)
 	}
 	row("slowest stop", "%s", r.Stop.Round(time.Millisecond))
+	row("takeovers of something unsettled", "%d of %d", f.LeftBehind, f.Takeovers)
 	for _, g := range r.goals() {
 		outcome := "met"
 		if !g.Met {

@@ -38,7 +38,18 @@ func script(t *testing.T, then string, code int) (p *process, problems func() []
 	}
 }
 
-const waits = "while :; do sleep 0.01; done"
+const (
+	waits = "while :; do sleep 0.01; done"
+	until = `while [ ! -e "$0.end" ]; do sleep 0.01; done; exit ` // a code
+)
+
+// end lets a process whose script waits until then end by itself.
+func end(t *testing.T, p *process, e *execution) {
+	if err := os.WriteFile(p.binary+".end", nil, 0o600); err != nil {
+		t.Error(err)
+	}
+	<-e.done
+}
 
 // Whoever ends a process says so before; every other end is a problem, and so
 // is a stop with an error.
@@ -47,17 +58,17 @@ func TestProcessEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name, then string
 		code       int
-		end        func(p *process)
+		end        func(t *testing.T, p *process)
 		want       Rule // none: no problem
 	}{
-		{"stopped", waits, 0, func(p *process) { p.stop() }, ""},
-		{"killed", waits, 0, func(p *process) { p.kill() }, ""},
-		{"frozen and killed", waits, 0, func(p *process) { p.signal(syscall.SIGSTOP); p.kill() }, ""},
-		{"stopped with an error", waits, 3, func(p *process) { p.stop() }, StopFailed},
-		{"ended by itself", "sleep 0.1; exit 0", 0, func(p *process) { <-p.current.done }, ProcessEnded},
-		{"condemned and killed", waits, 0, func(p *process) { p.condemn(p.running()); p.signal(syscall.SIGKILL); <-p.current.done }, ""},
-		{"condemned, and ended in another way", "sleep 0.1; exit 2", 0, func(p *process) { p.condemn(p.running()); <-p.current.done }, ProcessEnded},
-		{"killed by somebody", waits, 0, func(p *process) { p.signal(syscall.SIGKILL); <-p.current.done }, ProcessEnded},
+		{"stopped", waits, 0, func(_ *testing.T, p *process) { p.stop() }, ""},
+		{"killed", waits, 0, func(_ *testing.T, p *process) { p.kill() }, ""},
+		{"frozen and killed", waits, 0, func(_ *testing.T, p *process) { p.signal(syscall.SIGSTOP); p.kill() }, ""},
+		{"stopped with an error", waits, 3, func(_ *testing.T, p *process) { p.stop() }, StopFailed},
+		{"ended by itself", until + "0", 0, func(t *testing.T, p *process) { end(t, p, p.running()) }, ProcessEnded},
+		{"condemned and killed", waits, 0, func(_ *testing.T, p *process) { p.condemn(p.running()); p.signal(syscall.SIGKILL); <-p.current.done }, ""},
+		{"condemned, and ended in another way", until + "2", 0, func(t *testing.T, p *process) { e := p.running(); p.condemn(e); end(t, p, e) }, ProcessEnded},
+		{"killed by somebody", waits, 0, func(_ *testing.T, p *process) { p.signal(syscall.SIGKILL); <-p.current.done }, ProcessEnded},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +79,7 @@ func TestProcessEnds(t *testing.T) {
 			if _, addr, ok := p.reach(); !ok || addr != "127.0.0.1:4711" {
 				t.Errorf("reach() = %q, %t, want the address that the process said", addr, ok)
 			}
-			tt.end(p)
+			tt.end(t, p)
 			if _, _, ok := p.reach(); ok || p.running() != nil {
 				t.Errorf("it is still running, or is to be reached: %t", ok)
 			}

@@ -197,9 +197,9 @@ func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 // they would go out without the one that failed.
 func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
 	t.Parallel()
-	topic, server := newTopic(t, 5*time.Second, 1) // one request at a time
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: time.Second, Code: codes.PermissionDenied, Times: 1})
-	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 3 * time.Second, Times: 1})
+	topic, server := newTopic(t, 20*time.Second, 1) // one request at a time
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "a", Delay: 4 * time.Second, Code: codes.PermissionDenied, Times: 1})
+	server.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: "b", Delay: 4 * time.Second, Times: 1})
 	first := hand(topic, "a1")
 	time.Sleep(500 * time.Millisecond) // a1 is under way
 	held := hand(topic, "b1")
@@ -395,7 +395,7 @@ func TestTopicStopLeavesNothing(t *testing.T) {
 	client, server := newClient(t)
 	publisher := client.Publisher(localbroker.Topic)
 	topic := outbox.NewTopic(publisher, 5*time.Second, 10)
-	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 300 * time.Millisecond})
+	server.Inject(pubsublocal.Fault{Method: "Publish", Delay: 3 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if n, _ := collect(ctx, hand(topic, "a1 b1")); n != 0 {

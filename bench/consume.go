@@ -13,19 +13,19 @@ import (
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
-	"github.com/google/uuid"
+	"example.com/videocatalog/pubsublocal"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // way is what events go through: a database of the service, and a broker with its topic and subscription.
 type way struct {
 	pool   *pgxpool.Pool
-	server *localbroker.Server
+	server *pubsublocal.Server
 	client *pubsub.Client
 }
 
-// startWay makes one, with so many connections to the database; close ends it.
-func (m *machine) startWay(ctx context.Context, connections int32) (_ *way, err error) {
+// startWay makes one, with so many connections to the database, that notes when events reach the broker; close ends it.
+func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ *way, err error) {
 	w := &way{}
 	defer func() {
 		if err != nil {
@@ -39,7 +39,7 @@ func (m *machine) startWay(ctx context.Context, connections int32) (_ *way, err 
 	if w.pool, err = db.Open(ctx, url, connections, nil); err != nil {
 		return nil, err
 	}
-	if w.server, err = localbroker.Start(); err != nil {
+	if w.server, err = pubsublocal.Start(pubsublocal.Config{Observer: t.observe}); err != nil {
 		return nil, err
 	}
 	if w.client, err = w.server.Client(ctx, project); err != nil {
@@ -82,7 +82,8 @@ func consumes(ctx context.Context, m *machine, p profile, r *results) error {
 func consume(ctx context.Context, m *machine, p profile, size int, r *results) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	w, err := m.startWay(ctx, 4)
+	times := newTimes()
+	w, err := m.startWay(ctx, 4, times)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,6 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	if err := w.publish(ctx, n); err != nil {
 		return err
 	}
-	times := &times{visible: map[uuid.UUID]time.Time{}}
 	projector, err := newProjector(w.client, consumer.Config{BatchSize: size}, &timedCatalog{store.NewCatalog(w.pool), times})
 	if err != nil {
 		return err

@@ -9,14 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/pubsublocal"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -158,12 +161,12 @@ func chain(ctx context.Context, m *machine, p profile, r *results) error {
 func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.latency+time.Minute)
 	defer cancel()
-	w, err := m.startWay(ctx, writers+12)
+	times := newTimes()
+	w, err := m.startWay(ctx, writers+12, times)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx), m)) }()
-	times := &times{visible: map[uuid.UUID]time.Time{}, sent: map[uuid.UUID]time.Time{}}
 	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
@@ -196,13 +199,20 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	if err = errors.Join(err, readErr, loopErrs[0], loopErrs[1]); err != nil {
 		return err
 	}
+	if all := len(times.visible); len(times.sent) != all || len(times.arrived) != all {
+		return fmt.Errorf("%d events were sent, %d are in the broker, %d in the catalog", len(times.sent), len(times.arrived), all)
+	}
 	n := len(ids)
-	sent, visible := make([]time.Duration, n), make([]time.Duration, n)
-	for i, id := range ids {
-		sent[i], visible[i] = max(0, times.sent[id].Sub(committed[i])), max(0, times.visible[id].Sub(committed[i]))
+	since := func(at map[uuid.UUID]time.Time) []time.Duration {
+		took := make([]time.Duration, n)
+		for i, id := range ids {
+			took[i] = max(0, at[id].Sub(committed[i]))
+		}
+		return took
 	}
 	cpu := after.ours + after.postgres - before.ours - before.postgres
-	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, slices.Concat(quantiles("commit-to-sent", sent), quantiles("commit-to-visible", visible),
+	return r.write(fmt.Sprintf("Chain/rate=%d", steadyRate), n, slices.Concat(quantiles("commit-to-sent", since(times.sent)),
+		quantiles("commit-to-broker", since(times.arrived)), quantiles("commit-to-visible", since(times.visible)),
 		[]value{{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}})...)
 }
 
@@ -237,10 +247,38 @@ func newVideo() (*domain.Event, error) {
 	return domain.Create(ids[0], domain.Details{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
 }
 
-// times is when each event was sent, and when the catalog showed it.
+// times is when each event was first sent, when the broker had it, and when the catalog showed it.
 type times struct {
-	mu            sync.Mutex
-	sent, visible map[uuid.UUID]time.Time // guarded by mu while the loops run
+	mu                     sync.Mutex
+	sent, arrived, visible map[uuid.UUID]time.Time // guarded by mu while the loops run
+}
+
+func newTimes() *times {
+	return &times{sent: map[uuid.UUID]time.Time{}, arrived: map[uuid.UUID]time.Time{}, visible: map[uuid.UUID]time.Time{}}
+}
+
+// note notes the first time of an event.
+func (t *times) note(first map[uuid.UUID]time.Time, id uuid.UUID, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, again := first[id]; !again {
+		first[id] = at
+	}
+}
+
+// observe notes what the broker takes.
+func (t *times) observe(e pubsublocal.Event) {
+	now := time.Now()
+	if e.Kind != pubsublocal.Published {
+		return
+	}
+	var m pubsubpb.PubsubMessage
+	if proto.Unmarshal(e.Message, &m) != nil {
+		return // the server has made it
+	}
+	if id, err := uuid.Parse(m.GetAttributes()[event.AttrEventID]); err == nil {
+		t.note(t.arrived, id, now)
+	}
 }
 
 func (t *times) seen() int {
@@ -267,9 +305,7 @@ type timedBroker struct {
 }
 
 func (b timedBroker) Publish(m event.Message) outbox.Receipt {
-	b.times.mu.Lock()
-	b.times.sent[m.ID] = time.Now()
-	b.times.mu.Unlock()
+	b.times.note(b.times.sent, m.ID, time.Now())
 	return b.Broker.Publish(m)
 }
 
@@ -283,12 +319,8 @@ func (c *timedCatalog) Project(ctx context.Context, name string, events []domain
 	outcomes, err := c.Catalog.Project(ctx, name, events)
 	now := time.Now()
 	if err == nil {
-		c.times.mu.Lock()
-		defer c.times.mu.Unlock()
 		for _, e := range events {
-			if _, again := c.times.visible[e.ID]; !again {
-				c.times.visible[e.ID] = now
-			}
+			c.times.note(c.times.visible, e.ID, now)
 		}
 	}
 	return outcomes, err

@@ -106,17 +106,25 @@ func targets(r *results) []target {
 		ratio("drain ÷ naive, sink of 10 ms", drainName("ours", "10ms", 1), drainName("naive", "10ms", 1), "events/s", 1000),
 		ratio("drain ÷ naive, into pubsublocal, client as it comes", drainName("ours", "pubsub", 1), drainName("naive", "pubsub-defaults", 1), "events/s", 60),
 		ratio("drain ÷ naive, into pubsublocal, naive's client sends at once", drainName("ours", "pubsub", 1), drainName("naive", "pubsub", 1), "events/s", 60),
+		ratio("drain ÷ naive, 4 instances of each, no-op sink", drainName("ours", "none", 4), drainName("naive", "none", 4), "events/s", 40),
+		ratio("drain ÷ naive, 4 instances of each, sink of 10 ms", drainName("ours", "10ms", 4), drainName("naive", "10ms", 4), "events/s", 1000),
+		ratio("drain ÷ naive, 4 instances of each, into pubsublocal, naive's client sends at once", drainName("ours", "pubsub", 4), drainName("naive", "pubsub", 4), "events/s", 60),
 		ratio("write path ÷ without outbox", "Write/kind=ours", "Write/kind=without-outbox", "tx/s", 0.72),
 		ratio("write path ÷ pgbench, PostgreSQL on CPUs of its own", "WriteApart/kind=ours", "WriteApart/kind=pgbench", "tx/s", 0.9),
 		ratio("write path ÷ pgbench, all on the same CPUs", "Write/kind=ours", "Write/kind=pgbench", "tx/s", 0.9),
 		figure("commit → sent at 1,000/s, no-op sink, p50", latencyName("ours", "none", 1, 1000), "p50-commit-to-sent-ms", 0.5),
-		figure("commit → sent at 1,000/s, the whole service into pubsublocal, p50", "Chain/rate=1000", "p50-commit-to-sent-ms", 0.5),
+		figure("commit → sent at 1,000/s, the whole service, p50", "Chain/rate=1000", "p50-commit-to-sent-ms", 0.5),
+		figure("commit → in the broker at 1,000/s, the whole service into pubsublocal, p50", "Chain/rate=1000", "p50-commit-to-broker-ms", 0.5),
 		figure("commit → visible in the catalog at 1,000/s, p50", "Chain/rate=1000", "p50-commit-to-visible-ms", 10),
 		ratio("projector: batch of 100 ÷ one transaction per message, events at hand", "Project/batch=100", "Project/batch=1", "events/s", 7),
 		ratio("the same out of a subscription of pubsublocal", "Consume/batch=100", "Consume/batch=1", "events/s", 7),
 	}
-	cpu := ratio("CPU per event: naive ÷ ours, no-op sink", drainName("naive", "none", 1), drainName("ours", "none", 1), "cpu-s/Mevent", 20)
-	all = append(all, cpu)
+	for _, sink := range sinkTexts {
+		for _, instances := range []int{1, 4} {
+			what := fmt.Sprintf("CPU per event: naive ÷ ours, %s, instances: %d", sink.text, instances)
+			all = append(all, ratio(what, drainName("naive", sink.kind, instances), drainName("ours", sink.kind, instances), "cpu-s/Mevent", 20))
+		}
+	}
 	if grown, _ := r.with("Growth/", "retained"); len(grown) > 1 {
 		for _, name := range grown[1:] {
 			for _, unit := range growthUnits {

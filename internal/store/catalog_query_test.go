@@ -171,6 +171,36 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 	}
 }
 
+// An entry that moves between two pages is met where it is then: again, or, when
+// it moves to a page that is passed, not at all.
+func TestListEntriesFollowsWhatMoves(t *testing.T) {
+	t.Parallel()
+	b, c, d := entry(t, "B", ""), entry(t, "C", ""), entry(t, "D", "")
+	catalog := catalogOf(t, b, c, d)
+	query := domain.EntryQuery{ByTitle: true, Limit: 1}
+	var got []string
+	for {
+		page, err := catalog.ListEntries(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		got = append(got, page[0].Title)
+		query.After = &domain.EntryCursor{PublishTime: page[0].PublishTime, Title: page[0].Title, VideoID: page[0].VideoID}
+		if len(got) == 1 {
+			b.Title, c.Title, b.Version, c.Version = "E", "A", b.Version+1, c.Version+1
+			if err := catalog.RebuildEntries(t.Context(), []domain.Entry{b, c}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if diff := gocmp.Diff([]string{"B", "D", "E"}, got); diff != "" {
+		t.Errorf("met (-want +got): B again as E, and C not at all\n%s", diff)
+	}
+}
+
 // search answers the titles of what is found, best first.
 func search(t testing.TB, catalog *store.Catalog, words string) []string {
 	t.Helper()

@@ -477,7 +477,7 @@ func TestAwaitReady(t *testing.T) {
 	go func() { served <- server.Serve(listener) }()
 	url := "http://" + listener.Addr().String()
 
-	if err := awaitReady(t.Context(), url, 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "503") {
+	if err := awaitReady(t.Context(), url, 2*time.Second); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("awaitReady() = %v, want: 503", err)
 	}
 	answers <- http.StatusServiceUnavailable
@@ -489,7 +489,7 @@ func TestAwaitReady(t *testing.T) {
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("Serve() = %v, want http.ErrServerClosed", err)
 	}
-	if err := awaitReady(t.Context(), url, 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "refused") {
+	if err := awaitReady(t.Context(), url, 2*time.Second); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("awaitReady() without a server = %v, want: refused", err)
 	}
 }

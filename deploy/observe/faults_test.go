@@ -144,10 +144,10 @@ func frozenPublisher(s *system) {
 	for range 8 * lanes {
 		s.create()
 	}
-	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 1500 * time.Millisecond})
+	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 2500 * time.Millisecond})
 	frozen := s.serve("publisher", append(short, "OUTBOX_WORKERS=8", "OUTBOX_BATCH=1")...)
 	s.eventually("all lanes have just been claimed, and wait for the broker", func() bool {
-		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now() + interval '11 s'`) == lanes
+		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now() + interval '10 s'`) == lanes
 	})
 	frozen.signal(s.T, syscall.SIGSTOP)
 	remove()

@@ -27,7 +27,7 @@ func TestSmoke(t *testing.T) {
 		name, roles, timeout, want string
 	}{
 		{"a service that works", "api,publisher,projector", "90s", ""},
-		{"nobody projects", "api,publisher", "2s", "projector at work?"},
+		{"nobody projects", "api,publisher", "10s", "projector at work?"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			database := storetest.URL(t)

@@ -328,7 +328,7 @@ func TestTopicTellsRefusalsFromOutages(t *testing.T) {
 		{codes.Canceled, false},
 		{codes.Aborted, false},
 	}
-	topic, server := newTopic(t, 300*time.Millisecond, 20)
+	topic, server := newTopic(t, 3*time.Second, 20) // what is tried again is tried for so long
 	for _, test := range tests {
 		t.Run(test.code.String(), func(t *testing.T) {
 			t.Parallel()

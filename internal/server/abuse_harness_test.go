@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 // victimConfig has times so short that a test can wait for them, and so long
 // that a busy machine keeps them; else the settings of production.
 func victimConfig() Config {
-	return Config{CallTimeout: 2 * time.Second, StreamLifetime: 2 * time.Second, ReadHeaderTimeout: 3 * time.Second, MaxWait: 900 * time.Millisecond}
+	return Config{CallTimeout: patience/2 - time.Second, StreamLifetime: 2 * time.Second, ReadHeaderTimeout: 3 * time.Second, MaxWait: 900 * time.Millisecond}
 }
 
 // patience is how long an attacked server may take to answer others, or to end

@@ -61,8 +61,9 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 		})
 	}
 	for _, c := range []client{shared, sharedREST, r.restClient(t, false)} {
+		stream := watchFrom(t, c, "")
+		next(t, stream) // it is accepted
 		workers.Go(func() {
-			stream := watchFrom(t, c, "")
 			for {
 				if _, err := stream.Recv(); err != nil {
 					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errDraining.Message) {

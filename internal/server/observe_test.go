@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -193,6 +194,7 @@ func TestCallsAreObserved(t *testing.T) {
 	for _, span := range spans.GetSpans() {
 		got = append(got, fmt.Sprintf("%s %s in %s under %s", span.Name, span.SpanKind, span.SpanContext.TraceID(), span.Parent.SpanID()))
 	}
+	slices.Sort(got) // a span may end after the answer
 	want := []string{
 		"video.v1.VideoService/GetVideo server in " + traceID + " under " + spanID,
 		"video.v1.VideoService/ListVideos server in " + traceID + " under " + spanID,
@@ -295,8 +297,12 @@ func TestCallsStayInTheTraceOfTheirCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, Config{}, change)
-			in := make(chan trace.SpanContext, 10)
-			r.store.before = func(ctx context.Context, _ string) error {
+			calls, watches := make(chan trace.SpanContext, 10), make(chan trace.SpanContext, 1000)
+			r.store.before = func(ctx context.Context, method string) error {
+				in := calls
+				if method == "ListChanges" { // which a watch reads now and then
+					in = watches
+				}
 				in <- trace.SpanContextFromContext(ctx)
 				return nil
 			}
@@ -304,7 +310,7 @@ func TestCallsStayInTheTraceOfTheirCaller(t *testing.T) {
 			const traceparent = "00-" + traceID + "-b7ad6b7169203331-01"
 			check := func(call, want string) {
 				t.Helper()
-				if got := <-in; got.TraceID().String() != want || !got.IsSampled() {
+				if got := <-calls; got.TraceID().String() != want || !got.IsSampled() {
 					t.Errorf("%s: in trace %s, sampled %t, want %s, true", call, got.TraceID(), got.IsSampled(), want)
 				}
 			}
@@ -316,16 +322,19 @@ func TestCallsStayInTheTraceOfTheirCaller(t *testing.T) {
 				t.Fatal(err)
 			}
 			check("gRPC", traceID)
-			next(t, watchFrom(t, client, ""))
-			for len(in) > 0 {
-				<-in // of a watch without a trace
-			}
+			next(t, watchFrom(t, client, "")) // without a trace
 			watch, err := client.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			next(t, watch)
-			check("a stream", traceID)
+			for got, late := (trace.SpanContext{}), time.After(patience); got.TraceID().String() != traceID || !got.IsSampled(); {
+				select {
+				case got = <-watches: // of either
+				case <-late:
+					t.Fatal("no read of a stream was in the trace of its caller")
+				}
+			}
 			if name == "spans are" {
 				return // then one begins here
 			}
@@ -333,7 +342,7 @@ func TestCallsStayInTheTraceOfTheirCaller(t *testing.T) {
 				if _, err := client.videos.ListVideos(metadata.AppendToOutgoingContext(t.Context(), "traceparent", none), &videov1.ListVideosRequest{}); err != nil {
 					t.Fatal(err)
 				}
-				if got := <-in; got.IsValid() {
+				if got := <-calls; got.IsValid() {
 					t.Errorf("traceparent %q: in trace %s, want none", none, got.TraceID())
 				}
 			}

@@ -280,7 +280,8 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 		}
 	}()
 	// The claim has got to the policy; let it go on.
-	l.reaches(1, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+	l.reaches(1, `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+		WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()`)
 	if err := settling.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

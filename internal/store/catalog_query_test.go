@@ -126,6 +126,23 @@ func TestListEntriesPagesThrough(t *testing.T) {
 	}
 }
 
+// pages reads a list to its end, and calls between behind each page.
+func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, between func(page []domain.Entry)) {
+	t.Helper()
+	for {
+		page, err := catalog.ListEntries(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			return
+		}
+		last := page[len(page)-1]
+		query.After = &domain.EntryCursor{PublishTime: last.PublishTime, Title: last.Title, VideoID: last.VideoID}
+		between(page)
+	}
+}
+
 // A change between two pages moves only the entry that it changes.
 func TestListEntriesSurvivesChanges(t *testing.T) {
 	t.Parallel()
@@ -139,29 +156,20 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 				all = append(all, e)
 			}
 			catalog := catalogOf(t, all...)
-			query := domain.EntryQuery{ByTitle: byTitle, Limit: 3}
 			seen := make(map[uuid.UUID]int)
-			for {
-				page, err := catalog.ListEntries(t.Context(), query)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(page) == 0 {
-					break
-				}
+			pages(t, catalog, domain.EntryQuery{ByTitle: byTitle, Limit: 3}, func(page []domain.Entry) {
 				for _, e := range page {
 					seen[e.VideoID]++
 				}
 				// The last one leaves, and one comes that belongs to a page before.
 				last := page[len(page)-1]
-				query.After = &domain.EntryCursor{PublishTime: last.PublishTime, Title: last.Title, VideoID: last.VideoID}
 				last.Visible, last.Version = false, last.Version+1
 				before := entry(t, "A", "")
 				before.PublishTime = epoch.Add(time.Hour)
 				if err := catalog.RebuildEntries(t.Context(), []domain.Entry{last, before}); err != nil {
 					t.Fatal(err)
 				}
-			}
+			})
 			for _, e := range all {
 				if seen[e.VideoID] != 1 {
 					t.Errorf("%s was seen %d times, want once", e.Title, seen[e.VideoID])
@@ -177,25 +185,17 @@ func TestListEntriesFollowsWhatMoves(t *testing.T) {
 	t.Parallel()
 	b, c, d := entry(t, "B", ""), entry(t, "C", ""), entry(t, "D", "")
 	catalog := catalogOf(t, b, c, d)
-	query := domain.EntryQuery{ByTitle: true, Limit: 1}
 	var got []string
-	for {
-		page, err := catalog.ListEntries(t.Context(), query)
-		if err != nil {
+	pages(t, catalog, domain.EntryQuery{ByTitle: true, Limit: 1}, func(page []domain.Entry) {
+		got = append(got, page[0].Title)
+		if len(got) > 1 {
+			return
+		}
+		b.Title, c.Title, b.Version, c.Version = "E", "A", b.Version+1, c.Version+1
+		if err := catalog.RebuildEntries(t.Context(), []domain.Entry{b, c}); err != nil {
 			t.Fatal(err)
 		}
-		if len(page) == 0 {
-			break
-		}
-		got = append(got, page[0].Title)
-		query.After = &domain.EntryCursor{PublishTime: page[0].PublishTime, Title: page[0].Title, VideoID: page[0].VideoID}
-		if len(got) == 1 {
-			b.Title, c.Title, b.Version, c.Version = "E", "A", b.Version+1, c.Version+1
-			if err := catalog.RebuildEntries(t.Context(), []domain.Entry{b, c}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	})
 	if diff := gocmp.Diff([]string{"B", "D", "E"}, got); diff != "" {
 		t.Errorf("met (-want +got): B again as E, and C not at all\n%s", diff)
 	}

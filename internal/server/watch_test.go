@@ -248,6 +248,19 @@ func TestWatchGivesSignsOfLife(t *testing.T) {
 	})
 }
 
+// Nothing is read for a caller who has left.
+func TestWatchOfNobodyReadsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		watchFor(t, store, 0, nil)
+		synctest.Wait()
+		if got := store.readCount(); got != 0 {
+			t.Errorf("%d reads, want none", got)
+		}
+	})
+}
+
 // A change comes soon, whoever made it and also when it could not be read yet
 // as it was announced; and many changes do not make many reads.
 func TestWatchLooksSoonAndSeldom(t *testing.T) {

@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"example.com/videocatalog/internal/failpoint"
 )
 
 // script is a process that says that it has started and then does as told, and
@@ -104,6 +107,36 @@ func TestProcessDoesNotStart(t *testing.T) {
 	}
 	if got := problems(); len(got) > 0 {
 		t.Errorf("problems: %q, want none: whoever started it has the error", got)
+	}
+}
+
+// A process that stops itself at a point is stopped once, also when it does so a
+// while after it has removed its order.
+func TestFreezeAtAPointIsOneStop(t *testing.T) {
+	t.Parallel()
+	p, _ := script(t, waits, 0)
+	awake := p.binary + ".awake"
+	text := fmt.Sprintf("#!/bin/sh\n"+`echo '{"message":"server: started","addr":"[::]:4711"}' >&2`+
+		"\nwhile [ ! -e %[1]s ]; do sleep 0.01; done; rm %[1]s; sleep 0.3; kill -STOP $$; : > %[2]s; %[3]s\n", p.orders(), awake, waits)
+	if err := os.WriteFile(p.binary, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer p.kill()
+	l := &lab{publishers: []*process{p}}
+	var record FaultRecord
+	if err := freezeAt(failpoint.OutboxClaimed)(t.Context(), l, rand.New(rand.NewPCG(1, 2)), &record); err != nil || record.Missing != "" {
+		t.Fatalf("freezeAt() = %v, missing %q", err, record.Missing)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(awake); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process stopped once more after it was woken")
+		}
 	}
 }
 

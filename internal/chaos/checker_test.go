@@ -591,18 +591,18 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 own writes read", func(r *Report) { r.Figures.Reads = 0 }},
 		{"0 changes watched", func(r *Report) { r.Figures.Changes = 0 }},
 		{"0 faults injected", func(r *Report) { r.Figures.Faults = 0 }},
-		{"0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},
-		{"0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
+		{"0 of 0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},
+		{"0 of 0 outages measured", func(r *Report) { r.Figures.Outages = 0 }},
 		{"0 takeovers of something unsettled", func(r *Report) { r.Figures.LeftBehind = 0 }},
-		{"0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
-		{"0 recoveries measured after the clock of the database was set", func(r *Report) { r.Figures.OfClocks = 1 }},
+		{"0 of 0 returns of every process measured", func(r *Report) { r.Figures.Backs = 0 }},
+		{"0 of 1 recoveries after the clock of the database was set measured", func(r *Report) { r.Figures.OfClocks = 1 }},
 		{"", func(r *Report) { r.Figures.Acknowledged, r.Figures.Commands = 2, 3 }},
 		{"only 1 of 2 commands acknowledged", func(r *Report) { r.Figures.Commands = 2 }},
 		{"", func(r *Report) { r.Figures.Reads, r.Unread = 4, map[string]int{"Canceled": 1, "Unavailable": 1} }},
 		{"only 3 own writes read beside 2 reads and streams that failed", func(r *Report) { r.Figures.Reads, r.Unread = 3, map[string]int{"Canceled": 1, "Unavailable": 1} }},
 		{"", func(r *Report) { r.Figures.Outages, r.Figures.OfOutages = 8, 9 }},
 		{"", func(r *Report) { r.Long, r.Figures.Outages, r.Figures.OfOutages = true, 9, 10 }},
-		{"only 8 of 9 outages measured, only 1 of 2 returns of every process measured", func(r *Report) {
+		{"8 of 9 outages measured, 1 of 2 returns of every process measured", func(r *Report) {
 			r.Long, r.Figures.Outages, r.Figures.OfOutages, r.Figures.OfBacks = true, 8, 9, 2
 		}},
 		{`the fault "kill": nobody there`, func(r *Report) {

@@ -32,6 +32,9 @@ const (
 	// only when an old consumer would misread the new form; a field added is
 	// no new version.
 	SchemaVersion = 1
+	// MaxVersion bounds the version of an event. No video gets there, and an event
+	// of a stranger that is beyond could not be followed by any of its owner.
+	MaxVersion = 1 << 40
 )
 
 // Message is an event in its durable form.
@@ -194,8 +197,8 @@ func Decode(payload []byte, attributes map[string]string) (domain.Event, error) 
 	if err != nil {
 		return domain.Event{}, &DecodeError{Reason: "video_id", Err: err}
 	}
-	if pb.GetVersion() < 1 {
-		return domain.Event{}, undecodable("version is %d, want a number from 1", pb.GetVersion())
+	if v := pb.GetVersion(); v < 1 || v > MaxVersion {
+		return domain.Event{}, undecodable("version is %d, want a number from 1 to %d", v, int64(MaxVersion))
 	}
 	snapshot := pb.GetVideo()
 	if snapshot == nil {

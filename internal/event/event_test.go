@@ -185,7 +185,7 @@ func randomEvent(random *rand.Rand) *domain.Event {
 				Title: text(), Description: text(), ReleaseYear: int32(random.Uint32()), LanguageCode: text(),
 				Duration: time.Duration(random.Int64N(math.MaxInt64/int64(time.Millisecond))) * time.Millisecond,
 			},
-			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(math.MaxInt64),
+			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(event.MaxVersion),
 			CreateTime: at(), UpdateTime: at(),
 		},
 	}
@@ -263,6 +263,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"video id with its prefix", changed(func(pb *videov1.VideoEvent) { pb.VideoId = "videos/" + pb.VideoId }), schema1},
 		{"version 0", changed(func(pb *videov1.VideoEvent) { pb.Version = 0 }), schema1},
 		{"negative version", changed(func(pb *videov1.VideoEvent) { pb.Version = -1 }), schema1},
+		{"version beyond the last", changed(func(pb *videov1.VideoEvent) { pb.Version = event.MaxVersion + 1 }), schema1},
+		{"the last version there is", changed(func(pb *videov1.VideoEvent) { pb.Version = math.MaxInt64 }), schema1},
 		{"no video", changed(func(pb *videov1.VideoEvent) { pb.Video = nil }), schema1},
 		{"no state", changed(func(pb *videov1.VideoEvent) { pb.Video.State = 0 }), schema1},
 		{"unknown state", changed(func(pb *videov1.VideoEvent) { pb.Video.State = 3 }), schema1},
@@ -284,6 +286,19 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("Error() = %q, want it to have the reason %q", err, decodeErr.Reason)
 			}
 		})
+	}
+}
+
+// What no consumer reads is not recorded.
+func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
+	for version, isGood := range map[int64]bool{event.MaxVersion: true, event.MaxVersion + 1: false} {
+		e := &domain.Event{
+			ID: uuid.New(), Type: domain.VideoCreated, OccurredAt: epoch,
+			Video: domain.Video{ID: videoID, State: domain.Draft, Version: version, CreateTime: epoch, UpdateTime: epoch},
+		}
+		if _, err := event.Encode(e); (err == nil) != isGood {
+			t.Errorf("Encode() of version %d = %v", version, err)
+		}
 	}
 }
 

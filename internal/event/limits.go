@@ -17,6 +17,9 @@ func (m Message) checkLimits() error {
 	if len(m.AggregateID) > maxOrderingKeyBytes {
 		return domain.Errorf(domain.Invalid, "the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
 	}
+	if m.Version > MaxVersion {
+		return domain.Errorf(domain.Invalid, "the event has version %d, at most %d can be published", m.Version, int64(MaxVersion))
+	}
 	size := len(m.Payload) + len(m.AggregateID)
 	if m.Traceparent == "" { // it may still get one
 		size += len(AttrTraceparent) + traceparentBytes

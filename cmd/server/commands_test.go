@@ -223,7 +223,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := s.command(t, "rebuild", p.addr)
-	if err != nil || out != "rebuilt 30 entries\n" {
+	if err != nil || out != "rebuilt 30 entries, lowered 0, removed 0\n" {
 		t.Errorf("rebuild = %q, %v, want 30 entries", out, err)
 	}
 	if err := s.pool.QueryRow(ctx, rows).Scan(&after); err != nil {

@@ -371,7 +371,8 @@ func printHelp(w io.Writer) error {
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
-  server rebuild [FLAGS] HOST:PORT     build the catalog anew from the VideoService there; https://HOST for TLS
+  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
+         --dry-run                     write nothing, and count what differs
          --id-token                    call with an ID token of Google, of the service account that runs this
          --audience AUDIENCE           of that token; default: https://HOST
          --token-file FILE             call with the ID token in this file, which is read for every call

@@ -68,6 +68,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(err)
 	check(store.NewVideos(nil, nil).Observe(meter))
 	check(store.NewCatalog(nil).Observe(meter, "catalog"))
+	check(observeReplaced(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
@@ -122,6 +123,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"outbox", "The outbox and its publisher", "What is measured in the database (backlog, ages, aggregates, lanes, partitions, tables) is the same in every process: take the maximum, not the sum. It is sampled every 5 s at most."},
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""},
+	{"database", "The databases", "The same in every process that uses a side: take the maximum."},
 	{"rpc", "Calls", "Health checks and reflection are left out. Only UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS have an error.type: the code once more."},
 	{"server", "Calls that are not let in", ""},
 	{"db", "Statements", ""},
@@ -139,6 +141,7 @@ var attributesOf = map[string][]string{
 	"consumer.events":         {"outcome"},
 	"consumer.failures":       {"error.type"},
 	"catalog.table.size":      {"table"},
+	"database.replaced":       {"side"},
 	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused":    {"kind"},
 	"db":                      {"db.system.name", "pgx.operation.type"},

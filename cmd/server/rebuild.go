@@ -2,28 +2,32 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	gax "github.com/googleapis/gax-go/v2"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/store"
 )
 
-// rebuild writes the catalog anew from what VideoService at a source says: the
-// full history of a new catalog, or the repair of a damaged one. It asks the
-// owner and does not read the owner's tables.
+// rebuild makes the catalog what VideoService at a source says: the full history
+// of a new catalog, or the repair of a damaged one. It calls the owner and does not
+// read the owner's tables. With --dry-run it writes nothing, and counts what it would.
 //
 // The projector may run meanwhile, and for a new catalog must: the subscription
 // has to exist before the first page is read, or what happens in between is
-// missed. The version of each row makes the overlap harmless. A crash leaves
-// the rows written so far; run it again.
+// missed. The version of each row makes the overlap harmless. A crash leaves rows
+// that are right, and databases that are not known yet: run it again.
 func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	source, err := parseRebuild(args)
 	if err != nil {
@@ -34,57 +38,224 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 		return err
 	}
 	defer database.close()
-	catalog := store.NewCatalog(database.catalog.own)
 	conn, err := source.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", source.address, err)
 	}
 	defer conn.Close()
-	client := videov1.NewVideoServiceClient(conn)
-
-	written := 0
-	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true}
-	for {
-		page, err := listVideos(ctx, client, request, written > 0)
-		if err != nil {
-			return fmt.Errorf("list videos after %d: %w%s", written, err, source.refused(err))
+	catalog := store.NewCatalog(database.catalog.own)
+	r := &rebuilder{catalog: catalog, source: source, owner: videov1.NewVideoServiceClient(conn), listed: make(map[uuid.UUID]bool)}
+	if source.dryRun {
+		if err := r.run(ctx, r.compare); err != nil {
+			return err
 		}
-		entries := make([]domain.Entry, len(page.GetVideos()))
-		for i, video := range page.GetVideos() {
+		_, err = fmt.Fprintf(stdout, "compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d\n",
+			len(r.listed), r.missing, r.behind, r.different, r.lowered, r.removed)
+		return err
+	}
+	// Read first, so that a failover meanwhile is found out, and not taken for known.
+	videos := store.NewVideos(database.video.own, nil)
+	video, err := videos.Database(ctx)
+	if err != nil {
+		return err
+	}
+	projection, err := catalog.Database(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.run(ctx, r.write); err != nil {
+		return err
+	}
+	if err := errors.Join(videos.KnowDatabase(ctx, video.Live), catalog.KnowDatabase(ctx, projection.Live)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", len(r.listed), r.lowered, r.removed)
+	return err
+}
+
+// rebuilder compares the catalog with its owner, and makes it the same.
+type rebuilder struct {
+	catalog *store.Catalog
+	owner   videov1.VideoServiceClient
+	source  rebuildSource
+	reached bool // the owner: it is worth waiting for
+	// listed has every id that the owner has named: 16 bytes each, and their map.
+	listed map[uuid.UUID]bool
+
+	missing, behind, different int // of --dry-run
+	lowered, removed           int
+}
+
+// run goes through the list of the owner, and then through what the catalog has
+// and the list has not.
+func (r *rebuilder) run(ctx context.Context, page func(context.Context, []domain.Entry) error) error {
+	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true}
+	for more := true; more; {
+		response, err := call(ctx, r, r.owner.ListVideos, request)
+		if err != nil {
+			return fmt.Errorf("list videos after %d: %w%s", len(r.listed), err, r.source.refused(err))
+		}
+		entries := make([]domain.Entry, len(response.GetVideos()))
+		for i, video := range response.GetVideos() {
 			if entries[i], err = entryOf(video); err != nil {
 				return err
 			}
+			r.listed[entries[i].VideoID] = true
 		}
-		if err := catalog.RebuildEntries(ctx, entries); err != nil {
+		if err := page(ctx, entries); err != nil {
 			return err
 		}
-		written += len(entries)
-		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
-			_, err := fmt.Fprintf(stdout, "rebuilt %d entries\n", written)
+		request.PageToken = response.GetNextPageToken()
+		more = request.GetPageToken() != ""
+	}
+	var after uuid.UUID
+	for {
+		ids, err := r.catalog.ListEntryIDs(ctx, after, idRows)
+		if err != nil || len(ids) == 0 {
 			return err
+		}
+		for _, id := range ids {
+			if after = id; r.listed[id] {
+				continue
+			}
+			if err := r.settle(ctx, id); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// retryTimeout is how long the same page is asked for.
+// idRows is how many ids of the catalog are read at a time.
+const idRows = 10_000
+
+// write writes a page of the owner's list. Where the catalog is ahead, the page is
+// older, or the owner has lost what the catalog has.
+func (r *rebuilder) write(ctx context.Context, entries []domain.Entry) error {
+	ahead, err := r.catalog.RebuildEntries(ctx, entries)
+	if err != nil {
+		return err
+	}
+	for _, id := range ahead {
+		if err := r.settle(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare counts how the catalog differs from a page of the owner's list. What is
+// on its way counts as missing or behind, too.
+func (r *rebuilder) compare(ctx context.Context, entries []domain.Entry) error {
+	ids := make([]uuid.UUID, len(entries))
+	for i, entry := range entries {
+		ids[i] = entry.VideoID
+	}
+	found, err := r.catalog.FindEntries(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		switch got, ok := found[entry.VideoID]; {
+		case !ok:
+			r.missing++
+		case got.Version < entry.Version:
+			r.behind++
+		case got.Version > entry.Version:
+			if err := r.settle(ctx, entry.VideoID); err != nil {
+				return err
+			}
+		case !same(got.Entry, entry):
+			r.different++
+		}
+	}
+	return nil
+}
+
+// settle asks the owner about one entry that is ahead of what it listed, or that
+// it did not list. A version is published before it is projected, and the owner's
+// versions only grow. So an owner that is behind an entry read before has lost
+// what the entry shows, and the entry becomes what the owner has. Of a video that
+// the owner does not have, a tombstone of the same version stays: it keeps late
+// events out.
+func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
+	for {
+		found, err := r.catalog.FindEntries(ctx, []uuid.UUID{id})
+		if err != nil {
+			return err
+		}
+		was, ok := found[id]
+		if !ok {
+			return nil // somebody has deleted the row
+		}
+		video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
+		var entry domain.Entry
+		count := &r.lowered
+		switch {
+		case status.Code(err) == codes.NotFound:
+			entry = domain.Entry{VideoID: id, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime}
+			count = &r.removed
+			if was.Deleted {
+				return nil
+			}
+		case err != nil:
+			return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
+		default:
+			if entry, err = entryOf(video); err != nil {
+				return err
+			}
+			if entry.Version >= was.Version { // the list is older
+				return r.renew(ctx, entry)
+			}
+		}
+		done := r.source.dryRun
+		if !done {
+			if done, err = r.catalog.LowerEntry(ctx, entry, was.Position); err != nil {
+				return err
+			}
+		}
+		if done {
+			*count++
+			return nil
+		}
+	}
+}
+
+// renew writes an entry that the owner has changed since its list was read.
+func (r *rebuilder) renew(ctx context.Context, entry domain.Entry) error {
+	if r.source.dryRun {
+		return nil
+	}
+	_, err := r.catalog.RebuildEntries(ctx, []domain.Entry{entry}) // what is ahead now has an event that came later
+	return err
+}
+
+// same reports whether two entries show the same.
+func same(a, b domain.Entry) bool {
+	return a.Title == b.Title && a.Description == b.Description && a.ReleaseYear == b.ReleaseYear && a.Duration == b.Duration &&
+		a.LanguageCode == b.LanguageCode && slices.Equal(a.Tags, b.Tags) && a.Visible == b.Visible && a.Deleted == b.Deleted &&
+		a.PublishTime.Equal(b.PublishTime) && a.UpdateTime.Equal(b.UpdateTime)
+}
+
+// retryTimeout is how long the same call is tried.
 const retryTimeout = time.Minute
 
-// listVideos asks again while this caller calls too often and, if the service
-// has answered before, while it is away. The retries of gRPC would not do: they
-// end with the header of an answer, which the server sends before a status.
-func listVideos(ctx context.Context, client videov1.VideoServiceClient, request *videov1.ListVideosRequest, again bool) (page *videov1.ListVideosResponse, err error) {
+// call calls the owner again while this caller calls too often and, once the owner
+// has been reached, while it is unavailable. The retries of gRPC would not do: they
+// end with the header of a response, which the server sends before a status.
+func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
 	busy := []codes.Code{codes.ResourceExhausted}
-	if again {
+	if r.reached {
 		busy = append(busy, codes.Unavailable)
 	}
 	retry := func() gax.Retryer {
 		return gax.OnCodes(busy, gax.Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2})
 	}
 	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
-		page, err = client.ListVideos(ctx, request)
+		response, err = method(ctx, request)
 		return err
 	}, gax.WithRetry(retry), gax.WithTimeout(retryTimeout))
-	return page, err
+	r.reached = r.reached || err == nil
+	return response, err
 }
 
 func entryOf(v *videov1.Video) (domain.Entry, error) {

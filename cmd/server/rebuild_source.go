@@ -26,6 +26,7 @@ type rebuildSource struct {
 	tls      bool
 	audience string // of an ID token of Google; empty: none
 	file     string // which has an ID token; empty: none
+	dryRun   bool   // write nothing
 }
 
 // parseRebuild reads the arguments of rebuild.
@@ -34,6 +35,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says it all
 	idToken := flags.Bool("id-token", false, "")
+	flags.BoolVar(&s.dryRun, "dry-run", false, "")
 	flags.StringVar(&s.audience, "audience", "", "")
 	flags.StringVar(&s.file, "token-file", "", "")
 	if err := flags.Parse(args); err != nil {
@@ -114,7 +116,7 @@ func (s rebuildSource) refused(err error) string {
 	case code == codes.Unauthenticated:
 		return "; it does not take the token: is the audience one of its AUTH_AUDIENCE, or its URL?"
 	case code == codes.PermissionDenied:
-		return "; the caller needs video.v1.VideoService/ListVideos in its policy, or roles/run.invoker"
+		return "; the caller needs video.v1.VideoService/ListVideos and GetVideo in its policy, or roles/run.invoker"
 	}
 	return ""
 }

@@ -29,6 +29,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		{"--token-file f https://[::1]:8443", ""},
 		{"", "want one, HOST:PORT or https://HOST"},
 		{"localhost:8080 --id-token", "behind the flags"},
+		{"--dry-run localhost:8080", ""},
 		{"--id-tokens localhost:8080", "server help"},
 		{"localhost", "want HOST:PORT"},
 		{"localhost:", "want HOST:PORT"},
@@ -151,7 +152,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 		{"a service account", []string{trust, "GCE_METADATA_HOST=" + reader}, []string{"--id-token", "--audience", audience}, ""},
 		{"a token in a file", []string{trust}, []string{"--token-file", file(issuer.of(t, "editor@example.com", audience))}, ""},
 		{"a token for another audience", []string{trust, "GCE_METADATA_HOST=" + reader}, []string{"--id-token"}, "AUTH_AUDIENCE"},
-		{"somebody else", []string{trust}, []string{"--token-file", file(issuer.of(t, "stranger@example.com", audience))}, "VideoService/ListVideos in its policy"},
+		{"somebody else", []string{trust}, []string{"--token-file", file(issuer.of(t, "stranger@example.com", audience))}, "VideoService/ListVideos and GetVideo in its policy"},
 		{"no token", []string{trust}, nil, "--id-token or --token-file"},
 		{"no such file", []string{trust}, []string{"--token-file", "/nowhere"}, "--token-file: open /nowhere"},
 		{"a person", []string{trust, "GOOGLE_APPLICATION_CREDENTIALS=" + file(`{"type": "authorized_user"}`)}, []string{"--id-token", "--audience", audience}, "give --token-file"},
@@ -167,7 +168,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 			}
 			continue
 		}
-		if want := fmt.Sprintf("rebuilt %d entries\n", videos); err != nil || out != want {
+		if want := fmt.Sprintf("rebuilt %d entries, lowered 0, removed 0\n", videos); err != nil || out != want {
 			t.Errorf("%s: rebuild = %q, %v, want %q", tt.name, out, err, want)
 		}
 		if got := s.count(t, "SELECT count(*) FROM catalog_read.video_projection"); got != videos {

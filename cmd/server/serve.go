@@ -48,6 +48,10 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if err := observeStores(cfg, tel, database, videos, catalog); err != nil {
 		return err
 	}
+	sides := sidesOf(cfg, videos, catalog)
+	if err := observeReplaced(tel.Meter(scope), sides); err != nil {
+		return err
+	}
 	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
 		if err := prepareOutbox(ctx, videos, cfg); err != nil {
 			return err
@@ -87,6 +91,9 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		})
 		deps.Catalog = catalog.Over(database.catalog.calls)
 		deps.Changes = catalog
+		if deps.TokenKey, err = videos.TokenKey(ctx); err != nil {
+			return err
+		}
 	}
 	outboxMaintenance, inboxMaintenance := maintenanceLoop("outbox"), maintenanceLoop("inbox")
 	deps.Live = live(publisher, projector, outboxMaintenance, inboxMaintenance)
@@ -126,6 +133,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if verifier != nil {
 		g.Go(func() error { return verifier.Run(loops) })
 	}
+	g.Go(func() error { return watchDatabases(ctx, sides, log) })
 	if publisher != nil {
 		g.Go(func() error { return publisher.Run(loops) })
 	}

@@ -40,5 +40,33 @@ COMMENT ON COLUMN video.requests.fingerprint IS 'SHA-256 of what was asked for: 
 
 CREATE INDEX requests_create_time ON video.requests (create_time);
 
+-- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
+-- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and
+-- another cluster another system identifier. A restart or a crash changes nothing. On a standby it fails like a write
+-- (25006), because what is read there may be older than what was read before.
+-- +goose StatementBegin
+CREATE FUNCTION video.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
+	END IF;
+	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video.videos'::regclass::oid);
+END $$;
+-- +goose StatementEnd
+
+CREATE TABLE video.known_database (
+	one bool PRIMARY KEY DEFAULT true CHECK (one),
+	identity text NOT NULL,
+	token_key bytea NOT NULL,
+	updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+COMMENT ON TABLE video.known_database IS 'The one row says which history this side was last known to be right in. Another database_identity(): run server rebuild.';
+COMMENT ON COLUMN video.known_database.token_key IS 'Seals page tokens and resume tokens of both services. 244 random bits, of two random UUIDs.';
+
+INSERT INTO video.known_database (identity, token_key)
+SELECT video.database_identity(), decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
+
 -- +goose Down
 DROP SCHEMA video CASCADE;

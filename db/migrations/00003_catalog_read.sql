@@ -14,6 +14,7 @@ CREATE TABLE catalog_read.video_projection (
 	visible bool NOT NULL,
 	deleted bool NOT NULL,
 	version bigint NOT NULL,
+	event_id uuid,
 	publish_time timestamptz,
 	update_time timestamptz NOT NULL,
 	search tsvector NOT NULL,
@@ -25,6 +26,7 @@ COMMENT ON TABLE catalog_read.video_projection IS 'The newest known state of eve
 COMMENT ON COLUMN catalog_read.video_projection.visible IS 'Published and not deleted: it is in the catalog.';
 COMMENT ON COLUMN catalog_read.video_projection.deleted IS 'A tombstone.';
 COMMENT ON COLUMN catalog_read.video_projection.version IS 'The version of the event this row was built from.';
+COMMENT ON COLUMN catalog_read.video_projection.event_id IS 'That event; NULL when server rebuild wrote the row.';
 COMMENT ON COLUMN catalog_read.video_projection.search IS 'Title (A), tags (B), description (C); empty while not visible.';
 COMMENT ON COLUMN catalog_read.video_projection.change_xid IS 'The transaction that wrote the row last: the position of the change for watchers.';
 COMMENT ON COLUMN catalog_read.video_projection.updated_at IS 'When the row was written last.';
@@ -62,6 +64,32 @@ CREATE TABLE catalog_read.quarantine (
 );
 
 COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be decoded, whole, until a person replays or deletes them.';
+
+-- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
+-- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and
+-- another cluster another system identifier. A restart or a crash changes nothing. On a standby it fails like a write
+-- (25006), because what is read there may be older than what was read before.
+-- +goose StatementBegin
+CREATE FUNCTION catalog_read.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
+	END IF;
+	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'catalog_read.video_projection'::regclass::oid);
+END $$;
+-- +goose StatementEnd
+
+CREATE TABLE catalog_read.known_database (
+	one bool PRIMARY KEY DEFAULT true CHECK (one),
+	identity text NOT NULL,
+	updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+COMMENT ON TABLE catalog_read.known_database IS 'The one row says which history this side was last known to be right in. Another database_identity(): run server rebuild.';
+
+INSERT INTO catalog_read.known_database (identity)
+SELECT catalog_read.database_identity();
 
 -- +goose Down
 DROP SCHEMA catalog_read CASCADE;

@@ -9,20 +9,20 @@ ORDER BY video_id
 ON CONFLICT DO NOTHING;
 
 -- name: LockProjections :many
--- The versions the projection has of some videos. The locks are taken in the order of the ids, as all
+-- What the projection has of some videos: versions, and who wrote them. The locks are taken in the order of the ids, as all
 -- statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
 -- video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
-SELECT p.video_id, p.version
+SELECT p.video_id, p.version, p.event_id, p.change_xid
 FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version FROM catalog_read.video_projection
+	SELECT video_id, version, event_id, change_xid FROM catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p;
 
 -- name: UpsertProjections :exec
--- Writes the given rows, each only over an older version (or, with repair, over the same version too).
--- The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch. The search configuration is simple,
+-- Writes the given rows, over any version: whoever calls it has locked them, and has decided.
+-- The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch, a missing id zeros. The search configuration is simple,
 -- because titles come in many languages, and a stemmer for the wrong one hurts more than none.
 WITH new AS (
 	SELECT unnest(@video_ids::uuid[]) AS video_id,
@@ -35,11 +35,12 @@ WITH new AS (
 		unnest(@visible::bool[]) AS visible,
 		unnest(@deleted::bool[]) AS deleted,
 		unnest(@versions::bigint[]) AS version,
+		NULLIF(unnest(@event_ids::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
 		NULLIF(unnest(@publish_times::timestamptz[]), 'epoch') AS publish_time,
 		unnest(@update_times::timestamptz[]) AS update_time
 )
-INSERT INTO catalog_read.video_projection AS p (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, search, change_xid, updated_at)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, publish_time, update_time,
+INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
 	CASE WHEN visible
 		THEN setweight(to_tsvector('simple', title), 'A')
 			|| setweight(to_tsvector('simple', array_to_string(tags::text[], ' ')), 'B')
@@ -51,10 +52,9 @@ ORDER BY video_id
 ON CONFLICT (video_id) DO UPDATE
 SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
 	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
-	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version,
+	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version, event_id = excluded.event_id,
 	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
-	change_xid = excluded.change_xid, updated_at = excluded.updated_at
-WHERE p.version < excluded.version OR (p.version = excluded.version AND @repair::bool);
+	change_xid = excluded.change_xid, updated_at = excluded.updated_at;
 
 -- name: GetProjection :one
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
@@ -102,11 +102,35 @@ ORDER BY rank DESC, video_id DESC
 LIMIT @page_size;
 
 -- name: ListProjectionChanges :many
--- Rows changed behind (after_xid, after_id), in the order of their transactions. Only those of which every
--- transaction before has ended: a cursor that went past an unfinished one would miss what it commits.
+-- Rows changed behind (after_xid, after_id), in the order of their transactions, up to the one with which their text has
+-- max_bytes. Only those of which every transaction before has ended: a cursor that went past an unfinished one would
+-- miss what it commits. total is the text up to a row; a row is rebuilt when no event but server rebuild wrote it.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
+	rebuilt, total
+FROM (
+	SELECT *, (sum(size) OVER (ORDER BY change_xid, video_id))::bigint AS total
+	FROM (
+		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
+			(event_id IS NULL)::bool AS rebuilt, octet_length(title) + octet_length(description) + pg_column_size(tags) AS size
+		FROM catalog_read.video_projection
+		WHERE (change_xid, video_id) > (@after_xid::xid8, @after_id::uuid)
+			AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
+		ORDER BY change_xid, video_id
+		LIMIT @max_rows
+	) page
+) sized
+WHERE total - size < @max_bytes::bigint
+ORDER BY change_xid, video_id;
+
+-- name: GetProjectionPlaces :many
+-- The rows of some videos, each with the place of its last change.
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
 FROM catalog_read.video_projection
-WHERE (change_xid, video_id) > (@after_xid::xid8, @after_id::uuid)
-	AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY change_xid, video_id
+WHERE video_id = ANY(@video_ids::uuid[]);
+
+-- name: ListProjectionIDs :many
+-- The videos the projection has, behind after_id.
+SELECT video_id FROM catalog_read.video_projection
+WHERE video_id > @after_id::uuid
+ORDER BY video_id
 LIMIT @max_rows;

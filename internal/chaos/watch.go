@@ -186,6 +186,8 @@ func (w *watcher) take(m *catalogv1.WatchCatalogEntriesResponse) {
 			c.updated(entryID(change.Updated.GetName()), Entry{change.Updated.GetVersion(), stateOfEntry(change.Updated).digest()})
 		case *catalogv1.WatchCatalogEntriesResponse_Removed:
 			c.removed(entryID(change.Removed))
+		case *catalogv1.WatchCatalogEntriesResponse_Restarted:
+			c.forget()
 		}
 	})
 	w.token = m.GetResumeToken()

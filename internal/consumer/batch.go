@@ -127,8 +127,13 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	failpoint.Hit(failpoint.ConsumerCommitted)
 	r.metrics.projected(r.work, deliveries, outcomes)
 	for i, d := range deliveries {
-		if outcomes[i] == domain.AppliedAfterGap {
+		switch outcomes[i] {
+		case domain.AppliedAfterGap:
 			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.event.Video.Version)...)
+		case domain.Conflicting:
+			r.log.WarnContext(d.traced(r.work), "consumer: two events claim one version, the later one stays: did the owner lose a transaction in a failover?",
+				d.with("version", d.event.Video.Version)...)
+		default:
 		}
 		d.verdict <- settled
 	}

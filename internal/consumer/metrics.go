@@ -33,6 +33,7 @@ var outcomes = map[domain.Outcome]metric.MeasurementOption{
 	domain.AppliedAfterGap: outcome("applied_after_gap"),
 	domain.Stale:           outcome("stale"),
 	domain.Duplicate:       outcome("duplicate"),
+	domain.Conflicting:     outcome("conflict"),
 }
 
 var (
@@ -66,7 +67,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted when that is committed, by outcome: applied, applied_after_gap, stale, duplicate, quarantined, unknown (one that has no name here yet)."))
+		metric.WithDescription("Messages applied or set aside, counted when that is committed, by outcome: applied, applied_after_gap, stale, duplicate, conflict (two events claim one version), quarantined, unknown (one that has no name here yet)."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
 		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
 	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),

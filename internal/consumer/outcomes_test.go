@@ -20,6 +20,27 @@ import (
 	"example.com/videocatalog/internal/localbroker"
 )
 
+// Two events of one version, as an owner makes that lost one in a failover, are
+// told apart by their ids, and the later one stays.
+func TestProjectorFindsTwoEventsOfOneVersion(t *testing.T) {
+	t.Parallel()
+	b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
+	read, stop := b.start(consumer.Config{}, store)
+	lost, kept := videoEvent(video, 2, domain.VideoUpdated), videoEvent(video, 2, domain.VideoDeleted)
+	lost.ID, kept.ID = uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+	for _, e := range []domain.Event{videoEvent(video, 1, domain.VideoCreated), kept, lost} {
+		b.publish(message(t, e))
+		b.waitForAcks()
+	}
+	stop()
+	if diff := cmp.Diff(map[string]int64{"applied": 2, "conflict": 1}, read.counter("consumer.events")); diff != "" {
+		t.Errorf("consumer.events (-want +got):\n%s", diff)
+	}
+	if got := store.entries[video]; got.EventID != kept.ID || !got.Deleted {
+		t.Errorf("entry = %+v, want that of the later event", got)
+	}
+}
+
 // Events of one video, each published when the one before is acknowledged, are
 // told apart by what they meant, and the newest state stays.
 func TestProjectorOutcomes(t *testing.T) {

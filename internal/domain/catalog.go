@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,7 +16,10 @@ type Entry struct {
 	Visible bool
 	Deleted bool
 	// Version is that of the event the entry was built from; 0: nothing seen yet.
-	Version     int64
+	Version int64
+	// EventID is that event. It is zero when a rebuild wrote the entry, and where
+	// an entry is read for a caller.
+	EventID     uuid.UUID
 	PublishTime time.Time // zero while it is a draft
 	UpdateTime  time.Time
 }
@@ -36,19 +40,29 @@ const (
 	// Duplicate: this very event was applied before. Fold cannot tell, the
 	// inbox can.
 	Duplicate
+	// Conflicting: another event claims the version that the catalog has. The owner
+	// lost a transaction in a failover, after its event was published.
+	Conflicting
 )
 
-// Fold answers the entry after an event. It cannot fail. An event that is not
-// newer than the entry changes nothing.
+// Fold returns the entry after an event. It cannot fail. An event that is not
+// newer than the entry changes nothing. Of two events of one version the one with
+// the later id wins, in whatever order they come: ids are UUIDs of version 7.
 func Fold(entry Entry, event Event) (Entry, Outcome) {
-	if event.Video.Version <= entry.Version {
+	after := EntryOf(event.Video)
+	after.EventID = event.ID
+	switch {
+	case after.Version > entry.Version+1:
+		return after, AppliedAfterGap
+	case after.Version > entry.Version:
+		return after, Applied
+	case after.Version < entry.Version, entry.EventID == uuid.Nil, entry.EventID == event.ID:
 		return entry, Stale
+	case bytes.Compare(event.ID[:], entry.EventID[:]) > 0:
+		return after, Conflicting
+	default:
+		return entry, Conflicting
 	}
-	outcome := Applied
-	if event.Video.Version > entry.Version+1 {
-		outcome = AppliedAfterGap
-	}
-	return EntryOf(event.Video), outcome
 }
 
 // EntryOf answers the entry of a video as it is: the state that all its events

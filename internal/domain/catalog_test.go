@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
 )
@@ -44,7 +45,21 @@ func TestFold(t *testing.T) {
 		return domain.Event{ID: eventID, Type: domain.VideoUpdated, Video: v, OccurredAt: now}
 	}
 	// at is the entry of a video at the given version.
-	at := func(v domain.Video, version int64) domain.Entry { return domain.EntryOf(of(v, version).Video) }
+	at := func(v domain.Video, version int64) domain.Entry {
+		entry := domain.EntryOf(of(v, version).Video)
+		entry.EventID = eventID
+		return entry
+	}
+	by := func(entry domain.Entry, id uuid.UUID) domain.Entry {
+		entry.EventID = id
+		return entry
+	}
+	other := func(e domain.Event, id uuid.UUID) domain.Event {
+		e.ID = id
+		return e
+	}
+	later := eventID
+	later[0]++
 	renamed := with(published(), func(v *domain.Video) { v.Title, v.UpdateTime = "Kagemusha", now })
 	unknown := of(renamed, 4)
 	unknown.Type = "" // of a newer build: the state it carries means the same
@@ -61,6 +76,9 @@ func TestFold(t *testing.T) {
 		{"nothing seen, but not the first", domain.Entry{}, of(published(), 2), at(published(), 2), domain.AppliedAfterGap},
 		{"one missing", at(draft(), 3), of(renamed, 5), at(renamed, 5), domain.AppliedAfterGap},
 		{"the same version", at(published(), 3), of(renamed, 3), at(published(), 3), domain.Stale},
+		{"the same version after a rebuild", by(at(published(), 3), uuid.Nil), of(renamed, 3), by(at(published(), 3), uuid.Nil), domain.Stale},
+		{"the same version of a later event", at(published(), 3), other(of(renamed, 3), later), by(at(renamed, 3), later), domain.Conflicting},
+		{"the same version of an earlier event", by(at(published(), 3), later), of(renamed, 3), by(at(published(), 3), later), domain.Conflicting},
 		{"an older version", at(published(), 3), of(renamed, 2), at(published(), 3), domain.Stale},
 		{"a deletion", at(published(), 3), of(deleted(published()), 4), at(deleted(published()), 4), domain.Applied},
 		{"late for a tombstone", at(deleted(published()), 4), of(published(), 3), at(deleted(published()), 4), domain.Stale},
@@ -89,7 +107,9 @@ func TestFoldInOrderEndsAtTheVideo(t *testing.T) {
 				t.Errorf("seed %d: outcome of version %d = %d, want %d", seed, e.Video.Version, is, domain.Applied)
 			}
 		}
-		if diff := cmp.Diff(domain.EntryOf(events[len(events)-1].Video), entry); diff != "" {
+		want := domain.EntryOf(events[len(events)-1].Video)
+		want.EventID = events[len(events)-1].ID
+		if diff := cmp.Diff(want, entry); diff != "" {
 			t.Errorf("seed %d: entry (-want +got):\n%s", seed, diff)
 		}
 	}
@@ -106,24 +126,26 @@ func TestFoldInAnyOrderEndsAtTheNewest(t *testing.T) {
 			deliveries[i] = events[random.IntN(len(events))]
 		}
 		var entry domain.Entry
-		var newest domain.Video
+		var newest domain.Event
 		for i, e := range deliveries {
 			want := domain.Stale
 			switch {
-			case e.Video.Version == newest.Version+1:
+			case e.Video.Version == newest.Video.Version+1:
 				want = domain.Applied
-			case e.Video.Version > newest.Version:
+			case e.Video.Version > newest.Video.Version:
 				want = domain.AppliedAfterGap
 			}
 			if want != domain.Stale {
-				newest = e.Video
+				newest = e
 			}
 			var got domain.Outcome
 			entry, got = domain.Fold(entry, e)
 			if got != want {
 				t.Errorf("seed %d: outcome of delivery %d = %d, want %d", seed, i, got, want)
 			}
-			if diff := cmp.Diff(domain.EntryOf(newest), entry); diff != "" {
+			wantEntry := domain.EntryOf(newest.Video)
+			wantEntry.EventID = newest.ID
+			if diff := cmp.Diff(wantEntry, entry); diff != "" {
 				t.Fatalf("seed %d: entry after delivery %d (-want +got):\n%s", seed, i, diff)
 			}
 		}

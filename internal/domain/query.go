@@ -74,8 +74,10 @@ type Match struct {
 }
 
 // Position is a place in the sequence of the changes of the catalog. The zero
-// Position is before all of them.
+// Position is before all of them. It means nothing in another Database, which is
+// a history of a database: see docs/decisions/0025.
 type Position struct {
+	Database    string
 	Transaction uint64
 	VideoID     uuid.UUID
 }
@@ -84,4 +86,18 @@ type Position struct {
 type Change struct {
 	Entry
 	Position Position
+	// Rebuilt: a rebuild wrote it, which may take an entry back to any version.
+	Rebuilt bool
+}
+
+// ChangePage is a part of the sequence of changes.
+type ChangePage struct {
+	Changes []Change
+	// Next is where to go on: behind the last change, or where the page began.
+	Next Position
+	// More: there may be changes behind the page already.
+	More bool
+	// Restarted: the position that was asked for is not of this database, so the
+	// page is the first of all.
+	Restarted bool
 }

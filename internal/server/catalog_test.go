@@ -83,7 +83,7 @@ func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
 }
 
 func newCatalogService(store *fakeStore) *catalogService {
-	return &catalogService{store: store, changes: store, maxWait: 10 * time.Second, drainWait: 2 * time.Second, draining: make(chan struct{})}
+	return &catalogService{store: store, changes: store, seal: testSeal, maxWait: 10 * time.Second, drainWait: 2 * time.Second, draining: make(chan struct{})}
 }
 
 func seed(t *testing.T, store *fakeStore, published bool) domain.Video {

@@ -26,6 +26,7 @@ type fakeStore struct {
 	requests  map[uuid.UUID]fakeRequest
 	entries   map[uuid.UUID]domain.Change
 	position  uint64
+	database  string
 	changed   chan struct{}
 	paused    bool // the projection is
 	otherSide bool // it happens in another process: nothing is announced here
@@ -45,6 +46,7 @@ func newFakeStore() *fakeStore {
 		requests: make(map[uuid.UUID]fakeRequest),
 		entries:  make(map[uuid.UUID]domain.Change),
 		changed:  make(chan struct{}),
+		database: "one",
 	}
 }
 
@@ -250,19 +252,29 @@ func (s *fakeStore) SearchEntries(ctx context.Context, q domain.SearchQuery) ([]
 	return found[:min(len(found), q.Limit)], nil
 }
 
-func (s *fakeStore) ListChanges(ctx context.Context, after domain.Position, limit int) ([]domain.Change, error) {
+func (s *fakeStore) ListChanges(ctx context.Context, after domain.Position, limit int) (domain.ChangePage, error) {
 	if err := s.enter(ctx, "ListChanges"); err != nil {
-		return nil, err
+		return domain.ChangePage{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
-	var found []domain.Change
+	page := domain.ChangePage{Restarted: after != domain.Position{} && after.Database != s.database}
+	if page.Restarted {
+		after = domain.Position{}
+	}
 	for _, change := range s.entries {
 		if change.Position.Transaction > after.Transaction {
-			found = append(found, change)
+			change.Position.Database = s.database
+			page.Changes = append(page.Changes, change)
 		}
 	}
-	slices.SortFunc(found, func(a, b domain.Change) int { return cmp.Compare(a.Position.Transaction, b.Position.Transaction) })
-	return found[:min(len(found), limit)], nil
+	slices.SortFunc(page.Changes, func(a, b domain.Change) int { return cmp.Compare(a.Position.Transaction, b.Position.Transaction) })
+	page.More = len(page.Changes) > limit
+	page.Changes = page.Changes[:min(len(page.Changes), limit)]
+	page.Next = domain.Position{Database: s.database, Transaction: after.Transaction, VideoID: after.VideoID}
+	if n := len(page.Changes); n > 0 {
+		page.Next = page.Changes[n-1].Position
+	}
+	return page, nil
 }

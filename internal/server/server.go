@@ -135,6 +135,9 @@ type Deps struct {
 	Videos  VideoStore
 	Catalog CatalogStore
 	Changes Changes
+	// TokenKey seals page tokens and resume tokens: 32 bytes, the same in all
+	// processes. Nil: one at random, so tokens end with the process.
+	TokenKey []byte
 	// Admit answers the status of a call that may not go on, by its metadata and
 	// its method, /package.Service/Method, and for the log who calls, or nothing
 	// when that was not checked; nil: all calls may.
@@ -228,6 +231,10 @@ func (s *Server) makeGRPC(deps Deps) error {
 	if guard.admit == nil {
 		guard.admit = func(context.Context, string) (string, error) { return "", nil }
 	}
+	seal, err := newSeal(deps.TokenKey)
+	if err != nil {
+		return err
+	}
 	requests := &requests{log: s.log}
 	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
 		grpc.ChainUnaryInterceptor(requests.unary, guard.unary),
@@ -238,7 +245,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if deps.Videos != nil {
-		videov1.RegisterVideoServiceServer(s.grpc, &videoService{store: deps.Videos, now: time.Now, newID: uuid.NewV7})
+		videov1.RegisterVideoServiceServer(s.grpc, &videoService{store: deps.Videos, seal: seal, now: time.Now, newID: uuid.NewV7})
 		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	}
 	if deps.Catalog != nil {
@@ -247,7 +254,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 			return err
 		}
 		catalogv1.RegisterCatalogServiceServer(s.grpc, &catalogService{
-			store: deps.Catalog, changes: deps.Changes, metrics: metrics, maxWait: s.cfg.MaxWait,
+			store: deps.Catalog, changes: deps.Changes, seal: seal, metrics: metrics, maxWait: s.cfg.MaxWait,
 			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,
 		})
 		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/cipher"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -36,6 +37,7 @@ type VideoStore interface {
 type videoService struct {
 	videov1.UnimplementedVideoServiceServer
 	store VideoStore
+	seal  cipher.AEAD // of tokens
 	now   func() time.Time
 	newID func() (uuid.UUID, error)
 }
@@ -75,7 +77,7 @@ func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRe
 }
 
 func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
-	p, err := newPager[domain.VideoCursor](request)
+	p, err := newPager[domain.VideoCursor](s.seal, request)
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ type watch struct {
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
-	tokens, err := newTokens(request, "resume_token")
+	tokens, err := newTokens(service.seal, request, "resume_token")
 	if err != nil {
 		return nil, err
 	}
@@ -91,14 +91,19 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogSer
 // were announced before changed was taken.
 func (w *watch) catchUp(changed <-chan struct{}) error {
 	for {
-		changes, err := w.look(changed)
+		page, err := w.look(changed)
 		if err != nil {
 			return err
 		}
+		if page.Restarted {
+			if err := w.restart(page.Next.Database); err != nil {
+				return err
+			}
+		}
 		sent := false
-		for _, change := range changes {
+		for _, change := range page.Changes {
 			w.position = change.Position
-			response := w.responseTo(change.Entry)
+			response := w.responseTo(change)
 			if response == nil {
 				continue
 			}
@@ -111,24 +116,31 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 		// first page was not sent before, but an entry that was may be hidden by
 		// the time the next page is read.
 		w.fresh = w.fresh && !sent
-		if len(changes) < watchPage {
+		w.position = page.Next
+		if !page.More {
 			return nil
 		}
 	}
 }
 
+// restart begins again from the start, in another database.
+func (w *watch) restart(database string) error {
+	w.position, w.fresh = domain.Position{Database: database}, true
+	return w.send(&catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Restarted{Restarted: true}})
+}
+
 // look reads the next page. When that fails for several watches, and soon, it is
 // tried once more, after a pause of up to a second: a lost connection ends none of
 // them so, and a database that is away not all at the same moment.
-func (w *watch) look(changed <-chan struct{}) ([]domain.Change, error) {
+func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 	started := time.Now()
 	read := w.read(changed)
 	if ctx := w.stream.Context(); read.Err != nil && read.Shared && time.Since(started) < watchPoll && ctx.Err() == nil {
 		pause(ctx, rand.N(watchPoll))
 		read = w.read(changed)
 	}
-	changes, _ := read.Val.([]domain.Change)
-	return changes, read.Err
+	page, _ := read.Val.(domain.ChangePage)
+	return page, read.Err
 }
 
 // read reads a page; domain.Unavailable when that takes too long. Watches that
@@ -148,11 +160,11 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 		defer runtime.KeepAlive(changed)                                          // or another could get its address, which names the page
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchRead) // it is not of this watch alone
 		defer cancel()
-		changes, err := w.service.store.ListChanges(ctx, position, watchPage)
+		found, err := w.service.store.ListChanges(ctx, position, watchPage)
 		if err != nil && ctx.Err() != nil {
 			err = &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
 		}
-		return changes, err
+		return found, err
 	})
 	select {
 	case result := <-reading:
@@ -163,14 +175,14 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 }
 
 // responseTo answers nil when the change means nothing to the caller.
-func (w *watch) responseTo(entry domain.Entry) *catalogv1.WatchCatalogEntriesResponse {
+func (w *watch) responseTo(change domain.Change) *catalogv1.WatchCatalogEntriesResponse {
 	switch {
-	case entry.Visible:
-		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Updated{Updated: entryToProto(entry)}}
-	case w.fresh || entry.Version == 1: // a draft just made, which nobody can have seen
+	case change.Visible:
+		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Updated{Updated: entryToProto(change.Entry)}}
+	case w.fresh || change.Version == 1 && !change.Rebuilt: // a draft just made, which nobody can have seen
 		return nil
 	default:
-		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: catalogEntries + entry.VideoID.String()}}
+		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: catalogEntries + change.VideoID.String()}}
 	}
 }
 

@@ -40,6 +40,8 @@ func inWords(response *catalogv1.WatchCatalogEntriesResponse) string {
 		return "+" + change.Updated.GetTitle()
 	case *catalogv1.WatchCatalogEntriesResponse_Removed:
 		return "-" + change.Removed
+	case *catalogv1.WatchCatalogEntriesResponse_Restarted:
+		return "restarted"
 	}
 	return "beat"
 }
@@ -206,6 +208,7 @@ type fakeStream struct {
 	ctx    context.Context
 	began  time.Time
 	sent   []string
+	token  string // the last
 	times  []time.Duration
 	onSend func(n int)
 }
@@ -214,6 +217,7 @@ func (s *fakeStream) Context() context.Context { return s.ctx }
 
 func (s *fakeStream) Send(response *catalogv1.WatchCatalogEntriesResponse) error {
 	s.sent = append(s.sent, inWords(response))
+	s.token = response.GetResumeToken()
 	s.times = append(s.times, time.Since(s.began))
 	if s.onSend != nil {
 		s.onSend(len(s.sent))
@@ -523,4 +527,59 @@ func TestWatchEndsWhenTheServerStops(t *testing.T) {
 			t.Errorf("Run took %v to end, want well below the drain timeout", took)
 		}
 	})
+}
+
+// A token of another database, and a stream that lives through the change of the
+// database, begin again from the start, say so, and go on from there.
+func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		seed(t, store, true)
+		service := newCatalogService(store)
+		replace := func(database string) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			store.database = database
+		}
+		watch := func(token string) (sent []string, last string) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			stream := &fakeStream{ctx: ctx, began: time.Now()}
+			if token == "" {
+				time.AfterFunc(5*time.Second, func() { replace("two") })
+			}
+			_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{ResumeToken: token}, stream) // ends with ctx
+			return stream.sent, stream.token
+		}
+		check := func(name string, got []string, want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: messages (-want +got):\n%s", name, diff)
+			}
+		}
+		sent, token := watch("")
+		check("a stream that lives on", sent, "+x", "beat", "restarted", "+x")
+		sent, token = watch(token)
+		check("its token", sent, "beat")
+		replace("three")
+		sent, token = watch(token)
+		check("the token of before", sent, "restarted", "+x", "beat")
+		sent, _ = watch(token)
+		check("the token of after", sent, "beat")
+	})
+}
+
+// A rebuild may take an entry that was visible back to its draft.
+func TestWatchRemovesWhatARebuildTookBack(t *testing.T) {
+	t.Parallel()
+	w := &watch{}
+	change := domain.Change{Entry: domain.Entry{VideoID: uuid.New(), Version: 1}}
+	if got := w.responseTo(change); got != nil {
+		t.Errorf("a draft just made = %v, want nothing", got)
+	}
+	change.Rebuilt = true
+	if got, want := w.responseTo(change), catalogEntries+change.VideoID.String(); got.GetRemoved() != want {
+		t.Errorf("a draft that a rebuild wrote = %v, want %s removed", got, want)
+	}
 }

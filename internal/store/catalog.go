@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -110,13 +109,13 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 			}
 			isNew[e.ID] = false // the same event a second time in one batch
 			var entry domain.Entry
-			entry, outcomes[i] = domain.Fold(entries[e.Video.ID], e)
-			if outcomes[i] != domain.Stale {
-				entries[e.Video.ID], news[e.Video.ID] = entry, entry
+			entry, outcomes[i] = domain.Fold(entries[e.Video.ID].Entry, e)
+			if entry.EventID == e.ID && outcomes[i] != domain.Stale {
+				entries[e.Video.ID], news[e.Video.ID] = locked{Entry: entry}, entry
 			}
 		}
 		changed = len(news) > 0
-		return upsert(ctx, q, news, false)
+		return upsert(ctx, q, news)
 	})
 	if err != nil {
 		return nil, wrap(notTheEvents(err), "project %d events", len(events))
@@ -127,9 +126,14 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 	return outcomes, nil
 }
 
-// lockEntries locks entries until the end of the transaction and answers each
-// with the version that the projection has of it; 0 when it had none.
-func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+// locked is an entry that nobody else writes until the end of the transaction.
+type locked struct {
+	domain.Entry        // its id, version and event; version 0: the projection had none
+	changed      uint64 // the transaction that wrote it last
+}
+
+// lockEntries locks entries, and those to be.
+func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]locked, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -140,45 +144,23 @@ func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[
 	if err != nil {
 		return nil, fmt.Errorf("lock projections: %w", err)
 	}
-	entries := make(map[uuid.UUID]domain.Entry, len(rows))
+	entries := make(map[uuid.UUID]locked, len(rows))
 	for _, row := range rows {
-		entries[row.VideoID] = domain.Entry{VideoID: row.VideoID, Version: row.Version}
+		entry := domain.Entry{VideoID: row.VideoID, Version: row.Version}
+		if row.EventID != nil {
+			entry.EventID = *row.EventID
+		}
+		entries[row.VideoID] = locked{Entry: entry, changed: row.ChangeXid}
 	}
 	return entries, nil
 }
 
-// RebuildEntries writes entries as their owner has them, unless the projection
-// is ahead. It may run beside Project.
-func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) error {
+// upsert writes entries that are locked.
+func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domain.Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	news := make(map[uuid.UUID]domain.Entry, len(entries))
-	for _, entry := range entries {
-		if entry.Version >= news[entry.VideoID].Version {
-			news[entry.VideoID] = entry
-		}
-	}
-	err := inTx(ctx, c.pool, "store.RebuildEntries", func(ctx context.Context, q *sqlcgen.Queries) error {
-		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(news))); err != nil {
-			return err
-		}
-		return upsert(ctx, q, news, true)
-	})
-	if err != nil {
-		return wrap(err, "rebuild %d entries", len(entries))
-	}
-	c.changes.announce()
-	return nil
-}
-
-// upsert writes entries that are locked. The guard in the statement repeats
-// what Fold decided, and decides for a rebuild.
-func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domain.Entry, repair bool) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	params := sqlcgen.UpsertProjectionsParams{Repair: repair}
+	var params sqlcgen.UpsertProjectionsParams
 	for _, e := range entries {
 		publishTime := e.PublishTime
 		if publishTime.IsZero() {
@@ -194,6 +176,7 @@ func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domai
 		params.Visible = append(params.Visible, e.Visible)
 		params.Deleted = append(params.Deleted, e.Deleted)
 		params.Versions = append(params.Versions, e.Version)
+		params.EventIds = append(params.EventIds, e.EventID)
 		params.PublishTimes = append(params.PublishTimes, publishTime)
 		params.UpdateTimes = append(params.UpdateTimes, e.UpdateTime)
 	}
@@ -283,28 +266,6 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 // dashes is a line of them, as one finds it in what is pasted. PostgreSQL takes
 // each for a negation, and fails at the 32nd ("tsquery stack too small").
 var dashes = regexp.MustCompile(`(-[\s\v\x{85}\p{Z}&|!()]*){3,}`)
-
-// ListChanges answers the next changes behind a position, at most maxRows,
-// in the order of the transactions that made them; of several changes of one
-// entry only the last. A change is held back while a transaction older than
-// its own is unfinished anywhere in the database server, so that no change is
-// ever passed over.
-func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRows int) ([]domain.Change, error) {
-	rows, err := c.queries.ListProjectionChanges(ctx, after.Transaction, after.VideoID, limit(maxRows))
-	if err != nil {
-		return nil, wrap(err, "list changes")
-	}
-	return mapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
-		return domain.Change{
-			Entry: entryOf(sqlcgen.GetProjectionRow{
-				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
-				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
-			}),
-			Position: domain.Position{Transaction: row.ChangeXid, VideoID: row.VideoID},
-		}
-	}), nil
-}
 
 // PruneInbox forgets events that happened and were received longer ago than olderThan
 // by the clock of the database, at most maxRows of them, and answers how many. An

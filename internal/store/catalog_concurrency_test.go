@@ -120,7 +120,7 @@ func TestRebuildRunsBesideProject(t *testing.T) {
 				for _, i := range random.Perm(len(all)) {
 					entries = append(entries, domain.EntryOf(all[i][random.IntN(len(all[i]))].Video))
 				}
-				if err := catalog.RebuildEntries(t.Context(), entries); err != nil {
+				if _, err := catalog.RebuildEntries(t.Context(), entries); err != nil {
 					t.Errorf("RebuildEntries() = %v", err)
 					return
 				}

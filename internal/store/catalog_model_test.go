@@ -418,7 +418,7 @@ func (m *catalogMachine) rebuild(t *rapid.T) {
 	for _, e := range m.drawBatch(t) {
 		videos, entries = append(videos, e.Video), append(entries, domain.EntryOf(e.Video))
 	}
-	if err := m.catalog.RebuildEntries(t.Context(), entries); err != nil {
+	if _, err := m.catalog.RebuildEntries(t.Context(), entries); err != nil {
 		t.Fatal(err)
 	}
 	m.model.rebuild(videos)

@@ -556,7 +556,7 @@ func TestRebuildRepairsEntries(t *testing.T) {
 		entries = append(entries, domain.EntryOf(e.Video))
 	}
 	for range 2 {
-		if err := catalog.RebuildEntries(t.Context(), entries); err != nil {
+		if _, err := catalog.RebuildEntries(t.Context(), entries); err != nil {
 			t.Fatalf("RebuildEntries() = %v", err)
 		}
 		for _, e := range []domain.Event{corrupt[2], ahead[3], behind[2], missing[1], deletion} {
@@ -580,7 +580,7 @@ func TestRebuildTakesTheNewestOfTwo(t *testing.T) {
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
 	for _, order := range [][]int{{1, 2}, {2, 1}, {2, 0}} {
 		events := life(t, "Ran", 3)
-		if err := catalog.RebuildEntries(t.Context(), []domain.Entry{domain.EntryOf(events[order[0]].Video), domain.EntryOf(events[order[1]].Video)}); err != nil {
+		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{domain.EntryOf(events[order[0]].Video), domain.EntryOf(events[order[1]].Video)}); err != nil {
 			t.Fatalf("RebuildEntries() = %v", err)
 		}
 		checkEntry(t, catalog, events[2])
@@ -624,7 +624,10 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 		}
 	}
 	rebuilt := func(entries ...domain.Entry) func() error {
-		return func() error { return catalog.RebuildEntries(t.Context(), entries) }
+		return func() error {
+			_, err := catalog.RebuildEntries(t.Context(), entries)
+			return err
+		}
 	}
 	for _, step := range []struct {
 		cause string

@@ -78,6 +78,11 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	videos := store.NewVideos(pool, nil)
 	ctx := t.Context()
 	check(t, "Check()", db.Check(ctx, pool))
+	database, err := videos.Database(ctx)
+	check(t, "Database()", err)
+	check(t, "KnowDatabase()", videos.KnowDatabase(ctx, database.Live))
+	_, err = videos.TokenKey(ctx)
+	check(t, "TokenKey()", err)
 
 	request, e := uuid.New(), created(t, "Ran")
 	for range 2 {
@@ -88,7 +93,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		_, err := videos.ChangeVideo(ctx, e.Video.ID, decide)
 		check(t, "ChangeVideo()", err)
 	}
-	_, err := videos.GetVideo(ctx, e.Video.ID)
+	_, err = videos.GetVideo(ctx, e.Video.ID)
 	check(t, "GetVideo()", err)
 	for _, oldestFirst := range []bool{false, true} {
 		_, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
@@ -204,8 +209,20 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	events := life(t, "Ran", 3)
 	project(t, catalog, "catalog", events[0])
 	project(t, catalog, "catalog", events...)
-	check(t, "RebuildEntries()", catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(events[2].Video)}))
-	_, err := catalog.GetEntry(ctx, events[0].Video.ID)
+	_, err := catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(events[2].Video)})
+	check(t, "RebuildEntries()", err)
+	found, err := catalog.FindEntries(ctx, []uuid.UUID{events[0].Video.ID})
+	check(t, "FindEntries()", err)
+	_, err = catalog.LowerEntry(ctx, domain.EntryOf(events[1].Video), found[events[0].Video.ID].Position)
+	check(t, "LowerEntry()", err)
+	_, err = catalog.ListEntryIDs(ctx, uuid.Nil, 1)
+	check(t, "ListEntryIDs()", err)
+	_, err = catalog.MoveFutureChanges(ctx, 1)
+	check(t, "MoveFutureChanges()", err)
+	database, err := catalog.Database(ctx)
+	check(t, "Database()", err)
+	check(t, "KnowDatabase()", catalog.KnowDatabase(ctx, database.Live))
+	_, err = catalog.GetEntry(ctx, events[0].Video.ID)
 	check(t, "GetEntry()", err)
 	for _, byTitle := range []bool{false, true} {
 		_, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})
@@ -303,10 +320,12 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_rw video.outbox_aside":              "SELECT",
 		"video_rw video.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
 		"video_rw video.outbox_lanes":              "SELECT UPDATE",
+		"video_rw video.known_database":            "SELECT", // and UPDATE of what is known
 		"video_rw goose_db_version":                "SELECT",
 		"catalog_rw goose_db_version":              "SELECT",
 		"catalog_rw catalog_read.inbox":            "DELETE INSERT SELECT",
 		"catalog_rw catalog_read.quarantine":       "DELETE INSERT SELECT",
+		"catalog_rw catalog_read.known_database":   "SELECT",
 		"catalog_rw catalog_read.video_projection": "INSERT SELECT UPDATE",
 		// People see no bytes: TestSupportRoleLooks has the columns of the other tables.
 		"support_ro video.videos":                  "SELECT",
@@ -314,6 +333,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video.outbox_lanes":            "SELECT",
 		"support_ro catalog_read.video_projection": "SELECT",
 		"support_ro catalog_read.inbox":            "SELECT",
+		"support_ro catalog_read.known_database":   "SELECT",
 		"support_ro goose_db_version":              "SELECT",
 	}
 	rows, err := admin.Query(t.Context(), `
@@ -337,8 +357,11 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}
 	columns := column(t, admin, `
 		SELECT format('%s %s.%s', a.privilege_type, c.attrelid::regclass, c.attname)
-		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee = 'video_rw'::regrole`)
-	if diff := cmp.Diff([]string{"UPDATE video.outbox_pending.lane"}, columns); diff != "" {
+		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee IN ('video_rw'::regrole, 'catalog_rw'::regrole) ORDER BY 1`)
+	if diff := cmp.Diff([]string{
+		"UPDATE catalog_read.known_database.identity", "UPDATE catalog_read.known_database.updated_at",
+		"UPDATE video.known_database.identity", "UPDATE video.known_database.updated_at", "UPDATE video.outbox_pending.lane",
+	}, columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
 	}
 

@@ -516,7 +516,7 @@ func (x *WatchCatalogEntriesRequest) GetResumeToken() string {
 // One message of the stream of WatchCatalogEntries.
 type WatchCatalogEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What changed. Neither is set when the caller has seen everything there is;
+	// What changed. None is set when the caller has seen everything there is;
 	// such a message comes when the stream has caught up and then as a sign of
 	// life about every 15 seconds.
 	//
@@ -524,6 +524,7 @@ type WatchCatalogEntriesResponse struct {
 	//
 	//	*WatchCatalogEntriesResponse_Updated
 	//	*WatchCatalogEntriesResponse_Removed
+	//	*WatchCatalogEntriesResponse_Restarted
 	Change isWatchCatalogEntriesResponse_Change `protobuf_oneof:"change"`
 	// Where to go on after a break.
 	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
@@ -586,6 +587,15 @@ func (x *WatchCatalogEntriesResponse) GetRemoved() string {
 	return ""
 }
 
+func (x *WatchCatalogEntriesResponse) GetRestarted() bool {
+	if x != nil {
+		if x, ok := x.Change.(*WatchCatalogEntriesResponse_Restarted); ok {
+			return x.Restarted
+		}
+	}
+	return false
+}
+
 func (x *WatchCatalogEntriesResponse) GetResumeToken() string {
 	if x != nil {
 		return x.ResumeToken
@@ -607,9 +617,19 @@ type WatchCatalogEntriesResponse_Removed struct {
 	Removed string `protobuf:"bytes,2,opt,name=removed,proto3,oneof"`
 }
 
+type WatchCatalogEntriesResponse_Restarted struct {
+	// Always true. The stream begins again from the start, because the catalog
+	// is in another database than the one of the `resume_token`, or of the
+	// messages before: after a failover or a restore, for example. Forget every
+	// entry: those that still exist follow.
+	Restarted bool `protobuf:"varint,4,opt,name=restarted,proto3,oneof"`
+}
+
 func (*WatchCatalogEntriesResponse_Updated) isWatchCatalogEntriesResponse_Change() {}
 
 func (*WatchCatalogEntriesResponse_Removed) isWatchCatalogEntriesResponse_Change() {}
+
+func (*WatchCatalogEntriesResponse_Restarted) isWatchCatalogEntriesResponse_Change() {}
 
 var File_catalog_v1_catalog_service_proto protoreflect.FileDescriptor
 
@@ -658,10 +678,11 @@ const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	"\x0fcatalog_entries\x18\x01 \x03(\v2\x18.catalog.v1.CatalogEntryR\x0ecatalogEntries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
 	"\x1aWatchCatalogEntriesRequest\x12+\n" +
-	"\fresume_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\vresumeToken\"\x9c\x01\n" +
+	"\fresume_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\vresumeToken\"\xbc\x01\n" +
 	"\x1bWatchCatalogEntriesResponse\x124\n" +
 	"\aupdated\x18\x01 \x01(\v2\x18.catalog.v1.CatalogEntryH\x00R\aupdated\x12\x1a\n" +
-	"\aremoved\x18\x02 \x01(\tH\x00R\aremoved\x12!\n" +
+	"\aremoved\x18\x02 \x01(\tH\x00R\aremoved\x12\x1e\n" +
+	"\trestarted\x18\x04 \x01(\bH\x00R\trestarted\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeTokenB\b\n" +
 	"\x06change2\xa3\x04\n" +
 	"\x0eCatalogService\x12t\n" +
@@ -725,6 +746,7 @@ func file_catalog_v1_catalog_service_proto_init() {
 	file_catalog_v1_catalog_service_proto_msgTypes[7].OneofWrappers = []any{
 		(*WatchCatalogEntriesResponse_Updated)(nil),
 		(*WatchCatalogEntriesResponse_Removed)(nil),
+		(*WatchCatalogEntriesResponse_Restarted)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -44,7 +44,8 @@ type CatalogServiceClient interface {
 	SearchCatalogEntries(ctx context.Context, in *SearchCatalogEntriesRequest, opts ...grpc.CallOption) (*SearchCatalogEntriesResponse, error)
 	// Streams the catalog and then its changes, until the caller ends it or the
 	// server stops (UNAVAILABLE: call again with the last `resume_token`).
-	// Changes of one entry come in order; of several quick ones only the last
+	// After a failover or a restore of the database it begins again from the
+	// start, and says so with `restarted`. Changes of one entry come in order; of several quick ones only the last
 	// may come. Every change comes at least once. See: AIP-136.
 	WatchCatalogEntries(ctx context.Context, in *WatchCatalogEntriesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchCatalogEntriesResponse], error)
 }
@@ -125,7 +126,8 @@ type CatalogServiceServer interface {
 	SearchCatalogEntries(context.Context, *SearchCatalogEntriesRequest) (*SearchCatalogEntriesResponse, error)
 	// Streams the catalog and then its changes, until the caller ends it or the
 	// server stops (UNAVAILABLE: call again with the last `resume_token`).
-	// Changes of one entry come in order; of several quick ones only the last
+	// After a failover or a restore of the database it begins again from the
+	// start, and says so with `restarted`. Changes of one entry come in order; of several quick ones only the last
 	// may come. Every change comes at least once. See: AIP-136.
 	WatchCatalogEntries(*WatchCatalogEntriesRequest, grpc.ServerStreamingServer[WatchCatalogEntriesResponse]) error
 	mustEmbedUnimplementedCatalogServiceServer()

@@ -53,6 +53,63 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 	return i, err
 }
 
+const GetProjectionPlaces = `-- name: GetProjectionPlaces :many
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
+FROM catalog_read.video_projection
+WHERE video_id = ANY($1::uuid[])
+`
+
+type GetProjectionPlacesRow struct {
+	VideoID      uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	Visible      bool
+	Deleted      bool
+	Version      int64
+	PublishTime  *time.Time
+	UpdateTime   time.Time
+	ChangeXid    uint64
+}
+
+// The rows of some videos, each with the place of its last change.
+func (q *Queries) GetProjectionPlaces(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionPlacesRow, error) {
+	rows, err := q.db.Query(ctx, GetProjectionPlaces, videoIds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GetProjectionPlacesRow
+	for rows.Next() {
+		var i GetProjectionPlacesRow
+		if err := rows.Scan(
+			&i.VideoID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.Visible,
+			&i.Deleted,
+			&i.Version,
+			&i.PublishTime,
+			&i.UpdateTime,
+			&i.ChangeXid,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const InsertMissingProjections = `-- name: InsertMissingProjections :exec
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
@@ -70,13 +127,30 @@ func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.
 }
 
 const ListProjectionChanges = `-- name: ListProjectionChanges :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
-FROM catalog_read.video_projection
-WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
-	AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
+	rebuilt, total
+FROM (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid, rebuilt, size, (sum(size) OVER (ORDER BY change_xid, video_id))::bigint AS total
+	FROM (
+		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
+			(event_id IS NULL)::bool AS rebuilt, octet_length(title) + octet_length(description) + pg_column_size(tags) AS size
+		FROM catalog_read.video_projection
+		WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
+			AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
+		ORDER BY change_xid, video_id
+		LIMIT $3
+	) page
+) sized
+WHERE total - size < $4::bigint
 ORDER BY change_xid, video_id
-LIMIT $3
 `
+
+type ListProjectionChangesParams struct {
+	AfterXid uint64
+	AfterID  uuid.UUID
+	MaxRows  int32
+	MaxBytes int64
+}
 
 type ListProjectionChangesRow struct {
 	VideoID      uuid.UUID
@@ -92,12 +166,20 @@ type ListProjectionChangesRow struct {
 	PublishTime  *time.Time
 	UpdateTime   time.Time
 	ChangeXid    uint64
+	Rebuilt      bool
+	Total        int64
 }
 
-// Rows changed behind (after_xid, after_id), in the order of their transactions. Only those of which every
-// transaction before has ended: a cursor that went past an unfinished one would miss what it commits.
-func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, afterID uuid.UUID, maxRows int32) ([]ListProjectionChangesRow, error) {
-	rows, err := q.db.Query(ctx, ListProjectionChanges, afterXid, afterID, maxRows)
+// Rows changed behind (after_xid, after_id), in the order of their transactions, up to the one with which their text has
+// max_bytes. Only those of which every transaction before has ended: a cursor that went past an unfinished one would
+// miss what it commits. total is the text up to a row; a row is rebuilt when no event but server rebuild wrote it.
+func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionChangesParams) ([]ListProjectionChangesRow, error) {
+	rows, err := q.db.Query(ctx, ListProjectionChanges,
+		arg.AfterXid,
+		arg.AfterID,
+		arg.MaxRows,
+		arg.MaxBytes,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +201,40 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, afterXid uint64, af
 			&i.PublishTime,
 			&i.UpdateTime,
 			&i.ChangeXid,
+			&i.Rebuilt,
+			&i.Total,
 		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ListProjectionIDs = `-- name: ListProjectionIDs :many
+SELECT video_id FROM catalog_read.video_projection
+WHERE video_id > $1::uuid
+ORDER BY video_id
+LIMIT $2
+`
+
+// The videos the projection has, behind after_id.
+func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, ListProjectionIDs, afterID, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var video_id uuid.UUID
+		if err := rows.Scan(&video_id); err != nil {
+			return nil, err
+		}
+		items = append(items, video_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -286,21 +398,23 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 }
 
 const LockProjections = `-- name: LockProjections :many
-SELECT p.video_id, p.version
+SELECT p.video_id, p.version, p.event_id, p.change_xid
 FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version FROM catalog_read.video_projection
+	SELECT video_id, version, event_id, change_xid FROM catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p
 `
 
 type LockProjectionsRow struct {
-	VideoID uuid.UUID
-	Version int64
+	VideoID   uuid.UUID
+	Version   int64
+	EventID   *uuid.UUID
+	ChangeXid uint64
 }
 
-// The versions the projection has of some videos. The locks are taken in the order of the ids, as all
+// What the projection has of some videos: versions, and who wrote them. The locks are taken in the order of the ids, as all
 // statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
 // video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
@@ -312,7 +426,12 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	var items []LockProjectionsRow
 	for rows.Next() {
 		var i LockProjectionsRow
-		if err := rows.Scan(&i.VideoID, &i.Version); err != nil {
+		if err := rows.Scan(
+			&i.VideoID,
+			&i.Version,
+			&i.EventID,
+			&i.ChangeXid,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -403,21 +522,22 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 
 const UpsertProjections = `-- name: UpsertProjections :exec
 WITH new AS (
-	SELECT unnest($2::uuid[]) AS video_id,
-		unnest($3::text[]) AS title,
-		unnest($4::text[]) AS description,
-		unnest($5::int[]) AS release_year,
-		unnest($6::bigint[]) AS duration_ms,
-		unnest($7::text[]) AS language_code,
-		unnest($8::text[]) AS tags,
-		unnest($9::bool[]) AS visible,
-		unnest($10::bool[]) AS deleted,
-		unnest($11::bigint[]) AS version,
+	SELECT unnest($1::uuid[]) AS video_id,
+		unnest($2::text[]) AS title,
+		unnest($3::text[]) AS description,
+		unnest($4::int[]) AS release_year,
+		unnest($5::bigint[]) AS duration_ms,
+		unnest($6::text[]) AS language_code,
+		unnest($7::text[]) AS tags,
+		unnest($8::bool[]) AS visible,
+		unnest($9::bool[]) AS deleted,
+		unnest($10::bigint[]) AS version,
+		NULLIF(unnest($11::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
 		NULLIF(unnest($12::timestamptz[]), 'epoch') AS publish_time,
 		unnest($13::timestamptz[]) AS update_time
 )
-INSERT INTO catalog_read.video_projection AS p (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, search, change_xid, updated_at)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, publish_time, update_time,
+INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
 	CASE WHEN visible
 		THEN setweight(to_tsvector('simple', title), 'A')
 			|| setweight(to_tsvector('simple', array_to_string(tags::text[], ' ')), 'B')
@@ -429,14 +549,12 @@ ORDER BY video_id
 ON CONFLICT (video_id) DO UPDATE
 SET title = excluded.title, description = excluded.description, release_year = excluded.release_year,
 	duration_ms = excluded.duration_ms, language_code = excluded.language_code, tags = excluded.tags,
-	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version,
+	visible = excluded.visible, deleted = excluded.deleted, version = excluded.version, event_id = excluded.event_id,
 	publish_time = excluded.publish_time, update_time = excluded.update_time, search = excluded.search,
 	change_xid = excluded.change_xid, updated_at = excluded.updated_at
-WHERE p.version < excluded.version OR (p.version = excluded.version AND $1::bool)
 `
 
 type UpsertProjectionsParams struct {
-	Repair        bool
 	VideoIds      []uuid.UUID
 	Titles        []string
 	Descriptions  []string
@@ -447,16 +565,16 @@ type UpsertProjectionsParams struct {
 	Visible       []bool
 	Deleted       []bool
 	Versions      []int64
+	EventIds      []uuid.UUID
 	PublishTimes  []time.Time
 	UpdateTimes   []time.Time
 }
 
-// Writes the given rows, each only over an older version (or, with repair, over the same version too).
-// The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch. The search configuration is simple,
+// Writes the given rows, over any version: whoever calls it has locked them, and has decided.
+// The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch, a missing id zeros. The search configuration is simple,
 // because titles come in many languages, and a stemmer for the wrong one hurts more than none.
 func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
 	_, err := q.db.Exec(ctx, UpsertProjections,
-		arg.Repair,
 		arg.VideoIds,
 		arg.Titles,
 		arg.Descriptions,
@@ -467,6 +585,7 @@ func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsPa
 		arg.Visible,
 		arg.Deleted,
 		arg.Versions,
+		arg.EventIds,
 		arg.PublishTimes,
 		arg.UpdateTimes,
 	)

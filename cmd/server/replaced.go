@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+)
+
+const (
+	// identityInterval is the pause between two looks at the database of a side.
+	identityInterval = 10 * time.Second
+	// identityReminder is how often the log repeats that a database was replaced.
+	identityReminder = time.Hour
+	// futureRows is how many rows one transaction moves out of the future.
+	futureRows = 1000
+)
+
+// side is one of the two sides, and whether its database is another than the one
+// it was last known to be right in.
+type side struct {
+	name string // video or catalog
+	look func(context.Context) (store.Database, error)
+	// repair, if not nil, does what must be done at once in another database.
+	repair step
+
+	state  atomic.Int64 // 1 replaced, 0 not, -1 not known yet
+	logged time.Time    // when the log last had it
+}
+
+// sidesOf returns the sides that the roles of this process use.
+func sidesOf(cfg config, videos *store.Videos, catalog *store.Catalog) []*side {
+	var sides []*side
+	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+		sides = append(sides, &side{name: "video", look: videos.Database})
+	}
+	if cfg.has(roleAPI) || cfg.has(roleProjector) {
+		sides = append(sides, &side{name: "catalog", look: catalog.Database, repair: func(ctx context.Context) (more bool, err error) {
+			n, err := catalog.MoveFutureChanges(ctx, futureRows)
+			return n == futureRows, err
+		}})
+	}
+	for _, s := range sides {
+		s.state.Store(-1)
+	}
+	return sides
+}
+
+// observeReplaced lets a meter show which sides are in a replaced database.
+func observeReplaced(meter metric.Meter, sides []*side) error {
+	if meter == nil {
+		return nil
+	}
+	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
+		metric.WithDescription("1 while a side (video, catalog) is in another history of its database than it was last known to be right in, after a failover or a restore, else 0; server rebuild ends it."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			for _, s := range sides {
+				if state := s.state.Load(); state >= 0 {
+					o.Observe(state, metric.WithAttributes(attribute.String("side", s.name)))
+				}
+			}
+			return nil
+		}))
+	return err
+}
+
+// watchDatabases looks at the database of each side until ctx ends. Any number of
+// processes may do so at once.
+func watchDatabases(ctx context.Context, sides []*side, log *slog.Logger) error {
+	for {
+		for _, s := range sides {
+			s.check(ctx, log)
+		}
+		if !sleep(ctx, identityInterval) {
+			return nil
+		}
+	}
+}
+
+// check looks once. A database that is unavailable is not replaced, and others say
+// that it is unavailable.
+func (s *side) check(ctx context.Context, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, identityInterval)
+	defer cancel()
+	database, err := s.look(ctx)
+	for more := s.repair != nil; more && err == nil; {
+		more, err = s.repair(ctx)
+	}
+	if err != nil {
+		if known, ok := errors.AsType[*domain.Error](err); ctx.Err() == nil && (!ok || known.Kind != domain.Unavailable) {
+			log.ErrorContext(ctx, "database: cannot be identified", "side", s.name, "err", err)
+		}
+		return
+	}
+	if database.Live == database.Known {
+		s.state.Store(0)
+		s.logged = time.Time{}
+		return
+	}
+	s.state.Store(1)
+	if time.Since(s.logged) >= identityReminder {
+		s.logged = time.Now()
+		log.ErrorContext(ctx, "database: replaced by another history of it, and what was acknowledged may be lost: run `server rebuild` (docs/runbooks.md#databasereplaced)",
+			"side", s.name, "live", database.Live, "known", database.Known)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+)
+
+// A database that is replaced is told once, and again every hour, until it is
+// known. One that is unavailable is neither.
+func TestReplacedDatabaseIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		database, err := store.Database{Live: "a", Known: "a"}, error(nil)
+		repairs := 0
+		s := &side{name: "catalog", look: func(context.Context) (store.Database, error) { return database, err }, repair: func(context.Context) (bool, error) {
+			repairs++
+			return repairs == 1, nil
+		}}
+		s.state.Store(-1)
+		run := func(d time.Duration) {
+			ctx, stop := context.WithTimeout(t.Context(), d)
+			defer stop()
+			if err := watchDatabases(ctx, []*side{s}, logger); err != nil {
+				t.Errorf("watchDatabases() = %v, want nil once ctx is done", err)
+			}
+		}
+		expect := func(name string, state int64, lines int) {
+			t.Helper()
+			if got := s.state.Load(); got != state {
+				t.Errorf("%s: state = %d, want %d", name, got, state)
+			}
+			if got := strings.Count(log.String(), "level=ERROR"); got != lines {
+				t.Errorf("%s: %d errors in the log, want %d:\n%s", name, got, lines, log.String())
+			}
+			log.Reset()
+		}
+		err = domain.Errorf(domain.Unavailable, "a standby")
+		run(time.Minute)
+		expect("unavailable", -1, 0)
+		err = errors.New("permission denied")
+		run(5 * time.Second)
+		expect("broken", -1, 1)
+		err = nil
+		run(time.Minute)
+		expect("as it was", 0, 0)
+		if repairs < 6 || repairs > 8 { // two at once, and one in 10 s
+			t.Errorf("%d repairs in a minute, want 7", repairs)
+		}
+		database.Live = "b"
+		run(90 * time.Minute)
+		expect("replaced", 1, 2)
+		database.Known = "b"
+		run(time.Minute)
+		expect("known", 0, 0)
+	})
+}
+
+// After a failover that lost what the owner had committed last, and a projection
+// that lacks what it had projected, everybody is told, and one command makes all
+// right: the catalog is what the owner has, and watches hear of it.
+func TestRebuildAfterAFailover(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := newStack(t)
+	p := s.start(t)
+	var ids []string
+	for i := range 6 {
+		v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: fmt.Sprint("video ", i)}})
+		if err == nil {
+			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
+		}
+		if err == nil {
+			_, err = p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + strings.TrimPrefix(v.GetName(), "videos/"), MinVersion: v.GetVersion()})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, strings.TrimPrefix(v.GetName(), "videos/"))
+	}
+	watch, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range ids {
+		if got := nextChange(t, watch); got.GetUpdated() == nil {
+			t.Fatalf("change = %v, want an entry", got)
+		}
+	}
+	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 6 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
+		t.Errorf("rebuild --dry-run before = %q, %v", out, err)
+	}
+
+	// What a standby does not have when it is promoted too early.
+	for _, sql := range []string{
+		"DELETE FROM video.videos WHERE id::text = '" + ids[0] + "'",                                                        // a ghost
+		"UPDATE video.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",       // the catalog is ahead
+		"UPDATE video.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                         // other content, same version
+		"DELETE FROM catalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                 // missing
+		"UPDATE catalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",     // behind
+		"UPDATE catalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",    // pinned by a stranger
+		"UPDATE catalog_read.known_database SET identity = 'before'", "UPDATE video.known_database SET identity = 'before'", // both sides moved
+	} {
+		if _, err := s.pool.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replaced := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return strings.Count(strings.Join(p.log, "\n"), "database: replaced")
+	}
+	eventually(t, 30*time.Second, "both sides are in the log", func() bool { return replaced() == 2 })
+	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 1, behind 1, different 1, ahead 2, removed 1\n" {
+		t.Errorf("rebuild --dry-run = %q, %v", out, err)
+	}
+	if got := s.count(t, "SELECT count(*) FROM catalog_read.known_database WHERE identity = 'before'"); got != 1 {
+		t.Error("rebuild --dry-run has made the database known")
+	}
+	if out, err := s.command(t, "rebuild", p.addr); err != nil || out != "rebuilt 5 entries, lowered 2, removed 1\n" {
+		t.Errorf("rebuild = %q, %v", out, err)
+	}
+	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
+		t.Errorf("rebuild --dry-run after = %q, %v", out, err)
+	}
+	for _, schema := range []string{"video", "catalog_read"} {
+		if got := s.count(t, "SELECT count(*) FROM "+schema+".known_database WHERE identity = "+schema+".database_identity()"); got != 1 {
+			t.Errorf("the database of %s is not known", schema)
+		}
+	}
+	for i, want := range []codes.Code{codes.NotFound, codes.NotFound, codes.OK, codes.OK, codes.OK, codes.OK} {
+		if _, err := p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + ids[i]}); status.Code(err) != want {
+			t.Errorf("GetCatalogEntry() of video %d = %v, want %s", i, err, want)
+		}
+	}
+	removed := map[string]bool{}
+	for len(removed) < 2 {
+		if name := nextChange(t, watch).GetRemoved(); name != "" {
+			removed[strings.TrimPrefix(name, "catalogEntries/")] = true
+		}
+	}
+	if !removed[ids[0]] || !removed[ids[1]] {
+		t.Errorf("removed = %v, want the video that the owner lost, and its draft", removed)
+	}
+	// The owner's next events count again.
+	for _, id := range []string{ids[1], ids[5]} {
+		v, err := p.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: "videos/" + id, Title: "again"}})
+		if err == nil {
+			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: "catalogEntries/" + id, MinVersion: v.GetVersion()})
+		if err != nil || got.GetTitle() != "again" {
+			t.Errorf("GetCatalogEntry() after another event = %v, %v", got, err)
+		}
+	}
+}
+
+// A watch that was broken by a failover begins again, and says so.
+func TestWatchAfterAFailover(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := newStack(t)
+	p := s.start(t)
+	v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	if err == nil {
+		_, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nextChange(t, watch)
+	if _, err := s.pool.Exec(ctx, "CREATE OR REPLACE FUNCTION catalog_read.database_identity() RETURNS text LANGUAGE sql AS $$ SELECT 'elsewhere' $$"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{true, false} {
+		got := nextChange(t, watch)
+		if got.GetRestarted() != want || (got.GetUpdated() != nil) == want {
+			t.Errorf("change = %v, want restarted, and then the entry again", got)
+		}
+	}
+}

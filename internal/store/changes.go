@@ -1,0 +1,68 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// maxChangeBytes is the text of a page of changes: the page ends with the entry
+// that reaches it, so that pages of large entries stay small too.
+const maxChangeBytes = 64 << 10
+
+// ListChanges returns the next changes behind a position, at most maxRows, in the
+// order of the transactions that made them. Of several changes of one entry only
+// the last is there. A change is held back while a transaction older than its own
+// is unfinished anywhere in the database server, so that none is ever passed over.
+//
+// A position of another database is no place here: then the page is the first of
+// all, and says that it is Restarted. So does one whose transaction has not begun.
+func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRows int) (domain.ChangePage, error) {
+	page, valid, err := c.readChanges(ctx, after, maxRows)
+	if err == nil && !valid {
+		page, _, err = c.readChanges(ctx, domain.Position{}, maxRows)
+		page.Restarted = true
+	}
+	return page, wrap(err, "list changes")
+}
+
+// readChanges reads a page, and the database that it is of in the same round
+// trip; valid reports whether the position is of that one too. Both statements
+// run on one connection, which does not survive a failover or a restore.
+func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRows int) (page domain.ChangePage, valid bool, err error) {
+	conn, err := acquire(ctx, c.pool)
+	if err != nil {
+		return page, false, err
+	}
+	defer conn.Release()
+	var database sqlcgen.GetChangesDatabaseRow
+	var rows []sqlcgen.ListProjectionChangesRow
+	var batch pgx.Batch
+	batch.Queue(sqlcgen.GetChangesDatabase, after.Transaction).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&database.Identity, &database.Begun)
+	})
+	batch.Queue(sqlcgen.ListProjectionChanges, after.Transaction, after.VideoID, limit(maxRows), int64(maxChangeBytes)).Query(func(found pgx.Rows) error {
+		rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[sqlcgen.ListProjectionChangesRow])
+		return err
+	})
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return page, false, err
+	}
+	page.Next = domain.Position{Database: database.Identity, Transaction: after.Transaction, VideoID: after.VideoID}
+	page.Changes = mapSlice(rows, func(row sqlcgen.ListProjectionChangesRow) domain.Change {
+		page.Next = domain.Position{Database: database.Identity, Transaction: row.ChangeXid, VideoID: row.VideoID}
+		page.More = len(rows) == maxRows || row.Total >= maxChangeBytes
+		return domain.Change{
+			Entry: entryOf(sqlcgen.GetProjectionRow{
+				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
+				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
+				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+			}),
+			Position: page.Next, Rebuilt: row.Rebuilt,
+		}
+	})
+	return page, after == domain.Position{} || database.Begun && after.Database == database.Identity, nil
+}

@@ -1,0 +1,273 @@
+package store_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// moveTo makes a side look as in another history of its database, as a promoted
+// standby or a restore would.
+func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION "+schema+".database_identity() RETURNS text LANGUAGE sql AS $$ SELECT '"+identity+"' $$"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A side is in the database that its migration ran in. In another one it is until
+// somebody says that this is right too.
+func TestDatabaseIsKnown(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	type side interface {
+		Database(ctx context.Context) (store.Database, error)
+		KnowDatabase(ctx context.Context, identity string) error
+	}
+	for schema, side := range map[string]side{"video": store.NewVideos(pool, nil), "catalog_read": store.NewCatalog(pool)} {
+		first, err := side.Database(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts := strings.Split(first.Live, "/"); first.Live != first.Known || len(parts) != 3 || parts[1] != "00000001" {
+			t.Errorf("%s: database = %+v, want the same twice, on timeline 1", schema, first)
+		}
+		moveTo(t, pool, schema, "elsewhere")
+		if got, err := side.Database(t.Context()); err != nil || got != (store.Database{Live: "elsewhere", Known: first.Known}) {
+			t.Errorf("%s: database after a move = %+v, %v", schema, got, err)
+		}
+		if err := side.KnowDatabase(t.Context(), "elsewhere"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := side.Database(t.Context()); err != nil || got.Known != "elsewhere" {
+			t.Errorf("%s: database that is known = %+v, %v", schema, got, err)
+		}
+	}
+}
+
+// A table that is restored from a dump is another one, in the same cluster too.
+func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	if _, err := pool.Exec(t.Context(), `
+		ALTER TABLE catalog_read.video_projection RENAME TO before;
+		CREATE TABLE catalog_read.video_projection (LIKE catalog_read.before INCLUDING ALL)`); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := catalog.Database(t.Context()); err != nil || got.Live == got.Known {
+		t.Errorf("database = %+v, %v, want another one", got, err)
+	}
+}
+
+// The key of the tokens is the same for all, and nobody can guess it.
+func TestTokenKeyIsOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	videos := store.NewVideos(storetest.Pool(t, 2), nil)
+	first, err := videos.TokenKey(t.Context())
+	if err != nil || len(first) != 32 || slices.Max(first) == 0 {
+		t.Errorf("TokenKey() = %d bytes, %v, want 32", len(first), err)
+	}
+	if again, err := videos.TokenKey(t.Context()); err != nil || !slices.Equal(first, again) {
+		t.Errorf("TokenKey() again = %v, want the same", err)
+	}
+}
+
+// A position of another database, or of a transaction that this one has not begun,
+// is none here: the page is the first of all and says so, also when it is empty.
+func TestPositionsBelongToTheirDatabase(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	empty, err := catalog.ListChanges(t.Context(), domain.Position{}, 10)
+	if err != nil || empty.Restarted || empty.Next.Database == "" {
+		t.Fatalf("ListChanges() of nothing = %+v, %v, want a position to go on from", empty, err)
+	}
+	events := life(t, "Ran", 1)
+	project(t, catalog, "catalog", events...)
+	changes := next(t, catalog, empty.Next, 1, 10)
+	here := changes[0].Position
+	if got, err := catalog.ListChanges(t.Context(), here, 10); err != nil || got.Restarted || got.Next != here || len(got.Changes) != 0 {
+		t.Errorf("ListChanges() behind the last = %+v, %v, want nothing", got, err)
+	}
+	future, unknown, foreign := here, here, here
+	future.Transaction = 1 << 60
+	unknown.Database = ""
+	foreign.Database = "elsewhere"
+	foreign.Transaction = 1 << 60
+	for _, position := range []domain.Position{future, unknown, foreign} {
+		got, err := catalog.ListChanges(t.Context(), position, 10)
+		if err != nil || !got.Restarted || len(got.Changes) != 1 || got.Next != here {
+			t.Errorf("ListChanges() behind %+v = %+v, %v, want the first page", position, got, err)
+		}
+	}
+	moveTo(t, pool, "catalog_read", "elsewhere")
+	if _, err := pool.Exec(t.Context(), "DELETE FROM catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := catalog.ListChanges(t.Context(), here, 10)
+	if want := (domain.ChangePage{Changes: []domain.Change{}, Next: domain.Position{Database: "elsewhere"}, Restarted: true}); err != nil || cmp.Diff(want, got) != "" {
+		t.Errorf("ListChanges() in a database without entries = %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// A page of changes ends with the entry that makes its text reach 64 KiB, and the
+// pages together have each entry once.
+func TestPagesOfChangesAreSmall(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	const entries = 30
+	var all []domain.Event
+	for range entries {
+		e := life(t, "Ran", 1)[0]
+		e.Video.Description = strings.Repeat("亂", 10_000)
+		all = append(all, e)
+	}
+	project(t, catalog, "catalog", all...)
+	next(t, catalog, domain.Position{}, entries, 100) // until they can be read
+	var position domain.Position
+	seen := 0
+	for more := true; more; {
+		page, err := catalog.ListChanges(t.Context(), position, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes := 0
+		for _, change := range page.Changes {
+			bytes += len(change.Description)
+		}
+		if len(page.Changes) == 0 && seen < entries || bytes > 64<<10+30_000 {
+			t.Fatalf("a page of %d entries has %d bytes", len(page.Changes), bytes)
+		}
+		seen += len(page.Changes)
+		position, more = page.Next, page.More
+	}
+	if seen != entries {
+		t.Errorf("the pages have %d entries, want %d", seen, entries)
+	}
+}
+
+// Entries of transactions yet to come, as a dump has for a younger cluster, are
+// given a place that watches see.
+func TestChangesOfTheFutureAreMoved(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	var all []domain.Event
+	for range 5 {
+		all = append(all, life(t, "Ran", 1)...)
+	}
+	project(t, catalog, "catalog", all...)
+	if _, err := pool.Exec(t.Context(), "UPDATE catalog_read.video_projection SET change_xid = (1::bigint << 60)::text::xid8"); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := catalog.ListChanges(t.Context(), domain.Position{}, 10); err != nil || len(page.Changes) != 0 {
+		t.Fatalf("ListChanges() = %d changes, %v, want none of the future", len(page.Changes), err)
+	}
+	for _, want := range []int64{3, 2, 0} {
+		if got, err := catalog.MoveFutureChanges(t.Context(), 3); err != nil || got != want {
+			t.Errorf("MoveFutureChanges() = %d, %v, want %d", got, err, want)
+		}
+	}
+	next(t, catalog, domain.Position{}, len(all), 10)
+}
+
+// Of two events of one version the later one stays, in whatever order they come,
+// and only that is a change.
+func TestLaterEventOfAVersionStays(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		pool := storetest.Pool(t, 2)
+		catalog := store.NewCatalog(pool)
+		first := life(t, "Ran", 1)[0]
+		project(t, catalog, "catalog", first)
+		both := []domain.Event{after(t, first.Video, domain.Publish(1, stamp(t))), after(t, first.Video, domain.Delete(false, 1, stamp(t)))}
+		both[0].ID, both[1].ID = uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
+		var outcomes []domain.Outcome
+		for _, i := range append(order, order...) {
+			got, err := catalog.Project(t.Context(), "catalog", both[i:i+1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			outcomes = append(outcomes, got...)
+		}
+		if diff := cmp.Diff([]domain.Outcome{domain.Applied, domain.Conflicting, domain.Duplicate, domain.Duplicate}, outcomes); diff != "" {
+			t.Errorf("order %v: outcomes (-want +got):\n%s", order, diff)
+		}
+		if got, err := catalog.GetEntry(t.Context(), first.Video.ID); err != nil || !got.Deleted {
+			t.Errorf("order %v: entry = %+v, %v, want that of the later event", order, got, err)
+		}
+	}
+}
+
+// An entry is lowered only while it is as it was read.
+func TestLowerEntry(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	events := life(t, "Ran", 4)
+	project(t, catalog, "catalog", events[:3]...)
+	id := events[0].Video.ID
+	read := func() domain.Change {
+		found, err := catalog.FindEntries(t.Context(), []uuid.UUID{id, uuid.New()})
+		if err != nil || len(found) != 1 {
+			t.Fatalf("FindEntries() = %v, %v, want one", found, err)
+		}
+		return found[id]
+	}
+	before := read()
+	project(t, catalog, "catalog", events[3])
+	lowered := domain.EntryOf(events[1].Video)
+	if done, err := catalog.LowerEntry(t.Context(), lowered, before.Position); done || err != nil {
+		t.Errorf("LowerEntry() of an entry that has changed = %t, %v, want false", done, err)
+	}
+	if done, err := catalog.LowerEntry(t.Context(), lowered, read().Position); !done || err != nil {
+		t.Errorf("LowerEntry() = %t, %v, want true", done, err)
+	}
+	if got := read(); got.Version != 2 {
+		t.Errorf("version = %d, want 2", got.Version)
+	}
+	change := next(t, catalog, domain.Position{}, 1, 10)[0]
+	if !change.Rebuilt {
+		t.Errorf("change = %+v, want one of a rebuild", change)
+	}
+	// Its next event goes on from there.
+	project(t, catalog, "again", events[2])
+	if got := read(); got.Version != 3 {
+		t.Errorf("version after the next event = %d, want 3", got.Version)
+	}
+}
+
+// RebuildEntries leaves alone what is ahead, and names it.
+func TestRebuildNamesWhatIsAhead(t *testing.T) {
+	t.Parallel()
+	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	ahead, behind := life(t, "ahead", 3), life(t, "behind", 3)
+	project(t, catalog, "catalog", ahead...)
+	project(t, catalog, "catalog", behind[0])
+	got, err := catalog.RebuildEntries(t.Context(), []domain.Entry{domain.EntryOf(ahead[1].Video), domain.EntryOf(behind[2].Video)})
+	if err != nil || !slices.Equal(got, []uuid.UUID{ahead[0].Video.ID}) {
+		t.Errorf("RebuildEntries() = %v, %v, want the one that is ahead", got, err)
+	}
+	for _, e := range []domain.Event{ahead[2], behind[2]} {
+		if entry, err := catalog.GetEntry(t.Context(), e.Video.ID); err != nil || entry.Version != 3 {
+			t.Errorf("entry = %+v, %v, want version 3", entry, err)
+		}
+	}
+	ids, err := catalog.ListEntryIDs(t.Context(), uuid.Nil, 1)
+	if err != nil || len(ids) != 1 {
+		t.Fatalf("ListEntryIDs() = %v, %v, want one", ids, err)
+	}
+	rest, err := catalog.ListEntryIDs(t.Context(), ids[0], 10)
+	if err != nil || len(rest) != 1 || compareIDs(ids[0], rest[0]) >= 0 {
+		t.Errorf("ListEntryIDs() behind %s = %v, %v, want the other", ids[0], rest, err)
+	}
+}

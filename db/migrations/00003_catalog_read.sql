@@ -27,7 +27,7 @@ COMMENT ON COLUMN catalog_read.video_projection.visible IS 'Published and not de
 COMMENT ON COLUMN catalog_read.video_projection.deleted IS 'A tombstone.';
 COMMENT ON COLUMN catalog_read.video_projection.version IS 'The version of the event this row was built from.';
 COMMENT ON COLUMN catalog_read.video_projection.event_id IS 'That event; NULL when server rebuild wrote the row.';
-COMMENT ON COLUMN catalog_read.video_projection.search IS 'Title (A), tags (B), description (C); empty while not visible.';
+COMMENT ON COLUMN catalog_read.video_projection.search IS 'Words of title (A), tags (B), description (C), and parts of words of the title (D), as internal/search writes them; empty while not visible.';
 COMMENT ON COLUMN catalog_read.video_projection.change_xid IS 'The transaction that wrote the row last: the position of the change for watchers.';
 COMMENT ON COLUMN catalog_read.video_projection.updated_at IS 'When the row was written last.';
 

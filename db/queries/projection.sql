@@ -22,8 +22,7 @@ CROSS JOIN LATERAL (
 
 -- name: UpsertProjections :exec
 -- Writes the given rows, over any version: whoever calls it has locked them, and has decided.
--- The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch, a missing id zeros. The search configuration is simple,
--- because titles come in many languages, and a stemmer for the wrong one hurts more than none.
+-- The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
 WITH new AS (
 	SELECT unnest(@video_ids::uuid[]) AS video_id,
 		unnest(@titles::text[]) AS title,
@@ -37,16 +36,12 @@ WITH new AS (
 		unnest(@versions::bigint[]) AS version,
 		NULLIF(unnest(@event_ids::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
 		NULLIF(unnest(@publish_times::timestamptz[]), 'epoch') AS publish_time,
-		unnest(@update_times::timestamptz[]) AS update_time
+		unnest(@update_times::timestamptz[]) AS update_time,
+		unnest(@searches::text[]) AS search
 )
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
-	CASE WHEN visible
-		THEN setweight(to_tsvector('simple', title), 'A')
-			|| setweight(to_tsvector('simple', array_to_string(tags::text[], ' ')), 'B')
-			|| setweight(to_tsvector('simple', description), 'C')
-		ELSE '' END,
-	pg_current_xact_id(), clock_timestamp()
+	search::tsvector, pg_current_xact_id(), clock_timestamp()
 FROM new
 ORDER BY video_id
 ON CONFLICT (video_id) DO UPDATE
@@ -87,15 +82,17 @@ ORDER BY title, video_id
 LIMIT @page_size;
 
 -- name: SearchProjections :many
--- A page of the entries that match a query, behind (before_rank, before_id), best match first. The weights
--- (D, C, B, A): a word in the title is worth a hundred among the tags, and one of those a hundred in the
--- description; with the weights of PostgreSQL a description that repeats it six times wins over the title.
+-- A page of the entries that match a tsquery, behind (before_rank, before_id), best match first. Those that match the
+-- one of whole words too come before all others. The weights (D, C, B, A): a word in the title is worth a
+-- hundred among the tags, and one of those a hundred in the description; with the weights of PostgreSQL a description
+-- that repeats it six times wins over the title. The queries are read once, and not once per row, whatever plan is cached.
+WITH query AS MATERIALIZED (SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
 FROM (
 	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-		ts_rank_cd('{0.0001, 0.0001, 0.01, 1}', p.search, websearch_to_tsquery('simple', @query::text))::real AS rank
-	FROM catalog_read.video_projection p
-	WHERE p.visible AND p.search @@ websearch_to_tsquery('simple', @query::text)
+		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+	FROM query
+	JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
 ) found
 WHERE (rank, video_id) < (@before_rank::real, @before_id::uuid)
 ORDER BY rank DESC, video_id DESC

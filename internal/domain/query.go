@@ -53,7 +53,8 @@ type EntryCursor struct {
 
 // SearchQuery asks for a page of the entries that match some words.
 type SearchQuery struct {
-	// Words in the form of a web search: or, -word, "a phrase".
+	// Words in the form of a web search: or, -word, "a phrase". Without any
+	// letter or digit they match nothing.
 	Words string
 	// After is the last match of the page before; nil on the first page.
 	After *MatchCursor

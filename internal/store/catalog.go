@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/search"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -179,8 +179,21 @@ func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domai
 		params.EventIds = append(params.EventIds, e.EventID)
 		params.PublishTimes = append(params.PublishTimes, publishTime)
 		params.UpdateTimes = append(params.UpdateTimes, e.UpdateTime)
+		params.Searches = append(params.Searches, searchOf(e))
 	}
 	return q.UpsertProjections(ctx, params)
+}
+
+// searchOf returns what an entry is found by: nothing while it is not visible.
+func searchOf(e domain.Entry) string {
+	if !e.Visible {
+		return ""
+	}
+	texts := []search.Text{{Words: e.Title, Weight: 'A', Parts: true}}
+	for _, tag := range e.Tags {
+		texts = append(texts, search.Text{Words: tag, Weight: 'B'})
+	}
+	return search.Document(append(texts, search.Text{Words: e.Description, Weight: 'C'})...)
 }
 
 // arrayLiteral writes a text[] as text: unnest would flatten an array of arrays
@@ -239,14 +252,19 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) ([]d
 	}), nil
 }
 
-// SearchEntries answers a page of the entries that match, best first.
+// SearchEntries returns a page of the entries that match, best first; none when
+// no letter or digit is among the words.
 func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) ([]domain.Match, error) {
+	words := search.Query(query.Words, true)
+	if words == "" {
+		return nil, nil
+	}
 	after := query.After
 	if after == nil {
 		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
 	}
 	rows, err := c.queries.SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
-		Query: dashes.ReplaceAllString(query.Words, " "), BeforeRank: after.Rank, BeforeID: after.VideoID, PageSize: limit(query.Limit),
+		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID, PageSize: limit(query.Limit),
 	})
 	if err != nil {
 		return nil, wrap(err, "search entries")
@@ -262,10 +280,6 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 		}
 	}), nil
 }
-
-// dashes is a line of them, as one finds it in what is pasted. PostgreSQL takes
-// each for a negation, and fails at the 32nd ("tsquery stack too small").
-var dashes = regexp.MustCompile(`(-[\s\v\x{85}\p{Z}&|!()]*){3,}`)
 
 // PruneInbox forgets events that happened and were received longer ago than olderThan
 // by the clock of the database, at most maxRows of them, and answers how many. An

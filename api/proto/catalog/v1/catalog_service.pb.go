@@ -351,6 +351,18 @@ type SearchCatalogEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The words to look for, as one types them into a search engine: all of
 	// them, `or` between alternatives, `-word` to exclude, quotes for a phrase.
+	// Case, accents and full or half width make no difference, except that a mark
+	// makes another letter in scripts such as Kana: `amelie` finds Amélie.
+	//
+	// A word is a run of letters and digits, of which 64 characters count. It
+	// matches whole words of title, tags and description; outside of a phrase and
+	// without `-` also a part of a word of the title: any part of three characters
+	// or more, or its first two. Chinese, Japanese, Korean and other text that
+	// does not separate words is matched by any part: `武士` finds 七武士.
+	//
+	// Whole words rank above parts of words; those in the title above those in
+	// tags, and these above those in the description. A query without any letter or
+	// digit matches nothing.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	// How many at most, up to 1,000; 0 means 50.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`

@@ -39,8 +39,8 @@ type CatalogServiceClient interface {
 	GetCatalogEntry(ctx context.Context, in *GetCatalogEntryRequest, opts ...grpc.CallOption) (*CatalogEntry, error)
 	// Lists entries a page at a time. See: AIP-132, AIP-158, AIP-160.
 	ListCatalogEntries(ctx context.Context, in *ListCatalogEntriesRequest, opts ...grpc.CallOption) (*ListCatalogEntriesResponse, error)
-	// Finds entries by words in title, tags and description, best first.
-	// See: AIP-136.
+	// Finds entries by words in title, tags and description, in any language,
+	// best first. See: AIP-136.
 	SearchCatalogEntries(ctx context.Context, in *SearchCatalogEntriesRequest, opts ...grpc.CallOption) (*SearchCatalogEntriesResponse, error)
 	// Streams the catalog and then its changes, until the caller ends it or the
 	// server stops (UNAVAILABLE: call again with the last `resume_token`).
@@ -121,8 +121,8 @@ type CatalogServiceServer interface {
 	GetCatalogEntry(context.Context, *GetCatalogEntryRequest) (*CatalogEntry, error)
 	// Lists entries a page at a time. See: AIP-132, AIP-158, AIP-160.
 	ListCatalogEntries(context.Context, *ListCatalogEntriesRequest) (*ListCatalogEntriesResponse, error)
-	// Finds entries by words in title, tags and description, best first.
-	// See: AIP-136.
+	// Finds entries by words in title, tags and description, in any language,
+	// best first. See: AIP-136.
 	SearchCatalogEntries(context.Context, *SearchCatalogEntriesRequest) (*SearchCatalogEntriesResponse, error)
 	// Streams the catalog and then its changes, until the caller ends it or the
 	// server stops (UNAVAILABLE: call again with the last `resume_token`).

@@ -443,23 +443,25 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 }
 
 const SearchProjections = `-- name: SearchProjections :many
+WITH query AS MATERIALIZED (SELECT CAST($4::text AS tsquery) AS words, CAST($5::text AS tsquery) AS whole_words)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
 FROM (
 	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-		ts_rank_cd('{0.0001, 0.0001, 0.01, 1}', p.search, websearch_to_tsquery('simple', $1::text))::real AS rank
-	FROM catalog_read.video_projection p
-	WHERE p.visible AND p.search @@ websearch_to_tsquery('simple', $1::text)
+		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+	FROM query
+	JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
 ) found
-WHERE (rank, video_id) < ($2::real, $3::uuid)
+WHERE (rank, video_id) < ($1::real, $2::uuid)
 ORDER BY rank DESC, video_id DESC
-LIMIT $4
+LIMIT $3
 `
 
 type SearchProjectionsParams struct {
-	Query      string
 	BeforeRank float32
 	BeforeID   uuid.UUID
 	PageSize   int32
+	Query      string
+	WholeWords string
 }
 
 type SearchProjectionsRow struct {
@@ -478,15 +480,17 @@ type SearchProjectionsRow struct {
 	Rank         float32
 }
 
-// A page of the entries that match a query, behind (before_rank, before_id), best match first. The weights
-// (D, C, B, A): a word in the title is worth a hundred among the tags, and one of those a hundred in the
-// description; with the weights of PostgreSQL a description that repeats it six times wins over the title.
+// A page of the entries that match a tsquery, behind (before_rank, before_id), best match first. Those that match the
+// one of whole words too come before all others. The weights (D, C, B, A): a word in the title is worth a
+// hundred among the tags, and one of those a hundred in the description; with the weights of PostgreSQL a description
+// that repeats it six times wins over the title. The queries are read once, and not once per row, whatever plan is cached.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
-		arg.Query,
 		arg.BeforeRank,
 		arg.BeforeID,
 		arg.PageSize,
+		arg.Query,
+		arg.WholeWords,
 	)
 	if err != nil {
 		return nil, err
@@ -534,16 +538,12 @@ WITH new AS (
 		unnest($10::bigint[]) AS version,
 		NULLIF(unnest($11::uuid[]), '00000000-0000-0000-0000-000000000000') AS event_id,
 		NULLIF(unnest($12::timestamptz[]), 'epoch') AS publish_time,
-		unnest($13::timestamptz[]) AS update_time
+		unnest($13::timestamptz[]) AS update_time,
+		unnest($14::text[]) AS search
 )
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
-	CASE WHEN visible
-		THEN setweight(to_tsvector('simple', title), 'A')
-			|| setweight(to_tsvector('simple', array_to_string(tags::text[], ' ')), 'B')
-			|| setweight(to_tsvector('simple', description), 'C')
-		ELSE '' END,
-	pg_current_xact_id(), clock_timestamp()
+	search::tsvector, pg_current_xact_id(), clock_timestamp()
 FROM new
 ORDER BY video_id
 ON CONFLICT (video_id) DO UPDATE
@@ -568,11 +568,11 @@ type UpsertProjectionsParams struct {
 	EventIds      []uuid.UUID
 	PublishTimes  []time.Time
 	UpdateTimes   []time.Time
+	Searches      []string
 }
 
 // Writes the given rows, over any version: whoever calls it has locked them, and has decided.
-// The arrays hold one value per row; a row of tags is an array literal, a missing time the epoch, a missing id zeros. The search configuration is simple,
-// because titles come in many languages, and a stemmer for the wrong one hurts more than none.
+// The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
 func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
 	_, err := q.db.Exec(ctx, UpsertProjections,
 		arg.VideoIds,
@@ -588,6 +588,7 @@ func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsPa
 		arg.EventIds,
 		arg.PublishTimes,
 		arg.UpdateTimes,
+		arg.Searches,
 	)
 	return err
 }

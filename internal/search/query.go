@@ -1,0 +1,98 @@
+package search
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Query returns the text form of a tsquery of what one types into a search engine: words, all of which are wanted,
+// `or` between alternatives, -word for what is not wanted, and quotes for a phrase. With parts, a word that is neither
+// in a phrase nor unwanted also matches as a part of another. Without any letter or digit it is empty.
+func Query(words string, parts bool) string {
+	var alternatives, wanted []string
+	tokens := token.FindAllString(normalize(words), -1)
+	for i, token := range tokens {
+		if token == "or" && i > 0 && i < len(tokens)-1 {
+			alternatives = appendNew(alternatives, strings.Join(wanted, " & "))
+			wanted = nil
+			continue
+		}
+		wanted = appendNew(wanted, term(token, parts))
+	}
+	return strings.Join(appendNew(alternatives, strings.Join(wanted, " & ")), " | ")
+}
+
+// token is a phrase or a word.
+var token = regexp.MustCompile(`-*"[^"]*"|[^\s"]+`)
+
+// appendNew appends what is neither empty nor there.
+func appendNew(list []string, s string) []string {
+	if s == "" || slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}
+
+// term returns the tsquery of a token; nothing if no letter or digit is in it.
+func term(token string, parts bool) string {
+	text := strings.TrimLeft(token, "-")
+	unwanted, quoted := text != token, strings.HasPrefix(text, `"`)
+	found := split(text)
+	all := phrase(found)
+	if !quoted {
+		var terms []string
+		for _, p := range found {
+			terms = appendNew(terms, p.query(parts && !unwanted))
+		}
+		all = strings.Join(terms, " & ")
+	}
+	if unwanted && all != "" {
+		return "!(" + all + ")"
+	}
+	return all
+}
+
+// query returns the tsquery of a piece, with its parts or not.
+func (p piece) query(parts bool) string {
+	word := quote(string(p.runes))
+	switch {
+	case p.dense:
+		return phrase([]piece{p})
+	case parts && len(p.runes) >= minPart:
+		return "(" + word + " | " + quote(part+string(p.runes)) + ":*)"
+	case parts && len(p.runes) == 2:
+		return "(" + word + " | " + quote(beginning+string(p.runes)) + ")"
+	}
+	return word
+}
+
+// phrase returns the tsquery of pieces next to each other. Of a run of characters every second lexeme does, and the one
+// that ends with its last character.
+func phrase(pieces []piece) string {
+	var b strings.Builder
+	distance := 0 // behind the lexeme before
+	for _, p := range pieces {
+		for i := range p.length() {
+			distance++
+			if last := p.length() - 2; i > max(last, 0) || i < last && i%2 == 1 {
+				continue
+			}
+			if b.Len() > 0 {
+				b.WriteString(" <" + strconv.Itoa(distance) + "> ")
+			}
+			distance = 0
+			b.WriteString(quote(p.lexeme(i)))
+			if p.dense && p.length() == 1 {
+				b.WriteString(":*") // it may have any other behind it
+			}
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "(" + b.String() + ")"
+}
+
+func quote(lexeme string) string { return "'" + lexeme + "'" }

@@ -28,6 +28,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,14 +267,28 @@ func (s *Server) makeData(ctx context.Context, log *os.File, version int, fresh 
 	if err := errors.Join(os.Mkdir(half, 0o700), s.chown(half)); err != nil {
 		return err
 	}
-	args := []string{"-D", half, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"}
+	args := []string{"-D", half, "-U", "postgres", "-A", "trust", "-E", "UTF8"}
 	if s.home == s.run {
 		args = append(args, "--no-sync")
 	}
-	if err := s.command(ctx, log, "initdb", args...).Run(); err != nil {
-		return fmt.Errorf("initdb: %w%s", cmp.Or(context.Cause(ctx), err), s.logTail())
+	var err error
+	for _, locale := range locales(version) {
+		// initdb leaves nothing when it refuses a locale.
+		if err = s.command(ctx, log, "initdb", append(slices.Clone(args), locale...)...).Run(); err == nil {
+			return os.Rename(half, data)
+		}
 	}
-	return os.Rename(half, data)
+	return fmt.Errorf("initdb: %w%s", cmp.Or(context.Cause(ctx), err), s.logTail())
+}
+
+// locales returns the options of initdb to try in turn: letters of all languages, in the order of their bytes.
+// PostgreSQL 17 has that itself, an older one has it from the system. A Mac may not: there upper and lower
+// know ASCII only, which the service does not notice.
+func locales(version int) [][]string {
+	if version >= 17 {
+		return [][]string{{"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"}}
+	}
+	return [][]string{{"--locale=C.UTF-8"}, {"--locale=C"}}
 }
 
 // launch starts the server, and waits until it takes connections.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,6 +117,9 @@ func TestThrowAwayServer(t *testing.T) {
 		"server_encoding=UTF8", "synchronous_commit=on"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+	if got := query(t, s, "SELECT lower('ÉŁЯ') || upper('ñ')"); runtime.GOOS == "linux" && got[0] != "éłяÑ" {
+		t.Errorf("letters in another case: %q", got)
 	}
 	if info, err := os.Stat(s.run); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("folder of the socket: %v, %v, want mode 0700", info, err)

@@ -14,6 +14,9 @@ type VideoQuery struct {
 	After *VideoCursor
 	// Limit is the most that is answered; at least 1.
 	Limit int
+	// MaxBytes ends the page behind the item with which its titles, descriptions and
+	// tags have that many bytes; 0: any number.
+	MaxBytes int
 	// ShowDeleted includes the deleted ones.
 	ShowDeleted bool
 	// State and LanguageCode restrict the answer; empty: they do not.
@@ -36,6 +39,9 @@ type EntryQuery struct {
 	After *EntryCursor
 	// Limit is the most that is answered; at least 1.
 	Limit int
+	// MaxBytes ends the page behind the item with which its titles, descriptions and
+	// tags have that many bytes; 0: any number.
+	MaxBytes int
 	// LanguageCode, ReleaseYear and Tags (all of them) restrict the answer;
 	// empty: they do not.
 	LanguageCode string
@@ -60,6 +66,9 @@ type SearchQuery struct {
 	After *MatchCursor
 	// Limit is the most that is answered; at least 1.
 	Limit int
+	// MaxBytes ends the page behind the item with which its titles, descriptions and
+	// tags have that many bytes; 0: any number.
+	MaxBytes int
 }
 
 // MatchCursor is a place in a list of matches.

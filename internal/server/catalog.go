@@ -19,10 +19,12 @@ type CatalogStore interface {
 	// GetEntry answers an entry, a hidden one too; domain.NotFound when no event
 	// of the video has been seen.
 	GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error)
-	// ListEntries answers a page of the visible entries.
-	ListEntries(ctx context.Context, query domain.EntryQuery) ([]domain.Entry, error)
-	// SearchEntries answers a page of the visible entries that match, best first.
-	SearchEntries(ctx context.Context, query domain.SearchQuery) ([]domain.Match, error)
+	// ListEntries returns a page of the visible entries, and whether there is more
+	// behind it.
+	ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error)
+	// SearchEntries returns a page of the visible entries that match, best first,
+	// and whether there is more behind it.
+	SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error)
 	// ListChanges returns the next changes behind a position, in order, hidden
 	// entries too; of several changes of one entry only the last. Behind a position
 	// of another database it returns the first page, as Restarted.
@@ -144,18 +146,18 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	if err != nil {
 		return nil, err
 	}
-	query := domain.EntryQuery{After: p.after, Limit: p.limit()}
+	query := domain.EntryQuery{After: p.after, Limit: p.size, MaxBytes: maxPageBytes}
 	if err := filterEntries(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
 	if err := orderEntries(request.GetOrderBy(), &query); err != nil {
 		return nil, err
 	}
-	found, err := s.store.ListEntries(ctx, query)
+	found, more, err := s.store.ListEntries(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, entryToProto, func(e domain.Entry) domain.EntryCursor {
+	page, next, err := pageOf(p, found, more, entryToProto, func(e domain.Entry) domain.EntryCursor {
 		cursor := domain.EntryCursor{PublishTime: e.PublishTime, VideoID: e.VideoID}
 		if query.ByTitle {
 			cursor = domain.EntryCursor{Title: e.Title, VideoID: e.VideoID}
@@ -170,11 +172,13 @@ func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *cata
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.store.SearchEntries(ctx, domain.SearchQuery{Words: request.GetQuery(), After: p.after, Limit: p.limit()})
+	found, more, err := s.store.SearchEntries(ctx, domain.SearchQuery{
+		Words: request.GetQuery(), After: p.after, Limit: p.size, MaxBytes: maxPageBytes,
+	})
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, matchToProto, func(m domain.Match) domain.MatchCursor {
+	page, next, err := pageOf(p, found, more, matchToProto, func(m domain.Match) domain.MatchCursor {
 		return domain.MatchCursor{Rank: m.Rank, VideoID: m.VideoID}
 	})
 	return &catalogv1.SearchCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err

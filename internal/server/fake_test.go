@@ -158,9 +158,9 @@ func (s *fakeStore) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, e
 	return v, nil
 }
 
-func (s *fakeStore) ListVideos(ctx context.Context, q domain.VideoQuery) ([]domain.Video, error) {
+func (s *fakeStore) ListVideos(ctx context.Context, q domain.VideoQuery) ([]domain.Video, bool, error) {
 	if err := s.enter(ctx, "ListVideos"); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *fakeStore) ListVideos(ctx context.Context, q domain.VideoQuery) ([]doma
 		}
 	}
 	slices.SortFunc(found, order)
-	return found[:min(len(found), q.Limit)], nil
+	return found[:min(len(found), q.Limit)], len(found) > q.Limit, nil
 }
 
 func (s *fakeStore) Changed() <-chan struct{} {
@@ -203,9 +203,9 @@ func (s *fakeStore) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, e
 	return change.Entry, nil
 }
 
-func (s *fakeStore) ListEntries(ctx context.Context, q domain.EntryQuery) ([]domain.Entry, error) {
+func (s *fakeStore) ListEntries(ctx context.Context, q domain.EntryQuery) ([]domain.Entry, bool, error) {
 	if err := s.enter(ctx, "ListEntries"); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,13 +227,13 @@ func (s *fakeStore) ListEntries(ctx context.Context, q domain.EntryQuery) ([]dom
 		}
 	}
 	slices.SortFunc(found, order)
-	return found[:min(len(found), q.Limit)], nil
+	return found[:min(len(found), q.Limit)], len(found) > q.Limit, nil
 }
 
 // SearchEntries ranks by how often the words are in the title.
-func (s *fakeStore) SearchEntries(ctx context.Context, q domain.SearchQuery) ([]domain.Match, error) {
+func (s *fakeStore) SearchEntries(ctx context.Context, q domain.SearchQuery) ([]domain.Match, bool, error) {
 	if err := s.enter(ctx, "SearchEntries"); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *fakeStore) SearchEntries(ctx context.Context, q domain.SearchQuery) ([]
 		}
 	}
 	slices.SortFunc(found, order)
-	return found[:min(len(found), q.Limit)], nil
+	return found[:min(len(found), q.Limit)], len(found) > q.Limit, nil
 }
 
 func (s *fakeStore) ListChanges(ctx context.Context, after domain.Position, limit int) (domain.ChangePage, error) {

@@ -8,9 +8,11 @@ import (
 
 const (
 	defaultPageSize = 50
-	// maxPageBytes keeps a page below the 4 MiB that a gRPC client accepts by
-	// default. A page may have fewer items than were asked for (AIP-158).
-	maxPageBytes = 3 << 20
+	// maxPageBytes is how much text a page has before its last item. It bounds
+	// what a list holds in memory, and keeps a page below the 4 MiB that a gRPC
+	// client accepts by default. A page may have fewer items than were asked for
+	// (AIP-158).
+	maxPageBytes = 1 << 20
 )
 
 // pageRequest is what the request of every list has.
@@ -43,21 +45,14 @@ func newPager[C any](seal cipher.AEAD, request pageRequest) (pager[C], error) {
 	return p, err
 }
 
-// limit is one more than the page holds, which tells whether there is more.
-func (p pager[C]) limit() int { return p.size + 1 }
-
-// pageOf answers what of the items fits on the page, and the token of the next
-// page, if there is one. At least one item fits.
-func pageOf[C, T any, M proto.Message](p pager[C], items []T, toProto func(T) M, cursor func(T) C) (page []M, next string, err error) {
-	size := 0
-	for i, item := range items {
-		message := toProto(item)
-		size += proto.Size(message)
-		if i == p.size || i > 0 && size > maxPageBytes {
-			next, err = p.tokens.encode(cursor(items[i-1]))
-			return page, next, err
-		}
-		page = append(page, message)
+// pageOf returns the items as messages, and the token of the next page if there
+// is more.
+func pageOf[C, T any, M proto.Message](p pager[C], items []T, more bool, toProto func(T) M, cursor func(T) C) (page []M, next string, err error) {
+	for _, item := range items {
+		page = append(page, toProto(item))
 	}
-	return page, "", nil
+	if more {
+		next, err = p.tokens.encode(cursor(items[len(items)-1]))
+	}
+	return page, next, err
 }

@@ -203,47 +203,6 @@ func TestTokensAreOpaque(t *testing.T) {
 	}
 }
 
-// A page stays below what a gRPC client accepts by default, and goes on in the
-// next one; one item that is larger still comes.
-func TestPagesStaySmall(t *testing.T) {
-	t.Parallel()
-	items := make([]int, 10)
-	for i := range items {
-		items[i] = i
-	}
-	toProto := func(i int) *videov1.Video {
-		return &videov1.Video{Description: strings.Repeat("x", 1<<20), Version: int64(i)}
-	}
-	for token, rounds := "", 0; ; rounds++ {
-		p, err := newPager[int](testSeal, &videov1.ListVideosRequest{PageSize: 10, PageToken: token})
-		if err != nil {
-			t.Fatal(err)
-		}
-		from := 0
-		if p.after != nil {
-			from = *p.after + 1
-		}
-		var got []*videov1.Video
-		if got, token, err = pageOf(p, items[from:], toProto, func(i int) int { return i }); err != nil {
-			t.Fatal(err)
-		}
-		if size := proto.Size(&videov1.ListVideosResponse{Videos: got}); size > 4<<20 || got[0].GetVersion() != int64(from) {
-			t.Errorf("a page of %d bytes from %d, want less than 4 MiB from %d", size, got[0].GetVersion(), from)
-		}
-		if token == "" {
-			if want := 4; rounds != want { // 2 each
-				t.Errorf("%d tokens, want %d", rounds, want)
-			}
-			break
-		}
-	}
-	p := pager[int]{size: 2}
-	got, _, err := pageOf(p, items[:1], func(int) *videov1.Video { return &videov1.Video{Description: strings.Repeat("x", 5<<20)} }, func(i int) int { return i })
-	if err != nil || len(got) != 1 {
-		t.Errorf("a large item: %d items, %v, want 1", len(got), err)
-	}
-}
-
 // No text but a token of ours is one.
 func FuzzToken(f *testing.F) {
 	f.Add("AAAAAAAAAAB7fQ")

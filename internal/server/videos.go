@@ -27,8 +27,8 @@ type VideoStore interface {
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
 	// GetVideo answers a video, a deleted one too, or domain.NotFound.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
-	// ListVideos answers a page of videos.
-	ListVideos(ctx context.Context, query domain.VideoQuery) ([]domain.Video, error)
+	// ListVideos returns a page of videos, and whether there is more behind it.
+	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
 }
 
 // videoService conducts the commands: it reads the request, adds the time and
@@ -81,18 +81,18 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	query := domain.VideoQuery{After: p.after, Limit: p.limit(), ShowDeleted: request.GetShowDeleted()}
+	query := domain.VideoQuery{After: p.after, Limit: p.size, MaxBytes: maxPageBytes, ShowDeleted: request.GetShowDeleted()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
 	if err := orderVideos(request.GetOrderBy(), &query); err != nil {
 		return nil, err
 	}
-	found, err := s.store.ListVideos(ctx, query)
+	found, more, err := s.store.ListVideos(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, videoToProto, func(v domain.Video) domain.VideoCursor {
+	page, next, err := pageOf(p, found, more, videoToProto, func(v domain.Video) domain.VideoCursor {
 		return domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
 	})
 	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err

@@ -31,7 +31,7 @@ func TestWaitForConnection(t *testing.T) {
 		"a transaction": func(ctx context.Context) error { _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); return err },
 		"a row":         func(ctx context.Context) error { _, err := videos.GetVideo(ctx, e.Video.ID); return err },
 		"rows": func(ctx context.Context) error {
-			_, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
+			_, _, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
 			return err
 		},
 		"a command": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
@@ -54,7 +54,7 @@ func TestWaitForConnection(t *testing.T) {
 		if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, created(t, "Ran")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
+		if _, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != domain.NotFound {
@@ -63,7 +63,7 @@ func TestWaitForConnection(t *testing.T) {
 		if err := catalog.DeleteQuarantine(ctx, 1); kindOf(err) != domain.NotFound {
 			t.Fatalf("DeleteQuarantine() = %v, want NotFound", err)
 		}
-		if _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
+		if _, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -218,8 +218,8 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 	return entryOf(row), nil
 }
 
-// ListEntries answers a page of the catalog.
-func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) ([]domain.Entry, error) {
+// ListEntries returns a page of the catalog, and whether there is more behind it.
+func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
 	if query.ByTitle {
 		after := query.After
 		if after == nil {
@@ -227,14 +227,15 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) ([]d
 		}
 		rows, err := c.queries.ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
 			AfterTitle: after.Title, AfterID: after.VideoID,
-			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags, PageSize: limit(query.Limit),
+			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
+			PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 		})
 		if err != nil {
-			return nil, wrap(err, "list entries")
+			return nil, false, wrap(err, "list entries")
 		}
 		return mapSlice(rows, func(row sqlcgen.ListProjectionsByTitleRow) domain.Entry {
-			return entryOf(sqlcgen.GetProjectionRow(row))
-		}), nil
+			return listedEntry(sqlcgen.ListProjectionsNewestFirstRow(row))
+		}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
 	}
 	after := query.After
 	if after == nil {
@@ -242,32 +243,40 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) ([]d
 	}
 	rows, err := c.queries.ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
 		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
-		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags, PageSize: limit(query.Limit),
+		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
+		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
 	if err != nil {
-		return nil, wrap(err, "list entries")
+		return nil, false, wrap(err, "list entries")
 	}
-	return mapSlice(rows, func(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
-		return entryOf(sqlcgen.GetProjectionRow(row))
-	}), nil
+	return mapSlice(rows, listedEntry), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
 }
 
-// SearchEntries returns a page of the entries that match, best first; none when
-// no letter or digit is among the words.
-func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) ([]domain.Match, error) {
+func listedEntry(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
+	return entryOf(sqlcgen.GetProjectionRow{
+		VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
+		LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
+		PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
+	})
+}
+
+// SearchEntries returns a page of the entries that match, best first, and whether
+// there is more behind it; none when no letter or digit is among the words.
+func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error) {
 	words := search.Query(query.Words, true)
 	if words == "" {
-		return nil, nil
+		return nil, false, nil
 	}
 	after := query.After
 	if after == nil {
 		after = &domain.MatchCursor{Rank: math.MaxFloat32, VideoID: uuid.Max}
 	}
 	rows, err := c.queries.SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
-		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID, PageSize: limit(query.Limit),
+		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,
+		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
 	if err != nil {
-		return nil, wrap(err, "search entries")
+		return nil, false, wrap(err, "search entries")
 	}
 	return mapSlice(rows, func(row sqlcgen.SearchProjectionsRow) domain.Match {
 		return domain.Match{
@@ -278,7 +287,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			}),
 			Rank: row.Rank,
 		}
-	}), nil
+	}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
 }
 
 // PruneInbox forgets events that happened and were received longer ago than olderThan

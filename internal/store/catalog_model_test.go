@@ -491,7 +491,7 @@ func (m *catalogMachine) checkNewest(t *rapid.T) {
 	for _, e := range m.events { // in the order of their versions
 		newest[e.Video.ID] = e.Video
 	}
-	listed, err := m.catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 100})
+	listed, _, err := m.catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func TestListEntriesPagesThrough(t *testing.T) {
 				query.After = nil
 				var got []domain.Entry
 				for {
-					page, err := catalog.ListEntries(t.Context(), query)
+					page, _, err := catalog.ListEntries(t.Context(), query)
 					if err != nil {
 						t.Fatalf("ListEntries(%+v) = %v", query, err)
 					}
@@ -130,7 +130,7 @@ func TestListEntriesPagesThrough(t *testing.T) {
 func pages(t *testing.T, catalog *store.Catalog, query domain.EntryQuery, between func(page []domain.Entry)) {
 	t.Helper()
 	for {
-		page, err := catalog.ListEntries(t.Context(), query)
+		page, _, err := catalog.ListEntries(t.Context(), query)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestListEntriesFollowsWhatMoves(t *testing.T) {
 // search answers the titles of what is found, best first.
 func search(t testing.TB, catalog *store.Catalog, words string) []string {
 	t.Helper()
-	matches, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 100})
+	matches, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 100})
 	if err != nil {
 		t.Fatalf("SearchEntries(%q) = %v", words, err)
 	}
@@ -309,7 +309,7 @@ func TestSearchAnswersOddInput(t *testing.T) {
 		strings.Repeat("ran ", 1_000), strings.Repeat("x", 10_000), strings.Repeat("-", 10_000), strings.Repeat("-", 40) + "ran", "ran " + strings.Repeat(" (-", 40) + " ran", strings.Repeat("-\v", 40), strings.Repeat(`"`, 1_001), strings.Repeat("-ran ", 1_000),
 		strings.Repeat("or ", 1_000), strings.Repeat(`"a b" `, 1_000), strings.Repeat("🎬", 1_000), strings.Repeat("x-", 500), strings.Repeat("a.", 500), strings.Repeat("(", 10_000),
 	} {
-		if _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
+		if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
 			t.Errorf("SearchEntries(%.40q) of %d bytes = %v", words, len(words), err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestSearchAnswersOddInput(t *testing.T) {
 		for range random.IntN(200) {
 			words.WriteString(pieces[random.IntN(min(len(pieces), 2+random.IntN(30)))])
 		}
-		if _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words.String(), Limit: 10}); err != nil {
+		if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words.String(), Limit: 10}); err != nil {
 			t.Errorf("SearchEntries(%q) = %v", words.String(), err)
 		}
 	}
@@ -348,7 +348,7 @@ func TestSearchPagesThrough(t *testing.T) {
 			query := domain.SearchQuery{Words: words, Limit: limit}
 			var got []string
 			for {
-				page, err := catalog.SearchEntries(t.Context(), query)
+				page, _, err := catalog.SearchEntries(t.Context(), query)
 				if err != nil {
 					t.Fatalf("SearchEntries(%+v) = %v", query, err)
 				}

@@ -76,7 +76,7 @@ func checkEntry(t testing.TB, catalog *store.Catalog, e domain.Event) {
 // visible are the ids of what the list of the catalog shows.
 func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 	t.Helper()
-	entries, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 1000})
+	entries, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Limit: 1000})
 	if err != nil {
 		t.Fatalf("ListEntries() = %v", err)
 	}
@@ -344,11 +344,11 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 		if e.Type == domain.VideoPublished || e.Type == domain.VideoUndeleted {
 			want = 1
 		}
-		byTitle, err := catalog.ListEntries(t.Context(), domain.EntryQuery{ByTitle: true, Limit: 10})
+		byTitle, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{ByTitle: true, Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		matches, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10})
+		matches, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +505,7 @@ func TestProjectionKeepsAnyText(t *testing.T) {
 		checkEntry(t, catalog, e)
 	}
 	for _, text := range odd {
-		got, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Tags: []string{text}, Limit: 100})
+		got, _, err := catalog.ListEntries(t.Context(), domain.EntryQuery{Tags: []string{text}, Limit: 100})
 		if err != nil {
 			t.Fatalf("ListEntries() with tag %q = %v", text, err)
 		}
@@ -563,7 +563,7 @@ func TestRebuildRepairsEntries(t *testing.T) {
 			checkEntry(t, catalog, e)
 		}
 	}
-	if got, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10}); len(got) != 1 || err != nil {
+	if got, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10}); len(got) != 1 || err != nil {
 		t.Errorf("SearchEntries() finds %d, %v, want 1, nil", len(got), err)
 	}
 	// The events that led there are still to come.

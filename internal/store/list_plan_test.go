@@ -43,14 +43,14 @@ func TestRareFiltersUseTheirIndex(t *testing.T) {
 	listVideos := func(query domain.VideoQuery) func() (int, error) {
 		return func() (int, error) {
 			query.Limit = page
-			found, err := videos.ListVideos(t.Context(), query)
+			found, _, err := videos.ListVideos(t.Context(), query)
 			return len(found), err
 		}
 	}
 	listEntries := func(query domain.EntryQuery) func() (int, error) {
 		return func() (int, error) {
 			query.Limit = page
-			found, err := catalog.ListEntries(t.Context(), query)
+			found, _, err := catalog.ListEntries(t.Context(), query)
 			return len(found), err
 		}
 	}

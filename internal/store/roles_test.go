@@ -96,7 +96,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	_, err = videos.GetVideo(ctx, e.Video.ID)
 	check(t, "GetVideo()", err)
 	for _, oldestFirst := range []bool{false, true} {
-		_, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
+		_, _, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
 		check(t, "ListVideos()", err)
 	}
 	pruned, err := videos.PruneRequests(ctx, 0, 1)
@@ -225,10 +225,10 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	_, err = catalog.GetEntry(ctx, events[0].Video.ID)
 	check(t, "GetEntry()", err)
 	for _, byTitle := range []bool{false, true} {
-		_, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})
+		_, _, err = catalog.ListEntries(ctx, domain.EntryQuery{ByTitle: byTitle, Tags: []string{"drama"}, Limit: 1})
 		check(t, "ListEntries()", err)
 	}
-	_, err = catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 1})
+	_, _, err = catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 1})
 	check(t, "SearchEntries()", err)
 	_, err = catalog.ListChanges(ctx, domain.Position{}, 1)
 	check(t, "ListChanges()", err)

@@ -81,7 +81,7 @@ func BenchmarkSearch(b *testing.B) {
 			for range rounds {
 				words := kind.draw()
 				times = append(times, timed(b, func(ctx context.Context) error {
-					matches, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: words, Limit: page})
+					matches, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: words, Limit: page})
 					found += len(matches)
 					return err
 				}))

@@ -110,7 +110,7 @@ func TestSearchTakesAnyText(t *testing.T) {
 			t.Fatalf("RebuildEntries() = %v", err)
 		}
 		for _, words := range []string{anyText(500).Draw(t, "words"), e.Title} {
-			if _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
+			if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
 				t.Fatalf("SearchEntries(%q) = %v", words, err)
 			}
 		}
@@ -173,7 +173,7 @@ func TestSearchFindsEveryPartOfATitle(t *testing.T) {
 			}
 		}
 		for _, words := range []string{string(chosen), string(chosen[start:end]), strings.ToUpper(string(chosen[start:end])), `"` + string(chosen) + `"`, e.Title} {
-			matches, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10})
+			matches, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10})
 			if err != nil || len(matches) != 1 {
 				t.Fatalf("%q finds %d, %v, want %q", words, len(matches), err, e.Title)
 			}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,32 +175,45 @@ var (
 	startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// ListVideos answers a page of videos.
-func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) ([]domain.Video, error) {
+// ListVideos returns a page of videos, and whether there is more behind it.
+func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error) {
 	after := query.After
-	var rows []sqlcgen.VideoVideo
-	var err error
 	if query.OldestFirst {
 		if after == nil {
 			after = &domain.VideoCursor{CreateTime: startTime, ID: uuid.Nil}
 		}
-		rows, err = s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
+		rows, err := s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted,
-			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode), PageSize: limit(query.Limit),
+			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
+			PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 		})
-	} else {
-		if after == nil {
-			after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
+		if err != nil {
+			return nil, false, wrap(err, "list videos")
 		}
-		rows, err = s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
-			BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted,
-			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode), PageSize: limit(query.Limit),
-		})
+		return mapSlice(rows, func(row sqlcgen.ListVideosOldestFirstRow) domain.Video {
+			return listedVideo(sqlcgen.ListVideosNewestFirstRow(row))
+		}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
 	}
+	if after == nil {
+		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
+	}
+	rows, err := s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
+		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted,
+		State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
+		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+	})
 	if err != nil {
-		return nil, wrap(err, "list videos")
+		return nil, false, wrap(err, "list videos")
 	}
-	return mapSlice(rows, videoOf), nil
+	return mapSlice(rows, listedVideo), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
+}
+
+func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
+	return videoOf(sqlcgen.VideoVideo{
+		ID: row.ID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
+		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
+		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime,
+	})
 }
 
 // PruneRequests forgets requests older than that by the clock of the database, at
@@ -245,6 +259,9 @@ func timeOf(t *time.Time) time.Time {
 	}
 	return t.UTC()
 }
+
+// byteLimit of a page that has none is one that no page reaches.
+func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked
 

@@ -426,7 +426,7 @@ func TestListVideosPagesThrough(t *testing.T) {
 			var last domain.Video
 			seen := map[uuid.UUID]int{}
 			for {
-				page, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.Draft})
+				page, _, err := videos.ListVideos(t.Context(), domain.VideoQuery{OldestFirst: oldestFirst, After: after, Limit: 4, State: domain.Draft})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -243,15 +243,23 @@ func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxR
 }
 
 const ListProjectionsByTitle = `-- name: ListProjectionsByTitle :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM catalog_read.video_projection
-WHERE visible
-	AND (title, video_id) > ($1::text, $2::uuid)
-	AND ($3::text IS NULL OR language_code = $3)
-	AND ($4::int IS NULL OR release_year = $4)
-	AND ($5::text[] IS NULL OR tags @> $5)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY title, video_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM catalog_read.video_projection
+	WHERE visible
+		AND (title, video_id) > ($1::text, $2::uuid)
+		AND ($3::text IS NULL OR language_code = $3)
+		AND ($4::int IS NULL OR release_year = $4)
+		AND ($5::text[] IS NULL OR tags @> $5)
+	ORDER BY title, video_id
+	LIMIT $6
+) p
+WHERE bytes_before IS NULL OR bytes_before < $7::bigint
 ORDER BY title, video_id
-LIMIT $6
 `
 
 type ListProjectionsByTitleParams struct {
@@ -261,6 +269,7 @@ type ListProjectionsByTitleParams struct {
 	ReleaseYear  *int32
 	Tags         []string
 	PageSize     int32
+	MaxBytes     int64
 }
 
 type ListProjectionsByTitleRow struct {
@@ -276,9 +285,10 @@ type ListProjectionsByTitleRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	HasNext      bool
 }
 
-// A page of the catalog behind (after_title, after_id), in the byte order of the titles.
+// A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
 func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjectionsByTitleParams) ([]ListProjectionsByTitleRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsByTitle,
 		arg.AfterTitle,
@@ -287,6 +297,7 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 		arg.ReleaseYear,
 		arg.Tags,
 		arg.PageSize,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -308,6 +319,7 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -320,15 +332,23 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 }
 
 const ListProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM catalog_read.video_projection
-WHERE visible
-	AND (publish_time, video_id) < ($1::timestamptz, $2::uuid)
-	AND ($3::text IS NULL OR language_code = $3)
-	AND ($4::int IS NULL OR release_year = $4)
-	AND ($5::text[] IS NULL OR tags @> $5)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY publish_time DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM catalog_read.video_projection
+	WHERE visible
+		AND (publish_time, video_id) < ($1::timestamptz, $2::uuid)
+		AND ($3::text IS NULL OR language_code = $3)
+		AND ($4::int IS NULL OR release_year = $4)
+		AND ($5::text[] IS NULL OR tags @> $5)
+	ORDER BY publish_time DESC, video_id DESC
+	LIMIT $6
+) p
+WHERE bytes_before IS NULL OR bytes_before < $7::bigint
 ORDER BY publish_time DESC, video_id DESC
-LIMIT $6
 `
 
 type ListProjectionsNewestFirstParams struct {
@@ -338,6 +358,7 @@ type ListProjectionsNewestFirstParams struct {
 	ReleaseYear  *int32
 	Tags         []string
 	PageSize     int32
+	MaxBytes     int64
 }
 
 type ListProjectionsNewestFirstRow struct {
@@ -353,10 +374,13 @@ type ListProjectionsNewestFirstRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
+	HasNext      bool
 }
 
-// A page of the catalog behind (before_time, before_id), published last first. The bound is always there,
-// an absurdly late one on the first page, so that the index gives the page whatever plan is cached.
+// A page of the catalog behind (before_time, before_id), published last first, until the texts have max_bytes;
+// has_next of the last one is whether there are more. The bound is always there, an absurdly late one on the
+// first page, so that the index gives the page whatever plan is cached. octet_length reads the size of a text,
+// not the text.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
 		arg.BeforeTime,
@@ -365,6 +389,7 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 		arg.ReleaseYear,
 		arg.Tags,
 		arg.PageSize,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -386,6 +411,7 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
+			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -443,23 +469,32 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 }
 
 const SearchProjections = `-- name: SearchProjections :many
-WITH query AS MATERIALIZED (SELECT CAST($4::text AS tsquery) AS words, CAST($5::text AS tsquery) AS whole_words)
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
+WITH query AS MATERIALIZED (SELECT CAST($5::text AS tsquery) AS words, CAST($6::text AS tsquery) AS whole_words)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank,
+	has_next::bool AS has_next
 FROM (
-	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
-	FROM query
-	JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
-) found
-WHERE (rank, video_id) < ($1::real, $2::uuid)
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank, lead(true, 1, false) OVER (ORDER BY rank DESC, video_id DESC) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY rank DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM (
+		SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
+			coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+		FROM query
+		JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
+	) found
+	WHERE (rank, video_id) < ($1::real, $2::uuid)
+	ORDER BY rank DESC, video_id DESC
+	LIMIT $3
+) page
+WHERE bytes_before IS NULL OR bytes_before < $4::bigint
 ORDER BY rank DESC, video_id DESC
-LIMIT $3
 `
 
 type SearchProjectionsParams struct {
 	BeforeRank float32
 	BeforeID   uuid.UUID
 	PageSize   int32
+	MaxBytes   int64
 	Query      string
 	WholeWords string
 }
@@ -478,17 +513,20 @@ type SearchProjectionsRow struct {
 	PublishTime  *time.Time
 	UpdateTime   time.Time
 	Rank         float32
+	HasNext      bool
 }
 
-// A page of the entries that match a tsquery, behind (before_rank, before_id), best match first. Those that match the
-// one of whole words too come before all others. The weights (D, C, B, A): a word in the title is worth a
-// hundred among the tags, and one of those a hundred in the description; with the weights of PostgreSQL a description
-// that repeats it six times wins over the title. The queries are read once, and not once per row, whatever plan is cached.
+// A page of the entries that match a tsquery, behind (before_rank, before_id), best match first, until the texts have
+// max_bytes; else as above. Those that match the one of whole words too come before all others. The weights (D, C, B, A):
+// a word in the title is worth a hundred among the tags, and one of those a hundred in the description; with the weights of
+// PostgreSQL a description that repeats it six times wins over the title. The queries are read once, and not once per
+// row, whatever plan is cached.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
 		arg.BeforeRank,
 		arg.BeforeID,
 		arg.PageSize,
+		arg.MaxBytes,
 		arg.Query,
 		arg.WholeWords,
 	)
@@ -513,6 +551,7 @@ func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsPa
 			&i.PublishTime,
 			&i.UpdateTime,
 			&i.Rank,
+			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}

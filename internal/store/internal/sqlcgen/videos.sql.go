@@ -78,13 +78,22 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 }
 
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos
-WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
-	AND ($3::bool OR delete_time IS NULL)
-	AND ($4::text IS NULL OR state = $4)
-	AND ($5::text IS NULL OR language_code = $5)
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM video.videos
+	WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
+		AND ($3::bool OR delete_time IS NULL)
+		AND ($4::text IS NULL OR state = $4)
+		AND ($5::text IS NULL OR language_code = $5)
+	ORDER BY create_time DESC, id DESC
+	LIMIT $6
+) v
+WHERE bytes_before IS NULL OR bytes_before < $7::bigint
 ORDER BY create_time DESC, id DESC
-LIMIT $6
 `
 
 type ListVideosNewestFirstParams struct {
@@ -94,11 +103,30 @@ type ListVideosNewestFirstParams struct {
 	State        *string
 	LanguageCode *string
 	PageSize     int32
+	MaxBytes     int64
 }
 
-// A page of videos behind (before_time, before_id), newest first. The bound is always there, an absurdly
-// late one on the first page, so that the index gives the page whatever plan is cached.
-func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]VideoVideo, error) {
+type ListVideosNewestFirstRow struct {
+	ID           uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	State        string
+	Version      int64
+	CreateTime   time.Time
+	UpdateTime   time.Time
+	PublishTime  *time.Time
+	DeleteTime   *time.Time
+	HasNext      bool
+}
+
+// A page of videos behind (before_time, before_id), newest first, until their texts have max_bytes; has_next of
+// the last one is whether there are more. The bound is always there, an absurdly late one on the first page, so
+// that the index gives the page whatever plan is cached. octet_length reads the size of a text, not the text.
+func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
 		arg.BeforeTime,
 		arg.BeforeID,
@@ -106,14 +134,15 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 		arg.State,
 		arg.LanguageCode,
 		arg.PageSize,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoVideo
+	var items []ListVideosNewestFirstRow
 	for rows.Next() {
-		var i VideoVideo
+		var i ListVideosNewestFirstRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Title,
@@ -128,6 +157,7 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 			&i.UpdateTime,
 			&i.PublishTime,
 			&i.DeleteTime,
+			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}
@@ -140,13 +170,22 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 }
 
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos
-WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
-	AND ($3::bool OR delete_time IS NULL)
-	AND ($4::text IS NULL OR state = $4)
-	AND ($5::text IS NULL OR language_code = $5)
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM video.videos
+	WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
+		AND ($3::bool OR delete_time IS NULL)
+		AND ($4::text IS NULL OR state = $4)
+		AND ($5::text IS NULL OR language_code = $5)
+	ORDER BY create_time, id
+	LIMIT $6
+) v
+WHERE bytes_before IS NULL OR bytes_before < $7::bigint
 ORDER BY create_time, id
-LIMIT $6
 `
 
 type ListVideosOldestFirstParams struct {
@@ -156,10 +195,28 @@ type ListVideosOldestFirstParams struct {
 	State        *string
 	LanguageCode *string
 	PageSize     int32
+	MaxBytes     int64
 }
 
-// A page of videos behind (after_time, after_id), oldest first.
-func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]VideoVideo, error) {
+type ListVideosOldestFirstRow struct {
+	ID           uuid.UUID
+	Title        string
+	Description  string
+	ReleaseYear  int32
+	DurationMs   int64
+	LanguageCode string
+	Tags         []string
+	State        string
+	Version      int64
+	CreateTime   time.Time
+	UpdateTime   time.Time
+	PublishTime  *time.Time
+	DeleteTime   *time.Time
+	HasNext      bool
+}
+
+// A page of videos behind (after_time, after_id), oldest first; else as above.
+func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]ListVideosOldestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
 		arg.AfterTime,
 		arg.AfterID,
@@ -167,14 +224,15 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 		arg.State,
 		arg.LanguageCode,
 		arg.PageSize,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoVideo
+	var items []ListVideosOldestFirstRow
 	for rows.Next() {
-		var i VideoVideo
+		var i ListVideosOldestFirstRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Title,
@@ -189,6 +247,7 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 			&i.UpdateTime,
 			&i.PublishTime,
 			&i.DeleteTime,
+			&i.HasNext,
 		); err != nil {
 			return nil, err
 		}

@@ -109,7 +109,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		return err
 	}
 	if gate != nil {
-		deps.Admit = gate.Admit
+		deps.Admit, deps.Address = gate.Admit, gate.Address
 	}
 	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", cfg.Port))
 	if err != nil {

@@ -73,7 +73,7 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 // who calls, for a log, if the Verifier knows, whether or not the call may go on.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method := strings.TrimPrefix(fullMethod, "/")
-	name := "address " + g.address(ctx)
+	name := "address " + g.Address(ctx)
 	switch {
 	case strings.HasPrefix(method, open):
 	case g.cfg.Verifier == nil:
@@ -157,9 +157,9 @@ func vouched(ctx context.Context) string {
 	return c.Subject
 }
 
-// address answers where a call comes from, as far as those can tell who are
+// Address returns where a call comes from, as far as those can tell who are
 // trusted. Callers with IPv6 have a whole /64 to choose from, so that is one.
-func (g *Gate) address(ctx context.Context) string {
+func (g *Gate) Address(ctx context.Context) string {
 	var hops []string
 	for _, value := range metadata.ValueFromIncomingContext(ctx, "x-forwarded-for") {
 		for hop := range strings.SplitSeq(value, ",") {

@@ -48,6 +48,9 @@ type catalogService struct {
 	begun   atomic.Int64       // watches
 	metrics *catalogMetrics
 	maxWait time.Duration // how long GetCatalogEntry waits for a version
+	waits   *waits
+	// callerOf names who makes a call, for waits.
+	callerOf func(context.Context) string
 	// draining is closed when the server begins to stop; then drainWait is how
 	// long GetCatalogEntry goes on waiting.
 	draining  <-chan struct{}
@@ -84,50 +87,6 @@ func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 		return domain.Entry{}, nil
 	}
 	return entry, err
-}
-
-// How often GetCatalogEntry looks for a version: soon after a change in this
-// process, but not at every one of many; ever less often for the changes of
-// other processes.
-const (
-	awaitGap     = 5 * time.Millisecond
-	awaitPoll    = 20 * time.Millisecond
-	awaitPollMax = 250 * time.Millisecond
-)
-
-// awaitVersion answers an entry that is at a version or a later one.
-func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
-	wait := s.maxWait
-	if deadline, ok := ctx.Deadline(); ok {
-		// Nine tenths of what the caller allows, so that our answer, which says
-		// more than the caller's own timeout, still arrives.
-		wait = min(wait, time.Until(deadline)*9/10)
-	}
-	deadline, timeout := time.Now().Add(wait), time.After(wait)
-	draining := s.draining
-	for poll := awaitPoll; ; poll = min(2*poll, awaitPollMax) {
-		changed := s.changes.Changed() // before the read, or a change between the two is missed
-		started := time.Now()
-		entry, err := s.look(ctx, id)
-		if err != nil || entry.Version >= version {
-			return entry, err
-		}
-		select {
-		case <-changed:
-			pause(ctx, awaitGap-time.Since(started))
-		case <-time.After(poll):
-		case <-draining:
-			draining = nil // closed for good
-			timeout = time.After(min(time.Until(deadline), s.drainWait))
-		case <-timeout:
-			if draining == nil {
-				return domain.Entry{}, errDraining
-			}
-			return domain.Entry{}, errNotSeen(version, entry.Version)
-		case <-ctx.Done():
-			return domain.Entry{}, ctx.Err()
-		}
-	}
 }
 
 // pause waits, unless ctx is done.

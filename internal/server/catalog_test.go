@@ -83,7 +83,10 @@ func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
 }
 
 func newCatalogService(store *fakeStore) *catalogService {
-	return &catalogService{store: store, changes: store, seal: testSeal, maxWait: 10 * time.Second, drainWait: 2 * time.Second, draining: make(chan struct{})}
+	return &catalogService{
+		store: store, changes: store, seal: testSeal, maxWait: 10 * time.Second, drainWait: 2 * time.Second, draining: make(chan struct{}),
+		waits: newWaits(500), callerOf: func(context.Context) string { return "" },
+	}
 }
 
 func seed(t *testing.T, store *fakeStore, published bool) domain.Video {

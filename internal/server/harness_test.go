@@ -17,6 +17,7 @@ import (
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -29,11 +30,15 @@ import (
 
 // running is a server that really listens, over a store in memory.
 type running struct {
-	store *fakeStore
-	addr  string
-	log   *logBuffer
-	stop  context.CancelFunc
-	done  chan error // gets what Run answers
+	server *Server
+	store  *fakeStore
+	addr   string
+	log    *logBuffer
+	stop   context.CancelFunc
+	done   chan error // gets what Run answers
+
+	mu    sync.Mutex
+	admit func(ctx context.Context, method string) (string, error) // guarded by mu; nil: all
 }
 
 // start runs a server until the test ends.
@@ -46,6 +51,15 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 	}
 	r.addr = listener.Addr().String()
 	deps := Deps{Videos: r.store, Catalog: r.store, Changes: r.store, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), Listener: listener}
+	deps.Admit = func(ctx context.Context, method string) (string, error) {
+		r.mu.Lock()
+		admit := r.admit
+		r.mu.Unlock()
+		if admit == nil {
+			return "", nil
+		}
+		return admit(ctx, method)
+	}
 	for _, f := range change {
 		f(&deps)
 	}
@@ -53,6 +67,7 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.server = server
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
@@ -229,6 +244,10 @@ func (c *restConn) call(ctx context.Context, method string, request any) (*http.
 		return true
 	})
 	r.URL.RawQuery = query.Encode()
+	md, _ := metadata.FromOutgoingContext(ctx)
+	for name, values := range md {
+		r.Header[http.CanonicalHeaderKey(name)] = values
+	}
 	return c.http.Do(r)
 }
 

@@ -47,7 +47,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if err := g.validate(request); err != nil {
 		return nil, err
 	}
-	return handler(limited, request)
+	return inBudget(limited, request, func() (any, error) { return handler(limited, request) })
 }
 
 // stream also ends the context of the call when its lifetime is over, and when

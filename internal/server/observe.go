@@ -79,10 +79,10 @@ func (s *streamIn) Context() context.Context { return s.ctx }
 type requests struct{ log *slog.Logger }
 
 func (r *requests) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, start := remember(ctx), time.Now()
 	if !r.wanted(ctx, info.FullMethod) {
 		return handler(ctx, request)
 	}
-	ctx, start := remember(ctx), time.Now()
 	response, err := handler(ctx, request)
 	r.write(ctx, info.FullMethod, start, err, ids(request, response)...)
 	return response, err
@@ -131,8 +131,11 @@ func rememberREST(next http.Handler) http.Handler {
 type callsOf struct{ grpc.ClientConnInterface }
 
 func (c callsOf) Invoke(ctx context.Context, method string, args, reply any, options ...grpc.CallOption) error {
-	setCalled(ctx)
-	return c.ClientConnInterface.Invoke(ctx, method, args, reply, options...) //nolint:wrapcheck // the status of the call
+	_, err := inBudget(ctx, args, func() (any, error) {
+		setCalled(ctx)
+		return reply, c.ClientConnInterface.Invoke(ctx, method, args, reply, options...) //nolint:wrapcheck // the status of the call
+	})
+	return err
 }
 
 func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -216,6 +219,35 @@ func caller(ctx context.Context) string {
 		return p.Addr.String()
 	}
 	return ""
+}
+
+// callerOf returns what names the caller of a call for bounds: who it is, if that
+// was checked, else its address, of which nothing is made up.
+func callerOf(address func(context.Context) string) func(context.Context) string {
+	if address == nil {
+		address = connectionAddress
+	}
+	return func(ctx context.Context) string {
+		if remembered, ok := ctx.Value(admittedKey{}).(*string); ok && *remembered != "" {
+			return *remembered
+		}
+		return address(ctx)
+	}
+}
+
+// connectionAddress is where the connection of a call comes from; of one over
+// REST the gateway has put it last.
+func connectionAddress(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	if p.Addr.Network() == "bufconn" {
+		forwarded := strings.Join(metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), ",")
+		return strings.TrimSpace(forwarded[strings.LastIndex(forwarded, ",")+1:])
+	}
+	host, _, _ := net.SplitHostPort(p.Addr.String())
+	return host
 }
 
 func header(ctx context.Context, name string) string {

@@ -47,9 +47,11 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer leave()
+		r, end := s.bound(w, r)
+		defer end()
 		// gRPC reads a body to its end into memory, whether or not a handler wants it
 		// (grpc/internal/transport/handler_server.go).
-		r.Body = http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+grpcOverhead)
+		r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+grpcOverhead)}
 		s.grpc.ServeHTTP(w, r)
 	case r.URL.Path == "/health/live":
 		s.handleLive(w, r)
@@ -65,6 +67,8 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer leave()
+		r, end := s.bound(w, r)
+		defer end()
 		s.gateway.ServeHTTP(w, r)
 	}
 }
@@ -96,6 +100,17 @@ func (s *Server) enter(ctx context.Context, isStream bool) (leave func(), ok boo
 		return nil, false
 	}
 	return func() { count.Add(-1) }, true
+}
+
+// bound makes a request hold no more memory than there is for it, until end.
+func (s *Server) bound(w http.ResponseWriter, r *http.Request) (bounded *http.Request, end func()) {
+	body := &boundedBody{ReadCloser: r.Body, ctx: r.Context(), large: s.largeBodies}
+	bounded, endPage := s.pages.share(w, r)
+	bounded.Body = body
+	return bounded, func() {
+		body.end()
+		endPage()
+	}
 }
 
 // limitTime gives a request the time that its call may take. The call has a

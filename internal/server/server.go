@@ -41,6 +41,7 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
@@ -74,6 +75,8 @@ type Config struct {
 	MaxReceive int
 	// MaxCalls is the number of calls at a time, from their header on, and half of
 	// it is the number of streams beside them; more are refused with UNAVAILABLE.
+	// Half of it may wait for a min_version, and an eighth those of one caller; more
+	// are refused with RESOURCE_EXHAUSTED.
 	// Default: 1000, the most that Cloud Run sends to one instance.
 	MaxCalls int
 	// MaxConnections is the number of connections at a time; more wait to be
@@ -142,6 +145,10 @@ type Deps struct {
 	// its method, /package.Service/Method, and for the log who calls, or nothing
 	// when that was not checked; nil: all calls may.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
+	// Address returns where a call comes from, by its metadata and its peer, for the
+	// bounds of a caller whom Admit does not name; nil: the address of the
+	// connection.
+	Address func(ctx context.Context) string
 	// Ready answers why new requests should not come here; nil: they always
 	// should. It gets a second. It must not depend on the backlog of events:
 	// that would take away the instances which work it off.
@@ -181,6 +188,10 @@ type Server struct {
 	streams   atomic.Int64    // under way
 	refused   metric.Int64Counter
 
+	pages       *budget
+	largeBodies *semaphore.Weighted
+	waits       *waits
+
 	// draining ends when Run begins to stop, by drain.
 	draining context.Context
 	drain    context.CancelFunc
@@ -193,6 +204,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	s := &Server{
 		cfg: cfg, ready: deps.Ready, live: deps.Live, log: deps.Log, listener: deps.Listener,
 		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),
+		largeBodies: semaphore.NewWeighted(largeBodies),
+		waits:       newWaits(cfg.MaxCalls / 2),
+		pages:       &budget{bytes: semaphore.NewWeighted(pagesBudget), wait: cfg.CallTimeout / 2, read: cfg.CallTimeout / 3},
 	}
 	if s.ready == nil {
 		s.ready = func(context.Context) error { return nil }
@@ -255,6 +269,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 		}
 		catalogv1.RegisterCatalogServiceServer(s.grpc, &catalogService{
 			store: deps.Catalog, changes: deps.Changes, seal: seal, metrics: metrics, maxWait: s.cfg.MaxWait,
+			waits: s.waits, callerOf: callerOf(deps.Address),
 			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,
 		})
 		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)

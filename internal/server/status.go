@@ -22,6 +22,13 @@ var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as 
 // errTooManyCalls refuses what would be more than the server can hold.
 var errTooManyCalls = status.New(codes.Unavailable, "too many calls at a time: call again")
 
+// errTooManyPages refuses a list for whose page there was no room in time.
+var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page")
+
+// errTooManyWaits refuses a call that would wait for a version beside too many
+// others, of its caller or of all.
+var errTooManyWaits = status.Error(codes.ResourceExhausted, "too many calls wait for a min_version: call again without it, or later")
+
 // errNotSeen is the answer to a caller who waited in vain for a version.
 func errNotSeen(want, seen int64) error {
 	return status.Errorf(codes.DeadlineExceeded, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want)

@@ -1,0 +1,175 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// Calls that wait for the same entry read it together, each version it waits for
+// and no longer than it does; the last to leave ends the reading.
+func TestWaitsOfOneEntryShareAReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 100
+		store := newFakeStore()
+		store.otherSide = true
+		v := seed(t, store, false)
+		service := newCatalogService(store)
+		service.waits = newWaits(4 * calls)
+		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
+		var waiting sync.WaitGroup
+		began := time.Now()
+		for n := range calls {
+			waiting.Go(func() {
+				time.Sleep(time.Duration(n) * time.Millisecond)
+				if n%2 == 1 { // who leaves early
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					if _, err := service.GetCatalogEntry(ctx, request); err == nil {
+						t.Error("a call that waits for a second only = nil, want an error")
+					}
+					return
+				}
+				if entry, err := service.GetCatalogEntry(t.Context(), request); err != nil || entry.GetVersion() != 2 {
+					t.Errorf("GetCatalogEntry() = %v, %v, want version 2", entry, err)
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		if _, err := store.ChangeVideo(t.Context(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()})); err != nil {
+			t.Fatal(err)
+		}
+		waiting.Wait()
+		if took := time.Since(began); took > 3*time.Second+awaitPollMax {
+			t.Errorf("the calls waited for %v, want to the change after 3 s", took)
+		}
+		// One when it comes, for each; and those of one reader.
+		if got := store.readCount() - calls; got > 60 {
+			t.Errorf("%d reads for %d calls that wait together, want as for one", got, calls)
+		}
+		if len(service.waits.readers) != 0 || service.waits.all != 0 || len(service.waits.taken) != 0 {
+			t.Errorf("left behind: %d readers, %d places, of %d callers", len(service.waits.readers), service.waits.all, len(service.waits.taken))
+		}
+	})
+}
+
+// An entry that cannot be read fails those who wait for it, and nobody after.
+func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		v := seed(t, store, false)
+		service := newCatalogService(store)
+		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
+		failure := errors.New("no connection")
+		results := make(chan error)
+		for range 2 {
+			go func() {
+				_, err := service.GetCatalogEntry(t.Context(), request)
+				results <- err
+			}()
+		}
+		synctest.Wait()
+		store.mu.Lock()
+		store.before = func(context.Context, string) error { return failure }
+		store.mu.Unlock()
+		for range 2 {
+			if err := <-results; !errors.Is(err, failure) {
+				t.Errorf("a call that waits = %v, want %v", err, failure)
+			}
+		}
+		store.mu.Lock()
+		store.before = nil
+		store.mu.Unlock()
+		if _, err := service.GetCatalogEntry(t.Context(), request); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("a call after it = %v, want it to wait", err)
+		}
+	})
+}
+
+// Calls that wait have places of their own, of which one caller gets a part; a
+// call that does not have to wait needs none.
+func TestWaitsHavePlaces(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{MaxCalls: 16}, func(t *testing.T, r *running, c client) {
+		r.mu.Lock()
+		r.admit = func(ctx context.Context, _ string) (string, error) {
+			return fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")), nil
+		}
+		r.mu.Unlock()
+		v := mustCreate(t, c, film())
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		defer cancel()
+		wait := func(caller string) error {
+			_, err := c.catalog.GetCatalogEntry(metadata.AppendToOutgoingContext(ctx, "authorization", caller), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
+			return err
+		}
+		hold := func(caller string, all int) {
+			waiting.Go(func() { _ = wait(caller) }) // ended by cancel
+			for {
+				w := r.server.waits
+				w.mu.Lock()
+				now := w.all
+				w.mu.Unlock()
+				if now == all {
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		hold("a", 1)
+		hold("a", 2)
+		if err := wait("a"); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a third call of one caller that waits = %v, want ResourceExhausted", err)
+		}
+		for n := range 6 {
+			hold(fmt.Sprint("b", n/2), 3+n)
+		}
+		if err := wait("c"); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a ninth call that waits = %v, want ResourceExhausted", err)
+		}
+		if _, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 1}); status.Code(err) != codes.NotFound {
+			t.Errorf("a call that has nothing to wait for = %v, want NotFound: a draft", err)
+		}
+	})
+}
+
+// Who calls is, where nobody checked, the address of the connection, whatever
+// the caller says of it.
+func TestCallersAreToldByTheirConnection(t *testing.T) {
+	t.Parallel()
+	overAll(t, Config{MaxCalls: 16}, func(t *testing.T, r *running, c client) {
+		v := mustCreate(t, c, film())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		codesSeen := make(chan codes.Code)
+		for n := range 3 {
+			go func() {
+				ctx := metadata.AppendToOutgoingContext(ctx, "x-forwarded-for", fmt.Sprint("203.0.113.", n))
+				_, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
+				codesSeen <- status.Code(err)
+			}()
+		}
+		if got := <-codesSeen; got != codes.ResourceExhausted {
+			t.Errorf("one of three calls of one address = %v, want ResourceExhausted at once", got)
+		}
+		cancel()
+		for range 2 {
+			<-codesSeen
+		}
+	})
+}

@@ -29,13 +29,15 @@ import (
 // What it answers without one is told to requests, as gRPC tells of the others.
 func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (http.Handler, error) {
 	strictQueries()
+	asJSON := &strictJSON{JSONPb: &runtime.JSONPb{
+		// Numbers, texts and lists are there even when empty, so that a client
+		// need not guess; a message that is not set, such as delete_time, is
+		// left out, because null would look like a value.
+		MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
+	}}
 	mux := runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &strictJSON{JSONPb: &runtime.JSONPb{
-			// Numbers, texts and lists are there even when empty, so that a client
-			// need not guess; a message that is not set, such as delete_time, is
-			// left out, because null would look like a value.
-			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
-		}}),
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, asJSON),
+		runtime.WithMarshalerOption(eventStream, &events{asJSON}),
 		runtime.WithIncomingHeaderMatcher(headerToMetadata),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
@@ -53,7 +55,7 @@ func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (ht
 	); err != nil {
 		return nil, fmt.Errorf("register gateway: %w", err)
 	}
-	return http.MaxBytesHandler(rememberREST(mux), maxReceive), nil
+	return http.MaxBytesHandler(rememberREST(streamsOverREST(mux)), maxReceive), nil
 }
 
 // headerToMetadata lets through what ties a call to its trace, and who calls, and

@@ -1,0 +1,196 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+// getStream opens a watch over REST, and returns what reads its lines.
+func getStream(t *testing.T, url string, header ...string) (*http.Response, *bufio.Scanner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return response, bufio.NewScanner(response.Body)
+}
+
+// event reads one event in words: its type, its id, and the titles in its data.
+func event(t *testing.T, lines *bufio.Scanner) (kind, id string, data map[string]any) {
+	t.Helper()
+	kind = "message"
+	for lines.Scan() && lines.Text() != "" {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			id = value
+		case "event":
+			kind = value
+		case "data":
+			if err := json.Unmarshal([]byte(value), &data); err != nil {
+				t.Fatalf("data %q: %v", value, err)
+			}
+		default:
+			t.Errorf("field %q, want id, event or data", lines.Text())
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return kind, id, data
+}
+
+func titleIn(data map[string]any) any {
+	updated, _ := data["updated"].(map[string]any)
+	return updated["title"]
+}
+
+// A watch is lines of JSON, or events for whom asks for them; no proxy may keep
+// them back.
+func TestWatchOverRESTHasItsType(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "Ran"}))
+	for accept, want := range map[string]string{"": ndjson, "*/*": ndjson, "application/json": ndjson, eventStream: eventStream} {
+		response, lines := getStream(t, "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", accept)
+		got := []string{response.Header.Get("Content-Type"), response.Header.Get("X-Accel-Buffering"), response.Header.Get("Cache-Control")}
+		if diff := cmp.Diff([]string{want, "no", "no-store"}, got); diff != "" {
+			t.Errorf("Accept %q: type and headers for proxies (-want +got):\n%s", accept, diff)
+		}
+		if lines.Scan(); want == ndjson && !strings.HasPrefix(lines.Text(), `{"result":`) {
+			t.Errorf("Accept %q: first line %q, want a result", accept, lines.Text())
+		}
+	}
+	response, fields := ask(t, r, "GET", "/v1/videos", "", "Accept", eventStream)
+	if response.StatusCode != http.StatusOK || fields["videos"] == nil {
+		t.Errorf("a list with Accept of events: %s, %v, want JSON", response.Status, fields)
+	}
+}
+
+// Each event has its resume token as id, and a client that comes back with the
+// last one goes on behind it, whatever its address says.
+func TestWatchByEventsResumes(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	c := r.grpcClient(t)
+	for _, title := range []string{"a", "b"} {
+		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: title}))
+	}
+	url := "http://" + r.addr + "/v1/catalogEntries:watch"
+	_, lines := getStream(t, url, "Accept", eventStream)
+	kind, first, data := event(t, lines)
+	if kind != "message" || titleIn(data) != "a" || data["resumeToken"] != first {
+		t.Errorf("first event %s %q %v, want a message with entry a and its token as id", kind, first, data)
+	}
+	_, second, _ := event(t, lines)
+	for name, url := range map[string]string{"": url, "with another token": url + "?resume_token=" + second} {
+		_, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", first)
+		if _, _, data := event(t, lines); titleIn(data) != "b" {
+			t.Errorf("behind the first event, %s: %v, want entry b", name, data)
+		}
+	}
+}
+
+// An error is an event, before the first one and after it.
+func TestWatchByEventsTellsErrors(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{StreamLifetime: 200 * time.Millisecond})
+	url := "http://" + r.addr + "/v1/catalogEntries:watch"
+	response, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", "nonsense")
+	kind, _, data := event(t, lines)
+	if response.StatusCode != http.StatusBadRequest || response.Header.Get("Content-Type") != eventStream || kind != "error" || data["code"] != 3. {
+		t.Errorf("with a token that is none: %s, %s %v, want 400 and INVALID_ARGUMENT as event", response.Status, kind, data)
+	}
+	_, lines = getStream(t, url, "Accept", eventStream)
+	if kind, _, data = event(t, lines); kind != "message" || len(data) != 1 {
+		t.Errorf("first event %s %v, want a sign of life", kind, data)
+	}
+	if kind, _, data = event(t, lines); kind != "error" || data["code"] != 14. {
+		t.Errorf("last event %s %v, want UNAVAILABLE as event", kind, data)
+	}
+}
+
+// Behind nginx as it comes a message arrives at once.
+func TestWatchPassesNginx(t *testing.T) {
+	t.Parallel()
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Skip("nginx is not installed: its default buffering is not tried")
+	}
+	r := start(t, Config{})
+	dir, addr := t.TempDir(), freeAddr(t)
+	config := fmt.Sprintf(`daemon off; worker_processes 1; error_log stderr; pid %[1]s/pid;
+events {}
+http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp_path %[1]s; uwsgi_temp_path %[1]s; scgi_temp_path %[1]s;
+	server { listen %[2]s; location / { proxy_pass http://%[3]s; } } }`, dir, addr, r.addr)
+	file := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(nginx, "-p", dir, "-c", file)
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait() // however it ends
+	})
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+			break
+		}
+		if time.Since(began) > patience {
+			t.Fatal(errors.New("nginx did not start"))
+		}
+	}
+	for _, accept := range []string{ndjson, eventStream} {
+		_, lines := getStream(t, "http://"+addr+"/v1/catalogEntries:watch", "Accept", accept)
+		for range 2 { // a sign of life, and what comes later
+			if !lines.Scan() {
+				t.Fatalf("%s: the stream ended: %v", accept, lines.Err())
+			}
+			if accept == eventStream {
+				event(t, lines)
+			}
+			mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), film()))
+		}
+	}
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}

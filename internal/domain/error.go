@@ -26,10 +26,25 @@ const (
 // Field it is about, reach the client; what it wraps does not.
 type Error struct {
 	Kind    Kind
+	Reason  Reason // empty: what the Kind says is all there is to know
 	Field   string // path in the request, such as "video.title"; may be empty
 	Message string
 	Err     error // the cause, for the log; may be nil
 }
+
+// Reason names one cause of an error within its Kind, for programs. A client may
+// branch on it, so it never changes once released.
+type Reason string
+
+// The reasons.
+const (
+	// ReasonRequestIDReused: the request id was used to create something else.
+	ReasonRequestIDReused Reason = "REQUEST_ID_REUSED"
+	// ReasonVideoDeleted: the video is deleted, and must be undeleted first.
+	ReasonVideoDeleted Reason = "VIDEO_DELETED"
+	// ReasonVideoNotDeleted: there is nothing to undelete.
+	ReasonVideoNotDeleted Reason = "VIDEO_NOT_DELETED"
+)
 
 // Errorf makes an Error of a kind.
 func Errorf(kind Kind, format string, args ...any) *Error {
@@ -39,6 +54,12 @@ func Errorf(kind Kind, format string, args ...any) *Error {
 // InvalidField makes an Error of kind Invalid about one field of the request.
 func InvalidField(field, format string, args ...any) *Error {
 	return &Error{Kind: Invalid, Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// Because returns the Error with a reason.
+func (e *Error) Because(reason Reason) *Error {
+	e.Reason = reason
+	return e
 }
 
 func (e *Error) Error() string {

@@ -1,9 +1,11 @@
 package domain
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/google/uuid"
 )
@@ -90,10 +92,23 @@ func (d Details) with(field Field, other Details) (Details, bool) {
 }
 
 func (d Details) validate() error {
-	if strings.TrimSpace(d.Title) == "" {
-		return InvalidField("video.title", "must not be empty")
+	if blank(d.Title) {
+		return InvalidField("video.title", "must not be empty: at least one character must be visible")
+	}
+	if i := slices.IndexFunc(d.Tags, blank); i >= 0 {
+		return InvalidField(fmt.Sprintf("video.tags[%d]", i), "must not be empty: at least one character must be visible")
 	}
 	return nil
+}
+
+// blank reports whether nobody could see the text.
+func blank(text string) bool { return !strings.ContainsFunc(text, visible) }
+
+// visible reports whether a character shows by itself. Unicode calls some letters
+// and marks ignorable, such as the Hangul filler; the blank Braille pattern is a symbol.
+func visible(r rune) bool {
+	return unicode.IsPrint(r) && r != ' ' && r != '\u2800' &&
+		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
 // Stamp is what a decision needs from the world: the id that its event will
@@ -205,7 +220,7 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 func Undelete(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if !v.Deleted() {
-			return nil, Errorf(Exists, "video %q is not deleted", v.ID)
+			return nil, Errorf(Exists, "video %q is not deleted", v.ID).Because(ReasonVideoNotDeleted)
 		}
 		if err := v.expect(expected); err != nil {
 			return nil, err
@@ -225,7 +240,7 @@ func (v Video) expect(version int64) error {
 
 func (v Video) mayChange(expected int64) error {
 	if v.Deleted() {
-		return Errorf(Precondition, "video %q is deleted: undelete it first", v.ID)
+		return Errorf(Precondition, "video %q is deleted: undelete it first", v.ID).Because(ReasonVideoDeleted)
 	}
 	return v.expect(expected)
 }

@@ -232,6 +232,9 @@ func TestDecisionRefuses(t *testing.T) {
 	}{
 		{"create without a title", domain.Video{}, create(""), domain.Invalid, "video.title"},
 		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), domain.Invalid, "video.title"},
+		{"create with a title of a zero-width space", domain.Video{}, create("\u200b"), domain.Invalid, "video.title"},
+		{"create with a title of what is invisible", domain.Video{}, create("\u00ad\u034f\u115f\u17b4\u180e\u200b\u2028\u2060\u2800\u3164\ufe0f\ufeff\uffa0\U000e0001"), domain.Invalid, "video.title"},
+		{"update to a blank tag", draft(), domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), domain.Invalid, "video.tags[1]"},
 		{"update to no title", draft(), domain.Update(domain.AllFields(), title(""), domain.AnyVersion, stamp), domain.Invalid, "video.title"},
 		{"update to a blank title", published(), domain.Update(onlyTitle, title("\u3000"), 3, stamp), domain.Invalid, "video.title"},
 
@@ -263,6 +266,16 @@ func TestDecisionRefuses(t *testing.T) {
 				t.Errorf("error = %#v, want kind %d, field %q", err, test.kind, test.field)
 			}
 		})
+	}
+}
+
+// A title in any script is one, also of a single character, and with characters
+// in it that do not show by themselves.
+func TestTitleNeedsOneVisibleCharacter(t *testing.T) {
+	for _, title := range []string{"7", "愛", "ｱ", "ه", "-", "🎬", "❤\ufe0f", "한", "a\u200b", "\u200d क", "⠁"} {
+		if _, err := domain.Create(videoID, domain.Details{Title: title, Tags: []string{title}}, stamp); err != nil {
+			t.Errorf("create with the title %q: %v", title, err)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, finger
 		return domain.Video{}, wrap(err, "get request %s", requestID)
 	}
 	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return domain.Video{}, &domain.Error{Kind: domain.Exists, Field: "request_id", Message: "was used to create another video"}
+		return domain.Video{}, &domain.Error{Kind: domain.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another video"}
 	}
 	return s.GetVideo(ctx, request.VideoID)
 }

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/text/language"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,15 +33,32 @@ func parseName(field, collection, name string) (uuid.UUID, error) {
 }
 
 // detailsOf reads what a client may write of a video.
-func detailsOf(v *videov1.Video) domain.Details {
+func detailsOf(v *videov1.Video) (domain.Details, error) {
+	code := v.GetLanguageCode()
+	if code != "" {
+		var err error
+		if code, err = canonicalLanguage(code); err != nil {
+			return domain.Details{}, domain.InvalidField("video.language_code", "%v", err)
+		}
+	}
 	return domain.Details{
 		Title:        v.GetTitle(),
 		Description:  v.GetDescription(),
 		ReleaseYear:  v.GetReleaseYear(),
 		Duration:     v.GetDuration().AsDuration(),
-		LanguageCode: v.GetLanguageCode(),
+		LanguageCode: code,
 		Tags:         v.GetTags(),
+	}, nil
+}
+
+// canonicalLanguage returns a language tag as BCP 47 writes it, so that one
+// language is one value in the database.
+func canonicalLanguage(code string) (string, error) {
+	tag, err := language.Parse(code)
+	if err != nil {
+		return "", fmt.Errorf("must be a BCP 47 tag such as en or pt-BR, and %q is none: %w", code, err)
 	}
+	return tag.String(), nil
 }
 
 var stateByName = map[string]domain.State{

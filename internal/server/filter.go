@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"text/scanner"
@@ -10,13 +12,16 @@ import (
 )
 
 // restriction is what a filter may say about one field: which operator, which
-// kind of value (of text/scanner), and what it means. set answers whether it
-// can take the value.
+// kind of value (of text/scanner), and what it means. set returns errUnsupported,
+// or an error that names the rule, when it cannot take the value.
 type restriction struct {
 	operator rune // '=', at most once per field; or ':', any number of times
 	kind     rune
-	set      func(value string) bool
+	set      func(value string) error
 }
+
+// errUnsupported is what a filter gets that is not in the part of AIP-160 we promise.
+var errUnsupported = errors.New("not supported; it can be restrictions joined by AND")
 
 // parseFilter reads the part of AIP-160 that the API promises: restrictions
 // joined by AND. All else is Invalid.
@@ -27,69 +32,94 @@ func parseFilter(filter, supported string, fields map[string]restriction) error 
 	tokens.Error = func(*scanner.Scanner, string) {} // counted: NUL, what is no UTF-8, open quotes
 
 	seen := make(map[string]bool, len(fields))
-	ok := true
-	for token := tokens.Scan(); ok && token != scanner.EOF; token = tokens.Scan() {
+	var err error
+	for token := tokens.Scan(); err == nil && token != scanner.EOF; token = tokens.Scan() {
 		if len(seen) > 0 {
-			ok = tokens.TokenText() == "AND"
+			if tokens.TokenText() != "AND" {
+				err = errUnsupported
+				break
+			}
 			tokens.Scan()
 		}
-		ok = ok && readRestriction(&tokens, fields, seen)
+		err = readRestriction(&tokens, fields, seen)
 	}
-	if !ok || tokens.ErrorCount > 0 {
-		return domain.InvalidField("filter", "not supported; it can be restrictions joined by AND: %s", supported)
+	if tokens.ErrorCount > 0 {
+		err = errUnsupported
+	}
+	if err != nil {
+		return domain.InvalidField("filter", "%v: %s", err, supported)
 	}
 	return nil
 }
 
 // readRestriction reads one, whose first token has been scanned.
-func readRestriction(tokens *scanner.Scanner, fields map[string]restriction, seen map[string]bool) bool {
+func readRestriction(tokens *scanner.Scanner, fields map[string]restriction, seen map[string]bool) error {
 	name := tokens.TokenText()
 	field, known := fields[name]
 	if !known || seen[name] && field.operator == '=' || tokens.Scan() != field.operator || tokens.Scan() != field.kind {
-		return false
+		return errUnsupported
 	}
 	seen[name] = true
-	value, ok := literal(tokens.TokenText(), field.kind)
-	return ok && field.set(value)
+	value, err := literal(tokens.TokenText(), field.kind)
+	if err != nil {
+		return err
+	}
+	return field.set(value)
 }
 
-// literal answers the value of a token. The escapes of a string can make what
+// literal returns the value of a token. The escapes of a string can make what
 // the scanner would have refused.
-func literal(token string, kind rune) (string, bool) {
+func literal(token string, kind rune) (string, error) {
 	if kind != scanner.String {
-		return token, true
+		return token, nil
 	}
 	value, err := strconv.Unquote(token)
-	return value, err == nil && value != "" && utf8.ValidString(value) && !strings.ContainsRune(value, 0)
+	if err != nil || value == "" || !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+		return "", errUnsupported
+	}
+	if strings.ContainsRune(value, '*') { // AIP-160 would have it mean any text
+		return "", fmt.Errorf("%s has a wildcard, which is not supported; it can be restrictions joined by AND", token)
+	}
+	return value, nil
+}
+
+// byLanguage returns the restriction to one language.
+func byLanguage(code *string) restriction {
+	return restriction{'=', scanner.String, func(value string) (err error) {
+		if *code, err = canonicalLanguage(value); err != nil {
+			return fmt.Errorf("language_code %w; supported are restrictions joined by AND", err)
+		}
+		return nil
+	}}
 }
 
 func filterVideos(filter string, query *domain.VideoQuery) error {
 	return parseFilter(filter, `state = STATE_DRAFT, language_code = "en"`, map[string]restriction{
-		"state": {'=', scanner.Ident, func(value string) bool {
+		"language_code": byLanguage(&query.LanguageCode),
+		"state": {'=', scanner.Ident, func(value string) error {
 			query.State = stateByName[value]
-			return query.State != ""
-		}},
-		"language_code": {'=', scanner.String, func(value string) bool {
-			query.LanguageCode = value
-			return true
+			if query.State == "" {
+				return errUnsupported
+			}
+			return nil
 		}},
 	})
 }
 
 func filterEntries(filter string, query *domain.EntryQuery) error {
 	return parseFilter(filter, `language_code = "en", release_year = 1994, tags:"drama"`, map[string]restriction{
-		"language_code": {'=', scanner.String, func(value string) bool {
-			query.LanguageCode = value
-			return true
-		}},
-		"release_year": {'=', scanner.Int, func(value string) bool {
+		"language_code": byLanguage(&query.LanguageCode),
+		"release_year": {'=', scanner.Int, func(value string) error {
 			year, err := strconv.ParseInt(value, 10, 32)
 			query.ReleaseYear = int32(year)
-			return err == nil && year > 0 // 0 would be no restriction
+			if err != nil || year <= 0 { // 0 would be no restriction
+				return errUnsupported
+			}
+			return nil
 		}},
-		"tags": {':', scanner.String, func(value string) bool {
+		"tags": {':', scanner.String, func(value string) error {
 			query.Tags = append(query.Tags, value)
-			return true
+			return nil
 		}},
 	})
 }

@@ -20,6 +20,8 @@ func TestFiltersRestrictQueries(t *testing.T) {
 		"state = STATE_DRAFT":     {State: domain.Draft},
 		"state=STATE_PUBLISHED":   {State: domain.Published},
 		`language_code = "pt-BR"`: {LanguageCode: "pt-BR"},
+		`language_code = "PT-br"`: {LanguageCode: "pt-BR"},
+		`language_code = "iw"`:    {LanguageCode: "he"},
 		`language_code="en"  AND  state = STATE_DRAFT`: {LanguageCode: "en", State: domain.Draft},
 	} {
 		var got domain.VideoQuery
@@ -58,15 +60,26 @@ func TestFiltersRefuseWhatTheyDoNotSupport(t *testing.T) {
 		`state = STATE_DRAFT and language_code = "en"`, `state = STATE_DRAFT "AND" language_code = "en"`, `state = STATE_DRAFT, language_code = "en"`,
 		`language_code = en`, `language_code = ""`, `language_code = "en`, `language_code = 'en'`, "language_code = `en`", `language_code > "a"`, `language_code = "e" "n"`,
 		"language_code = \"a\x00\"", `language_code = "\x00"`, `language_code = "\xff"`, "language_code = \"\xff\"", "language_code = \"a\nb\"", "\x00",
+		`language_code = "en*"`, `language_code = "*"`, `language_code = "\x2a"`, `language_code = "qq"`, `language_code = "e_n"`, `language_code = "english"`,
 		`title = "x"`, `video.state = STATE_DRAFT`, `State = STATE_DRAFT`, "state = STATE_DRAFT // or not",
 	} {
 		checkRefused(t, "filterVideos", filter, filterVideos(filter, new(domain.VideoQuery)), "filter", "state = STATE_DRAFT")
 	}
 	for _, filter := range []string{
 		"release_year = 0", "release_year = -1", "release_year = 1994.5", `release_year = "1994"`, "release_year = 99999999999", "release_year = 0x7CA", "release_year = 1_994",
-		"release_year > 1994", "release_year = 1994 AND release_year = 1995", `tags = "drama"`, `tags:drama`, `tags:""`, `tags:*`, "state = STATE_DRAFT",
+		"release_year > 1994", "release_year = 1994 AND release_year = 1995", `tags = "drama"`, `tags:drama`, `tags:""`, `tags:*`, `tags:"dra*"`, "state = STATE_DRAFT",
 	} {
 		checkRefused(t, "filterEntries", filter, filterEntries(filter, new(domain.EntryQuery)), "filter", "release_year = 1994")
+	}
+}
+
+// What is refused by a rule of its own names that rule.
+func TestFiltersNameTheRule(t *testing.T) {
+	t.Parallel()
+	for filter, rule := range map[string]string{
+		`language_code = "en*"`: "wildcard", `tags:"dra*"`: "wildcard", `language_code = "qq"`: "language_code must be a BCP 47 tag", `language_code = "e!"`: "language_code must be a BCP 47 tag",
+	} {
+		checkRefused(t, "filterEntries", filter, filterEntries(filter, new(domain.EntryQuery)), "filter", rule)
 	}
 }
 

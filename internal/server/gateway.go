@@ -22,7 +22,6 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
 )
 
 // newGateway answers the REST API, as api/proto maps it, with calls over conn.
@@ -141,28 +140,23 @@ func (q strictQuery) Parse(message proto.Message, values url.Values, taken *util
 	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {
 		return fmt.Errorf("query: %w", err)
 	}
-	if update, ok := message.(*videov1.UpdateVideoRequest); ok {
-		fixMask(update, values.Has("updateMask") || values.Has("update_mask"))
+	if u, ok := updateOf(message); ok {
+		textMask(u, values.Has("updateMask") || values.Has("update_mask"))
 	}
 	return nil
 }
 
-// fixMask makes the update mask of a PATCH that of the gRPC API. One that the
-// caller gave may have the names of JSON. One that the gateway made of the
-// body loses what cannot be changed, so that a client may read a video, change
-// it and send it back with its name, etag and times (AIP-203).
-func fixMask(update *videov1.UpdateVideoRequest, given bool) {
-	mask := update.GetUpdateMask()
-	if given {
-		fields := update.GetVideo().ProtoReflect().Descriptor().Fields()
-		for i, path := range mask.GetPaths() {
-			if field := fields.ByJSONName(path); field != nil {
-				mask.Paths[i] = string(field.Name())
-			}
+// textMask gives the paths of an update mask their names in proto, where the
+// caller wrote the names of JSON. Of a body without a field the gateway makes a
+// mask of one empty path, which is none.
+func textMask(u update, given bool) {
+	fields := u.resource.Descriptor().Fields()
+	for i, path := range u.mask.GetPaths() {
+		if field := fields.ByJSONName(path); field != nil {
+			u.mask.Paths[i] = field.TextName()
 		}
-		return
 	}
-	mask.Paths = slices.DeleteFunc(mask.GetPaths(), func(path string) bool {
-		return !slices.Contains(domain.AllFields(), domain.Field(path))
-	})
+	if !given && slices.Equal(u.mask.GetPaths(), []string{""}) {
+		u.mask.Paths = nil
+	}
 }

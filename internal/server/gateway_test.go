@@ -74,7 +74,7 @@ func TestGatewayIsStrict(t *testing.T) {
 		"odd parameter":         {"GET", "/v1/videos?pageSize=x", "", 400, "page_size"},
 		"parameter twice":       {"GET", "/v1/videos?pageSize=1&page_size=2", "", 400, "duplicate"},
 		"mask of unknown":       {"PATCH", path + "?updateMask=titel", `{"title": "x"}`, 400, `"titel"`},
-		"mask of output":        {"PATCH", path + "?updateMask=state", `{"title": "x"}`, 400, `"state"`},
+		"outside a rule":        {"PATCH", path, `{"releaseYear": 5}`, 400, "release_year"},
 		"empty mask":            {"PATCH", path + "?updateMask=", `{"title": "x"}`, 400, "update_mask"},
 		"unknown path":          {"GET", "/v1/films", "", 404, "Not Found"},
 		"root":                  {"GET", "/", "", 404, "Not Found"},
@@ -168,6 +168,8 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 		"as it was read":    {"", "", nil},
 		"read and changed":  {"", `"title": "x"`, []string{"title"}},
 		"only output":       {"", `{"state": "STATE_PUBLISHED", "version": "7"}`, nil},
+		"output in a mask":  {"?updateMask=title,state,createTime", `{"title": "x", "state": "STATE_PUBLISHED"}`, []string{"title"}},
+		"broken outside":    {"?updateMask=title", `{"title": "x", "releaseYear": 5, "languageCode": "!"}`, []string{"title"}},
 		"nothing":           {"", `{}`, nil},
 		"with the old etag": {"", `{"title": "x", "etag": "\"1\""}`, []string{"title"}},
 	}

@@ -98,7 +98,7 @@ func (g *guard) validate(request any) error {
 	if !ok {
 		return fmt.Errorf("validate %T: not a proto message", request)
 	}
-	if err := g.validator.Validate(message); err != nil {
+	if err := g.validator.Validate(message, protovalidate.WithFilter(rulesFor(message))); err != nil {
 		return err
 	}
 	return rejectNUL(message)

@@ -8,6 +8,7 @@ import (
 
 const (
 	defaultPageSize = 50
+	maxPageSize     = 1000 // more is not an error (AIP-158)
 	// maxPageBytes is how much text a page has before its last item. It bounds
 	// what a list holds in memory, and keeps a page below the 4 MiB that a gRPC
 	// client accepts by default. A page may have fewer items than were asked for
@@ -30,7 +31,7 @@ type pager[C any] struct {
 }
 
 func newPager[C any](seal cipher.AEAD, request pageRequest) (pager[C], error) {
-	p := pager[C]{size: int(request.GetPageSize())}
+	p := pager[C]{size: min(int(request.GetPageSize()), maxPageSize)}
 	if p.size == 0 {
 		p.size = defaultPageSize
 	}

@@ -74,7 +74,7 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 		}
 		slices.Sort(want)
 		for name, list := range listers(t) {
-			for _, pageSize := range []int32{1, 2, 5, 12, 13, 14, 0} {
+			for _, pageSize := range []int32{1, 2, 5, 12, 13, 14, 0, 1000, 1001, math.MaxInt32} {
 				var got []string
 				pages := 0
 				for token := ""; ; pages++ {
@@ -97,6 +97,17 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// More items than a page may have are no mistake: the page has fewer (AIP-158).
+func TestPageSizeIsCoerced(t *testing.T) {
+	t.Parallel()
+	for pageSize, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
+		p, err := newPager[domain.VideoCursor](&videov1.ListVideosRequest{PageSize: pageSize})
+		if err != nil || p.size != want {
+			t.Errorf("page_size %d: size %d, %v, want %d", pageSize, p.size, err, want)
+		}
+	}
 }
 
 // A list may be read with another page_size from page to page, but with nothing

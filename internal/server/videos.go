@@ -61,7 +61,11 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	event, err := domain.Create(id, detailsOf(request.GetVideo()), stamp)
+	details, err := detailsOf(request.GetVideo())
+	if err != nil {
+		return nil, err
+	}
+	event, err := domain.Create(id, details, stamp)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +108,15 @@ func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateV
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Contains(fields, domain.FieldLanguageCode) {
+		video.LanguageCode = "" // not to be changed, so it may be anything
+	}
+	details, err := detailsOf(video)
+	if err != nil {
+		return nil, err
+	}
 	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Update(fields, detailsOf(video), expectedVersion(video.GetEtag()), stamp)
+		return domain.Update(fields, details, expectedVersion(video.GetEtag()), stamp)
 	})
 }
 
@@ -177,8 +188,9 @@ func fingerprintOf(v *videov1.Video) ([]byte, error) {
 	return sum[:], nil
 }
 
-// fieldsOf answers the fields that an update mask names: all of them for *, and
-// for no mask the ones that are not empty (AIP-134).
+// fieldsOf returns the fields that an update mask names: all of them for *, and
+// for no mask the ones that are not empty (AIP-134). Fields that only the server
+// sets are ignored, so that a client may send back what it read (AIP-161).
 func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
 	if len(paths) == 0 {
 		return populated(video), nil
@@ -186,12 +198,16 @@ func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
 	if slices.Equal(paths, []string{"*"}) {
 		return domain.AllFields(), nil
 	}
-	fields := make([]domain.Field, len(paths))
-	for i, path := range paths {
-		fields[i] = domain.Field(path)
-		if !slices.Contains(domain.AllFields(), fields[i]) {
+	var fields []domain.Field
+	known := video.ProtoReflect().Descriptor().Fields()
+	for _, path := range paths {
+		if field := known.ByTextName(path); field != nil && !changeable(field) {
+			continue
+		}
+		if !slices.Contains(domain.AllFields(), domain.Field(path)) {
 			return nil, domain.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, domain.AllFields())
 		}
+		fields = append(fields, domain.Field(path))
 	}
 	return fields, nil
 }

@@ -219,13 +219,13 @@ func (x *GetCatalogEntryRequest) GetMinVersion() int64 {
 // The request of ListCatalogEntries.
 type ListCatalogEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, up to 1,000; 0 means 50.
+	// How many at most: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The `next_page_token` of the page before; all other fields must be as they
 	// were for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Restrictions joined by AND: `language_code = "en"`, `release_year = 1994`,
-	// `tags:"drama"`.
+	// `tags:"drama"`. There are no wildcards: `*` in a value is refused.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// `publish_time desc` (the default) or `title`.
 	OrderBy       string `protobuf:"bytes,4,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
@@ -364,7 +364,7 @@ type SearchCatalogEntriesRequest struct {
 	// tags, and these above those in the description. A query without any letter or
 	// digit matches nothing.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
-	// How many at most, up to 1,000; 0 means 50.
+	// How many at most: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The `next_page_token` of the page before, with the same query.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -669,21 +669,19 @@ const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tB\x81\x01\xe0A\x02\xfaA'\n" +
 	"%videocatalog.example.com/CatalogEntry\xbaHQrO2M^catalogEntries/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12(\n" +
 	"\vmin_version\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
-	"minVersion\"\xb3\x01\n" +
-	"\x19ListCatalogEntriesRequest\x12'\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"minVersion\"\xb0\x01\n" +
+	"\x19ListCatalogEntriesRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12 \n" +
 	"\x06filter\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12\"\n" +
 	"\border_by\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18dR\aorderBy\"\x87\x01\n" +
 	"\x1aListCatalogEntriesResponse\x12A\n" +
 	"\x0fcatalog_entries\x18\x01 \x03(\v2\x18.catalog.v1.CatalogEntryR\x0ecatalogEntries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x91\x01\n" +
 	"\x1bSearchCatalogEntriesRequest\x12#\n" +
-	"\x05query\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xf4\x03R\x05query\x12'\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\x05query\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xf4\x03R\x05query\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\"\x89\x01\n" +
 	"\x1cSearchCatalogEntriesResponse\x12A\n" +

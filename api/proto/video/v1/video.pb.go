@@ -84,7 +84,7 @@ type Video struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource name, `videos/{uuid}`; the server chooses it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What people call it, 1 to 200 characters.
+	// What people call it, 1 to 200 characters, of which one at least is visible.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	// Free text, at most 10,000 characters.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
@@ -92,10 +92,11 @@ type Video struct {
 	ReleaseYear int32 `protobuf:"varint,4,opt,name=release_year,json=releaseYear,proto3" json:"release_year,omitempty"`
 	// Its running time, 0 (not known) to 1,000 hours.
 	Duration *durationpb.Duration `protobuf:"bytes,5,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The main language as a BCP-47 tag, such as `en` or `pt-BR`.
+	// The main language as a BCP-47 tag of registered subtags, such as `en` or
+	// `pt-BR`. The server keeps it in its canonical form: `PT-br` becomes `pt-BR`.
 	LanguageCode string `protobuf:"bytes,6,opt,name=language_code,json=languageCode,proto3" json:"language_code,omitempty"`
-	// Words to find it by: at most 50, each of 1 to 50 characters, no two alike.
-	// The order is kept.
+	// Words to find it by: at most 50, each of 1 to 50 characters, of which one at
+	// least is visible, and no two alike. The order is kept.
 	Tags []string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Where it is in its life.
 	State Video_State `protobuf:"varint,8,opt,name=state,proto3,enum=video.v1.Video_State" json:"state,omitempty"`

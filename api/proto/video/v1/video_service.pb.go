@@ -129,12 +129,13 @@ func (x *GetVideoRequest) GetName() string {
 // The request of ListVideos.
 type ListVideosRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, up to 1,000; 0 means 50.
+	// How many at most: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The `next_page_token` of the page before; all other fields must be as they
 	// were for that page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Restrictions joined by AND: `state = STATE_DRAFT`, `language_code = "en"`.
+	// There are no wildcards: `*` in a value is refused.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// `create_time desc` (the default) or `create_time`.
 	OrderBy string `protobuf:"bytes,4,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
@@ -272,7 +273,9 @@ type UpdateVideoRequest struct {
 	Video *Video `protobuf:"bytes,1,opt,name=video,proto3" json:"video,omitempty"`
 	// Which of title, description, release_year, duration, language_code and
 	// tags to change; `*` means all of them. Without a mask, the fields that are
-	// not empty. Over REST the fields present in the body are the default.
+	// not empty. Over REST the fields present in the body are the default. Fields
+	// that only the server sets are ignored in it. The rules of fields that are not
+	// changed are not applied. See: AIP-161, AIP-203.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -563,10 +566,9 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\"\x9a\x01\n" +
 	"\x0fGetVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\xce\x01\n" +
-	"\x11ListVideosRequest\x12'\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\xcb\x01\n" +
+	"\x11ListVideosRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12 \n" +
 	"\x06filter\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12\"\n" +

@@ -3,6 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,7 @@ import (
 	"net/url"
 	"time"
 
-	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -96,9 +97,17 @@ func overREST(ctx context.Context, addr string, r request) (*videov1.Video, erro
 		}
 		return v, nil
 	}
-	s := new(spb.Status)
-	if err := lenient.Unmarshal(answer, s); err != nil || s.GetCode() == 0 {
+	var failed struct {
+		Code    uint32 // of a build from before AIP-193's form, see Config.Older
+		Message string
+		Error   struct{ Status, Message string }
+	}
+	err = json.Unmarshal(answer, &failed)
+	if name := failed.Error.Status; name != "" {
+		failed.Code, failed.Message = uint32(code.Code_value[name]), failed.Error.Message
+	}
+	if err != nil || failed.Code == 0 {
 		return nil, status.Errorf(codes.Unknown, "HTTP %d: %s", response.StatusCode, answer)
 	}
-	return nil, status.ErrorProto(s)
+	return nil, status.Error(codes.Code(failed.Code), failed.Message)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/proto"
@@ -39,7 +38,7 @@ func (e *events) ContentType(v any) string {
 // error. The delimiter, an empty line, ends the event.
 func (e *events) Marshal(v any) ([]byte, error) {
 	var event bytes.Buffer
-	var data any
+	data := v
 	switch chunk := v.(type) {
 	case map[string]any:
 		data = chunk["result"]
@@ -47,7 +46,6 @@ func (e *events) Marshal(v any) ([]byte, error) {
 			fmt.Fprintf(&event, "id: %s\n", message.GetResumeToken())
 		}
 	case map[string]proto.Message:
-		data = chunk["error"]
 		event.WriteString("event: error\n")
 	default:
 		return e.strictJSON.Marshal(v)
@@ -60,26 +58,23 @@ func (e *events) Marshal(v any) ([]byte, error) {
 	return event.Bytes(), nil
 }
 
-// streamsOverREST keeps proxies from collecting a stream before they pass it on
+// prepareStream keeps proxies from collecting a stream before they pass it on
 // (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering),
-// and lets it go on behind the last event that its client has had.
-func streamsOverREST(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, ":watch") {
-			next.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("X-Accel-Buffering", "no")
-		w.Header().Set("Cache-Control", "no-store")
-		if id := r.Header.Get("Last-Event-ID"); id != "" {
-			r = r.Clone(r.Context())
-			query := r.URL.Query()
-			query.Del("resume_token")
-			query.Set("resumeToken", id)
-			r.URL.RawQuery = query.Encode()
-		}
-		next.ServeHTTP(w, r)
-	})
+// and returns the request with the last event that its client has had as its
+// resume token.
+func prepareStream(w http.ResponseWriter, r *http.Request) *http.Request {
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.Header().Set("Cache-Control", "no-store")
+	id := r.Header.Get("Last-Event-ID")
+	if id == "" {
+		return r
+	}
+	r = r.Clone(r.Context())
+	query := r.URL.Query()
+	query.Del("resume_token")
+	query.Set("resumeToken", id)
+	r.URL.RawQuery = query.Encode()
+	return r
 }
 
 var _ runtime.StreamContentType = (*events)(nil)

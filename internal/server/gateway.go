@@ -11,11 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -24,8 +25,13 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// newGateway answers the REST API, as api/proto maps it, with calls over conn.
-// What it answers without one is told to requests, as gRPC tells of the others.
+// gateway serves the REST API, as api/proto maps it, with calls over a connection.
+type gateway struct {
+	mux        *runtime.ServeMux
+	maxReceive int64
+	requests   *requests // is told of what never becomes a call, as gRPC tells of the others
+}
+
 func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (http.Handler, error) {
 	strictQueries()
 	asJSON := &strictJSON{JSONPb: &runtime.JSONPb{
@@ -34,27 +40,43 @@ func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (ht
 		// left out, because null would look like a value.
 		MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 	}}
-	mux := runtime.NewServeMux(
+	g := &gateway{maxReceive: maxReceive, requests: requests}
+	g.mux = runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, asJSON),
 		runtime.WithMarshalerOption(eventStream, &events{asJSON}),
 		runtime.WithIncomingHeaderMatcher(headerToMetadata),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingTrailerMatcher(func(string) (string, bool) { return "", false }),
-		runtime.WithRoutingErrorHandler(routingError),
-		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
-			runtime.DefaultHTTPErrorHandler(ctx, mux, marshaler, w, r, err)
-			requests.rest(r, err)
+		runtime.WithMiddlewares(g.checked),
+		runtime.WithForwardResponseOption(writeETag),
+		runtime.WithRoutingErrorHandler(g.routingError),
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			g.fail(w, r, err)
 		}),
+		runtime.WithStreamErrorHandler(streamError),
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
 	)
 	calls := callsOf{conn}
 	if err := errors.Join(
-		videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(calls)),
-		catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(calls)),
+		videov1.RegisterVideoServiceHandlerClient(context.Background(), g.mux, videov1.NewVideoServiceClient(calls)),
+		catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), g.mux, catalogv1.NewCatalogServiceClient(calls)),
 	); err != nil {
 		return nil, fmt.Errorf("register gateway: %w", err)
 	}
-	return http.MaxBytesHandler(rememberREST(streamsOverREST(mux)), maxReceive), nil
+	return g, nil
+}
+
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	seen := &restRequest{start: time.Now(), header: w.Header()}
+	r = r.WithContext(context.WithValue(r.Context(), restKey{}, seen))
+	r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, g.maxReceive), seen: seen}
+	switch {
+	case isStream(r):
+		r = prepareStream(w, r)
+	case r.Method == http.MethodHead:
+		r.Method = http.MethodGet // net/http knows better, and sends no body
+	}
+	g.mux.ServeHTTP(w, r)
 }
 
 // headerToMetadata lets through what ties a call to its trace, and who calls, and
@@ -68,21 +90,19 @@ func headerToMetadata(header string) (string, bool) {
 	return "", false
 }
 
-// routingError answers 405, where the gateway by itself would answer 501.
-func routingError(ctx context.Context, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request, httpStatus int) {
-	if httpStatus != http.StatusMethodNotAllowed {
-		runtime.DefaultRoutingErrorHandler(ctx, mux, marshaler, w, r, httpStatus)
-		return
-	}
-	runtime.HTTPError(ctx, mux, marshaler, w, r, &runtime.HTTPStatusError{
-		HTTPStatus: httpStatus,
-		Err:        status.Errorf(codes.Unimplemented, "no method %s here", r.Method),
-	})
-}
-
 // strictJSON is JSON in which a mistake is an error: a field that does not
-// exist, or something behind the end.
+// exist, or something behind the end. It writes an error in the midst of a stream
+// as errors are everywhere.
 type strictJSON struct{ *runtime.JSONPb }
+
+func (j *strictJSON) Marshal(v any) ([]byte, error) {
+	if chunk, ok := v.(map[string]proto.Message); ok { // as handleForwardResponseStreamError in the gateway has it
+		if st, ok := chunk["error"].(*spb.Status); ok {
+			return errorBody(status.FromProto(st)), nil
+		}
+	}
+	return j.JSONPb.Marshal(v) //nolint:wrapcheck // the gateway's own
+}
 
 func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	wrapper, ok := j.JSONPb.NewDecoder(r).(runtime.DecoderWrapper) // as it documents
@@ -103,8 +123,7 @@ func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	})
 }
 
-// readable takes out what protobuf puts into its errors so that nobody depends
-// on them (google.golang.org/protobuf/internal/errors).
+// readable returns the error of a body as its sender can read it.
 func readable(err error) error {
 	if errors.Is(err, io.EOF) {
 		return err // there is no body, which may be fine
@@ -112,8 +131,13 @@ func readable(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errors.New("body: it took longer than a request may")
 	}
-	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	return errors.New("body: " + strings.TrimPrefix(text, "proto: "))
+	return errors.New("body: " + withoutNoise(err))
+}
+
+// withoutNoise takes out what protobuf puts into its errors so that nobody depends
+// on them (google.golang.org/protobuf/internal/errors).
+func withoutNoise(err error) string {
+	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 }
 
 // strictQueries makes the gateway read queries our way. The library keeps the

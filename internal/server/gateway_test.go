@@ -46,7 +46,7 @@ func ask(t *testing.T, r *running, method, path, body string, header ...string) 
 // changes nothing.
 func TestGatewayIsStrict(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{MaxReceive: 10_000})
+	r := start(t, Config{})
 	v := mustCreate(t, r.grpcClient(t), film())
 	path := "/v1/" + v.GetName()
 	tests := map[string]struct {
@@ -65,23 +65,18 @@ func TestGatewayIsStrict(t *testing.T) {
 		"no UTF-8":              {"POST", "/v1/videos", "{\"title\": \"\xff\"}", 400, "UTF-8"},
 		"null":                  {"POST", "/v1/videos", `null`, 400, ""},
 		"nothing":               {"POST", "/v1/videos", "", 400, "title"},
-		"too large":             {"POST", "/v1/videos", `{"title": "` + strings.Repeat("x", 10_000), 400, "too large"},
-		"too large, PATCH":      {"PATCH", path, `{"title": "` + strings.Repeat("x", 10_000), 400, "too large"},
-		"large behind its end":  {"POST", "/v1/videos", `{"title": "x"}` + strings.Repeat(" ", 10_000), 400, "too large"},
 		"unknown parameter":     {"DELETE", path + "?etga=1", "", 400, `unknown parameter "etga"`},
 		"parameter of the path": {"DELETE", path + "?name=x", "", 400, `unknown parameter "name"`},
 		"nested parameter":      {"POST", "/v1/videos?video.title=x", `{}`, 400, `unknown parameter "video.title"`},
 		"odd parameter":         {"GET", "/v1/videos?pageSize=x", "", 400, "page_size"},
 		"parameter twice":       {"GET", "/v1/videos?pageSize=1&page_size=2", "", 400, "duplicate"},
 		"mask of unknown":       {"PATCH", path + "?updateMask=titel", `{"title": "x"}`, 400, `"titel"`},
-		"outside a rule":        {"PATCH", path, `{"releaseYear": 5}`, 400, "release_year"},
-		"empty mask":            {"PATCH", path + "?updateMask=", `{"title": "x"}`, 400, "update_mask"},
-		"unknown path":          {"GET", "/v1/films", "", 404, "Not Found"},
-		"root":                  {"GET", "/", "", 404, "Not Found"},
-		"two slashes":           {"GET", "/v1//videos", "", 404, "Not Found"},
-		"gRPC over HTTP/1.1":    {"POST", "/video.v1.VideoService/GetVideo", "", 404, "Not Found"},
-		"wrong method":          {"PUT", path, `{}`, 405, "no method PUT"},
-		"wrong verb":            {"POST", path + ":hide", `{}`, 405, "no method POST"},
+		"outside a rule":        {"PATCH", path, `{"releaseYear": 5}`, 400, "video.releaseYear"},
+		"empty mask":            {"PATCH", path + "?updateMask=", `{"title": "x"}`, 400, "updateMask"},
+		"unknown path":          {"GET", "/v1/films", "", 404, "nothing at this path"},
+		"root":                  {"GET", "/", "", 404, "nothing at this path"},
+		"two slashes":           {"GET", "/v1//videos", "", 404, "nothing at this path"},
+		"gRPC over HTTP/1.1":    {"POST", "/video.v1.VideoService/GetVideo", "", 404, "nothing at this path"},
 		"odd timeout":           {"GET", path, "", 400, "grpc-timeout"},
 	}
 	for name, tt := range tests {
@@ -98,7 +93,8 @@ func TestGatewayIsStrict(t *testing.T) {
 			if response.StatusCode != tt.status {
 				t.Errorf("status = %d (%v), want %d", response.StatusCode, fields, tt.status)
 			}
-			if message, _ := fields["message"].(string); !strings.Contains(message, tt.text) || strings.Contains(message, "\u00a0") {
+			failed, _ := errorOf(t, fields)
+			if message, _ := failed["message"].(string); !strings.Contains(message, tt.text) || strings.Contains(message, "\u00a0") {
 				t.Errorf("message = %q, want it to contain %q", message, tt.text)
 			}
 		})
@@ -138,17 +134,13 @@ func TestGatewayAnswersJSON(t *testing.T) {
 		t.Errorf("empty list (-want +got):\n%s", diff)
 	}
 	response, got = ask(t, r, "POST", "/"+"v1/"+name+":publish", `{"etag": "\"9\""}`)
-	wantError := map[string]any{"code": 10.0, "message": got["message"], "details": []any{}}
-	if diff := cmp.Diff(wantError, got); response.StatusCode != http.StatusConflict || diff != "" {
+	failed, _ := errorOf(t, got)
+	wantError := map[string]any{
+		"code": 409.0, "status": "ABORTED", "message": failed["message"],
+		"details": []any{map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ETAG_MISMATCH", "domain": errorDomain}},
+	}
+	if diff := cmp.Diff(wantError, failed); response.StatusCode != http.StatusConflict || diff != "" {
 		t.Errorf("stale etag: status %d, want 409 (-want +got):\n%s", response.StatusCode, diff)
-	}
-	response, got = ask(t, r, "GET", "/v1/videos?pageSize=-1", "")
-	details, _ := got["details"].([]any)
-	if response.StatusCode != http.StatusBadRequest || len(details) != 1 {
-		t.Fatalf("status %d with details %v, want 400 with one", response.StatusCode, details)
-	}
-	if diff := cmp.Diff("type.googleapis.com/google.rpc.BadRequest", details[0].(map[string]any)["@type"]); diff != "" {
-		t.Errorf("type of the detail (-want +got):\n%s", diff)
 	}
 }
 

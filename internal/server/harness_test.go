@@ -3,16 +3,19 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -22,6 +25,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -178,13 +182,37 @@ func (c *restConn) Invoke(ctx context.Context, method string, request, reply any
 	return protojson.Unmarshal(body, reply.(proto.Message))
 }
 
-// statusOf reads an error, which must go with the code of the response.
+// statusOf reads an error, which must say the code of the response, and names the
+// fields of violations as in proto.
 func statusOf(response *http.Response, body []byte) error {
-	var st spb.Status
-	if err := protojson.Unmarshal(body, &st); err != nil {
-		return fmt.Errorf("status %d with a body that is no google.rpc.Status: %q", response.StatusCode, body)
+	var failed struct {
+		Error struct {
+			Code    int
+			Status  string
+			Message string
+			Details []json.RawMessage
+		}
 	}
-	return status.FromProto(&st).Err()
+	if err := json.Unmarshal(body, &failed); err != nil || failed.Error.Code != response.StatusCode && response.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d with a body that is no error of it: %q", response.StatusCode, body)
+	}
+	st := &spb.Status{Code: code.Code_value[failed.Error.Status], Message: failed.Error.Message}
+	for _, text := range failed.Error.Details {
+		packed := new(anypb.Any)
+		if err := protojson.Unmarshal(text, packed); err != nil {
+			return fmt.Errorf("detail %s: %w", text, err)
+		}
+		if bad := new(errdetails.BadRequest); packed.UnmarshalTo(bad) == nil {
+			for _, v := range bad.GetFieldViolations() {
+				v.Field = regexp.MustCompile("[A-Z]").ReplaceAllStringFunc(v.GetField(), func(s string) string { return "_" + strings.ToLower(s) })
+			}
+			if err := packed.MarshalFrom(bad); err != nil {
+				return err
+			}
+		}
+		st.Details = append(st.Details, packed)
+	}
+	return status.FromProto(st).Err()
 }
 
 func (c *restConn) call(ctx context.Context, method string, request any) (*http.Response, error) {
@@ -281,8 +309,8 @@ func (s *restStream) RecvMsg(m any) error {
 	if err != nil {
 		return err
 	}
-	if text, ok := bytes.CutPrefix(line, []byte(`{"error":`)); ok {
-		return statusOf(s.body.response, bytes.TrimSuffix(text, []byte("}")))
+	if bytes.HasPrefix(line, []byte(`{"error":`)) {
+		return statusOf(s.body.response, line)
 	}
 	text, ok := bytes.CutPrefix(line, []byte(`{"result":`))
 	if !ok {

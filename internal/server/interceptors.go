@@ -86,7 +86,11 @@ type guardedStream struct {
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
 func (s *guardedStream) RecvMsg(message any) error {
-	if err := s.ServerStream.RecvMsg(message); err != nil {
+	in := &inbound{message: message}
+	if err := s.ServerStream.RecvMsg(in); err != nil {
+		return err
+	}
+	if err := in.refusal(); err != nil {
 		return err
 	}
 	return s.guard.validate(message)
@@ -94,6 +98,9 @@ func (s *guardedStream) RecvMsg(message any) error {
 
 // validate checks a request against the rules in api/proto.
 func (g *guard) validate(request any) error {
+	if in, ok := request.(*inbound); ok {
+		return in.refusal()
+	}
 	message, ok := request.(proto.Message)
 	if !ok {
 		return fmt.Errorf("validate %T: not a proto message", request)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"go.opentelemetry.io/otel/attribute"
@@ -113,51 +112,12 @@ func (r *requests) write(ctx context.Context, method string, start time.Time, er
 	r.log.LogAttrs(ctx, slog.LevelInfo, "server: request", attrs...)
 }
 
-// restKey is where the context of a request over REST has its *restRequest.
-type restKey struct{}
-
-type restRequest struct {
-	start  time.Time
-	called bool // it became a call, which has a line of its own
-}
-
-func rememberREST(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), restKey{}, &restRequest{start: time.Now()})))
-	})
-}
-
-// callsOf is the gateway's connection, over which a request becomes a call.
-type callsOf struct{ grpc.ClientConnInterface }
-
-func (c callsOf) Invoke(ctx context.Context, method string, args, reply any, options ...grpc.CallOption) error {
-	_, err := inBudget(ctx, args, func() (any, error) {
-		setCalled(ctx)
-		return reply, c.ClientConnInterface.Invoke(ctx, method, args, reply, options...) //nolint:wrapcheck // the status of the call
-	})
-	return err
-}
-
-func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, options ...grpc.CallOption) (grpc.ClientStream, error) {
-	setCalled(ctx)
-	return c.ClientConnInterface.NewStream(ctx, desc, method, options...) //nolint:wrapcheck // the same
-}
-
-func setCalled(ctx context.Context) {
-	if request, ok := ctx.Value(restKey{}).(*restRequest); ok {
-		request.called = true
-	}
-}
-
 // rest writes a line for a request that the gateway refused by itself. It tells
 // neither path nor query, which may be anything, and of methods only known ones.
 func (r *requests) rest(request *http.Request, err error) {
 	seen, ok := request.Context().Value(restKey{}).(*restRequest)
 	if !ok || seen.called || !r.log.Enabled(request.Context(), slog.LevelInfo) {
 		return
-	}
-	if custom, ok := errors.AsType[*runtime.HTTPStatusError](err); ok {
-		err = custom.Err
 	}
 	method := "REST"
 	switch request.Method {

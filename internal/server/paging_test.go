@@ -103,7 +103,7 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 func TestPageSizeIsCoerced(t *testing.T) {
 	t.Parallel()
 	for pageSize, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
-		p, err := newPager[domain.VideoCursor](&videov1.ListVideosRequest{PageSize: pageSize})
+		p, err := newPager[domain.VideoCursor](testSeal, &videov1.ListVideosRequest{PageSize: pageSize})
 		if err != nil || p.size != want {
 			t.Errorf("page_size %d: size %d, %v, want %d", pageSize, p.size, err, want)
 		}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"example.com/videocatalog/api"
 )
@@ -29,8 +30,7 @@ const grpcOverhead = 1 << 10
 // handle is the shared port: gRPC by its content type, and by path what
 // operators ask for; the rest is REST.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
-	// The streams over REST end in :watch (AIP-136).
-	isStream := s.streaming[r.URL.Path] || strings.HasSuffix(r.URL.Path, ":watch")
+	isStream := s.streaming[r.URL.Path] || isStream(r)
 	s.limitTime(w, r, isStream)
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
 		// Whoever sends a length beside the chunks wants somebody in between to see
@@ -54,16 +54,18 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+grpcOverhead)}
 		s.grpc.ServeHTTP(w, r)
 	case r.URL.Path == "/health/live":
-		s.handleLive(w, r)
+		onlyRead(s.handleLive)(w, r)
 	case r.URL.Path == "/health/ready":
-		s.handleReady(w, r)
+		onlyRead(s.handleReady)(w, r)
 	case r.URL.Path == "/openapi.json":
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(api.OpenAPI) // the client is gone
+		onlyRead(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(api.OpenAPI) // the client is gone
+		})(w, r)
 	default:
 		leave, ok := s.enter(r.Context(), isStream)
 		if !ok {
-			refuseREST(w, errTooManyCalls, isStream)
+			writeError(w, errTooManyCalls, httpStatus(errTooManyCalls))
 			return
 		}
 		defer leave()
@@ -139,18 +141,22 @@ func refuseGRPC(w http.ResponseWriter, st *status.Status) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
 	w.Header().Set("Grpc-Message", st.Message())
+	if details, err := proto.Marshal(st.Proto()); err == nil {
+		w.Header().Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
+	}
 	w.WriteHeader(http.StatusOK)
 }
 
-// refuseREST does the same over REST, where an error of a stream is a field.
-func refuseREST(w http.ResponseWriter, st *status.Status, isStream bool) {
-	body := fmt.Sprintf(`{"code":%d,"message":%q,"details":[]}`, st.Code(), st.Message())
-	if isStream {
-		body = `{"error":` + body + `}`
+// onlyRead refuses methods other than GET and HEAD.
+func onlyRead(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			writeError(w, notAllowed(r), http.StatusMethodNotAllowed)
+			return
+		}
+		next(w, r)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(runtime.HTTPStatusFromCode(st.Code()))
-	_, _ = fmt.Fprintln(w, body) // the client is gone
 }
 
 // handleReady answers whether new requests should come here.

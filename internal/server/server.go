@@ -253,13 +253,15 @@ func (s *Server) makeGRPC(deps Deps) error {
 	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
 		grpc.ChainUnaryInterceptor(requests.unary, guard.unary),
 		grpc.ChainStreamInterceptor(requests.stream, guard.stream),
+		grpc.ForceServerCodecV2(newInboundCodec()),
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
 		grpc.WaitForHandlers(true), // so that nothing uses the stores once Run has returned
 	)...)
-	healthpb.RegisterHealthServer(s.grpc, s.health)
+	services := inboundServices{s.grpc}
+	healthpb.RegisterHealthServer(services, s.health)
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	if deps.Videos != nil {
-		videov1.RegisterVideoServiceServer(s.grpc, &videoService{store: deps.Videos, seal: seal, now: time.Now, newID: uuid.NewV7})
+		videov1.RegisterVideoServiceServer(services, &videoService{store: deps.Videos, seal: seal, now: time.Now, newID: uuid.NewV7})
 		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	}
 	if deps.Catalog != nil {
@@ -267,7 +269,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 		if err != nil {
 			return err
 		}
-		catalogv1.RegisterCatalogServiceServer(s.grpc, &catalogService{
+		catalogv1.RegisterCatalogServiceServer(services, &catalogService{
 			store: deps.Catalog, changes: deps.Changes, seal: seal, metrics: metrics, maxWait: s.cfg.MaxWait,
 			waits: s.waits, callerOf: callerOf(deps.Address),
 			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,

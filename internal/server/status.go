@@ -13,14 +13,14 @@ import (
 )
 
 // errDraining ends what cannot be finished before the server stops.
-var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again")
+var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again").Because(reasonStopping)
 
 // errStreamOver ends a stream that has lasted as long as one may. The code is
 // the one that clients of a watch resume after.
-var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again")
+var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again").Because(reasonStreamOver)
 
 // errTooManyCalls refuses what would be more than the server can hold.
-var errTooManyCalls = status.New(codes.Unavailable, "too many calls at a time: call again")
+var errTooManyCalls = newStatus(reasonTooManyCalls, "too many calls at a time: call again")
 
 // errTooManyPages refuses a list for whose page there was no room in time.
 var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page")
@@ -31,34 +31,34 @@ var errTooManyWaits = status.Error(codes.ResourceExhausted, "too many calls wait
 
 // errNotSeen is the answer to a caller who waited in vain for a version.
 func errNotSeen(want, seen int64) error {
-	return status.Errorf(codes.DeadlineExceeded, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want)
+	return newStatus(reasonVersionNotSeen, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want).Err()
 }
 
-// toStatus answers what a client gets to see of an error. It is the only place
-// that knows gRPC codes. What is none of the client's business becomes
-// Internal, without a word of detail.
+// toStatus returns what a client gets to see of an error: a status that explain has
+// completed. Whoever refuses a call before it gets here uses newStatus. What is
+// none of the client's business becomes Internal, without a word of detail.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
 	// Only a status made up here passes through: one that an error wraps is what
 	// another service said to us.
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
-		return err
+	if known, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return explain(known.GRPCStatus(), "").Err()
 	}
 	if invalid, ok := errors.AsType[*protovalidate.ValidationError](err); ok {
-		return violationsStatus(invalid)
+		return explain(violationsStatus(invalid), "").Err()
 	}
 	if known, ok := errors.AsType[*domain.Error](err); ok {
-		return domainStatus(known)
+		return explain(domainStatus(known), known.Reason).Err()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return status.Error(codes.DeadlineExceeded, "it took longer than the call may")
+		return newStatus(reasonDeadline, "it took longer than the call may").Err()
 	}
 	if errors.Is(err, context.Canceled) {
-		return status.Error(codes.Canceled, "the caller is gone")
+		return newStatus(reasonCanceled, "the caller is gone").Err()
 	}
-	return status.Error(codes.Internal, "internal error")
+	return newStatus(reasonInternal, "internal error").Err()
 }
 
 var codeOf = map[domain.Kind]codes.Code{
@@ -70,22 +70,22 @@ var codeOf = map[domain.Kind]codes.Code{
 	domain.Unavailable:  codes.Unavailable,
 }
 
-func domainStatus(err *domain.Error) error {
+func domainStatus(err *domain.Error) *status.Status {
 	code, ok := codeOf[err.Kind]
 	if !ok {
-		return status.Error(codes.Internal, "internal error")
+		return newStatus(reasonInternal, "internal error")
 	}
 	if err.Field == "" {
-		return status.Error(code, err.Message)
+		return status.New(code, err.Message)
 	}
 	message := err.Field + ": " + err.Message
 	if code != codes.InvalidArgument {
-		return status.Error(code, message)
+		return status.New(code, message)
 	}
 	return badRequest(message, &errdetails.BadRequest_FieldViolation{Field: err.Field, Description: err.Message})
 }
 
-func violationsStatus(err *protovalidate.ValidationError) error {
+func violationsStatus(err *protovalidate.ValidationError) *status.Status {
 	violations := make([]*errdetails.BadRequest_FieldViolation, len(err.Violations))
 	for i, v := range err.Violations {
 		violations[i] = &errdetails.BadRequest_FieldViolation{
@@ -96,11 +96,11 @@ func violationsStatus(err *protovalidate.ValidationError) error {
 	return badRequest(err.Error(), violations...)
 }
 
-func badRequest(message string, violations ...*errdetails.BadRequest_FieldViolation) error {
+func badRequest(message string, violations ...*errdetails.BadRequest_FieldViolation) *status.Status {
 	st := status.New(codes.InvalidArgument, message)
 	detailed, err := st.WithDetails(&errdetails.BadRequest{FieldViolations: violations})
 	if err != nil { // a name that is no UTF-8
-		return st.Err()
+		return st
 	}
-	return detailed.Err()
+	return detailed
 }

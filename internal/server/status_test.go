@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -47,6 +48,12 @@ func TestToStatusMapsKinds(t *testing.T) {
 		got := status.Convert(toStatus(tt.err))
 		if got.Code() != tt.code || got.Message() != tt.message {
 			t.Errorf("toStatus(%v) = %v %q, want %v %q", tt.err, got.Code(), got.Message(), tt.code, tt.message)
+		}
+		if reasons := reasonsOf(got); len(reasons) != 1 {
+			t.Errorf("toStatus(%v) has the reasons %q, want one", tt.err, reasons)
+		}
+		if retry := detail[*errdetails.RetryInfo](got); (retry != nil) != (tt.code == codes.Unavailable) {
+			t.Errorf("toStatus(%v) has %v, want it with Unavailable", tt.err, retry)
 		}
 	}
 	if err := toStatus(nil); err != nil {

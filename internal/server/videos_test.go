@@ -295,6 +295,9 @@ func TestAPIRefusesMistakes(t *testing.T) {
 				if diff := cmp.Diff(tt.fields, violations(err), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("fields of the violations (-want +got):\n%s", diff)
 				}
+				if got := reasonsOf(status.Convert(err)); len(got) != 1 {
+					t.Errorf("reasons = %q, want one", got)
+				}
 				if got := status.Convert(err).Message(); !strings.Contains(got, tt.text) {
 					t.Errorf("message = %q, want it to contain %q", got, tt.text)
 				}

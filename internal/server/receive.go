@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+
+	"example.com/videocatalog/internal/domain"
+)
+
+// inbound is a request to receive, and why it could not be decoded. When a codec
+// fails, grpc-go sends INTERNAL by itself, before any interceptor sees the call;
+// with an inbound, the call goes on to the guard, which refuses it.
+type inbound struct {
+	message any
+	err     error
+}
+
+// refusal returns the error that the caller gets, nil when the request was decoded.
+func (in *inbound) refusal() error {
+	if in.err == nil {
+		return nil
+	}
+	return domain.Errorf(domain.Invalid, "the request cannot be decoded: %s", withoutNoise(in.err))
+}
+
+// inboundCodec is protobuf, which never fails to decode an inbound.
+type inboundCodec struct{ encoding.CodecV2 }
+
+func newInboundCodec() inboundCodec { return inboundCodec{encoding.GetCodecV2(grpcproto.Name)} }
+
+func (c inboundCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	in, ok := v.(*inbound)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v) //nolint:wrapcheck // the codec's own
+	}
+	in.err = c.CodecV2.Unmarshal(data, in.message)
+	return nil
+}
+
+// inboundServices registers services whose methods receive an inbound. A method
+// with one response decodes its request before the interceptors are called, so
+// they get the *inbound itself when it could not be decoded.
+type inboundServices struct{ *grpc.Server }
+
+func (s inboundServices) RegisterService(service *grpc.ServiceDesc, implementation any) {
+	own := *service
+	own.Methods = slices.Clone(service.Methods)
+	for i, method := range own.Methods {
+		own.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			var in inbound
+			receive := func(message any) error {
+				in.message = message
+				return decode(&in)
+			}
+			intercept := func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				if in.err != nil {
+					request = &in
+				}
+				return interceptor(ctx, request, info, handler)
+			}
+			return method.Handler(srv, ctx, receive, intercept)
+		}
+	}
+	s.Server.RegisterService(&own, implementation)
+}

@@ -1,0 +1,406 @@
+package server
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+)
+
+// errorOf returns the error of a response, and the fields of its violations.
+func errorOf(t *testing.T, answer map[string]any) (failed map[string]any, fields []string) {
+	t.Helper()
+	failed, ok := answer["error"].(map[string]any)
+	if !ok {
+		t.Fatalf("body = %v, want an error", answer)
+	}
+	details, _ := failed["details"].([]any)
+	for _, each := range details {
+		violations, _ := each.(map[string]any)["fieldViolations"].([]any)
+		for _, v := range violations {
+			fields = append(fields, v.(map[string]any)["field"].(string))
+		}
+	}
+	return failed, fields
+}
+
+// reasonsOf returns the reasons of a status: there must be one.
+func reasonsOf(st *status.Status) (reasons []string) {
+	for _, each := range st.Details() {
+		if info, ok := each.(*errdetails.ErrorInfo); ok {
+			reasons = append(reasons, info.GetDomain()+" "+info.GetReason())
+		}
+	}
+	return reasons
+}
+
+// Bytes that are no text are refused wherever they come, by the name of their
+// place, and have a line in the log like every request.
+func TestGatewayRefusesWhatIsNoText(t *testing.T) {
+	t.Parallel()
+	name := "/v1/videos/01890a5d-ac96-7000-8000-000000000001"
+	type test struct{ method, path, body, field string }
+	tests := []test{
+		{"GET", "/v1/videos/%ff", "", "name"},
+		{"PATCH", "/v1/videos/%ff", "{}", "video.name"},
+		{"POST", "/v1/videos/%ff:publish", "{}", "name"},
+		{"GET", "/v1/catalogEntries/x%c3", "", "name"},
+		{"GET", "/v1/videos?%ff=1", "", ""},
+		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", ""},
+		{"POST", "/v1/videos", `{"title": "\ud800"}`, ""},
+		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", ""},
+		{"GET", "/v1/videos?filter=%00", "", "filter"},
+		{"DELETE", name + "?etag=%00", "", "etag"},
+		{"GET", "/v1/videos?filter=%zz", "", ""},
+	}
+	for _, bytes := range []string{"%ff", "%c3%28", "%ed%a0%80", "%C0%AF", "a%80b"} {
+		tests = append(tests,
+			test{"GET", "/v1/catalogEntries:search?query=" + bytes, "", "query"},
+			test{"GET", "/v1/catalogEntries:watch?resumeToken=" + bytes, "", "resumeToken"},
+			test{"GET", "/v1/videos?filter=" + bytes, "", "filter"},
+			test{"GET", "/v1/videos?page_token=" + bytes, "", "pageToken"},
+			test{"DELETE", name + "?etag=" + bytes, "", "etag"},
+			test{"POST", "/v1/videos?requestId=" + bytes, `{"title": "x"}`, "requestId"},
+			test{"PATCH", name + "?updateMask=" + bytes, `{"title": "x"}`, "updateMask"})
+	}
+	for _, tt := range tests {
+		t.Run(tt.method+tt.path+tt.body, func(t *testing.T) {
+			t.Parallel()
+			var out logBuffer
+			r := start(t, Config{}, func(d *Deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+			response, answer := ask(t, r, tt.method, tt.path, tt.body)
+			failed, fields := errorOf(t, answer)
+			if response.StatusCode != http.StatusBadRequest || failed["status"] != "INVALID_ARGUMENT" || strings.Join(fields, " ") != tt.field {
+				t.Errorf("status %d: %v about %q, want 400 about %q", response.StatusCode, failed, fields, tt.field)
+			}
+			r.stop()
+			<-r.done
+			if log := out.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "InvalidArgument") {
+				t.Errorf("log = %s, want one line", log)
+			}
+		})
+	}
+}
+
+// Over gRPC too, what cannot be decoded is the caller's mistake.
+func TestServerRefusesMessagesThatAreNone(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	conn := r.dial(t)
+	noText := wrapperspb.Bytes([]byte{0xff}) // on the wire a message whose first field is this text
+	for _, method := range []string{"/video.v1.VideoService/GetVideo", "/grpc.health.v1.Health/Check"} {
+		st := status.Convert(conn.Invoke(t.Context(), method, noText, new(videov1.Video)))
+		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != errorDomain+" INVALID_REQUEST" {
+			t.Errorf("%s = %v with %v, want InvalidArgument", method, st, st.Details())
+		}
+	}
+	stream, err := conn.NewStream(t.Context(), &catalogv1.CatalogService_ServiceDesc.Streams[0], "/catalog.v1.CatalogService/WatchCatalogEntries")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(noText); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if st := status.Convert(stream.RecvMsg(new(videov1.Video))); st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") {
+		t.Errorf("a stream = %v, want InvalidArgument", st)
+	}
+	if log := r.log.String(); log != "" {
+		t.Errorf("log = %s, want nothing: these are the callers' mistakes", log)
+	}
+}
+
+// HTTP's own rules hold (RFC 9110): what a path is for, what a body may be.
+func TestGatewayFollowsHTTP(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{MaxReceive: 10_000})
+	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
+	const allVideo, allList, read, post = "GET, HEAD, PATCH, DELETE", "GET, HEAD, POST", "GET, HEAD", "POST"
+	for name, tt := range map[string]struct {
+		method, path, body string
+		header             []string
+		status             int
+		allow              string
+		reason             string
+	}{
+		"method of a resource":    {"PUT", path, `{}`, nil, 405, allVideo, "METHOD_NOT_ALLOWED"},
+		"POST to a resource":      {"POST", path, `{}`, nil, 405, allVideo, "METHOD_NOT_ALLOWED"},
+		"method of a collection":  {"DELETE", "/v1/videos", "", nil, 405, allList, "METHOD_NOT_ALLOWED"},
+		"OPTIONS":                 {"OPTIONS", "/v1/videos", "", nil, 405, allList, "METHOD_NOT_ALLOWED"},
+		"method of a verb":        {"GET", path + ":publish", "", nil, 405, post, "METHOD_NOT_ALLOWED"},
+		"method of a search":      {"POST", "/v1/catalogEntries:search", `{}`, nil, 405, read, "METHOD_NOT_ALLOWED"},
+		"HEAD of a watch":         {"POST", "/v1/catalogEntries:watch", `{}`, nil, 405, "GET", "METHOD_NOT_ALLOWED"},
+		"openapi":                 {"DELETE", "/openapi.json", "", nil, 405, read, "METHOD_NOT_ALLOWED"},
+		"health":                  {"POST", "/health/live", "", nil, 405, read, "METHOD_NOT_ALLOWED"},
+		"ready":                   {"PUT", "/health/ready", "", nil, 405, read, "METHOD_NOT_ALLOWED"},
+		"unknown verb":            {"POST", path + ":foo", `{}`, nil, 404, "", "PATH_UNKNOWN"},
+		"unknown verb, GET":       {"GET", path + ":foo", "", nil, 404, "", "PATH_UNKNOWN"},
+		"unknown verb of a list":  {"POST", "/v1/videos:foo", `{}`, nil, 404, "", "PATH_UNKNOWN"},
+		"no verb":                 {"POST", path + ":", `{}`, nil, 404, "", "PATH_UNKNOWN"},
+		"slash at the end":        {"GET", "/v1/videos/", "", nil, 404, "", "PATH_UNKNOWN"},
+		"slash, POST":             {"POST", "/v1/videos/", `{}`, nil, 404, "", "PATH_UNKNOWN"},
+		"too large":               {"POST", "/v1/videos", `{"title": "` + strings.Repeat("x", 10_000) + `"}`, nil, 413, "", "REQUEST_TOO_LARGE"},
+		"too large, PATCH":        {"PATCH", path, `{"title": "` + strings.Repeat("x", 10_000) + `"}`, nil, 413, "", "REQUEST_TOO_LARGE"},
+		"too large behind it":     {"POST", path + ":publish", `{}` + strings.Repeat(" ", 10_000), nil, 413, "", "REQUEST_TOO_LARGE"},
+		"XML":                     {"POST", "/v1/videos", `<title/>`, []string{"Content-Type", "application/xml"}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"text":                    {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "text/plain"}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"protobuf":                {"PATCH", path, `{}`, []string{"Content-Type", "application/x-protobuf"}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"other characters":        {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "application/json; charset=latin1"}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"no media type":           {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "json; ="}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"gzip":                    {"POST", "/v1/videos", gzipped(t, `{"title":"x"}`), []string{"Content-Encoding", "gzip"}, 415, "", "MEDIA_TYPE_UNSUPPORTED"},
+		"JSON in UTF-8":           {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "Application/JSON; charset=UTF-8"}, 200, "", ""},
+		"what curl says":          {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Type", "application/x-www-form-urlencoded"}, 200, "", ""},
+		"identity":                {"POST", "/v1/videos", `{"title":"x"}`, []string{"Content-Encoding", "identity"}, 200, "", ""},
+		"body of a DELETE":        {"DELETE", path, `{"etag":"\"99\""}`, nil, 400, "", "INVALID_REQUEST"},
+		"empty body of a DELETE":  {"DELETE", path, `{}`, nil, 400, "", "INVALID_REQUEST"},
+		"body of a GET":           {"GET", path, `{}`, nil, 400, "", "INVALID_REQUEST"},
+		"parameter of a GET":      {"GET", path + "?foo=1", "", nil, 400, "", "INVALID_REQUEST"},
+		"parameter beside a body": {"POST", path + `:publish?etag="9"`, `{}`, nil, 400, "", "INVALID_REQUEST"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			response, answer := ask(t, r, tt.method, tt.path, tt.body, tt.header...)
+			if response.StatusCode != tt.status || response.Header.Get("Allow") != tt.allow {
+				t.Errorf("status %d with Allow %q (%v), want %d, %q", response.StatusCode, response.Header.Get("Allow"), answer, tt.status, tt.allow)
+			}
+			if tt.status == http.StatusUnsupportedMediaType && response.Header.Get("Accept-Encoding") != "identity" {
+				t.Error("415 without Accept-Encoding")
+			}
+			if text, err := json.Marshal(answer); err != nil || tt.reason != "" && !strings.Contains(string(text), `"reason":"`+tt.reason+`"`) {
+				t.Errorf("body = %s, want the reason %s", text, tt.reason)
+			}
+		})
+	}
+}
+
+func gzipped(t *testing.T, text string) string {
+	t.Helper()
+	var out strings.Builder
+	w := gzip.NewWriter(&out)
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// HEAD is GET without the body, over both protocols.
+func TestHeadIsGetWithoutBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
+	for url, want := range map[string]int{
+		path: 200, "/v1/videos": 200, "/v1/videos?pageSize=-1": 400, "/v1/films": 404, path + ":publish": 405, "/v1/catalogEntries:watch": 405, "/openapi.json": 200, "/health/live": 200, "/health/ready": 200,
+	} {
+		for _, http2 := range []bool{false, true} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodHead, "http://"+r.addr+url, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := httpClient(t, http2).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(response.Body)
+			if err != nil || response.StatusCode != want || len(body) > 0 || response.Header.Get("Content-Type") != "application/json" {
+				t.Errorf("HEAD %s, HTTP/2 %v: %d, %q, %v, want %d without a body", url, http2, response.StatusCode, body, err, want)
+			}
+			if (response.Header.Get("Etag") != "") != (url == path) {
+				t.Errorf("HEAD %s: ETag %q, want one of a video only", url, response.Header.Get("Etag"))
+			}
+			_ = response.Body.Close()
+		}
+	}
+}
+
+// If-Match is the etag of what changes a video, and If-None-Match spares a body.
+func TestConditionsAreEtags(t *testing.T) {
+	t.Parallel()
+	type condition struct {
+		method, verb, body string
+		header             []string
+		status             int
+	}
+	match := func(tag string) []string { return []string{"If-Match", tag} }
+	none := func(tag string) []string { return []string{"If-None-Match", tag} }
+	for name, tt := range map[string]condition{
+		"DELETE, stale":             {"DELETE", "", "", match(`"99"`), 412},
+		"DELETE, current":           {"DELETE", "", "", match(`"1"`), 200},
+		"DELETE, any":               {"DELETE", "", "", match(`*`), 200},
+		"PATCH, stale":              {"PATCH", "", `{"title":"x"}`, match(`"2"`), 412},
+		"PATCH, current":            {"PATCH", "", `{"title":"x"}`, match(`"1"`), 200},
+		"PATCH with a mask, stale":  {"PATCH", "?updateMask=title", `{"title":"x"}`, match(`"2"`), 412},
+		"verb, stale":               {"POST", ":publish", `{}`, match(`"2"`), 412},
+		"verb, current":             {"POST", ":publish", ``, match(`"1"`), 200},
+		"foreign":                   {"POST", ":publish", `{}`, match(`"abc"`), 412},
+		"same in the body":          {"POST", ":publish", `{"etag":"\"1\""}`, match(`"1"`), 200},
+		"stale in the body":         {"POST", ":publish", `{"etag":"\"2\""}`, nil, 409},
+		"another in the body":       {"POST", ":publish", `{"etag":"\"2\""}`, match(`"1"`), 400},
+		"another in the resource":   {"PATCH", "", `{"title":"x","etag":"\"2\""}`, match(`"1"`), 400},
+		"another in the query":      {"DELETE", `?etag="2"`, "", match(`"1"`), 400},
+		"weak":                      {"DELETE", "", "", match(`W/"1"`), 400},
+		"unquoted":                  {"DELETE", "", "", match(`1`), 400},
+		"several":                   {"DELETE", "", "", match(`"1", "2"`), 400},
+		"nothing":                   {"DELETE", "", "", match(``), 400},
+		"too long":                  {"DELETE", "", "", match(`"` + strings.Repeat("1", 64) + `"`), 400},
+		"of a GET":                  {"GET", "", "", match(`"1"`), 400},
+		"If-None-Match of a change": {"PATCH", "", `{"title":"x"}`, none(`*`), 400},
+		"GET, the same":             {"GET", "", "", none(`"1"`), 304},
+		"GET, weakly the same":      {"GET", "", "", none(`W/"1"`), 304},
+		"GET, one of several":       {"GET", "", "", none(`"7", W/"1"`), 304},
+		"GET, any":                  {"GET", "", "", none(`*`), 304},
+		"GET, another":              {"GET", "", "", none(`"2"`), 200},
+		"HEAD, the same":            {"HEAD", "", "", none(`"1"`), 304},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, Config{})
+			v := mustCreate(t, r.grpcClient(t), film())
+			request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.addr+"/v1/"+v.GetName()+tt.verb, strings.NewReader(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := 0; i < len(tt.header); i += 2 {
+				request.Header.Set(tt.header[i], tt.header[i+1])
+			}
+			response, err := httpClient(t, name == "GET, the same").Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			if err != nil || response.StatusCode != tt.status {
+				t.Errorf("status %d, %s, %v, want %d", response.StatusCode, body, err, tt.status)
+			}
+			switch etag := response.Header.Get("Etag"); {
+			case tt.status >= 400 && (etag != "" || len(r.store.allEvents()) != 1):
+				t.Errorf("ETag %q and %d events of what was refused", etag, len(r.store.allEvents()))
+			case tt.status == http.StatusNotModified && (etag != `"1"` || len(body) > 0):
+				t.Errorf("304 with ETag %q and body %q, want the etag alone", etag, body)
+			case tt.status == http.StatusOK && !strings.Contains(string(body), `"etag":`+fmt.Sprintf("%q", etag)):
+				t.Errorf("ETag %q of %s, want the one in the body", etag, body)
+			case tt.status == http.StatusPreconditionFailed && !strings.Contains(string(body), `"status":"ABORTED"`):
+				t.Errorf("body of a 412 = %s, want ABORTED", body)
+			}
+		})
+	}
+	r := start(t, Config{})
+	if response, _ := ask(t, r, "POST", "/v1/videos", `{"title":"x"}`, match(`"1"`)...); response.StatusCode != http.StatusBadRequest {
+		t.Errorf("create with If-Match: %s, want 400: nothing has an etag yet", response.Status)
+	}
+	if response, _ := ask(t, r, "POST", "/v1/videos", `{"title":"x"}`); response.Header.Get("Etag") != `"1"` {
+		t.Errorf("create: ETag %q, want the one of the new video", response.Header.Get("Etag"))
+	}
+}
+
+// An error over REST has one form, AIP-193's, also in a stream that has begun,
+// with fields named as in JSON; and it says when to call again.
+func TestErrorsOverRESTHaveOneForm(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	_, answer := ask(t, r, "POST", "/v1/videos", `{"title": "x", "releaseYear": 5}`)
+	failed, fields := errorOf(t, answer)
+	if diff := cmp.Diff([]string{"video.releaseYear"}, fields); diff != "" || strings.Contains(failed["message"].(string), "_") {
+		t.Errorf("message %q; fields (-want +got):\n%s", failed["message"], diff)
+	}
+	_, answer = ask(t, r, "GET", "/v1/videos?orderBy=x", "")
+	if failed, fields = errorOf(t, answer); failed["code"] != 400.0 || strings.Join(fields, " ") != "orderBy" {
+		t.Errorf("error = %v about %v, want 400 about orderBy", failed, fields)
+	}
+
+	response, err := httpClient(t, false).Get("http://" + r.addr + "/v1/catalogEntries:watch") //nolint:noctx // it ends with the server
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), `{"result":`) {
+		t.Fatalf("first line = %q, %v, want a result", lines.Text(), lines.Err())
+	}
+	r.stop()
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	var ended map[string]any
+	if err := json.Unmarshal([]byte(last), &ended); err != nil {
+		t.Fatalf("last line = %q: %v", last, err)
+	}
+	want := map[string]any{"error": map[string]any{
+		"code": 503.0, "status": "UNAVAILABLE", "message": "the server is stopping: call again",
+		"details": []any{
+			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": errorDomain},
+			map[string]any{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"},
+		},
+	}}
+	drop := ended["error"].(map[string]any)["details"].([]any)[0].(map[string]any)
+	delete(drop, "metadata") // protojson may or may not write an empty one
+	if diff := cmp.Diff(want, ended); diff != "" {
+		t.Errorf("end of a stream (-want +got):\n%s", diff)
+	}
+}
+
+// What may succeed soon says when, in the header too, for calls and streams.
+func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	r.store.before = func(context.Context, string) error { return domain.Errorf(domain.Unavailable, "down") }
+	for _, path := range []string{"/v1/videos", "/v1/catalogEntries:watch"} {
+		response, answer := ask(t, r, "GET", path, "")
+		if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") != "1" {
+			t.Errorf("%s = %s with Retry-After %q (%v), want 503 and 1", path, response.Status, response.Header.Get("Retry-After"), answer)
+		}
+	}
+}
+
+// Every reason that this build can send is in docs/errors.md with its codes, and
+// nothing else is.
+func TestReasonsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/errors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| (\\d+)").FindAllStringSubmatch(string(text), -1) {
+		got[row[1]] = row[2] + " " + row[3]
+	}
+	want := make(map[string]string)
+	for reason := range causes {
+		st := newStatus(reason, "x")
+		want[string(reason)] = fmt.Sprintf("%s %d", statusName(st), httpStatus(st))
+		if diff := cmp.Diff([]string{errorDomain + " " + string(reason)}, reasonsOf(st)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", reason, diff)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/errors.md (-code +docs):\n%s", diff)
+	}
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		if st := explain(status.New(code, "x\xff"), ""); len(reasonsOf(st)) != 1 || st.Message() != "x\ufffd" {
+			t.Errorf("%v: %v %q, want one reason and text", code, reasonsOf(st), st.Message())
+		}
+	}
+}

@@ -4,6 +4,7 @@
 BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+NPM  := $(shell command -v npm 2>/dev/null)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 IMAGE   ?= videocatalog
@@ -25,7 +26,7 @@ test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer 
 	STORETEST_POOLER=1 go test -shuffle=on ./db ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
 .PHONY: check
-check: drift lint breaking verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking openapi verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
 	cd bench && go vet ./... && go test ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
@@ -47,7 +48,8 @@ drift: ## Check that the generated files are what make generate makes.
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 	mkdir -p "$$tmp/internal/store/internal" && \
 	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
-	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party tools "$$tmp" && \
+	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party "$$tmp" && \
+	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
 	$(MAKE) --silent -C "$$tmp" generate && \
 	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
@@ -70,6 +72,16 @@ breaking: ## Check that clients of the released contract still work.
 .PHONY: release-contract
 release-contract: breaking ## Make api/proto the released contract. Part of a release, and only of that.
 	$(BUF) build api/proto --exclude-source-info -o api/baseline.binpb
+
+.PHONY: openapi
+openapi: $(if $(NPM),tools/openapi/node_modules/.package-lock.json) ## Check that four validators accept api/openapi.json. Needs npm, and the network once.
+	$(if $(NPM),REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true $(NPM) --prefix tools/openapi run --silent check,@echo 'npm is not installed: only the tests check api/openapi.json.')
+
+# npm writes this file last: it is there when all packages are.
+tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
+	$(NPM) --prefix tools/openapi ci --ignore-scripts --no-audit --no-fund || \
+	{ echo 'The validators of OpenAPI are not installed. make openapi needs the network once, and then no more.' >&2; exit 1; }
+	touch $@
 
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.

@@ -4,7 +4,7 @@ package api
 
 import _ "embed"
 
-// OpenAPI is the description of the REST API, OpenAPI 2.0 as JSON.
+// OpenAPI is the description of the REST API, OpenAPI 3.0 as JSON.
 //
-//go:embed openapi.swagger.json
+//go:embed openapi.json
 var OpenAPI []byte

@@ -1,0 +1,203 @@
+package server
+
+import (
+	"bufio"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/api"
+)
+
+// described is a request that is made of the description of its operation.
+type described struct {
+	operation string
+	id        string // of the path, if it has one
+	query     string
+	body      string
+	want      int // the status; what is 400 the description refuses too
+}
+
+// What the description allows the server takes, what it refuses the server
+// refuses, and every response looks as it says.
+func TestServerDoesWhatOpenAPISays(t *testing.T) {
+	t.Parallel()
+	doc := loadOpenAPI(t)
+	r := start(t, Config{})
+	_, video := ask(t, r, "POST", "/v1/videos", `{"title": "Ran", "releaseYear": 1985}`)
+	name, _ := video["name"].(string)
+	id := strings.TrimPrefix(name, "videos/")
+	const (
+		list, create, get = "VideoService_ListVideos", "VideoService_CreateVideo", "VideoService_GetVideo"
+		update            = "VideoService_UpdateVideo"
+	)
+	asked := make(map[string]bool)
+	for _, request := range []described{
+		{list, "", "?pageSize=1&orderBy=create_time&showDeleted=true", "", 200},
+		{list, "", "?pageSize=-1", "", 400},
+		{list, "", "?filter=" + strings.Repeat("x", 1001), "", 400},
+		{create, "", "?requestId=0192f3a0-1111-7000-8000-000000000001", `{"title": "` + strings.Repeat("é", 200) + `"}`, 200},
+		{create, "", "", `{"title": "Ran", "releaseYear": 0, "languageCode": "", "tags": []}`, 200},
+		{create, "", "", `{"title": "Ran", "duration": "9600s", "languageCode": "pt-BR", "tags": ["war"]}`, 200},
+		{create, "", "", `{"title": "` + strings.Repeat("x", 201) + `"}`, 400},
+		{create, "", "", `{"description": "no title"}`, 400},
+		{create, "", "", `{"title": 1}`, 400},
+		{create, "", "", `{"title": "Ran", "releaseYear": 2201}`, 400},
+		{create, "", "", `{"title": "Ran", "languageCode": "p"}`, 400},
+		{create, "", "", `{"title": "Ran", "tags": ["a", "a"]}`, 400},
+		{create, "", "", `{"title": "Ran", "tags": [""]}`, 400},
+		{get, id, "", "", 200},
+		{get, "0192f3a0-1111-7000-8000-000000000002", "", "", 404},
+		{get, "ran", "", "", 400},
+		{update, id, "", `{"description": "A lord divides his land."}`, 200},
+		{update, id, "?updateMask=description", `{"description": ""}`, 200},
+		{update, id, "", `{"releaseYear": 2201}`, 400},
+		{"VideoService_PublishVideo", id, "", `{}`, 200},
+		{"VideoService_PublishVideo", id, "", `{"etag": "` + strings.Repeat("x", 65) + `"}`, 400},
+		{"CatalogService_GetCatalogEntry", id, "?minVersion=1", "", 200},
+		{"CatalogService_GetCatalogEntry", id, "?minVersion=-1", "", 400},
+		{"CatalogService_ListCatalogEntries", "", "?pageSize=10", "", 200},
+		{"CatalogService_SearchCatalogEntries", "", "?query=ran", "", 200},
+		{"CatalogService_SearchCatalogEntries", "", "", "", 400},
+		{"VideoService_UnpublishVideo", id, "", `{}`, 200},
+		{"VideoService_DeleteVideo", id, "?etag=old", "", 409},
+		{"VideoService_DeleteVideo", id, "", "", 200},
+		{"VideoService_UndeleteVideo", id, "", `{}`, 200},
+	} {
+		asked[request.operation] = true
+		request.send(t, r, doc)
+	}
+	for _, item := range doc.Paths.Map() {
+		for _, operation := range item.Operations() {
+			if id := operation.OperationID; !asked[id] && id != "CatalogService_WatchCatalogEntries" {
+				t.Errorf("%s is described, but not tried", id)
+			}
+		}
+	}
+}
+
+// A line of a stream looks as the description says.
+func TestWatchDoesWhatOpenAPISays(t *testing.T) {
+	t.Parallel()
+	doc := loadOpenAPI(t)
+	r := start(t, Config{})
+	const path = "/v1/catalogEntries:watch"
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	line, err := bufio.NewReader(response.Body).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got any
+	if err := json.Unmarshal(line, &got); err != nil {
+		t.Fatal(err)
+	}
+	content := doc.Paths.Value(path).Get.Responses.Status(http.StatusOK).Value.Content
+	if err := content["application/x-ndjson"].Schema.Value.VisitJSON(got); err != nil {
+		t.Errorf("line %s: %v", line, err)
+	}
+	if content["text/event-stream"] == nil {
+		t.Error("server-sent events are not described")
+	}
+}
+
+// The description says how callers prove who they are, and what the body of an
+// error is; no two paths differ in nothing but the names of their variables.
+func TestOpenAPIIsComplete(t *testing.T) {
+	t.Parallel()
+	doc := loadOpenAPI(t)
+	if scheme := doc.Components.SecuritySchemes["idToken"]; scheme == nil || scheme.Value.Scheme != "bearer" || len(doc.Security) == 0 {
+		t.Error("no ID token as bearer is required")
+	}
+	want := []string{
+		"/v1/catalogEntries", "/v1/catalogEntries/{catalogEntry}", "/v1/catalogEntries:search", "/v1/catalogEntries:watch",
+		"/v1/videos", "/v1/videos/{video}", "/v1/videos/{video}:publish", "/v1/videos/{video}:undelete", "/v1/videos/{video}:unpublish",
+	}
+	if diff := cmp.Diff(want, doc.Paths.Keys()); diff != "" {
+		t.Errorf("paths (-want +got):\n%s", diff)
+	}
+	for path, item := range doc.Paths.Map() {
+		for verb, operation := range item.Operations() {
+			failure := operation.Responses.Default()
+			if failure == nil || failure.Value.Content["application/json"].Schema.Value.Properties["details"] == nil {
+				t.Errorf("%s %s: no google.rpc.Status as its default response", verb, path)
+			}
+		}
+	}
+}
+
+func loadOpenAPI(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// send sends the request, and compares what description and server make of it.
+func (d described) send(t *testing.T, r *running, doc *openapi3.T) {
+	t.Helper()
+	route := d.route(t, doc)
+	path, params := route.Path, map[string]string{}
+	for _, parameter := range route.Operation.Parameters {
+		if parameter.Value.In == openapi3.ParameterInPath {
+			params[parameter.Value.Name] = d.id
+			path = strings.ReplaceAll(path, "{"+parameter.Value.Name+"}", d.id)
+		}
+	}
+	request, err := http.NewRequestWithContext(t.Context(), route.Method, "http://"+r.addr+path+d.query, strings.NewReader(d.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	input := &openapi3filter.RequestValidationInput{
+		Request: request, PathParams: params, Route: route,
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+	}
+	if err := openapi3filter.ValidateRequest(t.Context(), input); (err != nil) != (d.want == http.StatusBadRequest) {
+		t.Errorf("%+v: the description says %v", d, err)
+	}
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != d.want {
+		t.Errorf("%+v: status %d", d, response.StatusCode)
+	}
+	if err := openapi3filter.ValidateResponse(t.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: response.StatusCode, Header: response.Header, Body: response.Body,
+	}); err != nil {
+		t.Errorf("%+v: the response is not as described: %v", d, err)
+	}
+}
+
+func (d described) route(t *testing.T, doc *openapi3.T) *routers.Route {
+	t.Helper()
+	for path, item := range doc.Paths.Map() {
+		for verb, operation := range item.Operations() {
+			if operation.OperationID == d.operation {
+				return &routers.Route{Spec: doc, Path: path, PathItem: item, Method: verb, Operation: operation}
+			}
+		}
+	}
+	t.Fatalf("%s is not described", d.operation)
+	return nil
+}

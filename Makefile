@@ -1,9 +1,10 @@
 # One command each for what people do here every day. Everything runs from this folder; the tools are pinned in
-# tools/go.mod, tools/lint/go.mod and deploy/tools/go.mod, and the Go command builds them on first use.
+# tools/go.mod, tools/{lint,apilint}/go.mod and deploy/tools/go.mod, and the Go command builds them on first use.
 
 BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc
 LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
 NPM  := $(shell command -v npm 2>/dev/null)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -55,10 +56,12 @@ drift: ## Check that the generated files are what make generate makes.
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
 
 .PHONY: lint
-lint: ## Lint Go and proto files. The rules are in .golangci.yml and buf.yaml.
+lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
+	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
+		$$(cd api/proto && find . -name '*.proto' | cut -c 3-)
 
 .PHONY: fmt
 fmt: ## Format Go and proto files.

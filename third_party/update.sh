@@ -23,7 +23,8 @@ copy() {
 npm pack --silent "google-proto-files@$google" >/dev/null
 tar -xzf "google-proto-files-$google.tgz"
 copy ./package "$here/googleapis" LICENSE \
-	google/api/annotations.proto google/api/field_behavior.proto google/api/http.proto google/api/resource.proto
+	google/api/annotations.proto google/api/client.proto google/api/field_behavior.proto google/api/field_info.proto \
+	google/api/http.proto google/api/launch_stage.proto google/api/resource.proto
 
 # -json prints "Dir": "…", where the module is now.
 module=$(go mod download -json "github.com/bufbuild/protovalidate@v$protovalidate" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')

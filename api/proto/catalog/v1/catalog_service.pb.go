@@ -648,7 +648,7 @@ var File_catalog_v1_catalog_service_proto protoreflect.FileDescriptor
 const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	"\n" +
 	" catalog/v1/catalog_service.proto\x12\n" +
-	"catalog.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x04\n" +
+	"catalog.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdd\x04\n" +
 	"\fCatalogEntry\x12\x17\n" +
 	"\x04name\x18\x01 \x01(\tB\x03\xe0A\bR\x04name\x12<\n" +
 	"\x05video\x18\x02 \x01(\tB&\xe0A\x03\xfaA \n" +
@@ -664,42 +664,47 @@ const file_catalog_v1_catalog_service_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\vpublishTime\x12@\n" +
 	"\vupdate_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"updateTime:h\xeaAe\n" +
-	"%videocatalog.example.com/CatalogEntry\x12\x1ecatalogEntries/{catalog_entry}*\x0ecatalogEntries2\fcatalogEntry\"\xdb\x01\n" +
+	"%videocatalog.example.com/CatalogEntry\x12\x1ecatalogEntries/{catalog_entry}*\x0ecatalogEntries2\fcatalogEntry\"\xde\x01\n" +
 	"\x16GetCatalogEntryRequest\x12\x96\x01\n" +
 	"\x04name\x18\x01 \x01(\tB\x81\x01\xe0A\x02\xfaA'\n" +
-	"%videocatalog.example.com/CatalogEntry\xbaHQrO2M^catalogEntries/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12(\n" +
-	"\vmin_version\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
-	"minVersion\"\xb0\x01\n" +
-	"\x19ListCatalogEntriesRequest\x12$\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"%videocatalog.example.com/CatalogEntry\xbaHQrO2M^catalogEntries/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12+\n" +
+	"\vmin_version\x18\x02 \x01(\x03B\n" +
+	"\xe0A\x01\xbaH\x04\"\x02(\x00R\n" +
+	"minVersion\"\xbc\x01\n" +
+	"\x19ListCatalogEntriesRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12 \n" +
-	"\x06filter\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12\"\n" +
-	"\border_by\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18dR\aorderBy\"\x87\x01\n" +
+	"page_token\x18\x02 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12#\n" +
+	"\x06filter\x18\x03 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12%\n" +
+	"\border_by\x18\x04 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18dR\aorderBy\"\x87\x01\n" +
 	"\x1aListCatalogEntriesResponse\x12A\n" +
 	"\x0fcatalog_entries\x18\x01 \x03(\v2\x18.catalog.v1.CatalogEntryR\x0ecatalogEntries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x91\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x97\x01\n" +
 	"\x1bSearchCatalogEntriesRequest\x12#\n" +
-	"\x05query\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xf4\x03R\x05query\x12$\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\x05query\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xf4\x03R\x05query\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\"\x89\x01\n" +
+	"page_token\x18\x03 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\"\x89\x01\n" +
 	"\x1cSearchCatalogEntriesResponse\x12A\n" +
 	"\x0fcatalog_entries\x18\x01 \x03(\v2\x18.catalog.v1.CatalogEntryR\x0ecatalogEntries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
-	"\x1aWatchCatalogEntriesRequest\x12+\n" +
-	"\fresume_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\vresumeToken\"\xbc\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"L\n" +
+	"\x1aWatchCatalogEntriesRequest\x12.\n" +
+	"\fresume_token\x18\x01 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xd0\x0fR\vresumeToken\"\xbc\x01\n" +
 	"\x1bWatchCatalogEntriesResponse\x124\n" +
 	"\aupdated\x18\x01 \x01(\v2\x18.catalog.v1.CatalogEntryH\x00R\aupdated\x12\x1a\n" +
 	"\aremoved\x18\x02 \x01(\tH\x00R\aremoved\x12\x1e\n" +
 	"\trestarted\x18\x04 \x01(\bH\x00R\trestarted\x12!\n" +
 	"\fresume_token\x18\x03 \x01(\tR\vresumeTokenB\b\n" +
-	"\x06change2\xa3\x04\n" +
-	"\x0eCatalogService\x12t\n" +
-	"\x0fGetCatalogEntry\x12\".catalog.v1.GetCatalogEntryRequest\x1a\x18.catalog.v1.CatalogEntry\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/{name=catalogEntries/*}\x12\x7f\n" +
-	"\x12ListCatalogEntries\x12%.catalog.v1.ListCatalogEntriesRequest\x1a&.catalog.v1.ListCatalogEntriesResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/catalogEntries\x12\x8c\x01\n" +
-	"\x14SearchCatalogEntries\x12'.catalog.v1.SearchCatalogEntriesRequest\x1a(.catalog.v1.SearchCatalogEntriesResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/catalogEntries:search\x12\x8a\x01\n" +
-	"\x13WatchCatalogEntries\x12&.catalog.v1.WatchCatalogEntriesRequest\x1a'.catalog.v1.WatchCatalogEntriesResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/catalogEntries:watch0\x01B9Z7example.com/videocatalog/api/proto/catalog/v1;catalogv1b\x06proto3"
+	"\x06change2\xb2\x04\n" +
+	"\x0eCatalogService\x12{\n" +
+	"\x0fGetCatalogEntry\x12\".catalog.v1.GetCatalogEntryRequest\x1a\x18.catalog.v1.CatalogEntry\"*\xdaA\x04name\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/{name=catalogEntries/*}\x12\x7f\n" +
+	"\x12ListCatalogEntries\x12%.catalog.v1.ListCatalogEntriesRequest\x1a&.catalog.v1.ListCatalogEntriesResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/catalogEntries\x12\x94\x01\n" +
+	"\x14SearchCatalogEntries\x12'.catalog.v1.SearchCatalogEntriesRequest\x1a(.catalog.v1.SearchCatalogEntriesResponse\")\xdaA\x05query\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/catalogEntries:search\x12\x8a\x01\n" +
+	"\x13WatchCatalogEntries\x12&.catalog.v1.WatchCatalogEntriesRequest\x1a'.catalog.v1.WatchCatalogEntriesResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/catalogEntries:watch0\x01Bu\n" +
+	"#com.example.videocatalog.catalog.v1B\x13CatalogServiceProtoP\x01Z7example.com/videocatalog/api/proto/catalog/v1;catalogv1b\x06proto3"
 
 var (
 	file_catalog_v1_catalog_service_proto_rawDescOnce sync.Once

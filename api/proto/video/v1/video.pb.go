@@ -250,15 +250,15 @@ var File_video_v1_video_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_proto_rawDesc = "" +
 	"\n" +
-	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\a\n" +
+	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\a\n" +
 	"\x05Video\x12f\n" +
 	"\x04name\x18\x01 \x01(\tBR\xe0A\b\xbaHL\xd8\x01\x01rG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12!\n" +
-	"\x05title\x18\x02 \x01(\tB\v\xe0A\x02\xbaH\x05r\x03\x18\xc8\x01R\x05title\x12*\n" +
-	"\vdescription\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x90NR\vdescription\x121\n" +
-	"\frelease_year\x18\x04 \x01(\x05B\x0e\xbaH\v\xd8\x01\x01\x1a\x06\x18\x98\x11(\xe0\x0eR\vreleaseYear\x12F\n" +
-	"\bduration\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xdd\xdb\x012\x00R\bduration\x12T\n" +
-	"\rlanguage_code\x18\x06 \x01(\tB/\xbaH,\xd8\x01\x01r'\x18#2#^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$R\flanguageCode\x12&\n" +
-	"\x04tags\x18\a \x03(\tB\x12\xbaH\x0f\x92\x01\f\x102\x18\x01\"\x06r\x04\x10\x01\x182R\x04tags\x120\n" +
+	"\x05title\x18\x02 \x01(\tB\v\xe0A\x02\xbaH\x05r\x03\x18\xc8\x01R\x05title\x12-\n" +
+	"\vdescription\x18\x03 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\x90NR\vdescription\x124\n" +
+	"\frelease_year\x18\x04 \x01(\x05B\x11\xe0A\x01\xbaH\v\xd8\x01\x01\x1a\x06\x18\x98\x11(\xe0\x0eR\vreleaseYear\x12I\n" +
+	"\bduration\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x12\xe0A\x01\xbaH\f\xaa\x01\t\"\x05\b\x80\xdd\xdb\x012\x00R\bduration\x12W\n" +
+	"\rlanguage_code\x18\x06 \x01(\tB2\xe0A\x01\xbaH,\xd8\x01\x01r'\x18#2#^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$R\flanguageCode\x12)\n" +
+	"\x04tags\x18\a \x03(\tB\x15\xe0A\x01\xbaH\x0f\x92\x01\f\x102\x18\x01\"\x06r\x04\x10\x01\x182R\x04tags\x120\n" +
 	"\x05state\x18\b \x01(\x0e2\x15.video.v1.Video.StateB\x03\xe0A\x03R\x05state\x12\x1d\n" +
 	"\aversion\x18\t \x01(\x03B\x03\xe0A\x03R\aversion\x12@\n" +
 	"\vcreate_time\x18\n" +
@@ -274,7 +274,9 @@ const file_video_v1_video_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_DRAFT\x10\x01\x12\x13\n" +
 	"\x0fSTATE_PUBLISHED\x10\x02:B\xeaA?\n" +
-	"\x1evideocatalog.example.com/Video\x12\x0evideos/{video}*\x06videos2\x05videoB5Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
+	"\x1evideocatalog.example.com/Video\x12\x0evideos/{video}*\x06videos2\x05videoBf\n" +
+	"!com.example.videocatalog.video.v1B\n" +
+	"VideoProtoP\x01Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
 
 var (
 	file_video_v1_video_proto_rawDescOnce sync.Once

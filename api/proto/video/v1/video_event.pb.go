@@ -695,7 +695,8 @@ const file_video_v1_video_event_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_DRAFT\x10\x01\x12\x13\n" +
 	"\x0fSTATE_PUBLISHED\x10\x02B\x06\n" +
-	"\x04typeB5Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
+	"\x04typeBk\n" +
+	"!com.example.videocatalog.video.v1B\x0fVideoEventProtoP\x01Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
 
 var (
 	file_video_v1_video_event_proto_rawDescOnce sync.Once

@@ -559,58 +559,65 @@ var File_video_v1_video_service_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1cvideo/v1/video_service.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a google/protobuf/field_mask.proto\x1a\x14video/v1/video.proto\"r\n" +
+	"\x1cvideo/v1/video_service.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/api/client.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1bgoogle/api/field_info.proto\x1a\x19google/api/resource.proto\x1a google/protobuf/field_mask.proto\x1a\x14video/v1/video.proto\"}\n" +
 	"\x12CreateVideoRequest\x120\n" +
-	"\x05video\x18\x01 \x01(\v2\x0f.video.v1.VideoB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x05video\x12*\n" +
+	"\x05video\x18\x01 \x01(\v2\x0f.video.v1.VideoB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\x05video\x125\n" +
 	"\n" +
-	"request_id\x18\x02 \x01(\tB\v\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\trequestId\"\x9a\x01\n" +
+	"request_id\x18\x02 \x01(\tB\x16\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01\xe2\x8c\xcf\xd7\b\x02\b\x01R\trequestId\"\x9a\x01\n" +
 	"\x0fGetVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\xcb\x01\n" +
-	"\x11ListVideosRequest\x12$\n" +
-	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\xdc\x01\n" +
+	"\x11ListVideosRequest\x12'\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\n" +
+	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12 \n" +
-	"\x06filter\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12\"\n" +
-	"\border_by\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18dR\aorderBy\x12!\n" +
-	"\fshow_deleted\x18\x05 \x01(\bR\vshowDeleted\"e\n" +
+	"page_token\x18\x02 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xd0\x0fR\tpageToken\x12#\n" +
+	"\x06filter\x18\x03 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12%\n" +
+	"\border_by\x18\x04 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18dR\aorderBy\x12&\n" +
+	"\fshow_deleted\x18\x05 \x01(\bB\x03\xe0A\x01R\vshowDeleted\"e\n" +
 	"\x12ListVideosResponse\x12'\n" +
 	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbe\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc3\x01\n" +
 	"\x12UpdateVideoRequest\x12k\n" +
 	"\x05video\x18\x01 \x01(\v2\x0f.video.v1.VideoBD\xe0A\x02\xbaH>\xba\x018\n" +
-	"\x13video.name.required\x12\x10name must be set\x1a\x0fthis.name != ''\xc8\x01\x01R\x05video\x12;\n" +
-	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
-	"updateMask\"\xbb\x01\n" +
+	"\x13video.name.required\x12\x10name must be set\x1a\x0fthis.name != ''\xc8\x01\x01R\x05video\x12@\n" +
+	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskB\x03\xe0A\x01R\n" +
+	"updateMask\"\xbe\x01\n" +
 	"\x13PublishVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1b\n" +
-	"\x04etag\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"\xbd\x01\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
+	"\x04etag\x18\x02 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag\"\xc0\x01\n" +
 	"\x15UnpublishVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1b\n" +
-	"\x04etag\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"\xdf\x01\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
+	"\x04etag\x18\x02 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag\"\xe7\x01\n" +
 	"\x12DeleteVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1b\n" +
-	"\x04etag\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12#\n" +
-	"\rallow_missing\x18\x03 \x01(\bR\fallowMissing\"\xbc\x01\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
+	"\x04etag\x18\x02 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag\x12(\n" +
+	"\rallow_missing\x18\x03 \x01(\bB\x03\xe0A\x01R\fallowMissing\"\xbf\x01\n" +
 	"\x14UndeleteVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1b\n" +
-	"\x04etag\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag2\x9d\x06\n" +
-	"\fVideoService\x12W\n" +
-	"\vCreateVideo\x12\x1c.video.v1.CreateVideoRequest\x1a\x0f.video.v1.Video\"\x19\x82\xd3\xe4\x93\x02\x13:\x05video\"\n" +
-	"/v1/videos\x12S\n" +
-	"\bGetVideo\x12\x19.video.v1.GetVideoRequest\x1a\x0f.video.v1.Video\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/{name=videos/*}\x12[\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
+	"\x04etag\x18\x02 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag2\xe8\x06\n" +
+	"\fVideoService\x12_\n" +
+	"\vCreateVideo\x12\x1c.video.v1.CreateVideoRequest\x1a\x0f.video.v1.Video\"!\xdaA\x05video\x82\xd3\xe4\x93\x02\x13:\x05video\"\n" +
+	"/v1/videos\x12Z\n" +
+	"\bGetVideo\x12\x19.video.v1.GetVideoRequest\x1a\x0f.video.v1.Video\"\"\xdaA\x04name\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/{name=videos/*}\x12[\n" +
 	"\n" +
 	"ListVideos\x12\x1b.video.v1.ListVideosRequest\x1a\x1c.video.v1.ListVideosResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/videos\x12f\n" +
-	"\vUpdateVideo\x12\x1c.video.v1.UpdateVideoRequest\x1a\x0f.video.v1.Video\"(\x82\xd3\xe4\x93\x02\":\x05video2\x19/v1/{video.name=videos/*}\x12f\n" +
-	"\fPublishVideo\x12\x1d.video.v1.PublishVideoRequest\x1a\x0f.video.v1.Video\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/{name=videos/*}:publish\x12l\n" +
-	"\x0eUnpublishVideo\x12\x1f.video.v1.UnpublishVideoRequest\x1a\x0f.video.v1.Video\"(\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/{name=videos/*}:unpublish\x12Y\n" +
-	"\vDeleteVideo\x12\x1c.video.v1.DeleteVideoRequest\x1a\x0f.video.v1.Video\"\x1b\x82\xd3\xe4\x93\x02\x15*\x13/v1/{name=videos/*}\x12i\n" +
-	"\rUndeleteVideo\x12\x1e.video.v1.UndeleteVideoRequest\x1a\x0f.video.v1.Video\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=videos/*}:undeleteB5Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
+	"/v1/videos\x12z\n" +
+	"\vUpdateVideo\x12\x1c.video.v1.UpdateVideoRequest\x1a\x0f.video.v1.Video\"<\xdaA\x11video,update_mask\x82\xd3\xe4\x93\x02\":\x05video2\x19/v1/{video.name=videos/*}\x12m\n" +
+	"\fPublishVideo\x12\x1d.video.v1.PublishVideoRequest\x1a\x0f.video.v1.Video\"-\xdaA\x04name\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/{name=videos/*}:publish\x12s\n" +
+	"\x0eUnpublishVideo\x12\x1f.video.v1.UnpublishVideoRequest\x1a\x0f.video.v1.Video\"/\xdaA\x04name\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/{name=videos/*}:unpublish\x12l\n" +
+	"\vDeleteVideo\x12\x1c.video.v1.DeleteVideoRequest\x1a\x0f.video.v1.Video\".\xdaA\x04name\xdaA\tname,etag\x82\xd3\xe4\x93\x02\x15*\x13/v1/{name=videos/*}\x12p\n" +
+	"\rUndeleteVideo\x12\x1e.video.v1.UndeleteVideoRequest\x1a\x0f.video.v1.Video\".\xdaA\x04name\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=videos/*}:undeleteBm\n" +
+	"!com.example.videocatalog.video.v1B\x11VideoServiceProtoP\x01Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
 
 var (
 	file_video_v1_video_service_proto_rawDescOnce sync.Once

@@ -1,0 +1,51 @@
+package deploytest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The autoscaler scales the pool that release.sh makes, between its number and one that the database can bear, by the
+// subscription that provision.sh makes.
+func TestScalingFitsThePool(t *testing.T) {
+	t.Parallel()
+	config, pool := readManifest(t, "pools.scaling"), readManifest(t, "pools.projector")
+	object := list(at(config, "spec", "scaledObjects"))[0]
+	name, _ := at(pool, "metadata", "name").(string)
+	if got, want := at(object, "spec", "scaleTargetRef", "name"), "projects/${PROJECT}/locations/${REGION}/workerpools/"+name; got != want {
+		t.Errorf("it scales %v, want %s", got, want)
+	}
+	if got, want := at(object, "spec", "minReplicaCount"), at(pool, "metadata", "annotations", "run.googleapis.com/manualInstanceCount"); got != 2 || want != "2" {
+		t.Errorf("at least %v instances, and a release makes %v, want 2 and 2", got, want)
+	}
+	trigger := list(at(object, "spec", "triggers"))[0]
+	query, _ := at(trigger, "metadata", "query").(string)
+	names, err := os.ReadFile("../lib.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(names), "\nSUBSCRIPTION=")
+	subscription, _, _ := strings.Cut(rest, "\n")
+	if subscription == "" || !strings.Contains(query, `subscription_id="`+subscription+`"`) {
+		t.Errorf("query %q, want one of the subscription %q, which provision.sh makes", query, subscription)
+	}
+	if got, want := at(trigger, "authenticationRef", "name"), at(list(at(config, "spec", "triggerAuthentications"))[0], "metadata", "name"); got != want {
+		t.Errorf("the trigger authenticates as %v, want %v", got, want)
+	}
+}
+
+func readManifest(t *testing.T, name string) object {
+	t.Helper()
+	text, err := os.ReadFile("../run/" + name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest object
+	if err := yaml.Unmarshal(text, &manifest); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return manifest
+}

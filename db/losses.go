@@ -27,9 +27,11 @@ const (
 // or of a firewall. So the idle ones are asked, at once, before each fails
 // somebody's statement in its turn.
 type losses struct {
-	pools   atomic.Pointer[[]*pgxpool.Pool]
-	pinging atomic.Bool
-	asking  sync.Mutex
+	pools     atomic.Pointer[[]*pgxpool.Pool]
+	pinging   atomic.Bool
+	replacing atomic.Bool
+	asking    sync.Mutex
+	refusals  refusals
 }
 
 // closing is called before a connection leaves its pool. One that is still open
@@ -71,6 +73,9 @@ func (l *losses) waits(conn *pgx.Conn) bool {
 	case <-conn.PgConn().CleanupDone(): // meanwhile
 		return true
 	default:
+	}
+	if l.refusals.check() != nil {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()

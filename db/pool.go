@@ -68,7 +68,10 @@ func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	// pgx's default of a second would ping before each look of an idle publisher,
 	// and so double what an idle process asks of the database.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
+	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return lost.refusals.check() }
+	cfg.ConnConfig.OnPgError = lost.keeps
 	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		lost.refusals.over()
 		registerUUID(conn.TypeMap())
 		return conn.PgConn().Conn().SetDeadline(time.Time{})
 	}

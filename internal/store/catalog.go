@@ -70,7 +70,7 @@ func (c *changes) announce() {
 // as well, whoever was the first to lose patience.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(err)}
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(unprepared(err))}
 	}
 	return err
 }

@@ -29,11 +29,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -54,7 +56,7 @@ func wrap(err error, format string, args ...any) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w", doing, err)
 	case isAway(err):
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, err)}
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, unprepared(err))}
 	case isWithoutPartition(err):
 		return &domain.Error{
 			Kind: domain.Unavailable, Message: "the outbox takes no event of this time: the clock of this server is wrong, or the maintenance of the outbox has not run",
@@ -66,35 +68,73 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// isAway tells whether the same transaction may succeed later, unchanged
-// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+// isAway reports whether the same transaction may succeed later, unchanged
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html). Whatever the
+// server, or a pooler before it, says while a connection is made is of that kind,
+// as is whatever ends a connection: poolers report what they lack under any code.
 func isAway(err error) bool {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch pgErr.Code[:2] {
-		case "08", // connection exception
-			"40", // transaction rollback: serialization failure, deadlock
-			"53": // insufficient resources: too many connections, disk full
-			return true
-		}
-		switch pgErr.Code {
-		case "25006", // read-only: a failover is under way
-			"25P03", "57P05", // idle in a transaction, or at all, for too long
-			codeLockTimeout,
-			codeCanceled,              // by statement_timeout: where we cancel, nobody waits for the answer
-			"57P01", "57P02", "57P03": // shutting down, crashed, starting up
-			return true
-		}
-		return false
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
 	}
-	var connectErr *pgconn.ConnectError
-	var netErr net.Error
-	return errors.As(err, &connectErr) || errors.As(err, &netErr) || pgconn.SafeToRetry(err) ||
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return endsConnection(pgErr) || isOfSession(pgErr) || isTemporary(pgErr.Code)
+	}
+	_, isNet := errors.AsType[net.Error](err)
+	return isNet || pgconn.SafeToRetry(err) ||
 		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
+// endsConnection goes by the severity that is not translated; some poolers send
+// only the other.
+func endsConnection(err *pgconn.PgError) bool {
+	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
+	return severity == "FATAL" || severity == "PANIC"
+}
+
+// isOfSession reports whether an error is about what the session remembers: the
+// same statement succeeds in another one.
+func isOfSession(err *pgconn.PgError) bool {
+	switch err.Code {
+	case codeNoStatement, codeStatementExists: // a pooler has mixed up prepared statements
+		return true
+	case "0A000": // feature not supported; here: cached plan must not change result type
+		return err.Routine == "RevalidateCachedQuery"
+	}
+	return false
+}
+
+func isTemporary(code string) bool {
+	switch {
+	case strings.HasPrefix(code, "08"), // connection exception
+		strings.HasPrefix(code, "40"), // transaction rollback: serialization failure, deadlock
+		strings.HasPrefix(code, "53"): // insufficient resources: too many connections, disk full
+		return true
+	}
+	switch code {
+	case "25006", // read-only: a failover is under way
+		"25P03", "25P04", "57P05", // idle in a transaction, in one at all, or idle, for too long
+		codeLockTimeout,
+		codeCanceled,              // by statement_timeout: where we cancel, nobody waits for the answer
+		"57P01", "57P02", "57P03": // shutting down, crashed, starting up
+		return true
+	}
+	return false
+}
+
+// unprepared adds to an error the remedy for a pooler that loses prepared
+// statements.
+func unprepared(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeNoStatement || pgErr.Code == codeStatementExists) {
+		return fmt.Errorf("the connection pooler loses prepared statements: add default_query_exec_mode=cache_describe to the database URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements: %w", err)
+	}
+	return err
+}
+
 const (
-	codeCanceled    = "57014" // query_canceled
-	codeLockTimeout = "55P03" // lock_not_available
+	codeCanceled        = "57014" // query_canceled
+	codeLockTimeout     = "55P03" // lock_not_available
+	codeNoStatement     = "26000" // invalid_sql_statement_name
+	codeStatementExists = "42P05" // duplicate_prepared_statement
 )
 
 // tooLong makes the error of a statement that the database has ended for the time

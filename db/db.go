@@ -7,20 +7,17 @@ package db
 
 import (
 	"context"
-	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose runs on
+	"github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose runs on
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
@@ -28,26 +25,35 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrate brings the schema up to date and answers how many migrations it ran.
-// Several processes may do so at once: a session advisory lock lets one work
-// and the others wait, so url must be a direct or session-pooled connection.
+// Migrate brings the schema up to date and returns how many migrations it ran.
+// Several processes may do so at once, through any pooler: a lease in the table
+// goose_lock lets one work and the others wait. A process that dies leaves its
+// lease for 30 s. The error is ErrUnfit for a database that this build cannot use.
 func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
-	sqlDB, err := sql.Open("pgx", url)
+	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return 0, fmt.Errorf("open database: %w", err)
+		return 0, fmt.Errorf("parse database URL: %w", err)
 	}
+	sqlDB := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(noTransactionTimeout))
 	defer sqlDB.Close()
+	var encoding string
+	if err := sqlDB.QueryRowContext(ctx, "SHOW server_encoding").Scan(&encoding); err != nil {
+		return 0, fmt.Errorf("read server_encoding: %w", err)
+	}
+	if err := checkEncoding(encoding); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrUnfit, err)
+	}
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
 	}
 	// Who has to wait looks every second, for five minutes; the default looks every five seconds.
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(time.Second, 300), lock.WithTableLogger(log))
 	if err != nil {
 		return 0, fmt.Errorf("make migration lock: %w", err)
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations,
-		goose.WithSessionLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
+		goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)
 	}
@@ -56,6 +62,19 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 		return len(results), fmt.Errorf("migrate: %w", err)
 	}
 	return len(results), nil
+}
+
+// noTransactionTimeout lets a migration take as long as it takes, on a server that
+// has this setting (17 and newer). Behind a pooler, where the process of the server
+// is another one than it says, a setting of the session would be somebody else's:
+// there it is for the role.
+func noTransactionTimeout(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `SELECT set_config(name, '0', false) FROM pg_settings
+		WHERE name = 'transaction_timeout' AND pg_backend_pid()::bigint = $1`, int64(conn.PgConn().PID()))
+	if err != nil {
+		return fmt.Errorf("set transaction_timeout: %w", err)
+	}
+	return nil
 }
 
 // Version is the newest migration of this build.
@@ -72,26 +91,4 @@ func Version() int64 {
 		}
 	}
 	return newest
-}
-
-// ErrSchemaTooOld says that the database lacks migrations of this build.
-var ErrSchemaTooOld = errors.New("schema is too old: run `server migrate` first")
-
-// Check is ErrSchemaTooOld when the schema is older than this build needs. A
-// newer schema is fine: that is what a roll-back meets.
-func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	var version int64
-	err := pool.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
-	const undefinedTable = "42P01"
-	var pgErr *pgconn.PgError
-	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == undefinedTable, errors.Is(err, pgx.ErrNoRows):
-		version = 0
-	case err != nil:
-		return fmt.Errorf("read schema version: %w", err)
-	}
-	if version < Version() {
-		return fmt.Errorf("%w: it is at version %d, this build needs %d", ErrSchemaTooOld, version, Version())
-	}
-	return nil
 }

@@ -97,14 +97,15 @@ func execute(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 
 // schema describes everything that migrations make: schemas, relations with
 // their columns, indexes and constraints, functions, and what roles may do with
-// them; not the data, and not the partitions of the outbox, which depend on the day.
+// them; not the data, not the partitions of the outbox, which depend on the day, and
+// not the table of goose's lock, which is there before the first migration.
 func schema(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
 		WITH ours AS (
 			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'video', 'catalog_read')
 		), relation AS (
-			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%'
+			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname NOT LIKE 'goose\_lock%'
 		), function AS (
 			SELECT p.*, p.oid::regprocedure AS name FROM pg_proc p JOIN ours ON ours.oid = p.pronamespace
 		)

@@ -55,6 +55,25 @@ END $$;
 ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
 CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
 
+-- The same for the table of goose's lock, which `server migrate` makes before its first migration and other ways to
+-- run goose do not. Nobody but the owner needs it.
+-- +goose StatementBegin
+DO $$
+DECLARE
+	name text;
+BEGIN
+	IF to_regclass('goose_lock') IS NULL THEN
+		RETURN;
+	END IF;
+	REVOKE ALL ON goose_lock FROM PUBLIC;
+	FOR name IN SELECT rolname FROM pg_roles WHERE rolname IN ('anon', 'authenticated', 'service_role') LOOP
+		EXECUTE format('REVOKE ALL ON goose_lock FROM %I', name);
+	END LOOP;
+END $$;
+-- +goose StatementEnd
+-- contract: nobody but the owner reads it
+ALTER TABLE IF EXISTS goose_lock ENABLE ROW LEVEL SECURITY;
+
 -- +goose Down
 DROP POLICY service_reads ON goose_db_version;
 ALTER TABLE goose_db_version DISABLE ROW LEVEL SECURITY;

@@ -1,0 +1,178 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrUnfit says that a database cannot be used as it is set up. The error around it
+// names all mistakes, each with its remedy. Waiting does not help.
+var ErrUnfit = errors.New("the database is not fit for use")
+
+// ErrSchemaTooOld says that the database lacks migrations of this build. It comes
+// with ErrUnfit.
+var ErrSchemaTooOld = errors.New("schema is too old: run `server migrate` first")
+
+// CheckURL returns what is wrong with a URL for Open that can be known without a
+// connection. The error has no part of the URL.
+func CheckURL(url string) error {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return errors.New("must be a URL such as postgres://user:password@host:5432/database?sslmode=verify-full")
+	}
+	switch cfg.ConnConfig.DefaultQueryExecMode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		return errors.New("must not have default_query_exec_mode=exec or simple_protocol, which lose the types of values: behind a pooler in transaction mode use cache_describe")
+	}
+	return nil
+}
+
+// Check returns ErrUnfit, with all mistakes, when a database cannot be used by
+// these pools, which are all of this process to it. A newer schema is fine: that is
+// what a roll-back meets. Any other error is one of reaching the database.
+func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
+	conn, err := pools[0].Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to check the database: %w", err)
+	}
+	defer conn.Release()
+	has, err := readSettings(ctx, conn.Conn())
+	if err != nil {
+		return err
+	}
+	var most int32
+	for _, pool := range pools {
+		most += pool.Config().MaxConns
+	}
+	if mistakes := has.mistakes(most); len(mistakes) > 0 {
+		return fmt.Errorf("%w: %w", ErrUnfit, errors.Join(mistakes...))
+	}
+	return nil
+}
+
+// settings is what a connection finds.
+type settings struct {
+	version                int64 // of the schema
+	encoding               string
+	synchronousCommit      string
+	role                   string
+	roleLimit, serverLimit int32 // of connections; a role has -1 for none
+	pooled                 bool  // a pooler shares the connections of the server
+	losesPrepared          bool  // it does so with statements that are prepared
+}
+
+func readSettings(ctx context.Context, conn *pgx.Conn) (s settings, err error) {
+	const unprepared = pgx.QueryExecModeExec // which works through every pooler
+	var pid int64
+	err = conn.QueryRow(ctx, `
+		SELECT current_setting('server_encoding'), current_setting('synchronous_commit'), rolname, rolconnlimit,
+			current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int, pg_backend_pid()::bigint
+		FROM pg_roles WHERE rolname = session_user`, unprepared).
+		Scan(&s.encoding, &s.synchronousCommit, &s.role, &s.roleLimit, &s.serverLimit, &pid)
+	if err != nil {
+		return s, fmt.Errorf("read settings of the database: %w", err)
+	}
+	err = conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied", unprepared).Scan(&s.version)
+	const undefinedTable = "42P01"
+	if err != nil && codeOf(err) != undefinedTable {
+		return s, fmt.Errorf("read schema version: %w", err)
+	}
+	s.pooled = pid != int64(conn.PgConn().PID())
+	if s.pooled && conn.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		if s.losesPrepared, err = losesPrepared(ctx, conn); err != nil {
+			return s, fmt.Errorf("prepare a statement through the pooler: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// mistakes returns what is wrong for a process that opens up to most connections.
+func (s settings) mistakes(most int32) (errs []error) {
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	role := pgx.Identifier{s.role}.Sanitize()
+	if err := checkEncoding(s.encoding); err != nil {
+		wrong("%w", err)
+	}
+	if s.version < Version() {
+		wrong("%w: it is at version %d, this build needs %d", ErrSchemaTooOld, s.version, Version())
+	}
+	if s.synchronousCommit == "off" {
+		wrong("synchronous_commit is off, so that a crash of the server loses commands that were acknowledged: ALTER ROLE %s SET synchronous_commit = on", role)
+	}
+	if s.losesPrepared {
+		wrong("the connection pooler loses prepared statements: add default_query_exec_mode=cache_describe to the URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements")
+	}
+	if s.pooled {
+		return errs // its connections to the server are fewer, and others
+	}
+	if s.roleLimit >= 0 && s.roleLimit < most {
+		wrong("the role may have %d connections, and this process opens up to %d: ALTER ROLE %s CONNECTION LIMIT -1, or a smaller DATABASE_MAX_CONNS", s.roleLimit, most, role)
+	}
+	if s.serverLimit < most {
+		wrong("max_connections of the server leaves %d connections, and this process opens up to %d: raise it, or a smaller DATABASE_MAX_CONNS", s.serverLimit, most)
+	}
+	return errs
+}
+
+// checkEncoding returns a mistake: another encoding lacks characters, and SQL_ASCII
+// does not know what a character is.
+func checkEncoding(encoding string) error {
+	if encoding == "UTF8" {
+		return nil
+	}
+	return fmt.Errorf("server_encoding is %s and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the data there", encoding)
+}
+
+// losesPrepared finds a pooler that passes prepared statements on as they are, to
+// whichever connection of the server is next. One that keeps them gives them names
+// of its own (https://www.pgbouncer.org/config.html#max_prepared_statements), so
+// that the server does not have ours.
+func losesPrepared(ctx context.Context, conn *pgx.Conn) (loses bool, err error) {
+	const name = "videocatalog_check"
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // one connection of the server for all of it
+		if _, err := tx.Prepare(ctx, name, "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = $1)"); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, name, name).Scan(&loses); err != nil {
+			return err
+		}
+		return conn.Deallocate(ctx, name)
+	})
+	const duplicate = "42P05" // a process before this one ended before it had cleaned up
+	if codeOf(err) == duplicate {
+		return true, nil
+	}
+	return loses, err
+}
+
+// codeOf returns the SQLSTATE of an error, empty if it has none.
+func codeOf(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// ErrReadOnly says that a database takes no writes, as a standby does.
+var ErrReadOnly = errors.New("the database is read-only")
+
+// Ping returns why a database cannot serve now; ErrReadOnly only if it has to take
+// writes. A pool whose sessions are read-only makes new ones: the server may have
+// been replaced.
+func Ping(ctx context.Context, pool *pgxpool.Pool, writes bool) error {
+	var readOnly string
+	if err := pool.QueryRow(ctx, "SHOW transaction_read_only").Scan(&readOnly); err != nil {
+		return fmt.Errorf("ping database: %w", err)
+	}
+	if writes && strings.EqualFold(readOnly, "on") {
+		pool.Reset()
+		return ErrReadOnly
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package db_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localbouncer"
+	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// What can be known of a URL without a connection is wrong at once, and no part of
+// the URL is told.
+func TestCheckURL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"postgres://u:secret@h/d": "",
+		"postgres://u:secret@h/d?default_query_exec_mode=cache_describe":  "",
+		"postgres://u:secret@h/d?default_query_exec_mode=exec":            "default_query_exec_mode",
+		"postgres://u:secret@h/d?default_query_exec_mode=simple_protocol": "default_query_exec_mode",
+		"postgres://u:secret@h:port/d":                                    "must be a URL",
+		"secret":                                                          "must be a URL",
+	} {
+		err := db.CheckURL(url)
+		if (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("CheckURL(%s) = %v, want %q", url, err, want)
+		}
+	}
+}
+
+// user makes a user of a database of its own, with settings, and returns the URL of
+// the database as that user. %s in a setting is the user.
+func user(t *testing.T, target string, settings ...string) string {
+	t.Helper()
+	admin := open(t, target)
+	name := fmt.Sprintf("user_%d", databases.Add(1))
+	for _, statement := range append([]string{"CREATE ROLE %s LOGIN IN ROLE video_rw, catalog_rw"}, settings...) {
+		execute(t, admin, strings.ReplaceAll(statement, "%s", name))
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
+			t.Error(err)
+		}
+	})
+	address, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.User(name)
+	return address.String()
+}
+
+// All that would lose or damage data, or stall later, is told at once, each with
+// its remedy.
+func TestCheckTellsAllMistakesAtOnce(t *testing.T) {
+	t.Parallel()
+	direct := storetest.Direct(t, storetest.URL(t))
+	for _, test := range []struct {
+		name  string
+		as    []string // of the role
+		conns []int32
+		want  []string
+	}{
+		{"fit", nil, []int32{16}, nil},
+		{"just enough", []string{"ALTER ROLE %s CONNECTION LIMIT 8"}, []int32{5, 3}, nil},
+		{"commits that a crash loses", []string{"ALTER ROLE %s SET synchronous_commit = off"}, []int32{1}, []string{"ALTER ROLE \"user_", "SET synchronous_commit = on"}},
+		{"commits on this server only", []string{"ALTER ROLE %s SET synchronous_commit = local"}, []int32{1}, nil},
+		{"limit below the pools", []string{"ALTER ROLE %s CONNECTION LIMIT 7"}, []int32{5, 3}, []string{"may have 7 connections", "up to 8"}},
+		{"all", []string{"ALTER ROLE %s SET synchronous_commit = off", "ALTER ROLE %s CONNECTION LIMIT 7"}, []int32{5, 9999}, []string{"synchronous_commit is off", "CONNECTION LIMIT", "max_connections"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pools, err := db.OpenAll(t.Context(), user(t, direct, test.as...), nil, test.conns...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, pool := range pools {
+				defer pool.Close()
+			}
+			err = db.Check(t.Context(), pools...)
+			if errors.Is(err, db.ErrUnfit) != (len(test.want) > 0) || err != nil && len(test.want) == 0 {
+				t.Fatalf("Check() = %v, want mistakes: %q", err, test.want)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Check() = %v, want in it %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// A database of another encoding than UTF-8 would keep other characters than it was
+// given. It is refused before the first migration, and when a process starts.
+func TestAnotherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
+	admin := open(t, storetest.Direct(t, storetest.URL(t)))
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		name := fmt.Sprintf("other_%d", databases.Add(1))
+		execute(t, admin, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' LOCALE 'C' TEMPLATE template0")
+		address, err := url.Parse(admin.Config().ConnString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		address.Path = "/" + name
+		other := open(t, address.String())
+		_, migrate := db.Migrate(t.Context(), address.String(), discard)
+		for what, err := range map[string]error{"Migrate": migrate, "Check": db.Check(t.Context(), other)} {
+			if !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "server_encoding is "+encoding) {
+				t.Errorf("%s() of a database in %s = %v, want it refused with the name of the setting", what, encoding, err)
+			}
+		}
+		other.Close()
+		execute(t, admin, "DROP DATABASE "+name+" WITH (FORCE)")
+	}
+}
+
+// Ping tells a database that takes no writes from one that does, and the pool has
+// new sessions after that.
+func TestPing(t *testing.T) {
+	t.Parallel()
+	direct := storetest.Direct(t, storetest.URL(t))
+	target := user(t, direct, "ALTER ROLE %s SET default_transaction_read_only = on")
+	pool := open(t, target)
+	if err := db.Ping(t.Context(), pool, false); err != nil {
+		t.Errorf("Ping() for reads = %v, want nil", err)
+	}
+	if err := db.Ping(t.Context(), pool, true); !errors.Is(err, db.ErrReadOnly) {
+		t.Errorf("Ping() for writes = %v, want ErrReadOnly", err)
+	}
+	execute(t, open(t, direct), "ALTER ROLE "+pool.Config().ConnConfig.User+" RESET default_transaction_read_only")
+	if err := db.Ping(t.Context(), pool, true); err != nil {
+		t.Errorf("Ping() after the database takes writes again = %v, want nil", err)
+	}
+}
+
+// pooler starts a server with a PgBouncer in transaction mode, and returns a URL
+// through it, in pgx's default mode, of a database without a schema.
+func pooler(t *testing.T) string {
+	t.Helper()
+	server, err := localpg.Start(t.Context(), localpg.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	bouncer, err := localbouncer.Start(t.Context(), server)
+	if errors.Is(err, localbouncer.ErrNotFound) && os.Getenv("STORETEST_POOLER") == "" {
+		t.Skip(err) // as the tests of localbouncer
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(bouncer.Stop)
+	pooled, err := localbouncer.URL(server.DSN("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pooled
+}
+
+// A pooler in transaction mode is no reason to migrate one after the other by hand,
+// and its connections are not counted as the server's. One that loses prepared
+// statements is noticed, every time.
+func TestPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	pooled := pooler(t)
+	ran, versions := make(chan string, 3), len(migrations(t))
+	for range cap(ran) {
+		go func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), migrateVariable+"="+pooled)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				out = append(out, err.Error()...)
+			}
+			ran <- strings.TrimSpace(string(out))
+		}()
+	}
+	counts := map[string]int{}
+	for range cap(ran) {
+		counts[<-ran]++
+	}
+	if counts["0"] != 2 || counts[fmt.Sprint(versions)] != 1 {
+		t.Errorf("migrations run by three processes at once = %v, want %d by one, and 0 by two", counts, versions)
+	}
+
+	describing, preparing := open(t, pooled), open(t, strings.ReplaceAll(pooled, "default_query_exec_mode=cache_describe", "default_query_exec_mode=cache_statement"))
+	for range 3 {
+		if err := db.Check(t.Context(), describing); err != nil {
+			t.Errorf("Check() = %v, want nil", err)
+		}
+		if err := db.Check(t.Context(), preparing); !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
+			t.Errorf("Check() with prepared statements = %v, want the remedy", err)
+		}
+	}
+	many, err := db.OpenAll(t.Context(), pooled, nil, 9999)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer many[0].Close()
+	if err := db.Check(t.Context(), many...); err != nil {
+		t.Errorf("Check() with more connections to the pooler than the server has = %v, want nil", err)
+	}
+}

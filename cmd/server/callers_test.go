@@ -94,7 +94,7 @@ func TestServerAdmitsByPolicy(t *testing.T) {
 	s := newStack(t)
 	issuer := newTokens(t)
 	const audience = "https://videos.example.com"
-	p := s.start(t, "K_SERVICE=videos", "AUTH=oidc", "AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE="+audience,
+	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=oidc", "AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE="+audience,
 		"AUTH_POLICY_FILE="+policyFile(t, somePolicy), "SERVER_CALLER_RATE=1", "SERVER_CALLER_BURST=20")
 	editor, reader := issuer.of(t, "editor@example.com", audience), issuer.of(t, "reader@example.com", audience)
 	for _, tt := range []struct { // in this order, because the log has the first ten refusals
@@ -190,7 +190,7 @@ func (p *process) post(t *testing.T, token string) (code int, body string) {
 func TestServerCountsCallersBehindIAM(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "K_SERVICE=videos", "AUTH=iam", "SERVER_CALLER_RATE=1", "SERVER_CALLER_BURST=3")
+	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=iam", "SERVER_CALLER_RATE=1", "SERVER_CALLER_BURST=3")
 	call := func(from string) error {
 		_, err := p.videos.ListVideos(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.99, "+from), &videov1.ListVideosRequest{})
 		return err
@@ -213,7 +213,7 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 // refused, all at once.
 func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 	t.Parallel()
-	good := []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p"}
+	good := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"}
 	policy, bad := policyFile(t, somePolicy), policyFile(t, "rules:\n- {methods: [video.v1.VideoService/PurgeVideo]}\n")
 	for name, tt := range map[string]struct {
 		environ []string
@@ -258,7 +258,7 @@ func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 			t.Errorf("%s: readConfig() tells %d mistakes, want %d:\n%v", name, got, len(tt.want), err)
 		}
 	}
-	if _, err := readConfig("migrate", []string{"DATABASE_URL=x", "K_SERVICE=videos", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
+	if _, err := readConfig("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=videos", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
 		t.Errorf("readConfig(migrate) = %v, want nil: nobody calls a command", err)
 	}
 }

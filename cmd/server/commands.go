@@ -41,7 +41,7 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 // drain publishes everything that is pending and not blocked. Lanes that a
 // publisher which died has leased are waited for.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	database, err := openDatabase(ctx, cfg, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{video: true}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{video: true}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) 
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{catalog: true}, 0, nil)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caarlos0/env/v11"
 
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
@@ -99,6 +100,8 @@ type config struct {
 	TraceRatio      float64       `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
 	MetricsEndpoint string        `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
 	MetricsInterval time.Duration `env:"TELEMETRY_METRICS_INTERVAL" envDefault:"1m" help:"how often metrics are sent"`
+
+	emulator string // PUBSUB_EMULATOR_HOST, which the library reads itself
 }
 
 // stopBudget is what Cloud Run gives between SIGTERM and SIGKILL
@@ -127,6 +130,7 @@ func readConfig(command string, environ []string) (config, error) {
 	}
 	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
 	cfg.MigrateDatabaseURL = cmp.Or(cfg.MigrateDatabaseURL, cfg.DatabaseURL)
+	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
 	cfg.onCloudRun(variables["K_SERVICE"] != "") // https://cloud.google.com/run/docs/container-contract#env-vars
 	unread := errs
 	for _, err := range cfg.check(command) {
@@ -207,8 +211,9 @@ func (c config) check(command string) []error {
 	if c.Port < 0 || c.Port > 65535 {
 		wrong("PORT must be between 0 (any free one) and 65535")
 	}
-	if c.DatabaseURL == "" {
-		wrong("DATABASE_URL is required")
+	errs = append(errs, c.checkDatabases()...)
+	if c.emulator != "" && c.Environment == production {
+		wrong("PUBSUB_EMULATOR_HOST must not be set in production: events would go there, without TLS and without credentials")
 	}
 	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector)) {
 		wrong("PUBSUB_PROJECT is required by the roles publisher and projector")
@@ -293,6 +298,24 @@ func (c config) check(command string) []error {
 	return errs
 }
 
+// checkDatabases names each URL that is given, and wrong.
+func (c config) checkDatabases() []error {
+	if c.DatabaseURL == "" {
+		return []error{errors.New("DATABASE_URL is required")}
+	}
+	var errs []error
+	checked := map[string]bool{}
+	for _, f := range []struct{ name, url string }{
+		{"DATABASE_URL", c.DatabaseURL}, {"CATALOG_DATABASE_URL", c.CatalogDatabaseURL}, {"MIGRATE_DATABASE_URL", c.MigrateDatabaseURL},
+	} {
+		if err := db.CheckURL(f.url); err != nil && !checked[f.url] {
+			errs = append(errs, fmt.Errorf("%s %w", f.name, err))
+		}
+		checked[f.url] = true // the default of the others
+	}
+	return errs
+}
+
 // callConnections is how many connections to each database are for API calls.
 func (c config) callConnections() int32 {
 	if !c.has(roleAPI) {
@@ -359,6 +382,9 @@ func (c config) telemetry() telemetry.Config {
 func settings() [][3]string {
 	var rows [][3]string
 	for field := range reflect.TypeFor[config]().Fields() {
+		if !field.IsExported() {
+			continue
+		}
 		rows = append(rows, [3]string{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
 	}
 	return rows

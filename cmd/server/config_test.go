@@ -25,23 +25,29 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_LEASE=long", "LOG_LEVEL=LOUD"}, []string{
 			"AUTH is required", "PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
 		}},
-		{"ranges", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
 			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
 		{"relations", []string{
-			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
+			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
 		}, []string{
 			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "CONSUMER_STOP_TIMEOUT plus 2s is 10s, it must be less than 10s",
 			"DATABASE_MAX_CONNS (3) must be at least 12", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
 		}},
 		{"telemetry", []string{
-			"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
 			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5", "TELEMETRY_METRICS_INTERVAL=0s",
 		}, []string{
 			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
 			"TELEMETRY_TRACE_RATIO must be between 0 and 1", "TELEMETRY_METRICS_INTERVAL must be more than 0",
 		}},
-		{"no number", []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
+		{"databases", []string{
+			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "CATALOG_DATABASE_URL=postgres://u:secret@h:port/d", "MIGRATE_DATABASE_URL=secret", "PUBSUB_PROJECT=p", "AUTH=off",
+		}, []string{
+			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "CATALOG_DATABASE_URL must be a URL such as", "MIGRATE_DATABASE_URL must be a URL such as",
+		}},
+		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"no number", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -68,12 +74,12 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 	t.Parallel()
 	for command, environ := range map[string][]string{
-		"migrate":    {"DATABASE_URL=x"},
-		"outbox":     {"DATABASE_URL=x", "DATABASE_MAX_CONNS=1"},
-		"quarantine": {"DATABASE_URL=x"},
-		"rebuild":    {"DATABASE_URL=x"},
-		"drain":      {"DATABASE_URL=x", "PUBSUB_PROJECT=p"},
-		"serve":      {"DATABASE_URL=x", "ROLES=api", "AUTH=off"},
+		"migrate":    {"DATABASE_URL=postgres://x"},
+		"outbox":     {"DATABASE_URL=postgres://x", "DATABASE_MAX_CONNS=1"},
+		"quarantine": {"DATABASE_URL=postgres://x"},
+		"rebuild":    {"DATABASE_URL=postgres://x"},
+		"drain":      {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
+		"serve":      {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},
 	} {
 		if _, err := readConfig(command, environ); err != nil {
 			t.Errorf("readConfig(%s) = %v, want nil", command, err)
@@ -84,7 +90,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 // The defaults allow a projector with a transaction per message.
 func TestOneMessageATransactionIsAllowed(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=x", "PUBSUB_PROJECT=p", "ROLES=projector", "CONSUMER_BATCH_SIZE=1"}
+	environ := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ROLES=projector", "CONSUMER_BATCH_SIZE=1"}
 	if _, err := readConfig("serve", environ); err != nil {
 		t.Errorf("readConfig() = %v, want nil", err)
 	}
@@ -117,7 +123,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 }
 
 // containerOf answers the command of the one container in a manifest, and its
-// environment; a secret has its name as a value.
+// environment; a secret, which only databases have, is a URL.
 func containerOf(node any) (command string, environ []string) {
 	switch node := node.(type) {
 	case []any:
@@ -133,7 +139,7 @@ func containerOf(node any) (command string, environ []string) {
 				variable, _ := variable.(map[string]any)
 				value, ok := variable["value"]
 				if !ok {
-					value = variable["valueFrom"]
+					value = "postgres://secret"
 				}
 				environ = append(environ, fmt.Sprintf("%v=%v", variable["name"], value))
 			}
@@ -157,7 +163,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, DatabaseWait: time.Second}, 0, nil)
+	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, DatabaseWait: time.Second}, sides{video: true}, 0, nil)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("openDatabase() = %v, want an error without the password", err)
 	}

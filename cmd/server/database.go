@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -12,20 +11,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
 )
 
-// database is the pools of the two sides, which may be the same.
-type database struct{ video, catalog pools }
+// database is the pools of the sides that this process uses: nil where it does not.
+// Both are the same where both have one URL.
+type database struct{ video, catalog *pools }
 
 // pools are the connections to one database: those of API calls, nil where none
 // are served, and our own, of the loops, the probes and everything else. As many
 // calls as there may be leave the loops what they need.
-type pools struct{ calls, own *pgxpool.Pool }
+type pools struct {
+	calls, own *pgxpool.Pool
+	writes     bool // somebody here writes
+}
 
-// openDatabase connects to both sides, waits for them a while, and refuses a
-// schema that is older than this build needs. calls is how many connections of
-// each are for API calls. tracer sees every statement; it may be nil.
-func openDatabase(ctx context.Context, cfg config, calls int32, tracer pgx.QueryTracer) (d database, err error) {
+// sides are the databases that a process or a command uses.
+type sides struct{ video, catalog bool }
+
+// sides of a process are those of its roles.
+func (c config) sides() sides {
+	return sides{video: c.has(roleAPI) || c.has(rolePublisher), catalog: c.has(roleAPI) || c.has(roleProjector)}
+}
+
+// openDatabase connects to the sides that are used, waits for them until
+// DATABASE_WAIT is over, and refuses one that this build cannot use. calls is how
+// many connections of each are for API calls. tracer sees every statement; it may
+// be nil.
+func openDatabase(ctx context.Context, cfg config, used sides, calls int32, tracer pgx.QueryTracer) (d database, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
 	defer cancel()
 	defer func() {
@@ -33,42 +47,69 @@ func openDatabase(ctx context.Context, cfg config, calls int32, tracer pgx.Query
 			d.close()
 		}
 	}()
-	if d.video, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
-		return d, fmt.Errorf("DATABASE_URL: %w", err)
+	if used.video {
+		if d.video, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+			return d, fmt.Errorf("DATABASE_URL: %w", err)
+		}
+		d.video.writes = true
 	}
-	d.catalog = d.video
-	if cfg.CatalogDatabaseURL == cfg.DatabaseURL {
+	if !used.catalog {
+		return d, nil
+	}
+	if used.video && cfg.CatalogDatabaseURL == cfg.DatabaseURL {
+		d.catalog = d.video
 		return d, nil
 	}
 	if d.catalog, err = openPools(ctx, cfg.CatalogDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
 		return d, fmt.Errorf("CATALOG_DATABASE_URL: %w", err)
 	}
+	d.catalog.writes = cfg.has(roleProjector)
 	return d, nil
 }
 
-// openPools answers what it has opened also with an error.
-func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (p pools, err error) {
+// openPools returns what it has opened also with an error.
+func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (*pools, error) {
 	sizes := []int32{own}
 	if calls > 0 {
 		sizes = append(sizes, calls)
 	}
 	all, err := db.OpenAll(ctx, url, tracer, sizes...)
 	if err != nil {
-		return p, err
+		return nil, err
 	}
-	p.own = all[0]
+	p := &pools{own: all[0]}
 	if calls > 0 {
 		p.calls = all[1]
 	}
-	for {
-		err := db.Check(ctx, p.own)
+	return p, untilItWorks(ctx, func(ctx context.Context) error {
+		err := db.Check(ctx, all...)
 		if err == nil && calls > 0 {
 			err = p.calls.Ping(ctx) // so that the first call has a connection
 		}
-		if err == nil || errors.Is(err, db.ErrSchemaTooOld) || !sleep(ctx, 200*time.Millisecond) {
-			return p, err
+		return err
+	})
+}
+
+// untilItWorks does at start what needs the database, again and again until ctx
+// ends, and returns the last error. A database that is not fit does not get better.
+func untilItWorks(ctx context.Context, do func(context.Context) error) error {
+	for {
+		err := do(ctx)
+		if err == nil || errors.Is(err, db.ErrUnfit) || !sleep(ctx, 200*time.Millisecond) {
+			return err
 		}
 	}
+}
+
+// tokenKey reads the key of page tokens.
+func tokenKey(ctx context.Context, videos *store.Videos, cfg config) (key []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	defer cancel()
+	err = untilItWorks(ctx, func(ctx context.Context) error {
+		key, err = videos.TokenKey(ctx)
+		return err
+	})
+	return key, err
 }
 
 // close ends the connections. Where the database is gone without a word it would
@@ -83,30 +124,34 @@ func (d database) close() {
 	})
 }
 
-// all answers the pools by name, each once.
+// all returns the pools by name, each once.
 func (d database) all() map[string]*pgxpool.Pool {
-	pools := map[string]*pgxpool.Pool{
-		"catalog": d.catalog.own, "catalog.calls": d.catalog.calls,
-		"video": d.video.own, "video.calls": d.video.calls,
+	pools := make(map[string]*pgxpool.Pool)
+	add := func(name string, pool *pgxpool.Pool) {
+		if pool != nil {
+			pools[name] = pool
+		}
 	}
-	if d.catalog == d.video {
-		delete(pools, "catalog")
-		delete(pools, "catalog.calls")
+	if d.video != nil {
+		add("video", d.video.own)
+		add("video.calls", d.video.calls)
 	}
-	maps.DeleteFunc(pools, func(_ string, pool *pgxpool.Pool) bool { return pool == nil })
+	if d.catalog != nil && d.catalog != d.video {
+		add("catalog", d.catalog.own)
+		add("catalog.calls", d.catalog.calls)
+	}
 	return pools
 }
 
-// ping tells whether the databases answer.
-func (d database) ping(ctx context.Context) error {
-	if err := d.video.own.Ping(ctx); err != nil {
-		return fmt.Errorf("ping database: %w", err)
-	}
-	if d.catalog == d.video {
+// ready returns the checks of the sides that are used.
+func (d database) ready() server.Ready {
+	return server.Ready{Video: d.video.check(), Catalog: d.catalog.check()}
+}
+
+// check returns what reports why a side cannot serve; nil for one that is not used.
+func (p *pools) check() func(context.Context) error {
+	if p == nil {
 		return nil
 	}
-	if err := d.catalog.own.Ping(ctx); err != nil {
-		return fmt.Errorf("ping catalog database: %w", err)
-	}
-	return nil
+	return func(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }
 }

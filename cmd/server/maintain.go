@@ -42,13 +42,14 @@ func maintenanceLoop(name string) *heartbeat.Loop {
 type step func(context.Context) (more bool, err error)
 
 // prepareOutbox makes the partitions before the first write, because after a
-// long stop today's may be missing. The database may take as long as it may to
-// answer at all.
+// long stop today's may be missing. It is tried again until DATABASE_WAIT is over.
 func prepareOutbox(ctx context.Context, videos *store.Videos, cfg config) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
 	defer cancel()
-	_, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention)
-	return err
+	return untilItWorks(ctx, func(ctx context.Context) error {
+		_, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention)
+		return err
+	})
 }
 
 // maintainOutbox makes and drops partitions and forgets old requests, until

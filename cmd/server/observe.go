@@ -39,7 +39,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, vide
 		return nil
 	}
 	var errs []error
-	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+	if videos != nil {
 		errs = append(errs, videos.Observe(meter))
 	}
 	if cfg.has(roleProjector) {
@@ -81,9 +81,9 @@ func seconds(since time.Time) int64 {
 
 // servePrivate serves the private port until ctx ends. It goes on while the
 // process stops, so that one can see how.
-func servePrivate(ctx context.Context, listener net.Listener, cfg config, tel *telemetry.Telemetry, videos *store.Videos, level *slog.LevelVar, log *slog.Logger) error {
+func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, videos *store.Videos, level *slog.LevelVar, log *slog.Logger) error {
 	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
-	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+	if videos != nil {
 		private.Backlog = backlog(videos)
 	}
 	log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())

@@ -35,13 +35,13 @@ type side struct {
 	logged time.Time    // when the log last had it
 }
 
-// sidesOf returns the sides that the roles of this process use.
-func sidesOf(cfg config, videos *store.Videos, catalog *store.Catalog) []*side {
+// sidesOf returns the sides that this process uses; a store that it does not use is nil.
+func sidesOf(videos *store.Videos, catalog *store.Catalog) []*side {
 	var sides []*side
-	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+	if videos != nil {
 		sides = append(sides, &side{name: "video", look: videos.Database})
 	}
-	if cfg.has(roleAPI) || cfg.has(roleProjector) {
+	if catalog != nil {
 		sides = append(sides, &side{name: "catalog", look: catalog.Database, repair: func(ctx context.Context) (more bool, err error) {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)
 			return n == futureRows, err

@@ -34,7 +34,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, cfg.callConnections(), tel.QueryTracer())
+	database, err := openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer())
 	defer func() {
 		closeTelemetry(ctx, tel, log) // the last look at the metrics is one at the database
 		database.close()
@@ -44,15 +44,22 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	}
 
 	var publisher *outbox.Publisher
-	videos, catalog := store.NewVideos(database.video.own, nil), store.NewCatalog(database.catalog.own)
+	var videos *store.Videos   // nil: no role uses them
+	var catalog *store.Catalog // the same
+	if database.video != nil {
+		videos = store.NewVideos(database.video.own, nil)
+	}
+	if database.catalog != nil {
+		catalog = store.NewCatalog(database.catalog.own)
+	}
 	if err := observeStores(cfg, tel, database, videos, catalog); err != nil {
 		return err
 	}
-	sides := sidesOf(cfg, videos, catalog)
-	if err := observeReplaced(tel.Meter(scope), sides); err != nil {
+	watched := sidesOf(videos, catalog)
+	if err := observeReplaced(tel.Meter(scope), watched); err != nil {
 		return err
 	}
-	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+	if videos != nil {
 		if err := prepareOutbox(ctx, videos, cfg); err != nil {
 			return err
 		}
@@ -66,7 +73,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		defer client.Close()
 	}
 	var projector *consumer.Projector
-	deps := server.Deps{Ready: database.ping, Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
+	deps := server.Deps{Ready: database.ready(), Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
 	if cfg.has(rolePublisher) {
 		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
 		defer closeTopic(topic)
@@ -91,7 +98,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		})
 		deps.Catalog = catalog.Over(database.catalog.calls)
 		deps.Changes = catalog
-		if deps.TokenKey, err = videos.TokenKey(ctx); err != nil {
+		if deps.TokenKey, err = tokenKey(ctx, videos, cfg); err != nil {
 			return err
 		}
 	}
@@ -128,16 +135,16 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		return srv.Run(ctx)
 	})
 	if private != nil {
-		g.Go(func() error { return servePrivate(loops, private, cfg, tel, videos, level, log) })
+		g.Go(func() error { return servePrivate(loops, private, tel, videos, level, log) })
 	}
 	if verifier != nil {
 		g.Go(func() error { return verifier.Run(loops) })
 	}
-	g.Go(func() error { return watchDatabases(ctx, sides, log) })
+	g.Go(func() error { return watchDatabases(ctx, watched, log) })
 	if publisher != nil {
 		g.Go(func() error { return publisher.Run(loops) })
 	}
-	if cfg.has(roleAPI) || cfg.has(rolePublisher) {
+	if videos != nil {
 		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log, outboxMaintenance) })
 	}
 	if projector != nil {

@@ -25,6 +25,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { ended <- s.grpc.Serve(s.inProcess) })
 	serving.Go(func() { ended <- s.http.Serve(listener) })
+	serving.Go(s.watchSides)
 	defer serving.Wait()
 
 	select {

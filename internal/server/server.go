@@ -149,10 +149,9 @@ type Deps struct {
 	// bounds of a caller whom Admit does not name; nil: the address of the
 	// connection.
 	Address func(ctx context.Context) string
-	// Ready answers why new requests should not come here; nil: they always
-	// should. It gets a second. It must not depend on the backlog of events:
-	// that would take away the instances which work it off.
-	Ready func(context.Context) error
+	// Ready checks the sides of this process; the zero value has none, and is
+	// always ready.
+	Ready Ready
 	// Live answers why this process will never work again and should be started
 	// anew; nil: it always will. What is away may come back: that is for Ready.
 	Live func() error
@@ -171,7 +170,7 @@ type Deps struct {
 // Server serves the API on one port. Make it with New.
 type Server struct {
 	cfg      Config
-	ready    func(context.Context) error
+	ready    Ready
 	live     func() error
 	log      *slog.Logger
 	listener net.Listener
@@ -207,9 +206,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		largeBodies: semaphore.NewWeighted(largeBodies),
 		waits:       newWaits(cfg.MaxCalls / 2),
 		pages:       &budget{bytes: semaphore.NewWeighted(pagesBudget), wait: cfg.CallTimeout / 2, read: cfg.CallTimeout / 3},
-	}
-	if s.ready == nil {
-		s.ready = func(context.Context) error { return nil }
 	}
 	if s.live == nil {
 		s.live = func() error { return nil }

@@ -29,28 +29,42 @@ import (
 // requests; what is wrong is for the log.
 func TestServerTellsItsHealth(t *testing.T) {
 	t.Parallel()
+	works := func(context.Context) error { return nil }
+	fails := func(context.Context) error { return errors.New("secret") }
+	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	const up, down = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
 	for name, tt := range map[string]struct {
-		ready  func(context.Context) error
-		status int
-		text   string
+		ready   Ready
+		status  int
+		body    map[string]any
+		serving [3]healthpb.HealthCheckResponse_ServingStatus // the process, VideoService, CatalogService
 	}{
-		"by itself": {nil, 200, "ready"},
-		"ready":     {func(context.Context) error { return nil }, 200, "ready"},
-		"not ready": {func(context.Context) error { return errors.New("secret") }, 503, "not ready"},
-		"hanging":   {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, 503, "not ready"},
+		"by itself":  {Ready{}, 200, map[string]any{"status": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
+		"ready":      {Ready{works, works}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
+		"one side":   {Ready{works, fails}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
+		"the other":  {Ready{hangs, works}, 200, map[string]any{"status": "ready", "video": "unavailable", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
+		"not ready":  {Ready{fails, hangs}, 503, map[string]any{"status": "not ready", "video": "unavailable", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
+		"has no API": {Ready{Catalog: fails}, 503, map[string]any{"status": "not ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, Config{}, func(d *Deps) { d.Ready = tt.ready })
 			response, got := ask(t, r, "GET", "/health/ready", "")
-			if diff := cmp.Diff(map[string]any{"status": tt.text}, got); response.StatusCode != tt.status || diff != "" {
+			if diff := cmp.Diff(tt.body, got); response.StatusCode != tt.status || diff != "" {
 				t.Errorf("ready: status %d, want %d (-want +got):\n%s", response.StatusCode, tt.status, diff)
+			}
+			client := healthpb.NewHealthClient(r.dial(t))
+			for i, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
+				response, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+				if err != nil || response.GetStatus() != tt.serving[i] {
+					t.Errorf("Check(%q) = %v, %v, want %v", service, response, err, tt.serving[i])
+				}
 			}
 			response, got = ask(t, r, "GET", "/health/live", "")
 			if diff := cmp.Diff(map[string]any{"status": "live"}, got); response.StatusCode != http.StatusOK || diff != "" {
 				t.Errorf("live: status %d, want 200 (-want +got):\n%s", response.StatusCode, diff)
 			}
-			if logged := strings.Contains(r.log.String(), "not ready"); logged != (tt.status != 200) {
+			if logged, want := strings.Contains(r.log.String(), "not ready"), tt.serving != [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}; logged != want {
 				t.Errorf("log = %q, want the reason, if there is one", r.log)
 			}
 		})

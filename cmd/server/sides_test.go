@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// nowhere is a database that cannot be reached.
+const nowhere = "postgres://nobody@127.0.0.1:1/none"
+
+// A process needs the databases of its roles only.
+func TestRolesOpenOnlyTheirDatabases(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	for role, environ := range map[string][]string{
+		"publisher": {"CATALOG_DATABASE_URL=" + nowhere},
+		"projector": {"DATABASE_URL=" + nowhere, "CATALOG_DATABASE_URL=" + s.url},
+	} {
+		p := s.start(t, append(environ, "ROLES="+role, "DATABASE_WAIT=30s", "TELEMETRY_ADDR=127.0.0.1:0")...)
+		if code, body := get(t, "http://"+p.addr+"/health/ready"); code != http.StatusOK {
+			t.Errorf("%s: /health/ready = %d %s, want 200", role, code, body)
+		}
+		if code, _ := get(t, "http://"+p.private(t)+"/metrics"); code != http.StatusOK {
+			t.Errorf("%s: /metrics = %d, want 200", role, code)
+		}
+	}
+	if _, err := s.commandIn(t, []string{"CATALOG_DATABASE_URL=" + nowhere}, "outbox", "list"); err != nil {
+		t.Errorf("outbox list without the catalog's database = %v", err)
+	}
+	if _, err := s.commandIn(t, []string{"DATABASE_URL=" + nowhere, "CATALOG_DATABASE_URL=" + s.url}, "quarantine", "list"); err != nil {
+		t.Errorf("quarantine list without the videos' database = %v", err)
+	}
+}
+
+// A database that is away takes its own side with it, and not the other.
+func TestSidesAreReadyByThemselves(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	catalog := storetest.URL(t)
+	p := s.start(t, "CATALOG_DATABASE_URL="+catalog)
+	cfg, err := pgx.ParseConfig(storetest.Direct(t, catalog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := cfg.Database
+	cfg.Database = "postgres"
+	admin, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	for _, sql := range []string{
+		"ALTER DATABASE " + database + " ALLOW_CONNECTIONS false",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + database + "'",
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func() string {
+		code, body := get(t, "http://"+p.addr+"/health/ready")
+		if code != http.StatusOK {
+			t.Fatalf("/health/ready = %d %s, want 200: one side works", code, body)
+		}
+		return strings.TrimSpace(body)
+	}
+	eventually(t, 30*time.Second, "the catalog is unavailable", func() bool {
+		return ready() == `{"catalog":"unavailable","status":"ready","video":"ready"}`
+	})
+	health := healthpb.NewHealthClient(p.conn)
+	for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{
+		"": healthpb.HealthCheckResponse_SERVING, "video.v1.VideoService": healthpb.HealthCheckResponse_SERVING,
+		"catalog.v1.CatalogService": healthpb.HealthCheckResponse_NOT_SERVING,
+	} {
+		response, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		if err != nil || response.GetStatus() != want {
+			t.Errorf("Check(%q) = %v, %v, want %v", service, response, err, want)
+		}
+	}
+	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
+		t.Errorf("CreateVideo() = %v", err)
+	}
+	if _, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("ListCatalogEntries() = %v, want Unavailable", err)
+	}
+	if _, err := admin.Exec(t.Context(), "ALTER DATABASE "+database+" ALLOW_CONNECTIONS true"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "the catalog is back by itself", func() bool {
+		return ready() == `{"catalog":"ready","status":"ready","video":"ready"}`
+	})
+}
+
+// A start during which the database ends all sessions, again and again, takes
+// longer and does not fail.
+func TestStartSurvivesLostSessions(t *testing.T) {
+	t.Parallel()
+	target := storetest.Direct(t, storetest.URL(t))
+	admin, err := db.Open(t.Context(), target, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	var ended atomic.Bool
+	go func() {
+		defer ended.Store(true)
+		for range 50 {
+			_, _ = admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			sleep(t.Context(), rand.N(100*time.Millisecond))
+		}
+	}()
+	cfg := config{
+		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, CatalogDatabaseURL: target,
+		DatabaseMaxConns: 8, DatabaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
+	}
+	for !ended.Load() {
+		database, err := openDatabase(t.Context(), cfg, cfg.sides(), 4, nil)
+		if err != nil {
+			t.Fatalf("openDatabase() = %v", err)
+		}
+		if err := prepareOutbox(t.Context(), store.NewVideos(database.video.own, nil), cfg); err != nil {
+			t.Errorf("prepareOutbox() = %v", err)
+		}
+		database.close()
+	}
+}

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+)
+
+const (
+	// readyTimeout is how long the check of a side may take.
+	readyTimeout = time.Second
+	// readyInterval is the time between two checks for the watchers of grpc.health.v1.
+	readyInterval = 5 * time.Second
+)
+
+// Ready checks the sides of a process, commands and queries: each returns why its
+// side cannot serve now, within a second. Nil: the process does not have that side.
+// It must not depend on the backlog of events: that would take away the instances
+// which work it off.
+type Ready struct {
+	Video, Catalog func(context.Context) error
+}
+
+// checkSides returns the error of each side, and tells grpc.health.v1.
+func (s *Server) checkSides(ctx context.Context) map[string]error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	errs := make(map[string]error)
+	var checks sync.WaitGroup
+	check := func(side, service string, ready func(context.Context) error) {
+		if ready == nil {
+			return
+		}
+		checks.Go(func() {
+			err := ready(ctx)
+			s.setServing(service, err == nil)
+			mu.Lock()
+			defer mu.Unlock()
+			errs[side] = err
+		})
+	}
+	check("video", videov1.VideoService_ServiceDesc.ServiceName, s.ready.Video)
+	check("catalog", catalogv1.CatalogService_ServiceDesc.ServiceName, s.ready.Catalog)
+	checks.Wait()
+	s.setServing("", canServe(errs))
+	return errs
+}
+
+// canServe reports whether new requests should come here: while one side works, its
+// calls should, and those of the other are UNAVAILABLE anywhere.
+func canServe(sides map[string]error) bool {
+	for _, err := range sides {
+		if err == nil {
+			return true
+		}
+	}
+	return len(sides) == 0
+}
+
+// setServing is what grpc.health.v1 says of a service, if it is served here. Once
+// the server stops it has no effect.
+func (s *Server) setServing(service string, yes bool) {
+	if _, ok := s.grpc.GetServiceInfo()[service]; !ok && service != "" {
+		return
+	}
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if yes {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus(service, status)
+}
+
+// watchSides keeps grpc.health.v1 right until the server stops.
+func (s *Server) watchSides() {
+	every := time.NewTicker(readyInterval)
+	defer every.Stop()
+	for {
+		s.checkSides(s.draining)
+		select {
+		case <-s.draining.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// handleReady says whether new requests should come here, and how each side is.
+func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Err() != nil {
+		writeHealth(w, http.StatusServiceUnavailable, "draining")
+		return
+	}
+	sides := s.checkSides(r.Context())
+	code, body := http.StatusOK, map[string]string{"status": "ready"}
+	if !canServe(sides) {
+		code, body = http.StatusServiceUnavailable, map[string]string{"status": "not ready"}
+	}
+	for side, err := range sides {
+		body[side] = "ready"
+		if err != nil {
+			body[side] = "unavailable"
+			s.log.WarnContext(r.Context(), "server: not ready", "side", side, "err", err)
+		}
+	}
+	writeHealthOf(w, code, body)
+}

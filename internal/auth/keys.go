@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ const (
 	keysTimeout = 5 * time.Second  // of one request
 	keysBytes   = 1 << 20          // of one document
 	keysMost    = 100              // in one set
+	keysBits    = 2048             // of an RSA key, at least
 )
 
 var (
@@ -39,7 +41,8 @@ type keys struct {
 	issuer string
 	client *http.Client
 	log    *slog.Logger
-	want   chan struct{} // asks run to read again
+	want   chan struct{}   // asks run to read again
+	short  map[string]bool // ids of keys that were logged as too short; owned by run
 
 	mu  sync.Mutex
 	now keysState // guarded by mu
@@ -196,14 +199,40 @@ func (k *keys) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	for _, raw := range document.Keys {
 		var key jose.JSONWebKey
 		// A kind of key that the library does not know is none that we accept.
-		if key.UnmarshalJSON(raw) == nil && key.IsPublic() && key.Valid() && (key.Use == "" || key.Use == "sig") {
-			set = append(set, key)
+		if key.UnmarshalJSON(raw) != nil || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" {
+			continue
 		}
+		if bits := tooShort(key); bits > 0 {
+			k.logShort(ctx, key.KeyID, bits)
+			continue
+		}
+		set = append(set, key)
 	}
 	if len(set) == 0 {
 		return nil, fmt.Errorf("%s has no public key to verify signatures with", discovered.Keys)
 	}
 	return set, nil
+}
+
+// tooShort returns the bits of an RSA key that has fewer than a signature must be
+// verified with (NIST SP 800-131A Rev. 2, table 2), else 0.
+func tooShort(key jose.JSONWebKey) int {
+	if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() < keysBits {
+		return public.N.BitLen()
+	}
+	return 0
+}
+
+// logShort logs a key that is not used, once.
+func (k *keys) logShort(ctx context.Context, id string, bits int) {
+	if k.short[id] {
+		return
+	}
+	if k.short == nil || len(k.short) >= keysMost {
+		k.short = make(map[string]bool)
+	}
+	k.short[id] = true
+	k.log.WarnContext(ctx, "auth: key of the issuer not used, it is too short", "issuer", k.issuer, "key_id", id, "bits", bits, "least", keysBits)
 }
 
 func (k *keys) get(ctx context.Context, url string, document any) error {

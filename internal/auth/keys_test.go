@@ -1,9 +1,12 @@
 package auth
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -219,4 +222,32 @@ func TestKeysSurviveABadIssuer(t *testing.T) {
 func write(w io.Writer, text string) bool {
 	fmt.Fprint(w, text)
 	return true
+}
+
+// An RSA key that is too short to trust is not used, however the issuer signs, and
+// the log says so once.
+func TestShortKeysAreNotUsed(t *testing.T) {
+	t.Parallel()
+	private, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, long := jose.JSONWebKey{Key: private, KeyID: "short", Algorithm: "RS256", Use: "sig"}, newKey(t, "long", jose.RS256)
+	i := newIssuer(t, short, long)
+	var log strings.Builder
+	k := newKeys(i.url, http.DefaultTransport, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 3 {
+		if err := k.read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.state().find("short"); !errors.Is(err, errUnknownKey) {
+		t.Errorf("a key of 1024 bits is found: %v, want %v", err, errUnknownKey)
+	}
+	if _, err := k.state().find("long"); err != nil {
+		t.Errorf("a key of 2048 bits: %v", err)
+	}
+	if n := strings.Count(log.String(), "key_id=short bits=1024"); n != 1 {
+		t.Errorf("the log has %d lines about the key, want 1:\n%s", n, &log)
+	}
 }

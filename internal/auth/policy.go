@@ -28,7 +28,8 @@ const open = "grpc.health.v1.Health/"
 //	  - any_authenticated: true
 //	    methods: [catalog.v1.CatalogService/GetCatalogEntry]
 //
-// A rule is for those whom any of its first three fields names, and allows the
+// A rule is for those whom any of its first three fields names: email without the
+// case of A to Z, sub exactly. It allows the
 // methods it lists: a full name, all of a service (*), or all there are ("*").
 // Reflection is a service like any other. The health service is open to
 // everyone and cannot be listed.
@@ -123,7 +124,7 @@ func (p *Policy) add(rule policyRule, methods []string) []error {
 	}
 	for _, method := range allowed {
 		for _, email := range rule.Email {
-			allow(p.emails, strings.ToLower(email), method)
+			allow(p.emails, lower(email), method)
 		}
 		for _, sub := range rule.Sub {
 			allow(p.subjects, sub, method)
@@ -133,6 +134,17 @@ func (p *Policy) add(rule policyRule, methods []string) []error {
 		}
 	}
 	return errs
+}
+
+// lower makes emails equal that differ in the case of A to Z only. strings.ToLower
+// makes more equal: the sign of the kelvin is a k.
+func lower(email string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, email)
 }
 
 func allow(table map[string]map[string]bool, who, method string) {
@@ -178,5 +190,5 @@ func services(methods []string) []string {
 
 // Allows says whether a caller may call a method, package.Service/Method.
 func (p *Policy) Allows(caller Caller, method string) bool {
-	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[strings.ToLower(caller.Email)][method]
+	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[lower(caller.Email)][method]
 }

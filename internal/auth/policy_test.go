@@ -127,3 +127,26 @@ rules:
 		}
 	}
 }
+
+// Emails are compared without the case of A to Z, and of no other letter; subjects
+// exactly.
+func TestPolicyComparesEmailsWithoutCase(t *testing.T) {
+	t.Parallel()
+	const method = "video.v1.VideoService/GetVideo"
+	policy, err := ParsePolicy([]byte("rules: [{email: [Kim@Shop.example.com], sub: [Abc], methods: ["+method+"]}]"), []string{method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for caller, want := range map[Caller]bool{
+		{Email: "kim@shop.example.com"}:      true,
+		{Email: "KIM@SHOP.EXAMPLE.COM"}:      true,
+		{Email: "\u212aim@shop.example.com"}: false, // the sign of the kelvin, which is a k in lower case
+		{Email: "kim@shop.example.com."}:     false,
+		{Subject: "Abc"}:                     true,
+		{Subject: "abc"}:                     false,
+	} {
+		if got := policy.Allows(caller, method); got != want {
+			t.Errorf("Allows(%+q) = %t, want %t", caller, got, want)
+		}
+	}
+}

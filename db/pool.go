@@ -17,8 +17,8 @@ const connectTimeout = 5 * time.Second
 
 // Open makes a pool of at most maxConns connections. The URL decides the rest
 // (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig): behind a
-// pooler in transaction mode it must say default_query_exec_mode=cache_describe,
-// because prepared statements do not survive there. tracer, if not nil, sees
+// pooler in transaction mode that does not keep prepared statements it must say
+// default_query_exec_mode=cache_describe: see Check. tracer, if not nil, sees
 // every statement. Nothing is connected yet.
 //
 // A database that is gone without a word, as behind a network that has forgotten

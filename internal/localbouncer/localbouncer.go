@@ -8,7 +8,7 @@
 // The socket lies beside the server's, in a folder that its user and root alone may enter; there is no password and no
 // TCP port. On Linux the kernel ends the pooler when our process is killed.
 //
-// It is not for production, and not for sessions: migrations, LISTEN and session locks need the server itself.
+// It is not for production, and not for sessions: LISTEN and session locks need the server itself.
 package localbouncer
 
 import (

@@ -1,0 +1,229 @@
+package store_test
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// syncs is a way to a database that counts, on each connection, for how many Syncs
+// and simple queries the server still has to say ReadyForQuery
+// (https://www.postgresql.org/docs/current/protocol-flow.html).
+type syncs struct {
+	url         string
+	total, most atomic.Int64
+}
+
+func newSyncs(t *testing.T) *syncs {
+	t.Helper()
+	cfg := pool(t, storetest.Direct(t, storetest.URL(t))).Config().ConnConfig
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	through := url.URL{Scheme: "postgres", User: url.User(cfg.User), Host: listener.Addr().String(), Path: cfg.Database, RawQuery: "sslmode=disable"}
+	s := &syncs{url: through.String()}
+	network, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := new(net.Dialer).DialContext(t.Context(), network, address)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			outstanding := new(atomic.Int64)
+			go s.pass(server, client, outstanding, true)
+			go s.pass(client, server, outstanding, false)
+		}
+	}()
+	return s
+}
+
+// pass copies message by message; the first of a client has no type.
+func (s *syncs) pass(to, from net.Conn, outstanding *atomic.Int64, isClient bool) {
+	defer to.Close()
+	defer from.Close()
+	for first := isClient; ; first = false {
+		header := make([]byte, 5)
+		if first {
+			header = header[:4]
+		}
+		if _, err := io.ReadFull(from, header); err != nil {
+			return
+		}
+		body := make([]byte, binary.BigEndian.Uint32(header[len(header)-4:])-4)
+		if _, err := io.ReadFull(from, body); err != nil {
+			return
+		}
+		switch kind := header[0]; {
+		case first, isClient && (kind == 'S' || kind == 'Q'): // the start is followed by ReadyForQuery, too
+			s.total.Add(1)
+			n := outstanding.Add(1)
+			for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
+			}
+		case !isClient && kind == 'Z': // before the client sees it
+			outstanding.Add(-1)
+		}
+		if _, err := to.Write(append(header, body...)); err != nil {
+			return
+		}
+	}
+}
+
+// Nothing sends a second Sync before the server is ready for it: some poolers, such
+// as Supavisor, lose count of them, and the connection hangs.
+func TestOneSyncAtATime(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "cache_describe"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			s := newSyncs(t)
+			p := pool(t, s.url+"&default_query_exec_mode="+mode)
+			videos, catalog := store.NewVideos(p, nil), store.NewCatalog(p)
+			calls := everyMethod(t, videos, catalog)
+			for range 2 { // with statements that are prepared, and such that are not
+				for name, call := range calls {
+					if err := call(t.Context()); err != nil && kindOf(err) == 0 {
+						t.Errorf("%s() = %v", name, err)
+					}
+				}
+			}
+			for _, service := range []any{videos, catalog} {
+				kind := reflect.TypeOf(service)
+				for method := range kind.Methods() {
+					if _, ok := calls[kind.Elem().Name()+"."+method.Name]; !ok {
+						t.Errorf("%s.%s is not called", kind.Elem().Name(), method.Name)
+					}
+				}
+			}
+			if most, total := s.most.Load(), s.total.Load(); most != 1 || total < 50 {
+				t.Errorf("Syncs at a time on a connection = %d of %d, want 1", most, total)
+			}
+		})
+	}
+}
+
+// everyMethod calls each method of the stores, by its name. Those that fail for
+// what they are asked, such as a video that does not exist, return a domain.Error.
+func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map[string]func(context.Context) error {
+	t.Helper()
+	nothing := func(context.Context) error { return nil }
+	const consumer = "catalog"
+	message := event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
+	return map[string]func(context.Context) error{
+		"Videos.Observe": nothing, // its callbacks call MeasureOutbox
+		"Videos.CreateVideo": func(ctx context.Context) error {
+			_, err := videos.CreateVideo(ctx, newID(t), []byte("fingerprint"), created(t, "Ran"))
+			return err
+		},
+		"Videos.ChangeVideo": func(ctx context.Context) error {
+			e := created(t, "Ran")
+			if _, err := videos.CreateVideo(ctx, uuid.Nil, nil, e); err != nil {
+				return err
+			}
+			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.Publish(domain.AnyVersion, stamp(t)))
+			return err
+		},
+		"Videos.GetVideo": func(ctx context.Context) error {
+			_, err := videos.GetVideo(ctx, newID(t))
+			return err
+		},
+		"Videos.ListVideos": func(ctx context.Context) error {
+			_, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 10})
+			return err
+		},
+		"Videos.PruneRequests": func(ctx context.Context) error {
+			_, err := videos.PruneRequests(ctx, time.Hour, 10)
+			return err
+		},
+		"Videos.ClaimEvents": func(ctx context.Context) error {
+			_, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			return err
+		},
+		"Videos.SettleClaim": func(ctx context.Context) error {
+			claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			if err != nil || len(claim.Events) == 0 {
+				return err
+			}
+			first, last := claim.Events[0], claim.Events[len(claim.Events)-1]
+			_, err = videos.SettleClaim(ctx, event.Settlement{
+				Lane: claim.Lane, Token: claim.Token, Head: first.Seq, Tail: last.Seq, Aside: []int64{first.Seq},
+				Failed: []event.Failure{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
+			})
+			return err
+		},
+		"Videos.MaintainOutbox": func(ctx context.Context) error {
+			_, _, err := videos.MaintainOutbox(ctx, 1, 24*time.Hour)
+			return err
+		},
+		"Videos.MeasureOutbox": func(ctx context.Context) error {
+			_, err := videos.MeasureOutbox(ctx, 10)
+			return err
+		},
+		"Videos.ListBlocked": func(ctx context.Context) error {
+			_, err := videos.ListBlocked(ctx, 10)
+			return err
+		},
+		"Videos.RequeueEvent": func(ctx context.Context) error {
+			return videos.RequeueEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()})
+		},
+		"Videos.SkipEvent": func(ctx context.Context) error {
+			return videos.SkipEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
+		},
+		"Catalog.Observe": nothing, // its callbacks read one row each
+		"Catalog.Changed": nothing,
+		"Catalog.Over":    nothing,
+		"Catalog.Project": func(ctx context.Context) error {
+			_, err := catalog.Project(ctx, consumer, []domain.Event{*created(t, "Ran"), *created(t, "Kagemusha")})
+			return err
+		},
+		"Catalog.RebuildEntries": func(ctx context.Context) error {
+			return catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(created(t, "Ran").Video)})
+		},
+		"Catalog.GetEntry": func(ctx context.Context) error {
+			_, err := catalog.GetEntry(ctx, newID(t))
+			return err
+		},
+		"Catalog.ListEntries": func(ctx context.Context) error {
+			_, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 10})
+			return err
+		},
+		"Catalog.SearchEntries": func(ctx context.Context) error {
+			_, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 10})
+			return err
+		},
+		"Catalog.ListChanges": func(ctx context.Context) error {
+			_, err := catalog.ListChanges(ctx, domain.Position{}, 10)
+			return err
+		},
+		"Catalog.PruneInbox": func(ctx context.Context) error {
+			_, err := catalog.PruneInbox(ctx, consumer, time.Hour, 10)
+			return err
+		},
+		"Catalog.Quarantine": func(ctx context.Context) error { return catalog.Quarantine(ctx, consumer, message) },
+		"Catalog.ListQuarantine": func(ctx context.Context) error {
+			_, err := catalog.ListQuarantine(ctx, consumer, 0, 10)
+			return err
+		},
+		"Catalog.DeleteQuarantine": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
+	}
+}

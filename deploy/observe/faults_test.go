@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"flag"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			"slow catalog, duplicates":  slowCatalogAndDuplicates,
 			"small pool, quarantine":    smallPoolAndQuarantine,
 			"tables grow":               tablesGrow,
+			"replaced database":         replacedDatabase,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -228,6 +230,18 @@ func smallPoolAndQuarantine(s *system) {
 	s.fire("QuarantineNotEmpty")
 	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
 	s.command("quarantine", "delete", id)
+	s.resolve()
+}
+
+// The catalog is in another history of its database, as after a failover, until it is rebuilt.
+func replacedDatabase(s *system) {
+	addr := freeAddr(s.T)
+	_, port, _ := net.SplitHostPort(addr)
+	s.serve("api,publisher,projector", "PORT="+port)
+	s.quiet()
+	s.exec(`UPDATE catalog_read.known_database SET identity = 'before'`)
+	s.fire("DatabaseReplaced")
+	s.command("rebuild", addr)
 	s.resolve()
 }
 

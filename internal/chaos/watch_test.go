@@ -41,7 +41,7 @@ func TestWatcherKeepsACopy(t *testing.T) {
 	if len(w.copy.Back) != 2 || w.copy.Back[1] != (WentBack{uuid.MustParse(a), 3, 3}) {
 		t.Errorf("went back %+v; want to version 3 after its removal, too", w.copy.Back)
 	}
-	w.copy.forget()
+	tell(&catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Restarted{Restarted: true}})
 	if n := w.copy.differs(want); n != 1 || w.copy.Fresh != 1 {
 		t.Errorf("after it began anew %d entries differ, want 1", n)
 	}

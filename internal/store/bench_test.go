@@ -215,6 +215,45 @@ func BenchmarkProject(b *testing.B) {
 	b.ReportMetric(batched/single, "x-per-message")
 }
 
+// BenchmarkListChanges measures what a watch that has nothing to read costs, and
+// what of it is the identity of the database; the two take turns in one run.
+func BenchmarkListChanges(b *testing.B) {
+	const rounds, calls = 10, 500
+	catalog := NewCatalog(storetest.Pool(b, 1))
+	page, err := catalog.ListChanges(b.Context(), domain.Position{}, 100)
+	if err != nil {
+		b.Fatal(err)
+	}
+	took := func(call func() error) (total time.Duration) {
+		start := time.Now()
+		for range calls {
+			if err := call(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return time.Since(start)
+	}
+	var whole, rows time.Duration
+	for b.Loop() {
+		for range rounds {
+			whole += took(func() error {
+				_, err := catalog.ListChanges(b.Context(), page.Next, 100)
+				return err
+			})
+			rows += took(func() error {
+				_, err := catalog.queries.ListProjectionChanges(b.Context(), sqlcgen.ListProjectionChangesParams{
+					AfterXid: page.Next.Transaction, AfterID: page.Next.VideoID, MaxRows: 100, MaxBytes: maxChangeBytes,
+				})
+				return err
+			})
+		}
+	}
+	n := float64(b.N * rounds * calls)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(whole.Microseconds())/n, "µs/call")
+	b.ReportMetric(float64(rows.Microseconds())/n, "µs/call-without")
+}
+
 // BenchmarkOverload measures how many calls a second are done by a pool of 12
 // when each takes 80 ms and may take 1.5 s: for as many callers as it can serve
 // in time, and for more. See acquire.

@@ -309,6 +309,14 @@ func TestStack(t *testing.T) {
 			t.Errorf("a second cmd/dev on the folder says %q, want: %s", &second.stderr, want)
 		}
 
+		more := start(t, nil, "--state", state, "--load", videosFile(t, n, `{"title":"One more"}`))
+		if code := more.end(t); code != 0 || !strings.Contains(more.text(), "13 videos are in the catalog, 1 of them are new") {
+			t.Errorf("exit code of a second cmd/dev that loads: %d, want 0; it says:\n%s%s", code, more.text(), &more.stderr)
+		}
+		if got := catalogSize(t, addr); got != n+1 {
+			t.Errorf("entries in the catalog: %d, want %d", got, n+1)
+		}
+
 		family := s.descendants(t)
 		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -325,8 +333,8 @@ func TestStack(t *testing.T) {
 	t.Run("load again", func(t *testing.T) {
 		s := start(t, nil, "--state", state, "--load", file)
 		s.await(t, "12 videos are in the catalog, 0 of them are new")
-		if got := catalogSize(t, s.addr(t)); got != n {
-			t.Errorf("entries in the catalog: %d, want %d", got, n)
+		if got := catalogSize(t, s.addr(t)); got != n+1 {
+			t.Errorf("entries in the catalog: %d, want %d", got, n+1)
 		}
 
 		family := s.descendants(t)

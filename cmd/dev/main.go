@@ -42,11 +42,12 @@ const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQ
   --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
                release_year, duration, language_code, tags. The whole file is checked before anything starts.
                A line that is there twice, or was loaded within the last day, creates nothing again.
+               If a cmd/dev runs with the state folder, they are loaded into that one, and this one ends.
   --observe    start Prometheus too, with the alerts and the dashboard of deploy/observe, and Grafana if there is one
   --exit       end when everything runs and is loaded, with exit code 1 if a video is missing, instead of
                waiting for Ctrl-C
   --state DIR  where it keeps the data, the server's log and binary; default: .local in the module. One folder
-               serves one cmd/dev at a time, so to load more, stop it and start it with --load.
+               serves one cmd/dev at a time.
 
 Settings, from the environment. All others go to the server; go run ./cmd/server help lists them.
 
@@ -74,7 +75,8 @@ func main() {
 var errInterrupted = errors.New("interrupted")
 
 // run starts the stack, loads what is to be loaded, and stops the stack when it
-// is told to, or the server ends.
+// is told to, or the server ends. What can be loaded into a stack that runs, it
+// loads there, and starts none.
 func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	opts, err := parseOptions(args, environ)
 	if errors.Is(err, flag.ErrHelp) {
@@ -92,10 +94,15 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	s := &stack{options: opts, screen: screen, killed: orders.kill}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	ctx, err := s.start(orders.stop)
-	if err == nil {
+	joined := errors.Is(err, errInUse) && s.joins()
+	if joined {
+		err = s.join(ctx)
+	} else if err == nil {
 		s.present()
+	}
+	if err == nil {
 		err = s.load(ctx, videos)
-		if err != nil && !opts.exit && ctx.Err() == nil {
+		if err != nil && !opts.exit && !joined && ctx.Err() == nil {
 			screen.warn(red, err.Error())
 			err = nil
 		}
@@ -103,7 +110,7 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	switch {
 	case orders.stop.Err() != nil:
 		return errInterrupted
-	case err != nil || opts.exit:
+	case err != nil || opts.exit || joined:
 		return cmp.Or(err, context.Cause(ctx))
 	}
 	<-ctx.Done()

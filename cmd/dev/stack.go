@@ -67,7 +67,7 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 			running, err = s.serve(ctx)
 			return err
 		},
-		s.awaitServer, s.startPrometheus,
+		s.awaitServer, s.startPrometheus, s.announce,
 	} {
 		if err := step(running); err != nil {
 			return running, err
@@ -126,7 +126,10 @@ func (s *stack) openState(context.Context) error {
 			return fmt.Errorf("lock %s: %w: choose another folder with --state DIR", s.state, err)
 		}
 		pid, _ := io.ReadAll(lock) // a detail
-		return fmt.Errorf("cmd/dev runs already with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", s.state, pid)
+		return fmt.Errorf("%w with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", errInUse, s.state, pid)
+	}
+	if err := os.Remove(s.placeFile()); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+		return err
 	}
 	_ = lock.Truncate(0) // the same detail
 	_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
@@ -172,6 +175,16 @@ func (s *stack) openDatabase(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	version, _, _ := strings.Cut(s.conn.PgConn().ParameterStatus("server_version"), " ")
+	s.screen.done("PostgreSQL", version+" "+where)
+	return nil
+}
+
+// connect connects to the database.
+func (s *stack) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var err error
@@ -187,8 +200,6 @@ func (s *stack) openDatabase(ctx context.Context) error {
 		_ = s.conn.Close(ctx) // it has answered all it was asked
 		return nil
 	})
-	version, _, _ := strings.Cut(s.conn.PgConn().ParameterStatus("server_version"), " ")
-	s.screen.done("PostgreSQL", version+" "+where)
 	return nil
 }
 

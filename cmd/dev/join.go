@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// errInUse says that another cmd/dev runs with the state folder.
+var errInUse = errors.New("cmd/dev runs already")
+
+// place is where another cmd/dev finds a stack that runs.
+type place struct {
+	Addr     string `json:"addr"`     // of the server
+	Database string `json:"database"` // URL
+}
+
+func (s *stack) placeFile() string { return filepath.Join(s.state, "place.json") }
+
+// announce writes where the stack is, for as long as it runs. A crash leaves the
+// file, and the next stack with the folder removes it.
+func (s *stack) announce(context.Context) error {
+	content, err := json.Marshal(place{Addr: s.addr, Database: s.database})
+	if err == nil {
+		s.atStop(func() error {
+			_ = os.Remove(s.placeFile()) // else the next stack does
+			return nil
+		})
+		err = os.WriteFile(s.placeFile(), content, 0o600) // the URL may have a password
+	}
+	if err != nil {
+		return fmt.Errorf("%w: choose another folder with --state DIR", err)
+	}
+	return nil
+}
+
+// joins reports whether all that is wanted can be had of a stack that runs.
+func (s *stack) joins() bool { return s.file != "" && !s.fresh && s.prometheus == "" }
+
+// join connects to the stack that runs with the state folder.
+func (s *stack) join(ctx context.Context) error {
+	var there place
+	content, err := os.ReadFile(s.placeFile())
+	if err == nil {
+		err = json.Unmarshal(content, &there)
+	}
+	if err != nil {
+		return fmt.Errorf("the cmd/dev that runs with the folder %s is starting or stopping (%w): try again when it runs", s.state, err)
+	}
+	s.addr, s.database = there.Addr, there.Database
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	s.screen.print("Loading into the cmd/dev that runs with the folder " + s.short(s.state) + ".")
+	return nil
+}

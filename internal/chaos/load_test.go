@@ -200,7 +200,7 @@ func TestCallsOverREST(t *testing.T) {
 		asked = r.Method + " " + r.URL.Path + " " + r.URL.RawQuery + " " + string(b)
 		if strings.Contains(asked, "undelete") {
 			w.WriteHeader(http.StatusConflict)
-			_, _ = io.WriteString(w, `{"code": 10, "message": "changed meanwhile"}`)
+			_, _ = io.WriteString(w, `{"error": {"code": 409, "status": "ABORTED", "message": "changed meanwhile"}}`)
 			return
 		}
 		_, _ = io.WriteString(w, `{"name": "`+name+`", "version": "4"}`)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -98,16 +99,16 @@ func overREST(ctx context.Context, addr string, r request) (*videov1.Video, erro
 		return v, nil
 	}
 	var failed struct {
-		Code    uint32 // of a build from before AIP-193's form, see Config.Older
+		Code    int32 // of a build from before AIP-193's form, see Config.Older
 		Message string
 		Error   struct{ Status, Message string }
 	}
 	err = json.Unmarshal(answer, &failed)
 	if name := failed.Error.Status; name != "" {
-		failed.Code, failed.Message = uint32(code.Code_value[name]), failed.Error.Message
+		failed.Code, failed.Message = code.Code_value[name], failed.Error.Message
 	}
 	if err != nil || failed.Code == 0 {
 		return nil, status.Errorf(codes.Unknown, "HTTP %d: %s", response.StatusCode, answer)
 	}
-	return nil, status.Error(codes.Code(failed.Code), failed.Message)
+	return nil, status.ErrorProto(&spb.Status{Code: failed.Code, Message: failed.Message})
 }

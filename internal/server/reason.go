@@ -134,8 +134,8 @@ func explain(st *status.Status, reason domain.Reason) *status.Status {
 
 // detail returns the first detail of a status that is a T; nil if there is none.
 func detail[T proto.Message](st *status.Status) (found T) {
-	for _, any := range st.Details() {
-		if message, ok := any.(T); ok {
+	for _, each := range st.Details() {
+		if message, ok := each.(T); ok {
 			return message
 		}
 	}

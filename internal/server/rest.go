@@ -219,7 +219,7 @@ func restStatus(err error) *status.Status {
 			named.Message = strings.ReplaceAll(named.GetMessage(), v.GetField(), name)
 			v.Field = name
 		}
-		_ = packed.MarshalFrom(&bad) // it was unmarshalled
+		_ = packed.MarshalFrom(&bad) // it was one before
 	}
 	return status.FromProto(named)
 }
@@ -281,7 +281,7 @@ func errorBodyAs(st *status.Status, httpStatus int) []byte {
 }
 
 // statusName returns the code of a status as google.rpc.Code names it.
-func statusName(st *status.Status) string { return code.Code(st.Code()).String() }
+func statusName(st *status.Status) string { return code.Code(st.Proto().GetCode()).String() }
 
 // checkConditions reads the conditions of RFC 9110, section 13. One that nobody
 // would look at is refused, because its caller counts on it.

@@ -30,11 +30,13 @@ func rulesOf(field protoreflect.FieldDescriptor) *validate.FieldRules {
 func limit(schema *openapi3.Schema, rules *validate.FieldRules) {
 	set := rules.ProtoReflect()
 	oneof := set.WhichOneof(set.Descriptor().Oneofs().ByName("type"))
-	if oneof == nil {
+	if oneof == nil || oneof.Name() == "bytes" { // whose length is another in base64
 		return
 	}
 	set.Get(oneof).Message().Range(func(rule protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch rule.Name() {
+		case "len":
+			schema.MinLength, schema.MaxLength = value.Uint(), new(value.Uint())
 		case "min_len":
 			schema.MinLength = value.Uint()
 		case "max_len":
@@ -43,10 +45,10 @@ func limit(schema *openapi3.Schema, rules *validate.FieldRules) {
 			schema.Pattern = value.String()
 		case "uuid":
 			schema.Format = "uuid"
-		case "gte":
-			atLeast(schema, value)
-		case "lte":
-			atMost(schema, value)
+		case "gte", "gt":
+			atLeast(schema, value, rule.Name() == "gt")
+		case "lte", "lt":
+			atMost(schema, value, rule.Name() == "lt")
 		case "min_items":
 			schema.MinItems = value.Uint()
 		case "max_items":
@@ -67,19 +69,27 @@ func limit(schema *openapi3.Schema, rules *validate.FieldRules) {
 
 // atLeast has no effect on what is no number in JSON, such as a duration. A
 // number of 64 bits is a string there, of which a pattern can say the sign.
-func atLeast(schema *openapi3.Schema, value protoreflect.Value) {
+func atLeast(schema *openapi3.Schema, value protoreflect.Value, exclusive bool) {
 	switch least, ok := number(value); {
 	case !ok:
 	case schema.Type.Is("integer"), schema.Type.Is("number"):
-		schema.Min = &least
-	case least == 0:
+		schema.WithMin(least)
+		if exclusive {
+			schema.WithExclusiveMin(true)
+		}
+	case least >= 0:
 		schema.Pattern = "^[0-9]+$"
 	}
 }
 
-func atMost(schema *openapi3.Schema, value protoreflect.Value) {
-	if most, ok := number(value); ok && (schema.Type.Is("integer") || schema.Type.Is("number")) {
-		schema.Max = &most
+func atMost(schema *openapi3.Schema, value protoreflect.Value, exclusive bool) {
+	most, ok := number(value)
+	if !ok || !schema.Type.Is("integer") && !schema.Type.Is("number") {
+		return
+	}
+	schema.WithMax(most)
+	if exclusive {
+		schema.WithExclusiveMax(true)
 	}
 }
 
@@ -104,13 +114,13 @@ func number(value protoreflect.Value) (float64, bool) {
 // allowZero widens the limits so that 0 and "" are within them: the server
 // writes them for what is not known, and takes them as not set.
 func allowZero(schema *openapi3.Schema) {
-	if schema.Min != nil {
-		schema.Min = new(min(*schema.Min, 0))
+	if schema.Min != nil && *schema.Min >= 0 {
+		schema.Min, schema.ExclusiveMin = new(0.0), openapi3.ExclusiveBound{}
 	}
-	if schema.Max != nil {
-		schema.Max = new(max(*schema.Max, 0))
+	if schema.Max != nil && *schema.Max <= 0 {
+		schema.Max, schema.ExclusiveMax = new(0.0), openapi3.ExclusiveBound{}
 	}
-	schema.MinLength = 0
+	schema.MinLength, schema.MinItems = 0, 0
 	if schema.Pattern != "" && !strings.HasPrefix(schema.Pattern, "^$|") {
 		schema.Pattern = "^$|" + schema.Pattern
 	}

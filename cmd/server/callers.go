@@ -69,6 +69,11 @@ func (c config) checkCallers() []error {
 	if c.TrustedProxies < 0 {
 		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
 	}
+	for _, origin := range c.CORSOrigins {
+		if err := server.CheckOrigin(origin); err != nil {
+			wrong("SERVER_CORS_ORIGINS has %w", err)
+		}
+	}
 	if c.MaxWait >= c.CallTimeout {
 		wrong("SERVER_MAX_WAIT (%s) must be less than SERVER_CALL_TIMEOUT (%s)", c.MaxWait, c.CallTimeout)
 	}

@@ -69,6 +69,7 @@ type config struct {
 	CallerBurst     int           `env:"SERVER_CALLER_BURST" envDefault:"200" help:"calls at once per caller"`
 	Callers         int           `env:"SERVER_CALLERS" envDefault:"10000" help:"callers whose rate is remembered"`
 	TrustedProxies  int           `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
+	CORSOrigins     []string      `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
 
 	RequestTimeout  time.Duration `env:"OUTBOX_REQUEST_TIMEOUT" envDefault:"4s" help:"how long one publish request is tried"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
@@ -367,6 +368,7 @@ func (c config) server() server.Config {
 	return server.Config{
 		DrainTimeout: c.Drain, MaxWait: c.MaxWait, MaxConcurrentStreams: c.MaxStreams,
 		CallTimeout: c.CallTimeout, StreamLifetime: c.StreamLifetime, MaxReceive: c.MaxRequestBytes, MaxCalls: c.MaxCalls, MaxConnections: c.MaxConnections,
+		CORSOrigins: c.CORSOrigins,
 	}
 }
 

@@ -102,6 +102,9 @@ type Config struct {
 	// Cloud (https://cloud.google.com/load-balancing/docs/https/request-distribution),
 	// or requests meet a connection that is just being closed. Default: 620 s.
 	IdleTimeout time.Duration
+	// CORSOrigins are the origins, such as https://app.example.com, whose pages may
+	// call over REST from a browser; "*": all. See CheckOrigin. Default: none.
+	CORSOrigins []string
 	// DrainDelay is how long a server that stops, and says so to whoever asks for
 	// its health, goes on as before; part of DrainTimeout. It is for load balancers
 	// that need time to notice. Default: 0, because Cloud Run sends nothing more to
@@ -323,7 +326,7 @@ func (s *Server) makeHTTP() *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           http.HandlerFunc(s.handle),
+		Handler:           withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.handle)),
 		Protocols:         &protocols,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// preflight asks as a browser does before a call of another origin.
+func preflight(t *testing.T, r *running, origin, method, headers string) http.Header {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, "http://"+r.addr+"/v1/videos/x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Origin", origin)
+	request.Header.Set("Access-Control-Request-Method", method)
+	request.Header.Set("Access-Control-Request-Headers", headers) // in lower case, sorted: https://fetch.spec.whatwg.org/#cors-unsafe-request-header-names
+	response, err := httpClient(t, false).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.Header
+}
+
+// Pages of the origins that are set may call; those of others, and all unless
+// something is set, may not.
+func TestCORSLetsOriginsIn(t *testing.T) {
+	t.Parallel()
+	const origin = "https://app.example.com"
+	on, off := start(t, Config{CORSOrigins: []string{origin}}), start(t, Config{})
+	for _, tt := range []struct {
+		name            string
+		r               *running
+		origin, method  string
+		headers, wanted string
+	}{
+		{"PATCH", on, origin, "PATCH", "authorization,content-type,if-match", origin},
+		{"DELETE", on, origin, "DELETE", "if-match", origin},
+		{"a stream that resumes", on, origin, "GET", "last-event-id", origin},
+		{"a header that does not exist", on, origin, "GET", "x-other", ""},
+		{"a method that does not exist", on, origin, "PUT", "", ""},
+		{"another origin", on, "https://evil.example.com", "PATCH", "", ""},
+		{"no origins", off, origin, "PATCH", "", ""},
+	} {
+		header := preflight(t, tt.r, tt.origin, tt.method, tt.headers)
+		if got := header.Get("Access-Control-Allow-Origin"); got != tt.wanted || header.Get("Access-Control-Allow-Credentials") != "" {
+			t.Errorf("%s: preflight lets in %q, credentials %q, want %q and none", tt.name, got, header.Get("Access-Control-Allow-Credentials"), tt.wanted)
+		}
+	}
+	for r, want := range map[*running][]string{on: {origin, "Etag, Retry-After"}, off: {"", ""}} {
+		for _, path := range []string{"/v1/videos", "/v1/videos/x", "/openapi.json"} {
+			response, _ := ask(t, r, "GET", path, "", "Origin", origin)
+			got := []string{response.Header.Get("Access-Control-Allow-Origin"), response.Header.Get("Access-Control-Expose-Headers")}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("GET %s: origin and headers that a page may read (-want +got):\n%s", path, diff)
+			}
+		}
+	}
+}
+
+// An origin is a scheme, a host and perhaps a port, and nothing else.
+func TestCheckOrigin(t *testing.T) {
+	t.Parallel()
+	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000"} {
+		if err := CheckOrigin(origin); err != nil {
+			t.Errorf("CheckOrigin(%q) = %v, want nil", origin, err)
+		}
+	}
+	for _, origin := range []string{"", "app.example.com", "https://app.example.com/", "https://app.example.com/x", "https://u@app.example.com", "ftp://app.example.com", "null", "https://", "HTTPS://app.example.com", "https://a b"} {
+		if err := CheckOrigin(origin); err == nil || !strings.Contains(err.Error(), "is no origin") {
+			t.Errorf("CheckOrigin(%q) = %v, want an error", origin, err)
+		}
+	}
+}

@@ -14,7 +14,10 @@ import (
 	"strings"
 	"syscall"
 
+	"google.golang.org/grpc/grpclog"
+
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
 // version is set by the linker.
@@ -48,6 +51,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	level := new(slog.LevelVar)
 	level.Set(cfg.LogLevel)
 	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
+	// By itself gRPC, and its gateway, write lines of text to stderr, as when a client of a watch is lost.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
 	switch words := strings.Join(append([]string{command}, args...), " "); {
 	case words == "serve":
 		return serve(ctx, cfg, level, log)

@@ -92,7 +92,7 @@ CREATE TABLE video.outbox_lanes (
 COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim: one row per lane. No index but the key, so most updates stay HOT.';
 COMMENT ON COLUMN video.outbox_lanes.settlements IS 'How many there have been, which makes the era.';
 COMMENT ON COLUMN video.outbox_lanes.era IS 'Grows with every fiftieth settlement. The highest of a lane is the valid one, and leads past all versions of earlier ones.';
-COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn anew by every claim; 0 once it is released.';
+COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn at random for every claim, by its caller; 0 once it is released.';
 COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';
 COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked for: a lease that ends much later is one of a clock that has been set back.';
 COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane at or below it exists or can appear.';
@@ -158,12 +158,19 @@ END $$;
 -- With only_lane it takes that lane or none, and none when nothing is behind the mark there: for who knows of a commit.
 -- What was committed late, what is due, and the lane of a clock that was set back it leaves to claims without.
 --
+-- token is the one of the new lease, above 0. The caller draws it at random: a crash or a failover may forget a claim, which
+-- is committed asynchronously, and the next one must not have its token. A counter would begin again where it was, and so
+-- would the clock where it had been ahead. lost_tokens are those of claims whose answer the caller never got: the lanes they
+-- hold are as free. Because the caller has drawn them, it knows them without an answer.
+--
 -- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
 -- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
 -- lane: only the holder of its lease takes events out of it, blocks an aggregate or ends that.
 -- +goose StatementBegin
-CREATE FUNCTION video.outbox_claim(max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL)
-RETURNS TABLE (
+CREATE FUNCTION video.outbox_claim(
+	max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL,
+	token bigint DEFAULT 1 + (random() * 9e15)::bigint, lost_tokens bigint[] DEFAULT '{}'
+) RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
 	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text
@@ -193,7 +200,7 @@ BEGIN
 			ORDER BY p.seq LIMIT 1
 		) work
 		WHERE free.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = only_lane ORDER BY l.era DESC LIMIT 1)
-			AND free.leased_until < now()
+			AND (free.leased_until < now() OR free.lease_token = ANY (lost_tokens))
 		FOR UPDATE OF free SKIP LOCKED;
 	ELSE
 		SELECT free.ctid INTO the_row
@@ -222,8 +229,8 @@ BEGIN
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		-- After OR: the clock has been set back since.
-		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for
+		-- In the middle: the clock has been set back since.
+		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for OR free.lease_token = ANY (lost_tokens)
 		LIMIT 1
 		FOR UPDATE OF free SKIP LOCKED;
 	END IF;
@@ -231,9 +238,7 @@ BEGIN
 		RETURN;
 	END IF;
 	UPDATE video.outbox_lanes l
-	-- Drawn by lot: a crash or a failover may forget a claim, which is committed asynchronously, and the next one must
-	-- not have its token. A counter begins anew where it was, and so does the clock where it had been ahead.
-	SET lease_token = 1 + (random() * 9e15)::bigint,
+	SET lease_token = token,
 		leased_until = clock_timestamp() + lease_for,
 		leased_for = lease_for,
 		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid

@@ -9,7 +9,8 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
 FROM video.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
-	video.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text)) AS c;
+	video.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
+	@token::bigint, @lost_tokens::bigint[]) AS c;
 
 -- name: SettleOutbox :one
 -- Settles a claim: see video.outbox_settle.

@@ -28,7 +28,8 @@ const (
 // claimed since, or claims one whose lease is running. The tokens prove nothing
 // here, because the fence that compares them is what may be missing. A lease that
 // would run for much longer than one can be was given by a clock that was set back
-// since.
+// since. A process may claim its own lane once more: the answer to its claim may
+// have been lost, and only it knows.
 //
 // Who is who is told by application_name, so the workers of one process are
 // one. A claim is told from a settlement by the statement that the client sent,
@@ -50,7 +51,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 		BEGIN
 			SELECT h.who, h.held INTO holder, held FROM chaos.holders h WHERE h.lane = OLD.lane;
 			IF current_query() LIKE '%%outbox_claim%%' THEN
-				IF held AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 1.5 * interval '%[1]d ms' THEN
+				IF held AND holder <> me AND OLD.leased_until > now() + interval '%[2]d ms' AND OLD.leased_until < now() + 1.5 * interval '%[1]d ms' THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, holder, '%[3]s');
 				END IF;
 				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true) ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true;

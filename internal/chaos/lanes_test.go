@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -18,7 +19,7 @@ import (
 )
 
 // A zombie settles after its lane was taken over, and somebody else asks for a
-// lane that is leased. That is no trespass while fence and lease are there, and
+// lane that is leased, or makes a claim again whose answer was lost. That is no trespass while fence and lease are there, and
 // one as soon as either is taken out of the SQL of the service.
 func TestLanesAreWatched(t *testing.T) {
 	every, one := event.Aggregate{}, event.Aggregate{Type: "video", ID: "a"}
@@ -31,9 +32,10 @@ func TestLanesAreWatched(t *testing.T) {
 	}{
 		{"as it is", every, "video.outbox_settle", "", "", nil, map[string]int64{"successor": 2}},
 		{"as it is, of one lane", one, "video.outbox_settle", "", "", nil, map[string]int64{"successor": 2}},
+		{"its own, without an answer", every, "video.outbox_settle", "", "", nil, map[string]int64{"successor": 2}},
 		{"without fence", every, "video.outbox_settle", "\n\t\tAND lease_token = token", "", []string{"zombie settled", "successor settled"}, map[string]int64{"zombie": 1, "successor": 1}},
-		{"without lease", every, "video.outbox_claim", "free.leased_until < now() OR", "true OR", []string{"other taken"}, nil},
-		{"without lease, of one lane", one, "video.outbox_claim", "\n\t\t\tAND free.leased_until < now()", "", []string{"other taken"}, nil},
+		{"without lease", every, "video.outbox_claim", "free.leased_until < now() OR free.leased_until", "true OR free.leased_until", []string{"other taken"}, nil},
+		{"without lease, of one lane", one, "video.outbox_claim", "(free.leased_until < now() OR", "(true OR", []string{"other taken"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +89,10 @@ func TestLanesAreWatched(t *testing.T) {
 				settle(lost, zombie)
 			}
 			claim("other", time.Minute)
+			if tt.name == "its own, without an answer" {
+				held.Token = 7
+				execute(t, open("successor"), fmt.Sprintf("SELECT FROM video.outbox_claim(10, 1000000, '1 min', %d::smallint, 7, (SELECT array_agg(lease_token) FROM video.outbox_lanes))", held.Lane))
+			}
 			settle(held, successor)
 			if tt.want == nil {
 				execute(t, lab, `SELECT video.outbox_append($1, 'video', 'a', 'VideoUpdated', 2, 1, '', now(), NULL)`, uuid.Must(uuid.NewV7()).String())

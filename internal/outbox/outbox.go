@@ -54,7 +54,8 @@ type Store interface {
 	// their payloads have maxBytes; and as much again of what was set aside and
 	// is due. The zero Claim when there is no work. With an aggregate (not the
 	// zero one) it takes the lane of that or none, and may take none though
-	// something is due there, or was committed late.
+	// something is due there, or was committed late. A claim that fails may have
+	// taken a lane all the same: later claims take it again, before its lease ends.
 	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.

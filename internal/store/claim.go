@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -29,13 +30,26 @@ import (
 // none when nothing was committed there since its last claims. That costs
 // half, and is for who knows of a commit: what is due for a retry, and
 // what was committed later than what is behind it, may wait for a claim without.
+//
+// A claim that fails without a word from PostgreSQL may have been made, or be
+// made later. What it holds, or will, later claims of the same Videos take as
+// if it were free.
 func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
-	rows, err := singly{s.pool}.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID))
+	conn, err := acquire(ctx, s.pool)
 	if err != nil {
 		return event.Claim{}, wrap(err, "claim events")
 	}
-	claim, err := readClaim(rows)
+	defer conn.Release()
+	token := 1 + rand.Int64N(math.MaxInt64) // why at random: see video.outbox_claim
+	rows, err := conn.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID), token, s.lost.list())
+	var claim event.Claim
+	if err == nil {
+		claim, err = readClaim(rows)
+	}
 	if err != nil {
+		if !isRefused(err) {
+			s.lost.add(token)
+		}
 		return event.Claim{}, wrap(err, "claim events")
 	}
 	// Here, because sorting rows with their payloads costs the database more.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	const all, noLease = 2000, 0
-	rows, err := sqlcgen.New(pool).ClaimOutbox(t.Context(), sqlcgen.ClaimOutboxParams{MaxEvents: all, MaxBytes: 1 << 30, LeaseFor: noLease})
+	rows, err := sqlcgen.New(pool).ClaimOutbox(t.Context(), sqlcgen.ClaimOutboxParams{MaxEvents: all, MaxBytes: 1 << 30, LeaseFor: noLease, Token: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,6 +77,35 @@ func TestClaimFailsWhole(t *testing.T) {
 		if claim, err := readClaim(rows); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: claim %+v, %v, want an error about %q", sql, claim, err, want)
 		}
+	}
+}
+
+// Of claims without an answer the newest are remembered; one that PostgreSQL
+// has refused is none of them.
+func TestLostClaimsAreFew(t *testing.T) {
+	t.Parallel()
+	videos := NewVideos(storetest.Pool(t, 1), nil)
+	if tokens := videos.lost.list(); tokens == nil || len(tokens) > 0 {
+		t.Errorf("lost at first: %#v, want empty, not nil", tokens)
+	}
+	for token := range int64(3 * maxLost) {
+		videos.lost.add(token + 1)
+	}
+	want := videos.lost.list()
+	if len(want) != maxLost || want[0] != 2*maxLost+1 || want[maxLost-1] != 3*maxLost {
+		t.Errorf("lost: %v, want the newest %d of %d", want, maxLost, 3*maxLost)
+	}
+	const negative = -1 // which LIMIT refuses
+	if _, err := videos.pool.Exec(t.Context(), `
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES (3, gen_random_uuid(), 'a', 'b', 'c', 1, 1, '', now())`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := videos.ClaimEvents(t.Context(), negative, 1, time.Hour, event.Aggregate{}); err == nil {
+		t.Error("ClaimEvents() of a negative number of events = nil, want an error")
+	}
+	if got := videos.lost.list(); !slices.Equal(got, want) {
+		t.Errorf("lost after a refusal: %v, want as before", got)
 	}
 }
 

@@ -44,7 +44,7 @@ const (
 )
 
 // Whatever writers, publishers and operators do, in whatever order, and
-// whenever publishers crash or lose their leases: the outbox does what the
+// whenever publishers crash, or lose leases and answers: the outbox does what the
 // model does. In the end every event has been published at least once, those
 // of an aggregate first in order, none twice without one of these reasons, and
 // nothing is left. A longer run: -rapid.checks=10000; longer ones in it:
@@ -69,6 +69,7 @@ func TestOutboxBehavesLikeItsModel(t *testing.T) {
 			"settle":     m.settlePass,
 			"pass":       m.wholePass,
 			"crash":      m.crash,
+			"no answer":  m.loseAnswer,
 			"lease ends": m.endLease,
 			"due":        m.becomeDue,
 			"requeue":    m.requeueOne,
@@ -440,6 +441,25 @@ func (m *outboxMachine) crash(t *rapid.T) {
 	m.tally["crashes"]++
 }
 
+// loseAnswer lets a claim have no answer: its publisher does not know of it. Of
+// two lanes that such claims hold either may be the next, so there is one.
+func (m *outboxMachine) loseAnswer(t *rapid.T) {
+	for _, lane := range m.model.lanes {
+		if lane.lost {
+			t.Skip("there is one")
+		}
+	}
+	publisher := m.pickIdle(t)
+	if !m.claimBatch(t, publisher, drawOf(t), rapid.IntRange(1, 8).Draw(t, "batch"), drawBytes(t)) {
+		return
+	}
+	claim := m.passes[publisher].claim
+	m.LoseAnswer(claim.Token)
+	m.forget(publisher, false)
+	m.model.lanes[claim.Lane].lost = true
+	m.tally["lost answers"]++
+}
+
 // endLease lets the time pass until a lease ends.
 func (m *outboxMachine) endLease(t *rapid.T) {
 	var leased []int16
@@ -453,7 +473,8 @@ func (m *outboxMachine) endLease(t *rapid.T) {
 
 func (m *outboxMachine) endLeaseOf(t *rapid.T, number int16) {
 	m.exec(t, "UPDATE video.outbox_lanes SET leased_until = clock_timestamp() WHERE lane = $1", number)
-	m.model.lanes[number].leased, m.model.lanes[number].free = false, m.model.tick()
+	lane := m.model.lanes[number]
+	lane.leased, lane.lost, lane.free = false, false, m.model.tick()
 }
 
 // becomeDue lets the time pass until a blocked aggregate is due.

@@ -34,9 +34,10 @@ type modelBlock struct {
 type modelLane struct {
 	owner  int // the pass that may settle; 0: nobody
 	leased bool
-	free   int // since when
-	tail   int // place of the last event of its last claim
-	mark   int // the last of those tails that were settled
+	lost   bool // the answer to the claim that leased it
+	free   int  // since when
+	tail   int  // place of the last event of its last claim
+	mark   int  // the last of those tails that were settled
 }
 
 func (e modelEvent) String() string { return fmt.Sprintf("%s%d", e.aggregate, e.version) }
@@ -54,12 +55,16 @@ func (m *outboxModel) commit(events []modelEvent) {
 }
 
 // claimable is the lane that a claim takes: of those that have work and no
-// lease, the one that has been free for longest; 0 when there is none.
+// lease, the one that has been free for longest, and before them one whose claim
+// had no answer; 0 when there is none.
 func (m *outboxModel) claimable() (best int16) {
 	for number, lane := range m.lanes {
 		waits := slices.ContainsFunc(m.pending, func(e modelEvent) bool { return !e.aside && laneOf(e.aggregate) == number })
-		if lane.leased || !waits && len(m.due(number)) == 0 {
+		if lane.leased && !lane.lost || !waits && len(m.due(number)) == 0 {
 			continue
+		}
+		if lane.lost {
+			return number
 		}
 		if best == 0 || lane.free < m.lanes[best].free {
 			best = number
@@ -71,7 +76,7 @@ func (m *outboxModel) claimable() (best int16) {
 // claimableOf is a lane when a claim of that lane alone may take it, else 0.
 // It surely does when something was committed behind what was settled last.
 func (m *outboxModel) claimableOf(number int16) (lane int16, surely bool) {
-	if m.lanes[number].leased {
+	if m.lanes[number].leased && !m.lanes[number].lost {
 		return 0, false
 	}
 	for _, e := range m.pending {
@@ -99,7 +104,7 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 // same. What is behind the bytes of either it leaves out.
 func (m *outboxModel) claim(number int16, batch, bytes, pass int) (events, recovered []string) {
 	lane, due := m.lanes[number], m.due(number)
-	lane.owner, lane.leased, lane.tail = pass, true, 0
+	lane.owner, lane.leased, lane.lost, lane.tail = pass, true, false, 0
 	rows, left := batch, bytes
 	retried := make(map[string]string) // attempts, by event
 	tried := make(map[string]bool)     // by aggregate

@@ -24,6 +24,7 @@ type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
 	onCommit func(event.Aggregate)
+	lost     lostClaims
 }
 
 // NewVideos makes the command side over a pool. onCommit, if not nil, is called

@@ -23,10 +23,18 @@ type Network struct {
 	dial     func(context.Context) (net.Conn, error)
 	ready    atomic.Int64
 
-	mu     sync.Mutex
-	links  []net.Conn   // guarded by mu: both sides of each connection
-	silent *atomic.Bool // guarded by mu: of the connections since the last Forget
-	stuck  bool         // guarded by mu
+	mu    sync.Mutex
+	links []net.Conn // guarded by mu: both sides of each connection
+	way   *way       // guarded by mu: of the connections since the last Forget or Freeze
+	stuck bool       // guarded by mu
+}
+
+// way is what connections that break together have in common.
+type way struct {
+	silent atomic.Bool  // nothing comes through
+	deaf   atomic.Bool  // no answer comes through
+	frozen sync.RWMutex // locked: what clients send has to wait
+	sticks bool
 }
 
 // NewNetwork makes a way to the database of a URL, for as long as the test lasts.
@@ -47,7 +55,7 @@ func NewNetwork(t testing.TB, target string) *Network {
 	}
 	kind, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
 	n := &Network{
-		URL: through.String(), listener: listener, silent: new(atomic.Bool),
+		URL: through.String(), listener: listener, way: new(way),
 		dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, kind, address) },
 	}
 	t.Cleanup(func() {
@@ -71,22 +79,18 @@ func (n *Network) accept() {
 		}
 		n.mu.Lock()
 		n.links = append(n.links, from, to)
-		silent := n.silent
+		shared := n.way
 		if n.stuck {
-			silent = new(atomic.Bool)
+			shared = &way{sticks: true}
 		}
-		go n.pass(to, from, silent, false)
-		go n.pass(from, to, silent, n.stuck)
+		go pass(to, from, shared.statement)
+		go pass(from, to, func(answer []byte) bool { return n.answer(shared, answer) })
 		n.mu.Unlock()
 	}
 }
 
-// readyForQuery is the message by which PostgreSQL says that it waits for a
-// statement (https://www.postgresql.org/docs/current/protocol-message-formats.html).
-var readyForQuery = []byte("Z\x00\x00\x00\x05I")
-
-// pass copies until one side is gone, and nothing any more once it is silent.
-func (n *Network) pass(to, from net.Conn, silent *atomic.Bool, sticks bool) {
+// pass copies what may come through, until one side is gone.
+func pass(to, from net.Conn, mayPass func([]byte) bool) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
@@ -95,17 +99,35 @@ func (n *Network) pass(to, from net.Conn, silent *atomic.Bool, sticks bool) {
 		if err != nil {
 			return
 		}
-		if silent.Load() {
+		if !mayPass(buffer[:size]) {
 			continue
-		}
-		if sticks && bytes.Contains(buffer[:size], readyForQuery) {
-			n.ready.Add(1)
-			silent.Store(true)
 		}
 		if _, err := to.Write(buffer[:size]); err != nil {
 			return
 		}
 	}
+}
+
+// statement waits while the way is frozen.
+func (w *way) statement([]byte) bool {
+	w.frozen.RLock()
+	defer w.frozen.RUnlock()
+	return !w.silent.Load()
+}
+
+// readyForQuery is the message by which PostgreSQL says that it waits for a
+// statement (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+var readyForQuery = []byte("Z\x00\x00\x00\x05I")
+
+func (n *Network) answer(w *way, answer []byte) bool {
+	if w.silent.Load() || w.deaf.Load() {
+		return false
+	}
+	if w.sticks && bytes.Contains(answer, readyForQuery) {
+		n.ready.Add(1)
+		w.silent.Store(true)
+	}
+	return true
 }
 
 // Cut breaks all connections there are.
@@ -122,15 +144,29 @@ func (n *Network) Cut() {
 func (n *Network) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.silent.Store(true)
-	n.silent = new(atomic.Bool)
+	n.way.silent.Store(true)
+	n.way = new(way)
+}
+
+// Freeze lets all connections there are behave as those of a database that has
+// stopped: until thaw is called no statement comes through, and then they all
+// do, also those of clients that have left meanwhile. Answers never come. New
+// connections work. Call thaw, once or more often.
+func (n *Network) Freeze() (thaw func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	frozen := n.way
+	frozen.frozen.Lock()
+	frozen.deaf.Store(true)
+	n.way = new(way)
+	return sync.OnceFunc(frozen.frozen.Unlock)
 }
 
 // Mute lets all connections go silent, new ones too.
 func (n *Network) Mute() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.silent.Store(true)
+	n.way.silent.Store(true)
 }
 
 // Stick lets each connection from now on go silent as soon as the server is ready

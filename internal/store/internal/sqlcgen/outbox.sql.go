@@ -50,15 +50,18 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
 FROM video.outbox_claim($1::int, $2::bigint, $3::interval,
-	video.outbox_lane($4::text, $5::text)) AS c
+	video.outbox_lane($4::text, $5::text),
+	$6::bigint, $7::bigint[]) AS c
 `
 
 type ClaimOutboxParams struct {
-	MaxEvents int32
-	MaxBytes  int64
-	LeaseFor  time.Duration
-	OfType    *string
-	OfID      *string
+	MaxEvents  int32
+	MaxBytes   int64
+	LeaseFor   time.Duration
+	OfType     *string
+	OfID       *string
+	Token      int64
+	LostTokens []int64
 }
 
 type ClaimOutboxRow struct {
@@ -87,6 +90,8 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 		arg.LeaseFor,
 		arg.OfType,
 		arg.OfID,
+		arg.Token,
+		arg.LostTokens,
 	)
 	if err != nil {
 		return nil, err

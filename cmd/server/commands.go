@@ -182,12 +182,36 @@ func listQuarantine(ctx context.Context, catalog *store.Catalog, consumer string
 		}
 		for _, row := range rows {
 			after = row.ID
-			fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\n", row.ID, row.MessageID, row.OrderingKey, len(row.Payload), row.Reason)
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", row.ID, row.MessageID, row.OrderingKey, bytesOf(row), row.Reason)
 		}
 		if len(rows) < quarantineRows {
 			return table.Flush()
 		}
 	}
+}
+
+// bytesOf says how long a payload is, or was, and its hash when it is not kept.
+func bytesOf(row store.QuarantinedRow) string {
+	if row.PayloadSHA256 != "" {
+		return fmt.Sprintf("%d, not kept, SHA-256 %s", row.PayloadSize, row.PayloadSHA256)
+	}
+	return strconv.Itoa(len(row.Payload))
+}
+
+// errNotKept is why a message cannot be replayed.
+var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md")
+
+// replay applies a message of the quarantine.
+func replay(ctx context.Context, catalog *store.Catalog, consumer string, row store.QuarantinedRow) error {
+	if row.PayloadSHA256 != "" {
+		return errNotKept
+	}
+	e, err := event.Decode(row.Payload, row.Attributes)
+	if err != nil {
+		return err
+	}
+	_, err = catalog.Project(ctx, consumer, []domain.Event{e})
+	return err
 }
 
 // replayQuarantine applies, oldest first, what this build can decode. A crash
@@ -203,11 +227,7 @@ func replayQuarantine(ctx context.Context, catalog *store.Catalog, consumer stri
 		}
 		for _, row := range rows {
 			after = row.ID
-			e, err := event.Decode(row.Payload, row.Attributes)
-			if err == nil {
-				_, err = catalog.Project(ctx, consumer, []domain.Event{e})
-			}
-			if err != nil {
+			if err := replay(ctx, catalog, consumer, row); err != nil {
 				left++
 				if _, err := fmt.Fprintf(stdout, "left %d (message %s): %v\n", row.ID, row.MessageID, err); err != nil {
 					return err

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +24,7 @@ import (
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -185,6 +189,38 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	}
 	if _, err := s.command(t, "quarantine", "delete", id); err == nil {
 		t.Error("quarantine delete twice = nil, want an error")
+	}
+}
+
+// When the quarantine is full the projector goes on, and the operator sees what
+// was not kept, and that it cannot be replayed.
+func TestFullQuarantineHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	const messages, size, room = 40, 64 << 10, 10
+	s := newStack(t)
+	s.start(t)
+	if _, err := s.pool.Exec(t.Context(), "INSERT INTO catalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
+		t.Fatal(err)
+	}
+	broken := bytes.Repeat([]byte("broken "), size/7)
+	for range messages {
+		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+	}
+	eventually(t, 20*time.Second, "all are quarantined", func() bool {
+		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == messages
+	})
+	whole := s.count(t, "SELECT count(payload) FROM catalog_read.quarantine")
+	if whole == 0 || whole > room+8 { // 8: set aside at the same time
+		t.Errorf("%d messages are whole, want about %d", whole, room)
+	}
+	list, err := s.command(t, "quarantine", "list")
+	notKept := fmt.Sprintf("%d, not kept, SHA-256 %x", len(broken), sha256.Sum256(broken))
+	if n := strings.Count(list, notKept); n != messages-whole || err != nil {
+		t.Errorf("quarantine list = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
+	}
+	out, err := s.command(t, "quarantine", "replay")
+	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || err != nil || !strings.Contains(out, "replayed 0 messages, 40 are left") {
+		t.Errorf("quarantine replay = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
 	}
 }
 

@@ -94,7 +94,7 @@ type config struct {
 	ConsumerMaxBytes       int           `env:"CONSUMER_MAX_OUTSTANDING_BYTES" envDefault:"67108864" help:"bytes of messages in hand"`
 	ConsumerStreams        int           `env:"CONSUMER_STREAMS" envDefault:"1" help:"StreamingPull streams"`
 	ConsumerStopTimeout    time.Duration `env:"CONSUMER_STOP_TIMEOUT" envDefault:"2500ms" help:"how long messages in hand may take once the process stops"`
-	InboxRetention         time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered; more than the topic or the subscription retains messages"`
+	InboxRetention         time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
 	TelemetryAddr   string        `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
 	TracesEndpoint  string        `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`

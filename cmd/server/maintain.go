@@ -20,6 +20,8 @@ const (
 	// pruneRows is how much one transaction deletes, far below the 8 s that it may take. Each begins at the oldest row and
 	// reads past what was deleted since the last vacuum, so many small ones would read that again and again.
 	pruneRows = 10_000
+	// pruneQuarantineRows is the same where a row may have 10 MB.
+	pruneQuarantineRows = 1_000
 	// maintainInterval and maintainRetry are the pauses after a maintenance and
 	// after one that failed, on average.
 	maintainInterval = time.Hour
@@ -67,11 +69,18 @@ func maintainOutbox(ctx context.Context, videos *store.Videos, retention time.Du
 	})
 }
 
-// maintainInbox forgets old event ids until ctx ends.
+// maintainInbox forgets old event ids, and old messages in quarantine, until
+// ctx ends.
 func maintainInbox(ctx context.Context, catalog *store.Catalog, consumer string, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
 	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
 		n, err := catalog.PruneInbox(ctx, consumer, retention, pruneRows)
 		return n == pruneRows, err
+	}, func(ctx context.Context) (more bool, err error) {
+		n, err := catalog.PruneQuarantine(ctx, retention, pruneQuarantineRows)
+		if n > 0 {
+			log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", retention)
+		}
+		return n == pruneQuarantineRows, err
 	})
 }
 

@@ -56,14 +56,55 @@ CREATE TABLE catalog_read.quarantine (
 	message_id text NOT NULL,
 	ordering_key text NOT NULL,
 	attributes jsonb NOT NULL,
-	payload bytea NOT NULL,
+	payload bytea,
+	payload_size bigint,
+	payload_sha256 text,
 	reason text NOT NULL,
 	publish_time timestamptz NOT NULL,
 	received_at timestamptz NOT NULL DEFAULT now(),
-	UNIQUE (consumer, message_id)
+	UNIQUE (consumer, message_id),
+	CHECK (payload IS NOT NULL OR payload_size IS NOT NULL AND payload_sha256 IS NOT NULL)
 );
 
-COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be decoded, whole, until a person replays or deletes them.';
+COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be decoded, until a person replays or deletes them, or they are too old. Whole while there is room for their bytes.';
+COMMENT ON COLUMN catalog_read.quarantine.payload IS 'NULL: there was no room. Then attributes and reason are shortened, too.';
+COMMENT ON COLUMN catalog_read.quarantine.payload_size IS 'Bytes of a payload that is not kept; else NULL.';
+COMMENT ON COLUMN catalog_read.quarantine.payload_sha256 IS 'In hexadecimal, of a payload that is not kept; else NULL.';
+
+CREATE TABLE catalog_read.quarantine_size (
+	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	bytes bigint NOT NULL
+) WITH (fillfactor = 10);
+COMMENT ON TABLE catalog_read.quarantine_size IS 'The sum of it is that of the payloads, attributes and reasons in quarantine. Triggers keep it, so delete rows there, and never truncate.';
+
+-- A sum that is kept, because whoever sets a message aside must not add up all others first. It has as many rows as there
+-- were transactions at a time: who finds all of them locked makes one, so nobody waits for a transaction that is left open.
+-- +goose StatementBegin
+CREATE FUNCTION catalog_read.add_to_quarantine_size() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	changed bigint;
+	free bigint;
+BEGIN
+	SELECT sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)) INTO changed FROM changed_rows;
+	IF changed IS NULL THEN
+		RETURN NULL;
+	END IF;
+	IF TG_OP = 'DELETE' THEN
+		changed := -changed;
+	END IF;
+	SELECT id INTO free FROM catalog_read.quarantine_size ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+	IF FOUND THEN
+		UPDATE catalog_read.quarantine_size SET bytes = bytes + changed WHERE id = free;
+	ELSE
+		INSERT INTO catalog_read.quarantine_size (bytes) VALUES (changed);
+	END IF;
+	RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER quarantine_inserted AFTER INSERT ON catalog_read.quarantine REFERENCING NEW TABLE AS changed_rows
+	FOR EACH STATEMENT EXECUTE FUNCTION catalog_read.add_to_quarantine_size();
+CREATE TRIGGER quarantine_deleted AFTER DELETE ON catalog_read.quarantine REFERENCING OLD TABLE AS changed_rows
+	FOR EACH STATEMENT EXECUTE FUNCTION catalog_read.add_to_quarantine_size();
 
 -- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
 -- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and

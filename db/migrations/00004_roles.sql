@@ -37,6 +37,7 @@ GRANT SELECT, INSERT, DELETE ON catalog_read.inbox, catalog_read.quarantine TO c
 GRANT SELECT, UPDATE (identity, updated_at) ON catalog_read.known_database TO catalog_rw;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA catalog_read FROM PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA catalog_read TO catalog_rw;
+GRANT SELECT, INSERT, UPDATE ON catalog_read.quarantine_size TO catalog_rw;
 
 -- Both read the schema version at start.
 GRANT SELECT ON goose_db_version TO video_rw, catalog_rw;

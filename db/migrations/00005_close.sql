@@ -24,8 +24,8 @@ GRANT SELECT (one, identity, updated_at) ON video.known_database TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside TO support_ro;
-GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox, catalog_read.known_database TO support_ro;
-GRANT SELECT (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
+GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox, catalog_read.known_database, catalog_read.quarantine_size TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
 GRANT SELECT ON goose_db_version TO support_ro;
 
 -- PostgreSQL lets everybody call a new function. Those of this owner are closed from now on; tables are so anyway,
@@ -85,5 +85,5 @@ REVOKE ALL (one, identity, updated_at) ON video.known_database FROM support_ro;
 REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox FROM support_ro;
 REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending FROM support_ro;
 REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside FROM support_ro;
-REVOKE ALL (id, consumer, message_id, ordering_key, attributes, reason, publish_time, received_at) ON catalog_read.quarantine FROM support_ro;
+REVOKE ALL (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON catalog_read.quarantine FROM support_ro;
 REVOKE ALL ON SCHEMA video, catalog_read FROM support_ro;

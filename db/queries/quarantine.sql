@@ -1,6 +1,15 @@
 -- name: InsertQuarantine :exec
-INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
-VALUES (@consumer, @message_id, @ordering_key, @attributes, @payload, @reason, @publish_time)
+-- Sets a message aside: whole, unless the quarantine would then have more than max_bytes. Of those that are set aside at
+-- the same time each may be one too many.
+INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
+SELECT @consumer, @message_id, @ordering_key,
+	CASE WHEN room.enough THEN @attributes::jsonb ELSE @short_attributes::jsonb END,
+	CASE WHEN room.enough THEN @payload::bytea END,
+	CASE WHEN NOT room.enough THEN octet_length(@payload) END,
+	CASE WHEN NOT room.enough THEN encode(sha256(@payload), 'hex') END,
+	CASE WHEN room.enough THEN @reason::text ELSE @short_reason::text END,
+	@publish_time
+FROM (SELECT coalesce(sum(s.bytes), 0) + @message_bytes::bigint <= @max_bytes::bigint AS enough FROM catalog_read.quarantine_size s) room
 ON CONFLICT (consumer, message_id) DO NOTHING;
 
 -- name: ListQuarantine :many
@@ -9,9 +18,17 @@ SELECT * FROM catalog_read.quarantine WHERE consumer = @consumer AND id > @after
 -- name: DeleteQuarantine :execrows
 DELETE FROM catalog_read.quarantine WHERE id = @id;
 
+-- name: PruneQuarantine :execrows
+-- Deletes messages, of all consumers, that were received longer ago than older_than, by the clock of the database. Ids
+-- grow with that time, so it reads the first max_rows only.
+DELETE FROM catalog_read.quarantine
+WHERE id IN (SELECT q.id FROM catalog_read.quarantine q ORDER BY q.id LIMIT @max_rows)
+	AND received_at < now() - @older_than::interval;
+
 -- name: MeasureCatalog :one
--- The messages in quarantine, counted up to max_counted, and the bytes on disk of the projection and of the inbox.
+-- The messages in quarantine, counted up to max_counted, their bytes, and the bytes on disk of the projection and of the inbox.
 SELECT
 	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = @consumer LIMIT @max_counted) counted)::bigint AS quarantined,
+	(SELECT coalesce(sum(s.bytes), 0) FROM catalog_read.quarantine_size s)::bigint AS quarantine_bytes,
 	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
 	pg_total_relation_size('catalog_read.inbox')::bigint AS inbox_bytes;

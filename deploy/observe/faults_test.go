@@ -230,6 +230,10 @@ func smallPoolAndQuarantine(s *system) {
 	s.fire("QuarantineNotEmpty")
 	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
 	s.command("quarantine", "delete", id)
+	s.exec(`INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT 'catalog', n::text, '', '{}', convert_to(repeat('x', 15000000), 'UTF8'), 'broken', now() FROM generate_series(1, 10) n`)
+	s.fire("QuarantineFills")
+	s.exec(`DELETE FROM catalog_read.quarantine`)
 	s.resolve()
 }
 

@@ -19,7 +19,7 @@
 //     as it takes. None is given back to the broker, which would count it as a
 //     failed delivery, and none is set aside.
 //   - A message that harms, harms only itself. What cannot be decoded (broken
-//     bytes, a newer schema version) goes to the quarantine, whole, and is
+//     bytes, a newer schema version) goes to the quarantine and is
 //     acknowledged: giving it back would block its ordering key. So does an
 //     event that the store refused Config.MaxAttempts times, alone.
 //   - A panic while a message is handled is a failure like any other.
@@ -54,7 +54,7 @@ type Store interface {
 	// meant, in their order. On an error none of them took effect.
 	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
 	// Quarantine stores a message, whatever it contains, once per consumer and
-	// message id.
+	// message id; without its payload when there are too many bytes already.
 	Quarantine(ctx context.Context, consumer string, m event.Quarantined) error
 }
 

@@ -154,7 +154,7 @@ func (d *delivery) with(attrs ...any) []any {
 	return append([]any{"event_id", id, "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
 }
 
-// quarantined answers the message as the quarantine keeps it: whole.
+// quarantined returns the message for the quarantine: whole.
 func (d *delivery) quarantined() event.Quarantined {
 	return event.Quarantined{
 		MessageID: d.msg.ID, OrderingKey: d.msg.OrderingKey, Attributes: d.msg.Attributes, Payload: d.msg.Data,

@@ -2,8 +2,8 @@ package event
 
 import "time"
 
-// Quarantined is a message that cannot be projected, whole, so that a person
-// can see why and replay it.
+// Quarantined is a message that cannot be projected, so that a person can see
+// why and replay it.
 type Quarantined struct {
 	MessageID   string
 	OrderingKey string

@@ -25,17 +25,19 @@ type Catalog struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
 	changes *changes
+	// quarantineBytes is how much the quarantine may have for a message to be kept whole.
+	quarantineBytes int64
 }
 
 // NewCatalog makes the query side over a pool.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}}
+	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}, quarantineBytes: QuarantineBytes}
 }
 
 // Over answers the same catalog over another pool: what is changed through one
 // is announced through both.
 func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes}
+	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes, quarantineBytes: c.quarantineBytes}
 }
 
 // Changed answers a channel that is closed when this process next changes the

@@ -97,13 +97,18 @@ func (s *Videos) measureTables(ctx context.Context) (outboxTables, error) {
 // Observe lets a meter show the catalog of a consumer, as Videos.Observe does
 // the outbox.
 func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
-	type measured struct{ quarantined, projection, inbox int64 }
+	type measured struct{ quarantined, quarantineBytes, projection, inbox int64 }
 	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
 		row, err := c.queries.MeasureCatalog(ctx, consumer, countLimit)
-		return measured{quarantined: row.Quarantined, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
+		return measured{quarantined: row.Quarantined, quarantineBytes: row.QuarantineBytes, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
 	}}
 	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
 		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)), ahead(&measures))
+	if err != nil {
+		return fmt.Errorf("make instrument: %w", err)
+	}
+	kept, err := meter.Int64ObservableGauge("consumer.quarantine.size", metric.WithUnit("By"),
+		metric.WithDescription(fmt.Sprintf("Bytes of payloads, attributes and reasons in quarantine, of all consumers; from %d on messages are kept without their payload.", QuarantineBytes)))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
@@ -119,10 +124,11 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 			return nil
 		}
 		o.ObserveInt64(quarantined, m.quarantined)
+		o.ObserveInt64(kept, m.quarantineBytes)
 		o.ObserveInt64(size, m.projection, ofTable("video_projection"))
 		o.ObserveInt64(size, m.inbox, ofTable("inbox"))
 		return nil
-	}, quarantined, size)
+	}, quarantined, kept, size)
 	if err != nil {
 		return fmt.Errorf("register callback: %w", err)
 	}

@@ -224,6 +224,9 @@ func TestCatalogIsObserved(t *testing.T) {
 	if got["consumer.quarantine"] != 1 {
 		t.Errorf("consumer.quarantine = %g, want 1", got["consumer.quarantine"])
 	}
+	if want := float64(2 * (len("x") + len("{}") + len("broken"))); got["consumer.quarantine.size"] != want { // of both
+		t.Errorf("consumer.quarantine.size = %g, want %g", got["consumer.quarantine.size"], want)
+	}
 	for _, table := range []string{"video_projection", "inbox"} {
 		if got["catalog.table.size"+table] < 8192 {
 			t.Errorf("catalog.table.size of %s = %g, want a page at least", table, got["catalog.table.size"+table])

@@ -19,11 +19,22 @@ type QuarantinedRow struct {
 	ID int64 // grows with every message
 	event.Quarantined
 	ReceivedAt time.Time // when it was set aside
+	// PayloadSize, in bytes, and PayloadSHA256, in hexadecimal, are those of a
+	// payload that is not kept; then Payload is nil, and attributes and reason are
+	// shortened. Else they are zero.
+	PayloadSize   int64
+	PayloadSHA256 string
 }
+
+// QuarantineBytes is how many bytes of payloads, attributes and reasons the
+// quarantine keeps; of a message beyond that it keeps what identifies it. Of
+// those that are set aside at the same time each may be one too many.
+const QuarantineBytes = 256 << 20
 
 // Quarantine sets a message aside for a consumer, once: that it is there
 // already is no error. Whatever the message contains can be stored, because one
-// that cannot even be quarantined would block its ordering key for ever.
+// that cannot even be quarantined would block its ordering key for ever. It is
+// stored without its payload when the quarantine has no room: see QuarantineBytes.
 func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
@@ -33,11 +44,38 @@ func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quara
 	if err != nil {
 		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
 	}
+	short, err := json.Marshal(shortAttributes(attributes))
+	if err != nil {
+		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
+	}
+	reason := escape(m.Reason)
 	err = c.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
-		Consumer: consumer, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded,
-		Payload: notNil(m.Payload), Reason: escape(m.Reason), PublishTime: m.PublishTime,
+		Consumer: consumer, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
+		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
+		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: c.quarantineBytes,
 	})
 	return wrap(err, "quarantine message %s", m.MessageID)
+}
+
+// shortAttributes returns those attributes that identify an event, shortened.
+func shortAttributes(attributes map[string]string) map[string]string {
+	short := make(map[string]string)
+	for _, name := range []string{
+		event.AttrEventID, event.AttrEventType, event.AttrAggregateType, event.AttrAggregateID,
+		event.AttrVersion, event.AttrSchemaVersion, event.AttrOccurredAt, event.AttrTraceparent,
+	} {
+		if value, ok := attributes[name]; ok {
+			short[name] = shorten(value, 100) // bytes; an event has fewer
+		}
+	}
+	return short
+}
+
+func shorten(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxBytes], "")
 }
 
 // ListQuarantine answers the messages of a consumer that were set aside after
@@ -62,6 +100,9 @@ func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int
 			},
 			ReceivedAt: row.ReceivedAt.UTC(),
 		}
+		if row.Payload == nil && row.PayloadSize != nil && row.PayloadSha256 != nil {
+			messages[i].PayloadSize, messages[i].PayloadSHA256 = *row.PayloadSize, *row.PayloadSha256
+		}
 		for name, value := range attributes {
 			messages[i].Attributes[unescape(name)] = unescape(value)
 		}
@@ -80,6 +121,14 @@ func (c *Catalog) DeleteQuarantine(ctx context.Context, id int64) error {
 		return domain.Errorf(domain.NotFound, "quarantined message %d does not exist", id)
 	}
 	return nil
+}
+
+// PruneQuarantine deletes messages of all consumers that were received longer
+// ago than olderThan, by the clock of the database, at most maxRows of them, and
+// returns how many.
+func (c *Catalog) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := c.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
+	return n, wrap(err, "prune quarantine")
 }
 
 // escape writes text in characters that PostgreSQL can store: it takes neither

@@ -326,6 +326,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"catalog_rw catalog_read.inbox":            "DELETE INSERT SELECT",
 		"catalog_rw catalog_read.quarantine":       "DELETE INSERT SELECT",
 		"catalog_rw catalog_read.known_database":   "SELECT",
+		"catalog_rw catalog_read.quarantine_size":  "INSERT SELECT UPDATE",
 		"catalog_rw catalog_read.video_projection": "INSERT SELECT UPDATE",
 		// People see no bytes: TestSupportRoleLooks has the columns of the other tables.
 		"support_ro video.videos":                  "SELECT",
@@ -334,6 +335,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro catalog_read.video_projection": "SELECT",
 		"support_ro catalog_read.inbox":            "SELECT",
 		"support_ro catalog_read.known_database":   "SELECT",
+		"support_ro catalog_read.quarantine_size":  "SELECT",
 		"support_ro goose_db_version":              "SELECT",
 	}
 	rows, err := admin.Query(t.Context(), `

@@ -10,17 +10,22 @@ import (
 	"github.com/google/uuid"
 )
 
-// Messages that could not be decoded, whole, until a person replays or deletes them.
+// Messages that could not be decoded, until a person replays or deletes them, or they are too old. Whole while there is room for their bytes.
 type CatalogReadQuarantine struct {
 	ID          int64
 	Consumer    string
 	MessageID   string
 	OrderingKey string
 	Attributes  []byte
-	Payload     []byte
-	Reason      string
-	PublishTime time.Time
-	ReceivedAt  time.Time
+	// NULL: there was no room. Then attributes and reason are shortened, too.
+	Payload []byte
+	// Bytes of a payload that is not kept; else NULL.
+	PayloadSize *int64
+	// In hexadecimal, of a payload that is not kept; else NULL.
+	PayloadSha256 *string
+	Reason        string
+	PublishTime   time.Time
+	ReceivedAt    time.Time
 }
 
 // Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.

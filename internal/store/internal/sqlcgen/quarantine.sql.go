@@ -23,36 +23,53 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error)
 }
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
-INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
+SELECT $1, $2, $3,
+	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
+	CASE WHEN room.enough THEN $6::bytea END,
+	CASE WHEN NOT room.enough THEN octet_length($6) END,
+	CASE WHEN NOT room.enough THEN encode(sha256($6), 'hex') END,
+	CASE WHEN room.enough THEN $7::text ELSE $8::text END,
+	$9
+FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM catalog_read.quarantine_size s) room
 ON CONFLICT (consumer, message_id) DO NOTHING
 `
 
 type InsertQuarantineParams struct {
-	Consumer    string
-	MessageID   string
-	OrderingKey string
-	Attributes  []byte
-	Payload     []byte
-	Reason      string
-	PublishTime time.Time
+	Consumer        string
+	MessageID       string
+	OrderingKey     string
+	Attributes      []byte
+	ShortAttributes []byte
+	Payload         []byte
+	Reason          string
+	ShortReason     string
+	PublishTime     time.Time
+	MessageBytes    int64
+	MaxBytes        int64
 }
 
+// Sets a message aside: whole, unless the quarantine would then have more than max_bytes. Of those that are set aside at
+// the same time each may be one too many.
 func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantineParams) error {
 	_, err := q.db.Exec(ctx, InsertQuarantine,
 		arg.Consumer,
 		arg.MessageID,
 		arg.OrderingKey,
 		arg.Attributes,
+		arg.ShortAttributes,
 		arg.Payload,
 		arg.Reason,
+		arg.ShortReason,
 		arg.PublishTime,
+		arg.MessageBytes,
+		arg.MaxBytes,
 	)
 	return err
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT id, consumer, message_id, ordering_key, attributes, payload, reason, publish_time, received_at FROM catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
+SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
 `
 
 func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]CatalogReadQuarantine, error) {
@@ -71,6 +88,8 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 			&i.OrderingKey,
 			&i.Attributes,
 			&i.Payload,
+			&i.PayloadSize,
+			&i.PayloadSha256,
 			&i.Reason,
 			&i.PublishTime,
 			&i.ReceivedAt,
@@ -88,20 +107,43 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 const MeasureCatalog = `-- name: MeasureCatalog :one
 SELECT
 	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
+	(SELECT coalesce(sum(s.bytes), 0) FROM catalog_read.quarantine_size s)::bigint AS quarantine_bytes,
 	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
 	pg_total_relation_size('catalog_read.inbox')::bigint AS inbox_bytes
 `
 
 type MeasureCatalogRow struct {
 	Quarantined     int64
+	QuarantineBytes int64
 	ProjectionBytes int64
 	InboxBytes      int64
 }
 
-// The messages in quarantine, counted up to max_counted, and the bytes on disk of the projection and of the inbox.
+// The messages in quarantine, counted up to max_counted, their bytes, and the bytes on disk of the projection and of the inbox.
 func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounted int32) (MeasureCatalogRow, error) {
 	row := q.db.QueryRow(ctx, MeasureCatalog, consumer, maxCounted)
 	var i MeasureCatalogRow
-	err := row.Scan(&i.Quarantined, &i.ProjectionBytes, &i.InboxBytes)
+	err := row.Scan(
+		&i.Quarantined,
+		&i.QuarantineBytes,
+		&i.ProjectionBytes,
+		&i.InboxBytes,
+	)
 	return i, err
+}
+
+const PruneQuarantine = `-- name: PruneQuarantine :execrows
+DELETE FROM catalog_read.quarantine
+WHERE id IN (SELECT q.id FROM catalog_read.quarantine q ORDER BY q.id LIMIT $1)
+	AND received_at < now() - $2::interval
+`
+
+// Deletes messages, of all consumers, that were received longer ago than older_than, by the clock of the database. Ids
+// grow with that time, so it reads the first max_rows only.
+func (q *Queries) PruneQuarantine(ctx context.Context, maxRows int32, olderThan time.Duration) (int64, error) {
+	result, err := q.db.Exec(ctx, PruneQuarantine, maxRows, olderThan)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }

@@ -55,6 +55,14 @@ type stack struct {
 
 func newStack(t testing.TB) *stack {
 	t.Helper()
+	pool := storetest.Pool(t, 4)
+	target := pool.Config().ConnString()
+	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: newBroker(t)}
+}
+
+// newBroker is a Pub/Sub with the topic and the subscription of the service.
+func newBroker(t testing.TB) *localbroker.Server {
+	t.Helper()
 	broker, err := localbroker.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -72,9 +80,7 @@ func newStack(t testing.TB) *stack {
 	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
-	pool := storetest.Pool(t, 4)
-	target := pool.Config().ConnString()
-	return &stack{url: target, migrateURL: storetest.Direct(t, target), pool: pool, pubsub: broker}
+	return broker
 }
 
 func (s *stack) environ(extra ...string) []string {

@@ -46,6 +46,10 @@ type Config struct {
 	// Fresh deletes the data in Dir first.
 	Fresh bool
 
+	// StandbyOf is a running server that this one copies with pg_basebackup, and then follows asynchronously as a hot
+	// standby, until SELECT pg_promote(). It needs the whole of PostgreSQL's programs. Default: none, a primary.
+	StandbyOf *Server
+
 	// Settings are those of postgresql.conf; they win over ours. Default: none.
 	// With listen_addresses, whoever reaches that address needs no password.
 	Settings map[string]string
@@ -128,6 +132,15 @@ func (p *Process) Stop() {
 // Stop ends the server and its connections, and removes what is temporary. Calls after the first return the same.
 func (s *Server) Stop() error { return s.stop() }
 
+// Kill ends the server as a crash does (SIGKILL), and removes what is temporary. Stop after it returns the same.
+func (s *Server) Kill() error {
+	_ = s.cmd.Process.Kill() // fails only if it has ended
+	return s.stop()
+}
+
+// Programs is the folder of PostgreSQL's programs. The one that npm fetches lacks psql, pg_dump and pg_basebackup.
+func (s *Server) Programs() string { return s.programs }
+
 func (s *Server) start(ctx context.Context, cfg Config) error {
 	runtime.LockOSThread() // for the short-lived programs; see dieWithParent
 	defer runtime.UnlockOSThread()
@@ -136,7 +149,11 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s.programs = programs
+	postgres, err := filepath.EvalSymlinks(filepath.Join(programs, "postgres"))
+	if err != nil {
+		return err
+	}
+	s.programs = filepath.Dir(postgres) // where the others are too, and not only some links
 	if err := s.makeRun(ctx, cfg.Dir != ""); err != nil {
 		return err
 	}
@@ -151,7 +168,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer log.Close() // the server has its own copy
-	err = s.makeData(ctx, log, version, cfg.Fresh)
+	err = s.makeData(ctx, log, version, cfg)
 	if err == nil {
 		err = s.launch(ctx, log)
 	}
@@ -242,10 +259,10 @@ func (s *Server) makeHome(ctx context.Context, dir string, progress func(string)
 }
 
 // makeData makes the data folder if there is none, else checks that it is one of this version.
-func (s *Server) makeData(ctx context.Context, log *os.File, version int, fresh bool) error {
+func (s *Server) makeData(ctx context.Context, log *os.File, version int, cfg Config) error {
 	// Data is made and deleted under another name, so that a crash leaves nothing half done under its own.
 	data, half := s.data(), s.data()+".half"
-	if fresh {
+	if cfg.Fresh {
 		err := errors.Join(os.RemoveAll(half), os.Rename(data, half))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -267,18 +284,23 @@ func (s *Server) makeData(ctx context.Context, log *os.File, version int, fresh 
 	if err := errors.Join(os.Mkdir(half, 0o700), s.chown(half)); err != nil {
 		return err
 	}
-	args := []string{"-D", half, "-U", "postgres", "-A", "trust", "-E", "UTF8"}
+	program, args := "initdb", []string{"-D", half, "-U", "postgres", "-A", "trust", "-E", "UTF8"}
+	choices := locales(version)
+	if cfg.StandbyOf != nil {
+		program, args = "pg_basebackup", []string{"-D", half, "-d", cfg.StandbyOf.DSN("postgres"), "--write-recovery-conf", "--checkpoint=fast"}
+		choices = [][]string{nil}
+	}
 	if s.home == s.run {
 		args = append(args, "--no-sync")
 	}
 	var err error
-	for _, locale := range locales(version) {
+	for _, choice := range choices {
 		// initdb leaves nothing when it refuses a locale.
-		if err = s.command(ctx, log, "initdb", append(slices.Clone(args), locale...)...).Run(); err == nil {
+		if err = s.command(ctx, log, program, append(slices.Clone(args), choice...)...).Run(); err == nil {
 			return os.Rename(half, data)
 		}
 	}
-	return fmt.Errorf("initdb: %w%s", cmp.Or(context.Cause(ctx), err), s.logTail())
+	return fmt.Errorf("%s: %w%s", program, cmp.Or(context.Cause(ctx), err), s.logTail())
 }
 
 // locales returns the options of initdb to try in turn: letters of all languages, in the order of their bytes.

@@ -339,3 +339,32 @@ func TestSweep(t *testing.T) {
 		t.Error("what is no longer used is still there")
 	}
 }
+
+// A standby has what its primary has, and takes writes once it is promoted, without what the primary's crash took along.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	primary := start(t, Config{})
+	if !exists(filepath.Join(primary.Programs(), "pg_basebackup")) {
+		t.Logf("no pg_basebackup in %s: nothing is run", primary.Programs())
+		return
+	}
+	query(t, primary, "CREATE TABLE kept AS SELECT 'one' AS value")
+	standby := start(t, Config{StandbyOf: primary})
+	if got := query(t, standby, "SELECT pg_is_in_recovery()::text"); got[0] != "true" {
+		t.Errorf("the standby is in recovery: %s, want true", got[0])
+	}
+	query(t, standby, "ALTER SYSTEM SET primary_conninfo = ''")
+	query(t, standby, "SELECT pg_reload_conf()::text")
+	for len(query(t, primary, "SELECT pid::text FROM pg_stat_replication")) > 0 {
+		time.Sleep(5 * time.Millisecond) // a test that never gets here ends by its timeout
+	}
+	query(t, primary, "INSERT INTO kept VALUES ('lost')")
+	if err := primary.Kill(); err != nil {
+		t.Errorf("Kill() = %v, want nil", err)
+	}
+	query(t, standby, "SELECT pg_promote()::text")
+	query(t, standby, "INSERT INTO kept VALUES ('two')")
+	if diff := cmp.Diff([]string{"one", "two"}, query(t, standby, "SELECT value FROM kept ORDER BY value")); diff != "" {
+		t.Errorf("data of the promoted standby (-want +got):\n%s", diff)
+	}
+}

@@ -148,7 +148,7 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 			return err
 		},
 		"Videos.ListVideos": func(ctx context.Context) error {
-			_, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 10})
+			_, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 10})
 			return err
 		},
 		"Videos.PruneRequests": func(ctx context.Context) error {
@@ -197,22 +197,57 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 			return err
 		},
 		"Catalog.RebuildEntries": func(ctx context.Context) error {
-			return catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(created(t, "Ran").Video)})
+			_, err := catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(created(t, "Ran").Video)})
+			return err
 		},
 		"Catalog.GetEntry": func(ctx context.Context) error {
 			_, err := catalog.GetEntry(ctx, newID(t))
 			return err
 		},
 		"Catalog.ListEntries": func(ctx context.Context) error {
-			_, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 10})
+			_, _, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 10})
 			return err
 		},
 		"Catalog.SearchEntries": func(ctx context.Context) error {
-			_, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 10})
+			_, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "ran", Limit: 10})
 			return err
 		},
 		"Catalog.ListChanges": func(ctx context.Context) error {
 			_, err := catalog.ListChanges(ctx, domain.Position{}, 10)
+			return err
+		},
+		"Videos.Database": func(ctx context.Context) error {
+			_, err := videos.Database(ctx)
+			return err
+		},
+		"Videos.KnowDatabase": func(ctx context.Context) error { return videos.KnowDatabase(ctx, "test") },
+		"Videos.TokenKey": func(ctx context.Context) error {
+			_, err := videos.TokenKey(ctx)
+			return err
+		},
+		"Catalog.Database": func(ctx context.Context) error {
+			_, err := catalog.Database(ctx)
+			return err
+		},
+		"Catalog.KnowDatabase": func(ctx context.Context) error { return catalog.KnowDatabase(ctx, "test") },
+		"Catalog.MoveFutureChanges": func(ctx context.Context) error {
+			_, err := catalog.MoveFutureChanges(ctx, 10)
+			return err
+		},
+		"Catalog.LowerEntry": func(ctx context.Context) error {
+			_, err := catalog.LowerEntry(ctx, domain.EntryOf(created(t, "Ran").Video), domain.Position{})
+			return err
+		},
+		"Catalog.FindEntries": func(ctx context.Context) error {
+			_, err := catalog.FindEntries(ctx, []uuid.UUID{newID(t)})
+			return err
+		},
+		"Catalog.ListEntryIDs": func(ctx context.Context) error {
+			_, err := catalog.ListEntryIDs(ctx, uuid.Nil, 10)
+			return err
+		},
+		"Catalog.PruneQuarantine": func(ctx context.Context) error {
+			_, err := catalog.PruneQuarantine(ctx, time.Hour, 10)
 			return err
 		},
 		"Catalog.PruneInbox": func(ctx context.Context) error {

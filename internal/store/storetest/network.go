@@ -20,13 +20,13 @@ type Network struct {
 	URL string
 
 	listener net.Listener
-	dial     func(context.Context) (net.Conn, error)
 	ready    atomic.Int64
 
 	mu    sync.Mutex
-	links []net.Conn // guarded by mu: both sides of each connection
-	way   *way       // guarded by mu: of the connections since the last Forget or Freeze
-	stuck bool       // guarded by mu
+	dial  func(context.Context) (net.Conn, error) // guarded by mu
+	links []net.Conn                              // guarded by mu: both sides of each connection
+	way   *way                                    // guarded by mu: of the connections since the last Forget or Freeze
+	stuck bool                                    // guarded by mu
 }
 
 // way is what connections that break together have in common.
@@ -41,10 +41,7 @@ type way struct {
 // A pooler on the way is left out.
 func NewNetwork(t testing.TB, target string) *Network {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(Direct(t, target))
-	if err != nil {
-		t.Fatalf("parse URL: %v", err)
-	}
+	cfg, dial := direct(t, target)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listen for a network: %v", err)
@@ -53,11 +50,7 @@ func NewNetwork(t testing.TB, target string) *Network {
 		Scheme: "postgres", User: url.UserPassword(cfg.User, cfg.Password), Host: listener.Addr().String(),
 		Path: cfg.Database, RawQuery: "sslmode=disable",
 	}
-	kind, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
-	n := &Network{
-		URL: through.String(), listener: listener, way: new(way),
-		dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, kind, address) },
-	}
+	n := &Network{URL: through.String(), listener: listener, way: new(way), dial: dial}
 	t.Cleanup(func() {
 		_ = listener.Close() // nobody connects any more
 		n.Cut()
@@ -66,13 +59,37 @@ func NewNetwork(t testing.TB, target string) *Network {
 	return n
 }
 
+// direct is where a URL leads, and how to get there without a pooler.
+func direct(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context) (net.Conn, error)) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(Direct(t, target))
+	if err != nil {
+		t.Fatalf("parse URL: %v", err)
+	}
+	kind, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	return cfg, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, kind, address) }
+}
+
+// Move lets new connections go to another server, as after a failover, and breaks those there are.
+func (n *Network) Move(t testing.TB, target string) {
+	t.Helper()
+	_, dial := direct(t, target)
+	n.mu.Lock()
+	n.dial = dial
+	n.mu.Unlock()
+	n.Cut()
+}
+
 func (n *Network) accept() {
 	for {
 		from, err := n.listener.Accept()
 		if err != nil {
 			return
 		}
-		to, err := n.dial(context.Background())
+		n.mu.Lock()
+		dial := n.dial
+		n.mu.Unlock()
+		to, err := dial(context.Background())
 		if err != nil {
 			_ = from.Close() // as where nobody listens
 			continue

@@ -26,12 +26,16 @@ test: ## Run the tests. They start what they need.
 test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
 	STORETEST_POOLER=1 go test -shuffle=on ./db ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
+.PHONY: test-failover
+test-failover: ## Fail over, and move the service by the commands of docs/failover.md, with PostgreSQL's own tools.
+	FAILOVER_TEST=1 go test -count=1 -run 'TestFailover|TestMove' ./cmd/server
+
 .PHONY: check
 check: drift lint breaking openapi verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
 	cd bench && go vet ./... && go test ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
-	$(MAKE) --no-print-directory test-pooler chaos
+	$(MAKE) --no-print-directory test-failover test-pooler chaos
 	@echo 'make check: OK'
 
 .PHONY: generate

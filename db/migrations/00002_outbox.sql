@@ -7,7 +7,7 @@ RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || re
 
 -- The one definition of "lane". It must never change while events are pending: one aggregate in two
 -- lanes has two publishers. Nobody promises that this hash is the same after an upgrade, though hash partitions
--- depend on it too: docs/operations.md has what to ask then. md5 would be sure, and is a sixth of an append.
+-- depend on it too: docs/failover.md has what to run then. md5 would be sure, and is a sixth of an append.
 CREATE FUNCTION video.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (hashtextextended(aggregate_type || '/' || aggregate_id, 0) & 7)::smallint;
 

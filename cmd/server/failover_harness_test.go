@@ -1,0 +1,346 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// failoverTests skips a test that make test-failover runs: it starts PostgreSQL servers of its own, which takes seconds.
+func failoverTests(t *testing.T) {
+	t.Helper()
+	if os.Getenv("FAILOVER_TEST") == "" {
+		t.Skip("make test-failover runs this")
+	}
+}
+
+// newServer starts a PostgreSQL server with an empty database videocatalog, and returns it with the URL of the database.
+func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
+	t.Helper()
+	server, err := localpg.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(server.Programs(), "pg_basebackup")); err != nil {
+		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
+	}
+	if cfg.StandbyOf == nil {
+		ask[int](t, server.DSN("postgres"), "CREATE DATABASE videocatalog")
+	}
+	return server, server.DSN("videocatalog")
+}
+
+// ask runs a statement on a connection of its own, and returns the only column of its rows.
+func ask[T any](t *testing.T, target, sql string, args ...any) []T {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), target)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	defer conn.Close(t.Context())
+	rows, _ := conn.Query(t.Context(), sql, args...)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[T]) // has the error of the query, too
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return got
+}
+
+// cluster is a database with an asynchronous standby, and the way to whichever of them is the primary.
+type cluster struct {
+	primary, standby       *localpg.Server
+	primaryURL, standbyURL string
+	network                *storetest.Network
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := new(cluster)
+	c.primary, c.primaryURL = newServer(t, localpg.Config{})
+	if _, err := db.Migrate(t.Context(), c.primaryURL, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	c.standby, c.standbyURL = newServer(t, localpg.Config{StandbyOf: c.primary})
+	c.network = storetest.NewNetwork(t, c.primaryURL)
+	return c
+}
+
+// cut ends the replication once the standby has all that was committed: what is committed from now on is on the primary only.
+func (c *cluster) cut(t *testing.T) {
+	t.Helper()
+	position := ask[string](t, c.primaryURL, "SELECT pg_current_wal_lsn()::text")[0]
+	eventually(t, time.Minute, "the standby has what was committed", func() bool {
+		return ask[bool](t, c.standbyURL, "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", position)[0]
+	})
+	ask[int](t, c.standbyURL, "ALTER SYSTEM SET primary_conninfo = ''")
+	ask[bool](t, c.standbyURL, "SELECT pg_reload_conf()")
+	eventually(t, time.Minute, "the standby follows no more", func() bool {
+		return ask[int](t, c.primaryURL, "SELECT count(*)::int FROM pg_stat_replication")[0] == 0
+	})
+}
+
+// failOver kills the primary, promotes the standby, and lets the address lead there.
+func (c *cluster) failOver(t *testing.T) {
+	t.Helper()
+	if err := c.primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if promoted := ask[bool](t, c.standbyURL, "SELECT pg_promote(wait_seconds => 60)")[0]; !promoted {
+		t.Fatal("the standby was not promoted")
+	}
+	c.network.Move(t, c.standbyURL)
+}
+
+// settled waits until every event is published, projected and acknowledged.
+func (s *stack) settled(t *testing.T, owner string) {
+	t.Helper()
+	eventually(t, time.Minute, "all events are published and acknowledged", func() bool {
+		if ask[int](t, owner, "SELECT count(*)::int FROM video.outbox_pending")[0] > 0 {
+			return false
+		}
+		for _, m := range s.pubsub.Published() {
+			if m.Acks == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// create makes a video, publishes it, and returns its name.
+func (p *process) create(t *testing.T, title string) string {
+	t.Helper()
+	video, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.videos.PublishVideo(t.Context(), &videov1.PublishVideoRequest{Name: video.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	return video.GetName()
+}
+
+// rename changes the title of a video.
+func (p *process) rename(t *testing.T, name, title string) {
+	t.Helper()
+	if _, err := p.videos.UpdateVideo(t.Context(), &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: name, Title: title}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// delete deletes a video.
+func (p *process) delete(t *testing.T, name string) {
+	t.Helper()
+	if _, err := p.videos.DeleteVideo(t.Context(), &videov1.DeleteVideoRequest{Name: name}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are what somebody has of the catalog: title and version by id.
+type entries map[string]string
+
+// published is what the owner says should be in the catalog.
+func (p *process) published(t *testing.T) entries {
+	t.Helper()
+	response, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := entries{}
+	for _, v := range response.GetVideos() {
+		if v.GetState() == videov1.Video_STATE_PUBLISHED {
+			all[strings.TrimPrefix(v.GetName(), "videos/")] = fmt.Sprintf("%s v%d", v.GetTitle(), v.GetVersion())
+		}
+	}
+	return all
+}
+
+// listed is what the catalog has.
+func (p *process) listed(t *testing.T) entries {
+	t.Helper()
+	response, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageSize: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := entries{}
+	for _, e := range response.GetCatalogEntries() {
+		all.update(e)
+	}
+	return all
+}
+
+func (e entries) update(entry *catalogv1.CatalogEntry) {
+	e[strings.TrimPrefix(entry.GetName(), "catalogEntries/")] = fmt.Sprintf("%s v%d", entry.GetTitle(), entry.GetVersion())
+}
+
+// checkRepaired compares the owner with the catalog, and with the copies of watchers.
+func (p *process) checkRepaired(t *testing.T, watchers ...*watcher) {
+	t.Helper()
+	want := p.published(t)
+	if diff := cmp.Diff(want, p.listed(t)); diff != "" {
+		t.Errorf("catalog (-owner +catalog):\n%s", diff)
+	}
+	for i, w := range watchers {
+		eventually(t, time.Minute, fmt.Sprintf("watcher %d has what the owner has, not %v", i, w.copy()), func() bool {
+			return maps.Equal(want, w.copy())
+		})
+	}
+}
+
+// watcher keeps a copy of the catalog, from nothing but what WatchCatalogEntries tells, and resumes when a stream breaks.
+type watcher struct {
+	mu        sync.Mutex
+	entries   entries // guarded by mu
+	token     string  // guarded by mu
+	restarted int     // guarded by mu: how often it was told to begin again
+}
+
+// watch starts a watcher, with an old token and what it had then, or with neither. It ends with the test.
+func (p *process) watch(t *testing.T, token string, had entries) *watcher {
+	t.Helper()
+	w := &watcher{entries: maps.Clone(had), token: token}
+	if had == nil {
+		w.entries = entries{}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			w.follow(ctx, p)
+			time.Sleep(20 * time.Millisecond) // the server is unavailable
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+	return w
+}
+
+// follow reads one stream to its end.
+func (w *watcher) follow(ctx context.Context, p *process) {
+	stream, err := p.catalog.WatchCatalogEntries(ctx, &catalogv1.WatchCatalogEntriesRequest{ResumeToken: w.position()})
+	for err == nil {
+		var response *catalogv1.WatchCatalogEntriesResponse
+		if response, err = stream.Recv(); err == nil {
+			w.apply(response)
+		}
+	}
+}
+
+func (w *watcher) apply(response *catalogv1.WatchCatalogEntriesResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch change := response.GetChange().(type) {
+	case *catalogv1.WatchCatalogEntriesResponse_Updated:
+		w.entries.update(change.Updated)
+	case *catalogv1.WatchCatalogEntriesResponse_Removed:
+		delete(w.entries, strings.TrimPrefix(change.Removed, "catalogEntries/"))
+	}
+	w.token = response.GetResumeToken()
+}
+
+func (w *watcher) position() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.token
+}
+
+func (w *watcher) copy() entries {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.entries)
+}
+
+// restarts is how often the watcher was told to forget everything and begin again.
+func (w *watcher) restarts() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.restarted
+}
+
+// logs reports whether a line of the server's log has all of the words.
+func (p *process) logs(words ...string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, line := range p.log {
+		missing := 0
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// eventuallyReady waits until the server has found the new primary.
+func (p *process) eventuallyReady(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "the server is ready after the failover", func() bool {
+		response, err := http.Get("http://" + p.addr + "/health/ready")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+}
+
+// checkReplaced waits until the server has noticed that the databases of these sides are others, and has said what to do.
+func (p *process) checkReplaced(t *testing.T, sides ...string) {
+	t.Helper()
+	for _, side := range sides {
+		eventually(t, time.Minute, "an error in the log names the side "+side+" and the remedy", func() bool {
+			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "server rebuild")
+		})
+		p.checkGauge(t, side, 1)
+	}
+}
+
+// checkGauge waits until database.replaced of a side has a value.
+func (p *process) checkGauge(t *testing.T, side string, want int) {
+	t.Helper()
+	private := p.private(t)
+	series := regexp.MustCompile(fmt.Sprintf(`(?m)^database_replaced\{[^}]*side="%s"[^}]*\} %d$`, side, want))
+	eventually(t, time.Minute, fmt.Sprintf("database.replaced of %s is %d", side, want), func() bool {
+		_, metrics := get(t, "http://"+private+"/metrics")
+		return series.MatchString(metrics)
+	})
+}
+
+// rebuild runs the command that repairs the catalog, and waits until no side counts as replaced.
+func (s *stack) rebuild(t *testing.T, p *process, extra ...string) {
+	t.Helper()
+	out, err := s.commandIn(t, extra, "rebuild", p.addr)
+	if err != nil {
+		t.Fatalf("rebuild = %q, %v", out, err)
+	}
+	t.Logf("rebuild: %s", out)
+	for _, side := range []string{"video", "catalog"} {
+		p.checkGauge(t, side, 0)
+	}
+}

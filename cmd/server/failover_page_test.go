@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/db"
@@ -122,6 +123,10 @@ func TestMove(t *testing.T) {
 			}
 			for _, script := range append(commands[way.running:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
 				read.run(t, script)
+			}
+			const sequences = "SELECT format('%I.%I %s', schemaname, sequencename, last_value) FROM pg_sequences ORDER BY 1"
+			if diff := cmp.Diff(ask[string](t, source, sequences), ask[string](t, target, sequences)); diff != "" {
+				t.Errorf("sequences (-source +target):\n%s", diff)
 			}
 
 			s.url, s.migrateURL = as(t, target, "video_app"), target

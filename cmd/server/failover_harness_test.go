@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -128,6 +131,17 @@ func (s *stack) settled(t *testing.T, owner string) {
 		}
 		return true
 	})
+}
+
+// eventsOf returns the ids of the events that were published with one version of a video, each once.
+func (s *stack) eventsOf(name string, version int) []string {
+	ids := map[string]bool{}
+	for _, m := range s.pubsub.Published() {
+		if m.OrderingKey == strings.TrimPrefix(name, "videos/") && m.Attributes[event.AttrVersion] == strconv.Itoa(version) {
+			ids[m.Attributes[event.AttrEventID]] = true
+		}
+	}
+	return slices.Collect(maps.Keys(ids))
 }
 
 // create makes a video, publishes it, and returns its name.
@@ -256,6 +270,9 @@ func (w *watcher) apply(response *catalogv1.WatchCatalogEntriesResponse) {
 		w.entries.update(change.Updated)
 	case *catalogv1.WatchCatalogEntriesResponse_Removed:
 		delete(w.entries, strings.TrimPrefix(change.Removed, "catalogEntries/"))
+	case *catalogv1.WatchCatalogEntriesResponse_Restarted:
+		clear(w.entries)
+		w.restarted++
 	}
 	w.token = response.GetResumeToken()
 }
@@ -324,22 +341,34 @@ func (p *process) checkReplaced(t *testing.T, sides ...string) {
 // checkGauge waits until database.replaced of a side has a value.
 func (p *process) checkGauge(t *testing.T, side string, want int) {
 	t.Helper()
+	p.checkMetric(t, "database_replaced", `side="`+side+`"`, want)
+}
+
+// checkMetric waits until a series of the private port has a value.
+func (p *process) checkMetric(t *testing.T, name, label string, want int) {
+	t.Helper()
 	private := p.private(t)
-	series := regexp.MustCompile(fmt.Sprintf(`(?m)^database_replaced\{[^}]*side="%s"[^}]*\} %d$`, side, want))
-	eventually(t, time.Minute, fmt.Sprintf("database.replaced of %s is %d", side, want), func() bool {
+	series := regexp.MustCompile(fmt.Sprintf(`(?m)^%s\{[^}]*%s[^}]*\} %d$`, name, label, want))
+	eventually(t, time.Minute, fmt.Sprintf("%s{%s} is %d", name, label, want), func() bool {
 		_, metrics := get(t, "http://"+private+"/metrics")
 		return series.MatchString(metrics)
 	})
 }
 
-// rebuild runs the command that repairs the catalog, and waits until no side counts as replaced.
-func (s *stack) rebuild(t *testing.T, p *process, extra ...string) {
+// rebuild runs the command that repairs the catalog: found is what it says with --dry-run, done what it says without.
+// Then nothing differs, and no side counts as replaced.
+func (s *stack) rebuild(t *testing.T, p *process, catalogURL, found, done string) {
 	t.Helper()
-	out, err := s.commandIn(t, extra, "rebuild", p.addr)
-	if err != nil {
-		t.Fatalf("rebuild = %q, %v", out, err)
+	run := func(want string, args ...string) {
+		t.Helper()
+		out, err := s.commandIn(t, []string{"CATALOG_DATABASE_URL=" + catalogURL}, append([]string{"rebuild"}, args...)...)
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(out), want) {
+			t.Errorf("rebuild %v = %q, %v, want %q", args, out, err, want)
+		}
 	}
-	t.Logf("rebuild: %s", out)
+	run(found, "--dry-run", p.addr)
+	run(done, p.addr)
+	run("missing 0, behind 0, different 0, ahead 0, removed 0", "--dry-run", p.addr)
 	for _, side := range []string{"video", "catalog"} {
 		p.checkGauge(t, side, 0)
 	}

@@ -49,11 +49,14 @@ func TestFailoverOfBothSides(t *testing.T) {
 	}
 	p.checkReplaced(t, "video", "catalog")
 	late := p.watch(t, token, had)
-	s.rebuild(t, p)
+	s.rebuild(t, p, s.url, "missing 3, behind 0, different 0, ahead 0, removed 0", "rebuilt 4 entries, lowered 0, removed 0")
 	if got := len(p.published(t)); got != 4 {
 		t.Errorf("owner has %d published videos after the failover, want 4", got)
 	}
 	p.checkRepaired(t, watcher, late)
+	if watcher.restarts() == 0 || late.restarts() == 0 {
+		t.Errorf("told to begin again: the watch of before %d times, the one that resumed %d times, want both", watcher.restarts(), late.restarts())
+	}
 
 	p.rename(t, kept, "after the failover")
 	s.settled(t, c.standbyURL)
@@ -67,8 +70,8 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
-	catalog := "CATALOG_DATABASE_URL=" + storetest.URL(t)
-	p := s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
+	catalog := storetest.URL(t)
+	p := s.start(t, "CATALOG_DATABASE_URL="+catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	ahead, again, deleted, untouched := p.create(t, "ahead"), p.create(t, "again"), p.create(t, "deleted"), p.create(t, "untouched")
 	s.settled(t, c.primaryURL)
@@ -85,9 +88,13 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	p.rename(t, again, "after the failover") // version 3 for the second time
 	p.rename(t, untouched, "after the failover")
 	s.settled(t, c.standbyURL)
+	p.checkMetric(t, "consumer_events_total", `outcome="conflict"`, 1)
 	p.checkReplaced(t, "video")
-	s.rebuild(t, p, catalog)
+	s.rebuild(t, p, catalog, "missing 0, behind 0, different 0, ahead 2, removed 1", "rebuilt 4 entries, lowered 2, removed 1")
 	p.checkRepaired(t, watcher)
+	if got := s.eventsOf(again, 3); len(got) != 2 {
+		t.Errorf("events of version 3 = %v, want two", got)
+	}
 
 	for _, name := range []string{ahead, again, deleted} {
 		p.rename(t, name, "after the rebuild")
@@ -103,8 +110,7 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 	c := newCluster(t)
 	owner := storetest.URL(t)
 	s := &stack{url: owner, migrateURL: owner, pubsub: newBroker(t)}
-	catalog := "CATALOG_DATABASE_URL=" + c.network.URL
-	p := s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
+	p := s.start(t, "CATALOG_DATABASE_URL="+c.network.URL, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	behind, deleted := p.create(t, "behind"), p.create(t, "deleted")
 	s.settled(t, owner)
@@ -120,6 +126,9 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 	c.failOver(t)
 	p.eventuallyReady(t)
 	p.checkReplaced(t, "catalog")
-	s.rebuild(t, p, catalog)
+	s.rebuild(t, p, c.network.URL, "missing 1, behind 2, different 0, ahead 0, removed 0", "rebuilt 3 entries, lowered 0, removed 0")
 	p.checkRepaired(t, watcher)
+	if watcher.restarts() == 0 {
+		t.Error("the watch was not told to begin again")
+	}
 }

@@ -94,7 +94,8 @@ func newCluster(t *testing.T) *cluster {
 // cut ends the replication once the standby has all that was committed: what is committed from now on is on the primary only.
 func (c *cluster) cut(t *testing.T) {
 	t.Helper()
-	position := ask[string](t, c.primaryURL, "SELECT pg_current_wal_lsn()::text")[0]
+	ask[int](t, c.primaryURL, "CHECKPOINT") // flushes what was committed asynchronously, too
+	position := ask[string](t, c.primaryURL, "SELECT pg_current_wal_flush_lsn()::text")[0]
 	eventually(t, time.Minute, "the standby has what was committed", func() bool {
 		return ask[bool](t, c.standbyURL, "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", position)[0]
 	})

@@ -26,8 +26,7 @@ func CheckURL(url string) error {
 	if err != nil {
 		return errors.New("must be a URL such as postgres://user:password@host:5432/database?sslmode=verify-full")
 	}
-	switch cfg.ConnConfig.DefaultQueryExecMode {
-	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+	if mode := cfg.ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
 		return errors.New("must not have default_query_exec_mode=exec or simple_protocol, which lose the types of values: behind a pooler in transaction mode use cache_describe")
 	}
 	return nil

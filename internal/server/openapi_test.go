@@ -132,8 +132,8 @@ func TestOpenAPIIsComplete(t *testing.T) {
 	for path, item := range doc.Paths.Map() {
 		for verb, operation := range item.Operations() {
 			failure := operation.Responses.Default()
-			if failure == nil || failure.Value.Content["application/json"].Schema.Value.Properties["details"] == nil {
-				t.Errorf("%s %s: no google.rpc.Status as its default response", verb, path)
+			if failure == nil || failure.Value.Content["application/json"].Schema.Value.Properties["error"].Value.Properties["details"] == nil {
+				t.Errorf("%s %s: no error of AIP-193 as its default response", verb, path)
 			}
 		}
 	}

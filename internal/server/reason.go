@@ -38,6 +38,8 @@ const (
 	reasonStopping             domain.Reason = "SERVER_STOPPING"
 	reasonStreamOver           domain.Reason = "STREAM_LIFETIME_OVER"
 	reasonTooManyCalls         domain.Reason = "TOO_MANY_CALLS"
+	reasonTooManyPages         domain.Reason = "TOO_MANY_PAGES"
+	reasonTooManyWaits         domain.Reason = "TOO_MANY_WAITS"
 	reasonDeadline             domain.Reason = "CALL_TIMEOUT"
 	reasonVersionNotSeen       domain.Reason = "VERSION_NOT_SEEN"
 	reasonCanceled             domain.Reason = "CALLER_LEFT"
@@ -70,6 +72,8 @@ var causes = map[domain.Reason]struct {
 	reasonStopping:               {code: codes.Unavailable},
 	reasonStreamOver:             {code: codes.Unavailable},
 	reasonTooManyCalls:           {code: codes.Unavailable},
+	reasonTooManyPages:           {code: codes.Unavailable},
+	reasonTooManyWaits:           {code: codes.ResourceExhausted},
 	reasonDeadline:               {code: codes.DeadlineExceeded},
 	reasonVersionNotSeen:         {code: codes.DeadlineExceeded},
 	reasonCanceled:               {code: codes.Canceled},

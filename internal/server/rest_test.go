@@ -92,7 +92,9 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 				t.Errorf("status %d: %v about %q, want 400 about %q", response.StatusCode, failed, fields, tt.field)
 			}
 			r.stop()
-			<-r.done
+			if err := <-r.done; err != nil {
+				t.Errorf("Run() = %v", err)
+			}
 			if log := out.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "InvalidArgument") {
 				t.Errorf("log = %s, want one line", log)
 			}
@@ -330,7 +332,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 		t.Errorf("error = %v about %v, want 400 about orderBy", failed, fields)
 	}
 
-	response, err := httpClient(t, false).Get("http://" + r.addr + "/v1/catalogEntries:watch") //nolint:noctx // it ends with the server
+	response, err := httpClient(t, false).Get("http://" + r.addr + "/v1/catalogEntries:watch")
 	if err != nil {
 		t.Fatal(err)
 	}

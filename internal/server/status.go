@@ -23,11 +23,11 @@ var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as 
 var errTooManyCalls = newStatus(reasonTooManyCalls, "too many calls at a time: call again")
 
 // errTooManyPages refuses a list for whose page there was no room in time.
-var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page")
+var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page").Because(reasonTooManyPages)
 
 // errTooManyWaits refuses a call that would wait for a version beside too many
 // others, of its caller or of all.
-var errTooManyWaits = status.Error(codes.ResourceExhausted, "too many calls wait for a min_version: call again without it, or later")
+var errTooManyWaits = newStatus(reasonTooManyWaits, "too many calls wait for a min_version: call again without it, or later").Err()
 
 // errNotSeen is the answer to a caller who waited in vain for a version.
 func errNotSeen(want, seen int64) error {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"reflect"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -83,7 +84,7 @@ func (s *syncs) pass(to, from net.Conn, outstanding *atomic.Int64, isClient bool
 		case !isClient && kind == 'Z': // before the client sees it
 			outstanding.Add(-1)
 		}
-		if _, err := to.Write(append(header, body...)); err != nil {
+		if _, err := to.Write(slices.Concat(header, body)); err != nil {
 			return
 		}
 	}

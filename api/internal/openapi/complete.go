@@ -35,6 +35,7 @@ func complete(doc *openapi3.T, files *protoregistry.Files) error {
 		}
 		return true
 	})
+	completeErrors(doc)
 	doc.Servers = openapi3.Servers{{URL: "/"}}
 	doc.Components.SecuritySchemes = openapi3.SecuritySchemes{"idToken": {Value: &openapi3.SecurityScheme{
 		Type: "http", Scheme: "bearer", BearerFormat: "JWT",
@@ -42,6 +43,25 @@ func complete(doc *openapi3.T, files *protoregistry.Files) error {
 	}}}
 	doc.Security = openapi3.SecurityRequirements{{"idToken": {}}}
 	return err
+}
+
+// completeErrors describes the body of an error as AIP-193 has it over HTTP: an
+// object with one property, error.
+func completeErrors(doc *openapi3.T) {
+	status := doc.Components.Schemas["google.rpc.Status"].Value
+	status.Description = "An error. Its ErrorInfo, in details, has the reason for programs."
+	status.Properties["code"].Value.Description = "The status code of HTTP."
+	status.Properties["status"] = openapi3.NewSchemaRef("", openapi3.NewStringSchema())
+	status.Properties["status"].Value.Description = "The code of gRPC, as google.rpc.Code names it, such as INVALID_ARGUMENT."
+	status.Required = []string{"code", "status", "message", "details"}
+	for _, item := range doc.Paths.Map() {
+		for _, operation := range item.Operations() {
+			content := operation.Responses.Default().Value.Content[jsonType]
+			body := openapi3.NewObjectSchema().WithRequired([]string{"error"})
+			body.Properties = openapi3.Schemas{"error": content.Schema}
+			content.Schema = openapi3.NewSchemaRef("", body)
+		}
+	}
 }
 
 func limitMessages(doc *openapi3.T, messages protoreflect.MessageDescriptors) {

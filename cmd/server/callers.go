@@ -71,7 +71,7 @@ func (c config) checkCallers() []error {
 	}
 	for _, origin := range c.CORSOrigins {
 		if err := server.CheckOrigin(origin); err != nil {
-			wrong("SERVER_CORS_ORIGINS has %w", err)
+			wrong("SERVER_CORS_ORIGINS: %w", err)
 		}
 	}
 	if c.MaxWait >= c.CallTimeout {

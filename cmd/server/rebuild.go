@@ -33,7 +33,7 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, sides{catalog: true}, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{video: true, catalog: true}, 0, nil)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,9 @@ func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 		execute(t, pool, `INSERT INTO video.outbox VALUES ($1, 'video', $2, $3, $4, 1, $5, '2026-01-02T03:04:06Z', NULL)`, id.String(), video.String(), typ, version+1, bytes)
 		execute(t, pool, `INSERT INTO catalog_read.inbox (consumer, event_id) VALUES ('catalog', $1)`, id.String())
 	}
-	execute(t, pool, `INSERT INTO catalog_read.video_projection VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', true, false, 2,
+	execute(t, pool, `INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
+			publish_time, update_time, search, change_xid, updated_at)
+		VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', true, false, 2,
 		'2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', to_tsvector('simple', 'command 7'), '1', now())`, video.String())
 	return video
 }

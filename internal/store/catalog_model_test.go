@@ -193,7 +193,7 @@ func (m *catalogMachine) drawCommand(t *rapid.T, v domain.Video) *domain.Event {
 func drawDetails(t *rapid.T) domain.Details {
 	return domain.Details{
 		Title:        rapid.SampledFrom([]string{"Ran", "七人の侍", `"Ikiru"`, "a, b"}).Draw(t, "title"),
-		Tags:         rapid.SliceOfN(rapid.SampledFrom([]string{"drama", `"{},\`, "", "NULL"}), 0, 3).Draw(t, "tags"),
+		Tags:         rapid.SliceOfN(rapid.SampledFrom([]string{"drama", `"{},\`, " a ", "NULL"}), 0, 3).Draw(t, "tags"),
 		ReleaseYear:  rapid.Int32Range(0, 2).Draw(t, "year"),
 		LanguageCode: rapid.SampledFrom([]string{"", "ja"}).Draw(t, "language"),
 	}

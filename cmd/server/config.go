@@ -38,7 +38,7 @@ type config struct {
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
-	Environment string        `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, which sets K_SERVICE, else development"`
+	Environment string        `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, by its K_SERVICE, CLOUD_RUN_JOB or CLOUD_RUN_WORKER_POOL, else development"`
 	Auth        string        `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production); required by the role api"`
 	Issuer      string        `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
 	Audiences   []string      `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
@@ -132,7 +132,8 @@ func readConfig(command string, environ []string) (config, error) {
 	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
 	cfg.MigrateDatabaseURL = cmp.Or(cfg.MigrateDatabaseURL, cfg.DatabaseURL)
 	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
-	cfg.onCloudRun(variables["K_SERVICE"] != "") // https://cloud.google.com/run/docs/container-contract#env-vars
+	// https://cloud.google.com/run/docs/container-contract#env-vars
+	cfg.onCloudRun(cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != "")
 	unread := errs
 	for _, err := range cfg.check(command) {
 		// What could not be read has the zero value, about which there is nothing to say.

@@ -90,15 +90,19 @@ func (s *side) check(ctx context.Context, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, identityInterval)
 	defer cancel()
 	database, err := s.look(ctx)
+	if err == nil {
+		s.note(ctx, database, log)
+	}
 	for more := s.repair != nil; more && err == nil; {
-		more, err = s.repair(ctx)
+		more, err = s.repair(ctx) // what is left is for the next time
 	}
-	if err != nil {
-		if known, ok := errors.AsType[*domain.Error](err); ctx.Err() == nil && (!ok || known.Kind != domain.Unavailable) {
-			log.ErrorContext(ctx, "database: cannot be identified", "side", s.name, "err", err)
-		}
-		return
+	if known, ok := errors.AsType[*domain.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != domain.Unavailable) {
+		log.ErrorContext(ctx, "database: cannot be identified or repaired", "side", s.name, "err", err)
 	}
+}
+
+// note keeps what was found, and tells of it.
+func (s *side) note(ctx context.Context, database store.Database, log *slog.Logger) {
 	if database.Live == database.Known {
 		s.state.Store(0)
 		s.logged = time.Time{}

@@ -61,12 +61,8 @@ WHERE video_id = @video_id;
 -- has_next of the last one is whether there are more. The bound is always there, an absurdly late one on the
 -- first page, so that the index gives the page whatever plan is cached. octet_length reads the size of a text,
 -- not the text.
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY publish_time DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+WITH found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 	FROM catalog_read.video_projection
 	WHERE visible
 		AND (publish_time, video_id) < (@before_time::timestamptz, @before_id::uuid)
@@ -74,19 +70,24 @@ FROM (
 		AND (sqlc.narg('release_year')::int IS NULL OR release_year = sqlc.narg('release_year'))
 		AND (sqlc.narg('tags')::text[] IS NULL OR tags @> sqlc.narg('tags'))
 	ORDER BY publish_time DESC, video_id DESC
-	LIMIT @page_size
-) p
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY publish_time DESC, video_id DESC;
-
--- name: ListProjectionsByTitle :many
--- A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
+	LIMIT @one_more
+)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
+	SELECT *, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY title, video_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+			OVER (ORDER BY publish_time DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
+ORDER BY publish_time DESC, video_id DESC
+LIMIT @page_size;
+
+-- name: ListProjectionsByTitle :many
+-- A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
+WITH found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 	FROM catalog_read.video_projection
 	WHERE visible
 		AND (title, video_id) > (@after_title::text, @after_id::uuid)
@@ -94,10 +95,19 @@ FROM (
 		AND (sqlc.narg('release_year')::int IS NULL OR release_year = sqlc.narg('release_year'))
 		AND (sqlc.narg('tags')::text[] IS NULL OR tags @> sqlc.narg('tags'))
 	ORDER BY title, video_id
-	LIMIT @page_size
-) p
+	LIMIT @one_more
+)
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT *, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY title, video_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM found
+) page
 WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY title, video_id;
+ORDER BY title, video_id
+LIMIT @page_size;
 
 -- name: SearchProjections :many
 -- A page of the entries that match a tsquery, behind (before_rank, before_id), best match first, until the texts have
@@ -105,25 +115,31 @@ ORDER BY title, video_id;
 -- a word in the title is worth a hundred among the tags, and one of those a hundred in the description; with the weights of
 -- PostgreSQL a description that repeats it six times wins over the title. The queries are read once, and not once per
 -- row, whatever plan is cached.
-WITH query AS MATERIALIZED (SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words)
+WITH query AS MATERIALIZED (
+	SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words
+), matching AS (
+	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
+		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+	FROM query
+	JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
+), found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
+	FROM matching
+	WHERE (rank, video_id) < (@before_rank::real, @before_id::uuid)
+	ORDER BY rank DESC, video_id DESC
+	LIMIT @one_more
+)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank,
 	has_next::bool AS has_next
 FROM (
 	SELECT *, lead(true, 1, false) OVER (ORDER BY rank DESC, video_id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY rank DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM (
-		SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-			coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
-		FROM query
-		JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
-	) found
-	WHERE (rank, video_id) < (@before_rank::real, @before_id::uuid)
-	ORDER BY rank DESC, video_id DESC
-	LIMIT @page_size
+	FROM found
 ) page
 WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY rank DESC, video_id DESC;
+ORDER BY rank DESC, video_id DESC
+LIMIT @page_size;
 
 -- name: ListProjectionChanges :many
 -- Rows changed behind (after_xid, after_id), in the order of their transactions, up to the one with which their text has

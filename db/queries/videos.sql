@@ -21,38 +21,48 @@ SELECT * FROM video.videos WHERE id = @id;
 -- A page of videos behind (before_time, before_id), newest first, until their texts have max_bytes; has_next of
 -- the last one is whether there are more. The bound is always there, an absurdly late one on the first page, so
 -- that the index gives the page whatever plan is cached. octet_length reads the size of a text, not the text.
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
-	has_next::bool AS has_next
-FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
-		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+WITH found AS (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
 	FROM video.videos
 	WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
 		AND (@show_deleted::bool OR delete_time IS NULL)
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 	ORDER BY create_time DESC, id DESC
-	LIMIT @page_size
-) v
-WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY create_time DESC, id DESC;
-
--- name: ListVideosOldestFirst :many
--- A page of videos behind (after_time, after_id), oldest first; else as above.
+	LIMIT @one_more
+)
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
+	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
-			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
+ORDER BY create_time DESC, id DESC
+LIMIT @page_size;
+
+-- name: ListVideosOldestFirst :many
+-- A page of videos behind (after_time, after_id), oldest first; else as above.
+WITH found AS (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
 	FROM video.videos
 	WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
 		AND (@show_deleted::bool OR delete_time IS NULL)
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 	ORDER BY create_time, id
-	LIMIT @page_size
-) v
+	LIMIT @one_more
+)
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+	has_next::bool AS has_next
+FROM (
+	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
+		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
+			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+	FROM found
+) page
 WHERE bytes_before IS NULL OR bytes_before < @max_bytes::bigint
-ORDER BY create_time, id;
+ORDER BY create_time, id
+LIMIT @page_size;

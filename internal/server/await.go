@@ -24,6 +24,7 @@ const (
 // for all other calls, and no caller may have them all.
 type waits struct {
 	places, perCaller int
+	running           sync.WaitGroup // the readers
 
 	mu      sync.Mutex
 	taken   map[string]int           // guarded by mu: places, by caller
@@ -75,7 +76,7 @@ func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *vers
 		v = &versioned{joined: make(chan struct{}, 1), read: make(chan struct{})}
 		ctx, v.stop = context.WithCancel(context.WithoutCancel(ctx)) // it is not of this call alone
 		w.readers[id] = v
-		go w.reading(ctx, s, id, v)
+		w.running.Go(func() { w.reading(ctx, s, id, v) })
 	} else {
 		select {
 		case v.joined <- struct{}{}:
@@ -128,7 +129,12 @@ func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v 
 // readOnce tells all who wait what it has read. Who comes after an error has
 // another reader.
 func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) (failed bool) {
-	entry, err := s.lookSafely(ctx, id)
+	reading, cancel := context.WithTimeout(ctx, watchRead)
+	defer cancel()
+	entry, err := s.lookSafely(reading, id)
+	if err != nil && reading.Err() != nil {
+		err = &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v.entry, v.err = entry, err

@@ -10,13 +10,30 @@ import (
 	"github.com/rs/cors"
 )
 
-// withCORS lets pages of some origins call over REST. Their tokens come in
-// Authorization, so that no credentials of the browser, such as cookies, are let
-// in. Without origins it changes nothing.
+// withCORS lets pages of some origins call over REST, and refuses what pages of
+// others could send without asking, such as a form. Tokens come in Authorization,
+// so that no credentials of the browser, such as cookies, are let in.
 func withCORS(origins []string, next http.Handler) http.Handler {
+	if slices.Contains(origins, "*") {
+		return letIn(origins, next)
+	}
+	protection := http.NewCrossOriginProtection()
+	for _, origin := range origins {
+		_ = protection.AddTrustedOrigin(origin) // CheckOrigin has checked it
+	}
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		st := newStatus(reasonDenied, "a page of this origin may not call")
+		writeError(w, st, httpStatus(st))
+	}))
+	next = protection.Handler(next)
 	if len(origins) == 0 {
 		return next
 	}
+	return letIn(origins, next)
+}
+
+// letIn tells browsers that pages of some origins may call.
+func letIn(origins []string, next http.Handler) http.Handler {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete},

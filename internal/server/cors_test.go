@@ -62,6 +62,30 @@ func TestCORSLetsOriginsIn(t *testing.T) {
 	}
 }
 
+// A page of another origin cannot write, not even by a form, which asks nobody.
+func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
+	t.Parallel()
+	const origin = "https://app.example.com"
+	on, off, all := start(t, Config{CORSOrigins: []string{origin}}), start(t, Config{}), start(t, Config{CORSOrigins: []string{"*"}})
+	for _, tt := range []struct {
+		name   string
+		r      *running
+		origin string
+		want   int
+	}{
+		{"an origin that may", on, origin, http.StatusOK},
+		{"another one", on, "https://evil.example.com", http.StatusForbidden},
+		{"no origins", off, origin, http.StatusForbidden},
+		{"our own", off, "http://" + off.addr, http.StatusOK},
+		{"all", all, "https://evil.example.com", http.StatusOK},
+	} {
+		response, body := ask(t, tt.r, "POST", "/v1/videos", `{"title": "Ran"}`, "Origin", tt.origin)
+		if response.StatusCode != tt.want {
+			t.Errorf("%s: %s %v, want %d", tt.name, response.Status, body, tt.want)
+		}
+	}
+}
+
 // An origin is a scheme, a host and perhaps a port, and nothing else.
 func TestCheckOrigin(t *testing.T) {
 	t.Parallel()

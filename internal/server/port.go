@@ -25,10 +25,9 @@ const limitGrace = time.Second
 const grpcOverhead = 1 << 10
 
 // handle is the shared port: gRPC by its content type, and by path what
-// operators ask for; the rest is REST.
+// operators ask for; the rest is REST. Its limits hold for every request.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
-	isStream := s.streaming[r.URL.Path] || isStream(r)
-	s.limitTime(w, r, isStream)
+	s.limitTime(w, r, s.isStream(r) && r.Method != http.MethodOptions)
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
 		// Whoever sends a length beside the chunks wants somebody in between to see
 		// another end of the request. net/http goes by the chunks and forgets the
@@ -36,6 +35,15 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		// (RFC 9112, 6.1).
 		w.Header().Set("Connection", "close")
 	}
+	s.admitted.ServeHTTP(w, r)
+}
+
+// isStream reports whether a request is for a stream, over gRPC or REST.
+func (s *Server) isStream(r *http.Request) bool { return s.streaming[r.URL.Path] || isStream(r) }
+
+// route serves a request of an origin that may call.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	isStream := s.isStream(r)
 	switch {
 	case r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
 		leave, ok := s.enter(r.Context(), isStream)
@@ -44,7 +52,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer leave()
-		r, end := s.bound(w, r)
+		r, end := s.bound(w, r, isStream)
 		defer end()
 		// gRPC reads a body to its end into memory, whether or not a handler wants it
 		// (grpc/internal/transport/handler_server.go).
@@ -66,7 +74,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer leave()
-		r, end := s.bound(w, r)
+		r, end := s.bound(w, r, isStream)
 		defer end()
 		s.gateway.ServeHTTP(w, r)
 	}
@@ -101,8 +109,13 @@ func (s *Server) enter(ctx context.Context, isStream bool) (leave func(), ok boo
 	return func() { count.Add(-1) }, true
 }
 
-// bound makes a request hold no more memory than there is for it, until end.
-func (s *Server) bound(w http.ResponseWriter, r *http.Request) (bounded *http.Request, end func()) {
+// bound makes a request hold no more memory than there is for it, until end. The
+// request of a stream is small: it must not hold one of the places for large ones
+// for as long as the stream lasts.
+func (s *Server) bound(w http.ResponseWriter, r *http.Request, isStream bool) (bounded *http.Request, end func()) {
+	if isStream {
+		r.Body = http.MaxBytesReader(w, r.Body, smallBody)
+	}
 	body := &boundedBody{ReadCloser: r.Body, ctx: r.Context(), large: s.largeBodies}
 	bounded, endPage := s.pages.share(w, r)
 	bounded.Body = body
@@ -124,6 +137,9 @@ func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(deadline)
 	if r.Body != http.NoBody { // nor may one that has none be read: it may be a stream, with the next request behind it
+		if !s.streaming[r.URL.Path] { // a stream over REST has no body that could last
+			deadline = time.Now().Add(s.cfg.CallTimeout + limitGrace)
+		}
 		err = errors.Join(err, control.SetReadDeadline(deadline))
 	}
 	if err != nil {

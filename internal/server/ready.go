@@ -31,6 +31,8 @@ type Ready struct {
 func (s *Server) checkSides(ctx context.Context) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
+	s.checking.Lock() // or an older result could replace a newer one
+	defer s.checking.Unlock()
 	var mu sync.Mutex
 	errs := make(map[string]error)
 	var checks sync.WaitGroup
@@ -97,7 +99,7 @@ func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 		writeHealth(w, http.StatusServiceUnavailable, "draining")
 		return
 	}
-	sides := s.checkSides(r.Context())
+	sides := s.checkSides(context.WithoutCancel(r.Context())) // a caller who leaves makes no side unavailable
 	code, body := http.StatusOK, map[string]string{"status": "ready"}
 	if !canServe(sides) {
 		code, body = http.StatusServiceUnavailable, map[string]string{"status": "not ready"}

@@ -86,6 +86,9 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 		seen := restOf(r.Context())
 		seen.request = r
 		if err := cmp.Or(checkText(r, path), checkBody(r), seen.checkConditions(r)); err != nil {
+			if r.ProtoMajor == 1 && r.ContentLength != 0 {
+				w.Header().Set("Connection", "close") // net/http would wait for the rest of the body
+			}
 			g.fail(w, r, toStatus(err))
 			return
 		}
@@ -116,7 +119,7 @@ func checkText(r *http.Request, path map[string]string) error {
 // calls JSON a form unless it is told otherwise, and a body may be called nothing.
 func checkBody(r *http.Request) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
-		if n, _ := io.ReadFull(r.Body, make([]byte, 1)); n > 0 {
+		if r.ContentLength != 0 { // or of unknown length; it is not waited for
 			return domain.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method)
 		}
 		return nil
@@ -305,7 +308,7 @@ func (seen *restRequest) checkConditions(r *http.Request) error {
 func isStrong(tag string) bool {
 	opaque, ok := strings.CutPrefix(tag, `"`)
 	opaque, ended := strings.CutSuffix(opaque, `"`)
-	return ok && ended && !strings.Contains(opaque, `"`)
+	return ok && ended && utf8.ValidString(opaque) && !strings.Contains(opaque, `"`)
 }
 
 // takeIfMatch makes the etag in If-Match that of the request: its own, or the one of

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -237,6 +238,31 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 	}
 }
 
+// A body of a GET is refused and not waited for: a watch would have its place for
+// as long as a stream may last.
+func TestBodiesOfReadsAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	r := start(t, Config{})
+	for _, path := range []string{"/v1/catalogEntries:watch", "/v1/videos"} {
+		conn, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusBadRequest {
+			t.Errorf("GET %s with a body that does not come: %s, want 400", path, response.Status)
+		}
+	}
+}
+
 // If-Match is the etag of what changes a video, and If-None-Match spares a body.
 func TestConditionsAreEtags(t *testing.T) {
 	t.Parallel()
@@ -266,6 +292,7 @@ func TestConditionsAreEtags(t *testing.T) {
 		"unquoted":                  {"DELETE", "", "", match(`1`), 400},
 		"several":                   {"DELETE", "", "", match(`"1", "2"`), 400},
 		"nothing":                   {"DELETE", "", "", match(``), 400},
+		"no UTF-8":                  {"DELETE", "", "", match("\"\xff\""), 400},
 		"too long":                  {"DELETE", "", "", match(`"` + strings.Repeat("1", 64) + `"`), 400},
 		"of a GET":                  {"GET", "", "", match(`"1"`), 400},
 		"If-None-Match of a change": {"PATCH", "", `{"title":"x"}`, none(`*`), 400},

@@ -61,4 +61,5 @@ func (s *Server) release() {
 	_ = s.http.Close() // it would be the error of a connection that we end anyway
 	_ = s.conn.Close() // the same
 	s.grpc.Stop()
+	s.waits.running.Wait()
 }

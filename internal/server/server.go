@@ -34,6 +34,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -183,6 +184,7 @@ type Server struct {
 	inProcess *bufconn.Listener // where grpc serves the gateway
 	conn      *grpc.ClientConn  // from the gateway to inProcess
 	gateway   http.Handler
+	admitted  http.Handler // route, for the origins that may call
 	http      *http.Server // the port
 
 	streaming map[string]bool // the methods that are streams, by full name
@@ -193,6 +195,7 @@ type Server struct {
 	pages       *budget
 	largeBodies *semaphore.Weighted
 	waits       *waits
+	checking    sync.Mutex // held while the sides are checked
 
 	// draining ends when Run begins to stop, by drain.
 	draining context.Context
@@ -228,6 +231,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := s.makeGateway(); err != nil {
 		return nil, err
 	}
+	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
 	s.http = s.makeHTTP()
 	return s, nil
 }
@@ -326,7 +330,7 @@ func (s *Server) makeHTTP() *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.handle)),
+		Handler:           http.HandlerFunc(s.handle),
 		Protocols:         &protocols,
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,

@@ -230,7 +230,7 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (ent
 		rows, err := c.queries.ListProjectionsByTitle(ctx, sqlcgen.ListProjectionsByTitleParams{
 			AfterTitle: after.Title, AfterID: after.VideoID,
 			LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-			PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 		})
 		if err != nil {
 			return nil, false, wrap(err, "list entries")
@@ -246,7 +246,7 @@ func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (ent
 	rows, err := c.queries.ListProjectionsNewestFirst(ctx, sqlcgen.ListProjectionsNewestFirstParams{
 		BeforeTime: after.PublishTime, BeforeID: after.VideoID,
 		LanguageCode: optional(query.LanguageCode), ReleaseYear: optional(query.ReleaseYear), Tags: query.Tags,
-		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
 	if err != nil {
 		return nil, false, wrap(err, "list entries")
@@ -275,7 +275,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	}
 	rows, err := c.queries.SearchProjections(ctx, sqlcgen.SearchProjectionsParams{
 		Query: words, WholeWords: search.Query(query.Words, false), BeforeRank: after.Rank, BeforeID: after.VideoID,
-		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
 	if err != nil {
 		return nil, false, wrap(err, "search entries")

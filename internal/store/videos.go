@@ -186,7 +186,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (video
 		rows, err := s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
 			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted,
 			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-			PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 		})
 		if err != nil {
 			return nil, false, wrap(err, "list videos")
@@ -201,7 +201,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (video
 	rows, err := s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
 		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted,
 		State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
-		PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
+		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
 	if err != nil {
 		return nil, false, wrap(err, "list videos")

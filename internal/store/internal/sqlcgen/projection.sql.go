@@ -243,33 +243,39 @@ func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxR
 }
 
 const ListProjectionsByTitle = `-- name: ListProjectionsByTitle :many
+WITH found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+	FROM catalog_read.video_projection
+	WHERE visible
+		AND (title, video_id) > ($3::text, $4::uuid)
+		AND ($5::text IS NULL OR language_code = $5)
+		AND ($6::int IS NULL OR release_year = $6)
+		AND ($7::text[] IS NULL OR tags @> $7)
+	ORDER BY title, video_id
+	LIMIT $8
+)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, lead(true, 1, false) OVER (ORDER BY title, video_id) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY title, video_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM catalog_read.video_projection
-	WHERE visible
-		AND (title, video_id) > ($1::text, $2::uuid)
-		AND ($3::text IS NULL OR language_code = $3)
-		AND ($4::int IS NULL OR release_year = $4)
-		AND ($5::text[] IS NULL OR tags @> $5)
-	ORDER BY title, video_id
-	LIMIT $6
-) p
-WHERE bytes_before IS NULL OR bytes_before < $7::bigint
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < $1::bigint
 ORDER BY title, video_id
+LIMIT $2
 `
 
 type ListProjectionsByTitleParams struct {
+	MaxBytes     int64
+	PageSize     int32
 	AfterTitle   string
 	AfterID      uuid.UUID
 	LanguageCode *string
 	ReleaseYear  *int32
 	Tags         []string
-	PageSize     int32
-	MaxBytes     int64
+	OneMore      int32
 }
 
 type ListProjectionsByTitleRow struct {
@@ -291,13 +297,14 @@ type ListProjectionsByTitleRow struct {
 // A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
 func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjectionsByTitleParams) ([]ListProjectionsByTitleRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsByTitle,
+		arg.MaxBytes,
+		arg.PageSize,
 		arg.AfterTitle,
 		arg.AfterID,
 		arg.LanguageCode,
 		arg.ReleaseYear,
 		arg.Tags,
-		arg.PageSize,
-		arg.MaxBytes,
+		arg.OneMore,
 	)
 	if err != nil {
 		return nil, err
@@ -332,33 +339,39 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 }
 
 const ListProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
+WITH found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
+	FROM catalog_read.video_projection
+	WHERE visible
+		AND (publish_time, video_id) < ($3::timestamptz, $4::uuid)
+		AND ($5::text IS NULL OR language_code = $5)
+		AND ($6::int IS NULL OR release_year = $6)
+		AND ($7::text[] IS NULL OR tags @> $7)
+	ORDER BY publish_time DESC, video_id DESC
+	LIMIT $8
+)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, lead(true, 1, false) OVER (ORDER BY publish_time DESC, video_id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY publish_time DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM catalog_read.video_projection
-	WHERE visible
-		AND (publish_time, video_id) < ($1::timestamptz, $2::uuid)
-		AND ($3::text IS NULL OR language_code = $3)
-		AND ($4::int IS NULL OR release_year = $4)
-		AND ($5::text[] IS NULL OR tags @> $5)
-	ORDER BY publish_time DESC, video_id DESC
-	LIMIT $6
-) p
-WHERE bytes_before IS NULL OR bytes_before < $7::bigint
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < $1::bigint
 ORDER BY publish_time DESC, video_id DESC
+LIMIT $2
 `
 
 type ListProjectionsNewestFirstParams struct {
+	MaxBytes     int64
+	PageSize     int32
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	LanguageCode *string
 	ReleaseYear  *int32
 	Tags         []string
-	PageSize     int32
-	MaxBytes     int64
+	OneMore      int32
 }
 
 type ListProjectionsNewestFirstRow struct {
@@ -383,13 +396,14 @@ type ListProjectionsNewestFirstRow struct {
 // not the text.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
+		arg.MaxBytes,
+		arg.PageSize,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.LanguageCode,
 		arg.ReleaseYear,
 		arg.Tags,
-		arg.PageSize,
-		arg.MaxBytes,
+		arg.OneMore,
 	)
 	if err != nil {
 		return nil, err
@@ -469,34 +483,41 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 }
 
 const SearchProjections = `-- name: SearchProjections :many
-WITH query AS MATERIALIZED (SELECT CAST($5::text AS tsquery) AS words, CAST($6::text AS tsquery) AS whole_words)
+WITH query AS MATERIALIZED (
+	SELECT CAST($3::text AS tsquery) AS words, CAST($4::text AS tsquery) AS whole_words
+), matching AS (
+	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
+		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
+	FROM query
+	JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
+), found AS (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
+	FROM matching
+	WHERE (rank, video_id) < ($5::real, $6::uuid)
+	ORDER BY rank DESC, video_id DESC
+	LIMIT $7
+)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank,
 	has_next::bool AS has_next
 FROM (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank, lead(true, 1, false) OVER (ORDER BY rank DESC, video_id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY rank DESC, video_id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM (
-		SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
-			coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
-		FROM query
-		JOIN catalog_read.video_projection p ON p.visible AND p.search @@ query.words
-	) found
-	WHERE (rank, video_id) < ($1::real, $2::uuid)
-	ORDER BY rank DESC, video_id DESC
-	LIMIT $3
+	FROM found
 ) page
-WHERE bytes_before IS NULL OR bytes_before < $4::bigint
+WHERE bytes_before IS NULL OR bytes_before < $1::bigint
 ORDER BY rank DESC, video_id DESC
+LIMIT $2
 `
 
 type SearchProjectionsParams struct {
-	BeforeRank float32
-	BeforeID   uuid.UUID
-	PageSize   int32
 	MaxBytes   int64
+	PageSize   int32
 	Query      string
 	WholeWords string
+	BeforeRank float32
+	BeforeID   uuid.UUID
+	OneMore    int32
 }
 
 type SearchProjectionsRow struct {
@@ -523,12 +544,13 @@ type SearchProjectionsRow struct {
 // row, whatever plan is cached.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
-		arg.BeforeRank,
-		arg.BeforeID,
-		arg.PageSize,
 		arg.MaxBytes,
+		arg.PageSize,
 		arg.Query,
 		arg.WholeWords,
+		arg.BeforeRank,
+		arg.BeforeID,
+		arg.OneMore,
 	)
 	if err != nil {
 		return nil, err

@@ -78,32 +78,38 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 }
 
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
+WITH found AS (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	FROM video.videos
+	WHERE (create_time, id) < ($3::timestamptz, $4::uuid)
+		AND ($5::bool OR delete_time IS NULL)
+		AND ($6::text IS NULL OR state = $6)
+		AND ($7::text IS NULL OR language_code = $7)
+	ORDER BY create_time DESC, id DESC
+	LIMIT $8
+)
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
 	has_next::bool AS has_next
 FROM (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM video.videos
-	WHERE (create_time, id) < ($1::timestamptz, $2::uuid)
-		AND ($3::bool OR delete_time IS NULL)
-		AND ($4::text IS NULL OR state = $4)
-		AND ($5::text IS NULL OR language_code = $5)
-	ORDER BY create_time DESC, id DESC
-	LIMIT $6
-) v
-WHERE bytes_before IS NULL OR bytes_before < $7::bigint
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < $1::bigint
 ORDER BY create_time DESC, id DESC
+LIMIT $2
 `
 
 type ListVideosNewestFirstParams struct {
+	MaxBytes     int64
+	PageSize     int32
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
-	PageSize     int32
-	MaxBytes     int64
+	OneMore      int32
 }
 
 type ListVideosNewestFirstRow struct {
@@ -128,13 +134,14 @@ type ListVideosNewestFirstRow struct {
 // that the index gives the page whatever plan is cached. octet_length reads the size of a text, not the text.
 func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
+		arg.MaxBytes,
+		arg.PageSize,
 		arg.BeforeTime,
 		arg.BeforeID,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
-		arg.PageSize,
-		arg.MaxBytes,
+		arg.OneMore,
 	)
 	if err != nil {
 		return nil, err
@@ -170,32 +177,38 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 }
 
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
+WITH found AS (
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	FROM video.videos
+	WHERE (create_time, id) > ($3::timestamptz, $4::uuid)
+		AND ($5::bool OR delete_time IS NULL)
+		AND ($6::text IS NULL OR state = $6)
+		AND ($7::text IS NULL OR language_code = $7)
+	ORDER BY create_time, id
+	LIMIT $8
+)
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
 	has_next::bool AS has_next
 FROM (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-	FROM video.videos
-	WHERE (create_time, id) > ($1::timestamptz, $2::uuid)
-		AND ($3::bool OR delete_time IS NULL)
-		AND ($4::text IS NULL OR state = $4)
-		AND ($5::text IS NULL OR language_code = $5)
-	ORDER BY create_time, id
-	LIMIT $6
-) v
-WHERE bytes_before IS NULL OR bytes_before < $7::bigint
+	FROM found
+) page
+WHERE bytes_before IS NULL OR bytes_before < $1::bigint
 ORDER BY create_time, id
+LIMIT $2
 `
 
 type ListVideosOldestFirstParams struct {
+	MaxBytes     int64
+	PageSize     int32
 	AfterTime    time.Time
 	AfterID      uuid.UUID
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
-	PageSize     int32
-	MaxBytes     int64
+	OneMore      int32
 }
 
 type ListVideosOldestFirstRow struct {
@@ -218,13 +231,14 @@ type ListVideosOldestFirstRow struct {
 // A page of videos behind (after_time, after_id), oldest first; else as above.
 func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]ListVideosOldestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
+		arg.MaxBytes,
+		arg.PageSize,
 		arg.AfterTime,
 		arg.AfterID,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
-		arg.PageSize,
-		arg.MaxBytes,
+		arg.OneMore,
 	)
 	if err != nil {
 		return nil, err

@@ -55,9 +55,16 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 			thaw := network.Freeze()
 			defer thaw()
 			l.append(l.pool, "a1")
-			short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if claim, err := ours.ClaimEvents(short, 10, 1<<20, hour, of); err == nil {
+			before := network.Sent()
+			go func() {
+				for ctx.Err() == nil && network.Sent() == before {
+					time.Sleep(time.Millisecond)
+				}
+				cancel() // the claim is on its way
+			}()
+			if claim, err := ours.ClaimEvents(ctx, 10, 1<<20, hour, of); err == nil {
 				t.Fatalf("ClaimEvents() = %+v without an answer", claim)
 			}
 			for pool.Stat().TotalConns() > 0 { // until it has told the server to cancel

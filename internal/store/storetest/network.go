@@ -21,6 +21,7 @@ type Network struct {
 
 	listener net.Listener
 	ready    atomic.Int64
+	sent     atomic.Int64
 
 	mu    sync.Mutex
 	dial  func(context.Context) (net.Conn, error) // guarded by mu
@@ -100,7 +101,10 @@ func (n *Network) accept() {
 		if n.stuck {
 			shared = &way{sticks: true}
 		}
-		go pass(to, from, shared.statement)
+		go pass(to, from, func(statement []byte) bool {
+			n.sent.Add(int64(len(statement)))
+			return shared.statement()
+		})
 		go pass(from, to, func(answer []byte) bool { return n.answer(shared, answer) })
 		n.mu.Unlock()
 	}
@@ -126,7 +130,7 @@ func pass(to, from net.Conn, mayPass func([]byte) bool) {
 }
 
 // statement waits while the way is frozen.
-func (w *way) statement([]byte) bool {
+func (w *way) statement() bool {
 	w.frozen.RLock()
 	defer w.frozen.RUnlock()
 	return !w.silent.Load()
@@ -193,6 +197,10 @@ func (n *Network) Stick() {
 	defer n.mu.Unlock()
 	n.stuck = true
 }
+
+// Sent returns how many bytes clients have sent, with those that did not come
+// through.
+func (n *Network) Sent() int64 { return n.sent.Load() }
 
 // Stuck is how many connections have.
 func (n *Network) Stuck() int64 { return n.ready.Load() }

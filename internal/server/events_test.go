@@ -119,7 +119,7 @@ func TestWatchByEventsResumes(t *testing.T) {
 // An error is an event, before the first one and after it.
 func TestWatchByEventsTellsErrors(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{StreamLifetime: 2 * time.Second})
+	r := start(t, Config{})
 	url := "http://" + r.addr + "/v1/catalogEntries:watch"
 	response, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", "nonsense")
 	kind, _, data := event(t, lines)
@@ -130,6 +130,7 @@ func TestWatchByEventsTellsErrors(t *testing.T) {
 	if kind, _, data = event(t, lines); kind != "message" || len(data) != 1 {
 		t.Errorf("first event %s %v, want a sign of life", kind, data)
 	}
+	r.stop()
 	if kind, _, data = event(t, lines); kind != "error" || codeIn(data) != "UNAVAILABLE" {
 		t.Errorf("last event %s %v, want UNAVAILABLE as event", kind, data)
 	}

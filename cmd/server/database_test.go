@@ -72,14 +72,10 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	}); err != nil {
 		t.Errorf("beside calls that wait, an event did not get to the catalog: %v", err)
 	}
-	response, err := http.Get("http://" + busy.addr + "/health/ready")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		t.Errorf("/health/ready answers %s", response.Status)
-	}
+	eventually(t, 30*time.Second, "the process is ready", func() bool {
+		code, _ := get(t, "http://"+busy.addr+"/health/ready")
+		return code == http.StatusOK
+	})
 
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,8 +19,14 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// getStream opens a watch over REST, and returns what reads its lines.
+// getStream opens a watch over REST, and returns a reader of its lines.
 func getStream(t *testing.T, url string, header ...string) (*http.Response, *bufio.Scanner) {
+	t.Helper()
+	return getStreamBy(t, httpClient(t, false), url, header...)
+}
+
+// getStreamBy is getStream with a client of the caller.
+func getStreamBy(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, *bufio.Scanner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -32,7 +37,7 @@ func getStream(t *testing.T, url string, header ...string) (*http.Response, *buf
 	for i := 0; i < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
-	response, err := httpClient(t, false).Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,11 +155,16 @@ func TestWatchPassesNginx(t *testing.T) {
 		t.Skip("nginx is not installed: its default buffering is not tried")
 	}
 	r := start(t, Config{})
-	dir, addr := t.TempDir(), freeAddr(t)
+	short, err := os.MkdirTemp("", "n") // the path of a socket has 100 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(short) })
+	dir, socket := t.TempDir(), filepath.Join(short, "s")
 	config := fmt.Sprintf(`daemon off; worker_processes 1; error_log stderr; pid %[1]s/pid;
 events {}
 http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp_path %[1]s; uwsgi_temp_path %[1]s; scgi_temp_path %[1]s;
-	server { listen %[2]s; location / { proxy_pass http://%[3]s; } } }`, dir, addr, r.addr)
+	server { listen unix:%[2]s; location / { proxy_pass http://%[3]s; } } }`, dir, socket, r.addr)
 	file := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -164,22 +174,33 @@ http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastc
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // however it ends
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait() // however it ends
+		<-ended
 	})
-	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := net.Dial("tcp", addr)
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
+	for {
+		conn, err := net.Dial("unix", socket)
 		if err == nil {
 			_ = conn.Close()
 			break
 		}
-		if time.Since(began) > patience {
-			t.Fatal(errors.New("nginx did not start"))
+		select {
+		case <-ended:
+			t.Fatalf("nginx ended: %v", cmd.ProcessState)
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	for _, accept := range []string{ndjson, eventStream} {
-		_, lines := getStream(t, "http://"+addr+"/v1/catalogEntries:watch", "Accept", accept)
+		_, lines := getStreamBy(t, client, "http://nginx/v1/catalogEntries:watch", "Accept", accept)
 		for range 2 { // a sign of life, and what comes later
 			if !lines.Scan() {
 				t.Fatalf("%s: the stream ended: %v", accept, lines.Err())
@@ -190,14 +211,4 @@ http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastc
 			mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), film()))
 		}
 	}
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }

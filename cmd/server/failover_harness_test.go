@@ -94,16 +94,17 @@ func newCluster(t *testing.T) *cluster {
 // cut ends the replication once the standby has all that was committed: what is committed from now on is on the primary only.
 func (c *cluster) cut(t *testing.T) {
 	t.Helper()
+	holds := func(target, condition string, args ...any) func() bool {
+		return func() bool { return ask[bool](t, target, "SELECT "+condition, args...)[0] }
+	}
+	eventually(t, time.Minute, "the standby follows", holds(c.primaryURL, "EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')"))
 	ask[int](t, c.primaryURL, "CHECKPOINT") // flushes what was committed asynchronously, too
 	position := ask[string](t, c.primaryURL, "SELECT pg_current_wal_flush_lsn()::text")[0]
-	eventually(t, time.Minute, "the standby has what was committed", func() bool {
-		return ask[bool](t, c.standbyURL, "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", position)[0]
-	})
+	eventually(t, time.Minute, "the standby has what was committed", holds(c.standbyURL, "pg_last_wal_replay_lsn() >= $1::pg_lsn", position))
 	ask[int](t, c.standbyURL, "ALTER SYSTEM SET primary_conninfo = ''")
 	ask[bool](t, c.standbyURL, "SELECT pg_reload_conf()")
-	eventually(t, time.Minute, "the standby follows no more", func() bool {
-		return ask[int](t, c.primaryURL, "SELECT count(*)::int FROM pg_stat_replication")[0] == 0
-	})
+	eventually(t, time.Minute, "the standby follows no more", holds(c.standbyURL, "current_setting('primary_conninfo') = '' AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
+	eventually(t, time.Minute, "the primary has no standby", holds(c.primaryURL, "NOT EXISTS (SELECT FROM pg_stat_replication)"))
 }
 
 // failOver kills the primary, promotes the standby, and lets the address lead there.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -121,7 +122,7 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 	p.rename(t, behind, "changed")
 	p.delete(t, deleted)
 	s.settled(t, owner)
-	eventually(t, time.Minute, "the watcher has what will be lost", func() bool { return len(watcher.copy()) == 2 && len(p.listed(t)) == 2 })
+	eventually(t, time.Minute, "the watcher has what will be lost", func() bool { return maps.Equal(watcher.copy(), p.published(t)) })
 
 	c.failOver(t)
 	p.eventuallyReady(t)

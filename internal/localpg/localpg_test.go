@@ -353,11 +353,18 @@ func TestStandby(t *testing.T) {
 	if got := query(t, standby, "SELECT pg_is_in_recovery()::text"); got[0] != "true" {
 		t.Errorf("the standby is in recovery: %s, want true", got[0])
 	}
+	// A test in which one of these never comes ends by its timeout.
+	until := func(s *Server, condition string) {
+		t.Helper()
+		for query(t, s, "SELECT ("+condition+")::text")[0] != "true" {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	until(primary, "EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')")
 	query(t, standby, "ALTER SYSTEM SET primary_conninfo = ''")
 	query(t, standby, "SELECT pg_reload_conf()::text")
-	for len(query(t, primary, "SELECT pid::text FROM pg_stat_replication")) > 0 {
-		time.Sleep(5 * time.Millisecond) // a test that never gets here ends by its timeout
-	}
+	until(standby, "current_setting('primary_conninfo') = '' AND NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+	until(primary, "NOT EXISTS (SELECT FROM pg_stat_replication)")
 	query(t, primary, "INSERT INTO kept VALUES ('lost')")
 	if err := primary.Kill(); err != nil {
 		t.Errorf("Kill() = %v, want nil", err)

@@ -81,6 +81,7 @@ func serveVictim() error {
 	if err != nil {
 		return err
 	}
+	server.pages.wait = server.cfg.CallTimeout // half of which a busy machine may need for the lists of all attackers
 	ctx, stop := context.WithCancel(context.Background())
 	var peak atomic.Uint64
 	go func() {

@@ -19,7 +19,7 @@ const (
 
 // refusals remember that the server did not let the user of a URL in, as after a
 // change of its password. Until it does, there is one attempt per refusalPause; in
-// between, whoever needs a connection gets the same error at once. Safe for
+// between, each request for a connection gets the same error at once. Safe for
 // concurrent use.
 type refusals struct {
 	mu   sync.Mutex

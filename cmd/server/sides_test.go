@@ -46,7 +46,7 @@ func TestRolesOpenOnlyTheirDatabases(t *testing.T) {
 	}
 }
 
-// A database that is away takes its own side with it, and not the other.
+// An unavailable database makes its own side unavailable, and not the other.
 func TestSidesAreReadyByThemselves(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)

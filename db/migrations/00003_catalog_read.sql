@@ -77,7 +77,7 @@ CREATE TABLE catalog_read.quarantine_size (
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE catalog_read.quarantine_size IS 'The sum of it is that of the payloads, attributes and reasons in quarantine. Triggers keep it, so delete rows there, and never truncate.';
 
--- A sum that is kept, because whoever sets a message aside must not add up all others first. It has as many rows as there
+-- The sum is stored, so that setting a message aside does not add up all others. It has as many rows as there
 -- were transactions at a time: who finds all of them locked makes one, so nobody waits for a transaction that is left open.
 -- +goose StatementBegin
 CREATE FUNCTION catalog_read.add_to_quarantine_size() RETURNS trigger LANGUAGE plpgsql AS $$

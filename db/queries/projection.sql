@@ -21,7 +21,7 @@ CROSS JOIN LATERAL (
 ) p;
 
 -- name: UpsertProjections :exec
--- Writes the given rows, over any version: whoever calls it has locked them, and has decided.
+-- Writes the given rows, over any version: the caller has locked them, and has decided.
 -- The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
 WITH new AS (
 	SELECT unnest(@video_ids::uuid[]) AS video_id,

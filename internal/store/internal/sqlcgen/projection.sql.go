@@ -632,7 +632,7 @@ type UpsertProjectionsParams struct {
 	Searches      []string
 }
 
-// Writes the given rows, over any version: whoever calls it has locked them, and has decided.
+// Writes the given rows, over any version: the caller has locked them, and has decided.
 // The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
 func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
 	_, err := q.db.Exec(ctx, UpsertProjections,

@@ -83,7 +83,7 @@ func (m *machine) stop() {
 	}
 }
 
-// database makes a database with the schema of the service and answers its URL.
+// database makes a database with the schema of the service and returns its URL.
 func (m *machine) database(ctx context.Context) (string, error) {
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)

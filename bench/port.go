@@ -169,7 +169,7 @@ func ports(ctx context.Context, p profile, r *results) (err error) {
 	return nil
 }
 
-// caller answers how to call a server, and how to hang up.
+// caller returns how to call a server, and how to hang up.
 func caller(kind, addr string, callers int) (call func(context.Context) error, stop func(), err error) {
 	name := "videos/" + answer.ID.String()
 	if kind == portOurs || kind == portGRPC {

@@ -186,7 +186,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	return nil
 }
 
-// rate answers how often do ran a second, by so many workers at once.
+// rate returns how often do ran a second, by so many workers at once.
 func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx context.Context, i int) error) (float64, error) {
 	var wg sync.WaitGroup
 	var done atomic.Int64

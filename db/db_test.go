@@ -59,7 +59,7 @@ func migrations(t testing.TB) []string {
 
 var databases atomic.Int64
 
-// fresh makes a database without any schema and answers its URL.
+// fresh makes a database without any schema and returns its URL.
 func fresh(t testing.TB) string {
 	t.Helper()
 	admin := open(t, storetest.Direct(t, storetest.URL(t)))

@@ -278,7 +278,7 @@ func TestPoolKeepsConnections(t *testing.T) {
 	}
 }
 
-// backends takes so many connections of a pool at a time, and answers the processes
+// backends takes so many connections of a pool at a time, and returns the processes
 // behind them.
 func backends(t *testing.T, pool *pgxpool.Pool, n int) map[uint32]bool {
 	t.Helper()

@@ -25,7 +25,7 @@ func (s *subscription) ackID(lease uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// leaseOf answers the lease of an ack id; ok is false when this subscription never made it.
+// leaseOf returns the lease of an ack id; ok is false when this subscription never made it.
 func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 	var b [ackIDSize]byte
 	if len(id) != base64.RawURLEncoding.EncodedLen(ackIDSize) {
@@ -46,7 +46,7 @@ type ackResult struct {
 	written              *commit // exactly-once: what was acknowledged stays so, over a restart too [J2]
 }
 
-// err answers what a unary call with this result answers.
+// err returns what a unary call with this result answers.
 func (r *ackResult) err() error {
 	if len(r.invalid)+len(r.unorder) == 0 {
 		return nil
@@ -197,7 +197,7 @@ func (c *confirmed) forget(now time.Time) {
 	}
 }
 
-// next answers when there is something to forget; ok is false when nothing is left.
+// next returns when there is something to forget; ok is false when nothing is left.
 func (c *confirmed) next() (deadline time.Time, ok bool) {
 	if c.order.len() == 0 {
 		return time.Time{}, false

@@ -48,7 +48,7 @@ type controls interface {
 //	POST   /admin/clock?advance=30s   move the clock forward; answers {"now":"2026-01-02T03:04:05Z"}
 //
 // All times are by the clock of the server. What a call asks for is in force
-// when it answers; only down and cut answer first, because they break the
+// when it returns; only down and cut answer first, because they break the
 // connection that the answer takes. Errors look as those of the JSON API, and
 // name the parameter.
 func newAdminHandler(server controls, faults *faults) http.Handler {
@@ -182,7 +182,7 @@ func (a admin) cut(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// answerFirst answers while there still is a connection.
+// answerFirst responds while there still is a connection.
 func answerFirst(w http.ResponseWriter) error {
 	w.Header().Set("Connection", "close")
 	w.Header().Set("Content-Length", "3") // so that the answer is whole without the end that the connection will not see
@@ -234,7 +234,7 @@ func (a admin) advance(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// parameters answers those of the query, each of which must be known and given once.
+// parameters returns those of the query, each of which must be known and given once.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -52,7 +52,7 @@ func startAdmin(t *testing.T) (*recorder, *faults, string) {
 	return r, f, ts.URL
 }
 
-// Each call does what it says, and answers when it is done.
+// Each call does what it says, and returns when it is done.
 func TestAdminCalls(t *testing.T) {
 	tests := []struct {
 		request string

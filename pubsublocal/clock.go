@@ -19,7 +19,7 @@ type Clock struct {
 	busy   bool          // guarded by mu: timers run, and arm follows
 }
 
-// Now answers the time of the server.
+// Now returns the time of the server.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ type parcel struct {
 	attempt int32
 }
 
-// encodeParcels answers a StreamingPullResponse of parcels and, last, its other
+// encodeParcels returns a StreamingPullResponse of parcels and, last, its other
 // fields, which are encoded already.
 func encodeParcels(parcels []parcel, rest []byte) encoded {
 	const receivedMessages, ackID, messageField, deliveryAttempt = 1, 1, 2, 3

@@ -177,7 +177,7 @@ func (s *subscription) rewind(d *delivery) {
 	k.hi = min(k.hi, i)
 }
 
-// place answers where in its key a delivery is.
+// place returns where in its key a delivery is.
 func (k *keyQueue) place(d *delivery) int {
 	lo, hi := 0, k.entries.len()
 	for lo < hi {
@@ -191,7 +191,7 @@ func (k *keyQueue) place(d *delivery) int {
 	return lo
 }
 
-// pause answers how long a message waits after so many failures in a row.
+// pause returns how long a message waits after so many failures in a row.
 func (s *subscription) pause(failures int32) time.Duration {
 	policy := s.cfg.GetRetryPolicy()
 	if policy == nil {

@@ -14,7 +14,7 @@ const smallestRing = 8
 
 func (q *deque[T]) len() int { return q.n }
 
-// at answers the element at place i, from the front; i is less than len.
+// at returns the element at place i, from the front; i is less than len.
 func (q *deque[T]) at(i int) T { return q.ring[(q.first+i)&(len(q.ring)-1)] }
 
 func (q *deque[T]) pushBack(v T) {

@@ -65,7 +65,7 @@ func TestDifferencesOfEmulatorAreCases(t *testing.T) {
 	}
 }
 
-// emulatorJar answers the program of the emulator, if it can run here.
+// emulatorJar returns the program of the emulator, if it can run here.
 func emulatorJar(ctx context.Context) (string, error) {
 	for _, program := range []string{"sh", "java"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -90,7 +90,7 @@ func emulatorJar(ctx context.Context) (string, error) {
 	return "", errors.New("no Cloud SDK with the component pubsub-emulator")
 }
 
-// jarBelow answers the emulator of the first Cloud SDK that has one.
+// jarBelow returns the emulator of the first Cloud SDK that has one.
 func jarBelow(roots ...string) string {
 	for _, root := range roots {
 		jars, err := filepath.Glob(filepath.Join(root, "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*.jar"))
@@ -101,7 +101,7 @@ func jarBelow(roots ...string) string {
 	return ""
 }
 
-// startEmulator starts the emulator and answers its address. It ends with the test.
+// startEmulator starts the emulator and returns its address. It ends with the test.
 func startEmulator(t *testing.T, jar string) string {
 	t.Helper()
 	port := freePort(t)
@@ -140,7 +140,7 @@ func startEmulator(t *testing.T, jar string) string {
 	}
 }
 
-// freePort answers a port that nobody listens on. The emulator could choose one itself, but does not tell which.
+// freePort returns a port that nobody listens on. The emulator could choose one itself, but does not tell which.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +155,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// ready answers nil once the emulator serves requests.
+// ready returns nil once the emulator serves requests.
 func ready(ctx context.Context, host string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/", nil)
 	if err != nil {

@@ -32,9 +32,9 @@ type Fault struct {
 	For time.Duration
 	// Delay comes before anything else, by the clock of the server.
 	Delay time.Duration
-	// Code is what the call answers. OK: whatever it would have answered.
+	// Code is what the call returns. OK: whatever it would have answered.
 	Code codes.Code
-	// AnswerLost lets the call take effect before it answers Code. Not for streams, and not without a Code.
+	// AnswerLost lets the call take effect before it returns Code. Not for streams, and not without a Code.
 	AnswerLost bool
 }
 
@@ -161,7 +161,7 @@ func (f *faults) addNamed(fault Fault) (id string) {
 	return added.id
 }
 
-// removeNamed answers whether the fault was still in force.
+// removeNamed reports whether the fault was still in force.
 func (f *faults) removeNamed(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +177,7 @@ func (f *faults) removeAll() {
 	f.list = nil
 }
 
-// active answers copies of the faults in force, each with the calls and the time that are left.
+// active returns copies of the faults in force, each with the calls and the time that are left.
 func (f *faults) active() []activeFault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,7 +201,7 @@ func (f *faults) dropExpired() {
 	f.list = slices.DeleteFunc(f.list, func(a *activeFault) bool { return !a.until.IsZero() && !now.Before(a.until) })
 }
 
-// take answers the fault that concerns a call, and counts it.
+// take returns the fault that concerns a call, and counts it.
 func (f *faults) take(fullMethod string, request any) Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -334,7 +334,7 @@ func (w *errorRewriter) finish(r *http.Request) {
 	}
 }
 
-// writeError answers an error as Google's APIs do: https://cloud.google.com/apis/design/errors.
+// writeError returns an error as Google's APIs do: https://cloud.google.com/apis/design/errors.
 func writeError(w http.ResponseWriter, code codes.Code, message string, details []json.RawMessage) {
 	type detailed struct {
 		Code    int               `json:"code"`

@@ -32,7 +32,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// standIn is a gRPC server that keeps what it was asked, and answers what it is told to.
+// standIn is a gRPC server that keeps what it was asked, and returns what it is told to.
 type standIn struct {
 	method   string
 	request  proto.Message
@@ -79,7 +79,7 @@ func httpStandIn(t *testing.T) (*standIn, string) {
 	return s, ts.URL
 }
 
-// call makes a request and answers the status code and the body.
+// call makes a request and returns the status code and the body.
 func call(t *testing.T, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

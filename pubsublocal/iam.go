@@ -96,7 +96,7 @@ func (p *iamPolicies) TestIamPermissions(_ context.Context, r *iampb.TestIamPerm
 	return &iampb.TestIamPermissionsResponse{Permissions: r.GetPermissions()}, nil
 }
 
-// get answers the policy of a resource, which is never changed. It is called with mu held.
+// get returns the policy of a resource, which is never changed. It is called with mu held.
 func (p *iamPolicies) get(resource string) *iampb.Policy {
 	if policy := p.policies[resource]; policy != nil {
 		return policy

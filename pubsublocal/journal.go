@@ -154,7 +154,7 @@ func (j *journal) add(kind byte, body func([]byte) []byte) *commit {
 	return j.promise()
 }
 
-// promise answers the commit of the buffer. It is called with mu held.
+// promise returns the commit of the buffer. It is called with mu held.
 func (j *journal) promise() *commit {
 	if j.next == nil {
 		j.next = &commit{done: make(chan struct{})}
@@ -343,7 +343,7 @@ func appendReset(b []byte, mark uint32, topicNumber uint64, until int64, unacked
 	return appendIDs(b, acked)
 }
 
-// handedOver answers the commit of all that was handed over so far.
+// handedOver returns the commit of all that was handed over so far.
 func (j *journal) handedOver() *commit {
 	if j == nil {
 		return nil

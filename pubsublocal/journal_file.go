@@ -97,7 +97,7 @@ func syncFolder(folder *os.Root) error {
 	return nil
 }
 
-// openJournal reads a folder, rewrites its journal, and answers what is in it.
+// openJournal reads a folder, rewrites its journal, and returns what is in it.
 func openJournal(path string, policy Sync, log *slog.Logger, now func() time.Time) (_ *journal, _ *image, _ map[uint64]*message, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, nil, nil, fmt.Errorf("make folder: %w", err)
@@ -166,7 +166,7 @@ func lockFolder(folder *os.Root) (*os.File, error) {
 	return f, nil
 }
 
-// openOld opens the journal, and answers how much of it is good. No file: there is none yet.
+// openOld opens the journal, and returns how much of it is good. No file: there is none yet.
 func openOld(folder *os.Root, log *slog.Logger) (*os.File, int64, error) {
 	f, err := folder.Open(journalFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -221,7 +221,7 @@ func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 var errBadFrame = errors.New("incomplete or damaged frame")
 
 // readFrames calls f with each frame, whose bytes it may use until it returns.
-// It answers where the good frames end.
+// It returns where the good frames end.
 func readFrames(file io.ReaderAt, size int64, f func(records []byte) error) (int64, error) {
 	at := int64(len(journalHeader))
 	r := bufio.NewReaderSize(io.NewSectionReader(file, at, size-at), 1<<20)
@@ -253,7 +253,7 @@ func readFrames(file io.ReaderAt, size int64, f func(records []byte) error) (int
 	return at, nil
 }
 
-// nextFrame answers where, after a bad frame, a good one begins; 0: nowhere.
+// nextFrame returns where, after a bad frame, a good one begins; 0: nowhere.
 func nextFrame(file io.ReaderAt, bad, size int64) (int64, error) {
 	rest := make([]byte, size-bad)
 	if _, err := file.ReadAt(rest, bad); err != nil {

@@ -390,7 +390,7 @@ func (img *image) copyLive(w *frameWriter, records []byte, keep func(*message)) 
 	})
 }
 
-// orderingKey answers the key in an encoded message.
+// orderingKey returns the key in an encoded message.
 func orderingKey(encoded []byte) string {
 	const field = 5
 	var key []byte

@@ -131,7 +131,7 @@ func (f *fields) message(m proto.Message) {
 	}
 }
 
-// next answers the next message of a published record.
+// next returns the next message of a published record.
 func (f *fields) next() (m messageImage, encoded []byte) {
 	m.id = f.number()
 	stamp := f.number()

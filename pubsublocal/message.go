@@ -24,7 +24,7 @@ var noKey = unique.Make("")
 
 func (m *message) publishTime() time.Time { return time.UnixMilli(m.time).UTC() }
 
-// decode answers the message as the API has it.
+// decode returns the message as the API has it.
 func (m *message) decode() (*pubsubpb.PubsubMessage, error) {
 	decoded := new(pubsubpb.PubsubMessage)
 	if err := proto.Unmarshal(m.encoded, decoded); err != nil {

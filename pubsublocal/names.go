@@ -41,7 +41,7 @@ func checkReference(c collection, name string) error {
 	return err
 }
 
-// parseProject answers the project id in a name such as projects/p, else INVALID_ARGUMENT (A3).
+// parseProject returns the project id in a name such as projects/p, else INVALID_ARGUMENT (A3).
 func parseProject(name string) (string, error) {
 	project, ok := strings.CutPrefix(name, "projects/")
 	if !ok || project == "" || strings.Contains(project, "/") {

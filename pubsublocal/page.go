@@ -16,7 +16,7 @@ const (
 	pageMarker      = "pubsublocal page after " // so that no other checksummed text is taken for a token
 )
 
-// page answers the items after those of earlier pages, at most size of them,
+// page returns the items after those of earlier pages, at most size of them,
 // and the token for the next page, empty if there is none (A9, A10). items are
 // in ascending order of name. A token holds the last name of its page, so
 // items that come and go between two calls neither repeat nor hide others.

@@ -70,7 +70,7 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 	return t.config(), s.journal.topic(t).wait()
 }
 
-// find answers the topic of that name.
+// find returns the topic of that name.
 func (p *publisherService) find(name string) (*topic, error) {
 	if err := checkReference(topics, name); err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (s *Server) stampSchema(settings *pubsubpb.SchemaSettings, m *pubsubpb.Pubs
 	return nil
 }
 
-// deadLetterTopic answers where dead letters go; nil: nowhere, or that topic is gone.
+// deadLetterTopic returns where dead letters go; nil: nowhere, or that topic is gone.
 func (s *subscription) deadLetterTopic() *topic {
 	policy := s.cfg.GetDeadLetterPolicy()
 	if policy == nil {

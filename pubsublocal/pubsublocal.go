@@ -146,7 +146,7 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// serve answers gRPC and HTTP on a listener, until Close.
+// serve returns gRPC and HTTP on a listener, until Close.
 func (s *Server) serve(base net.Listener, admin bool) error {
 	// The largest request that is answered at all; the service's own limits are below, and say so. [B3]
 	const maxRequest = 64 << 20
@@ -288,7 +288,7 @@ func (r *registry[T]) get(name string) *T {
 func (r *registry[T]) set(name string, v *T) { r.m.Store(name, v) }
 func (r *registry[T]) remove(name string)    { r.m.Delete(name) }
 
-// all answers all resources, ordered by name.
+// all returns all resources, ordered by name.
 func (r *registry[T]) all() []*T {
 	var names []string
 	r.m.Range(func(name, _ any) bool {
@@ -311,7 +311,7 @@ type named[T any] interface {
 	resourceName() string
 }
 
-// list answers a page of the resources of a project. [A9, A10]
+// list returns a page of the resources of a project. [A9, A10]
 func list[T any, P named[T]](r *registry[T], project string, size int32, token string) ([]P, string, error) {
 	id, err := parseProject(project)
 	if err != nil {

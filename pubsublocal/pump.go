@@ -73,7 +73,7 @@ func (s *subscription) deliverOne(st *stream, now time.Time) {
 	s.deliver(s.ready.popFront(), st, now)
 }
 
-// pick answers a stream with credit, nil if there is none. It prefers that
+// pick returns a stream with credit, nil if there is none. It prefers that
 // whose turn it is.
 func (s *subscription) pick() *stream {
 	for i := range s.streams {
@@ -85,7 +85,7 @@ func (s *subscription) pick() *stream {
 }
 
 // deliverRun delivers the run of a key, or what was delivered of it before and
-// is to come again. It answers whether the key waits for nothing but credit.
+// is to come again. It reports whether the key waits for nothing but credit.
 func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	const maxRun = 1000
 	again := k.hi > 0 // while an earlier one is outstanding, only what was delivered before may go
@@ -113,7 +113,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	return k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0
 }
 
-// streamFor answers the stream that the next deliveries of a key go to; nil:
+// streamFor returns the stream that the next deliveries of a key go to; nil:
 // there is none now.
 func (s *subscription) streamFor(k *keyQueue) *stream {
 	if k.owner != nil {
@@ -127,7 +127,7 @@ func (s *subscription) streamFor(k *keyQueue) *stream {
 	return s.pick()
 }
 
-// successor answers the stream with credit that its client opened in place of
+// successor returns the stream with credit that its client opened in place of
 // one that has ended; nil: there is none. [G21]
 func (s *subscription) successor(old *stream) *stream {
 	if old == nil || !old.ended || old.clientID == "" {
@@ -161,7 +161,7 @@ func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
 	st.notify()
 }
 
-// attempt answers what delivery_attempt is for a delivery.
+// attempt returns what delivery_attempt is for a delivery.
 func (s *subscription) attempt(d *delivery) int32 {
 	if s.cfg.GetDeadLetterPolicy() == nil {
 		return 0

@@ -231,7 +231,7 @@ func completeDeadLetterPolicy(p *pubsubpb.DeadLetterPolicy, before string) error
 	return nil
 }
 
-// patchTopic answers the topic as the request wants it, complete as after
+// patchTopic returns the topic as the request wants it, complete as after
 // normalizeTopic. current is not changed (A14–A17, A19, A21).
 func patchTopic(current *pubsubpb.Topic, r *pubsubpb.UpdateTopicRequest) (*pubsubpb.Topic, error) {
 	return patch(current, r.GetTopic(), r, mutableOfTopic, func(next *pubsubpb.Topic) error {
@@ -239,7 +239,7 @@ func patchTopic(current *pubsubpb.Topic, r *pubsubpb.UpdateTopicRequest) (*pubsu
 	})
 }
 
-// patchSubscription answers the subscription as the request wants it, complete
+// patchSubscription returns the subscription as the request wants it, complete
 // as after normalizeSubscription. current is not changed (A14–A18, A21).
 func patchSubscription(current *pubsubpb.Subscription, r *pubsubpb.UpdateSubscriptionRequest) (*pubsubpb.Subscription, error) {
 	return patch(current, r.GetSubscription(), r, mutableOfSubscription, func(next *pubsubpb.Subscription) error {
@@ -247,7 +247,7 @@ func patchSubscription(current *pubsubpb.Subscription, r *pubsubpb.UpdateSubscri
 	})
 }
 
-// patchSnapshot answers the snapshot as the request wants it. current is not
+// patchSnapshot returns the snapshot as the request wants it. current is not
 // changed (A20). A mask with expire_time needs one in the body, for the default
 // is the time that the snapshot was made with; whether it is in bounds is for
 // the caller, who knows the clock.
@@ -266,7 +266,7 @@ type updateRequest interface {
 	GetUpdateMask() *fieldmaskpb.FieldMask
 }
 
-// patch answers a copy of current in which the fields that the mask names are
+// patch returns a copy of current in which the fields that the mask names are
 // those of body, or unset if they are unset there (A16), after complete has
 // agreed with it. The texts of its errors are those of the service.
 func patch[M proto.Message](current, body M, r updateRequest, mutable []protoreflect.Name, complete func(M) error) (M, error) {
@@ -297,7 +297,7 @@ func patch[M proto.Message](current, body M, r updateRequest, mutable []protoref
 	return next, nil
 }
 
-// resolvePath answers the fields on a path such as retry_policy.minimum_backoff.
+// resolvePath returns the fields on a path such as retry_policy.minimum_backoff.
 // A path goes through messages of Pub/Sub only: a duration and a map are wholes.
 func resolvePath(d protoreflect.MessageDescriptor, path string) (fields []protoreflect.FieldDescriptor, ok bool) {
 	pubsub := d.ParentFile().Package()

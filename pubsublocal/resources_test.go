@@ -141,7 +141,7 @@ func plainSubscription() *pubsubpb.Subscription {
 	}
 }
 
-// with answers a message after a change, so that tables can hold it.
+// with returns a message after a change, so that tables can hold it.
 func with[M any](m M, change func(M)) M {
 	change(m)
 	return m

@@ -31,7 +31,7 @@ type schemaRegistry struct {
 
 	now func() time.Time
 	// onChange, if not nil, is called after each change of a schema with all its
-	// revisions, as dump answers them; with none when the schema was deleted. It
+	// revisions, as dump returns them; with none when the schema was deleted. It
 	// is called with the lock held, so it must not call the registry, and
 	// messages with a schema wait for it. Set before the registry is used.
 	onChange func(name string, revisions []*pubsubpb.Schema)
@@ -86,7 +86,7 @@ func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	return nil
 }
 
-// validate answers the newest revision in the range of the settings that data
+// validate returns the newest revision in the range of the settings that data
 // is a message of. INVALID_ARGUMENT: there is none, or the schema is gone.
 func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte) (revisionID string, err error) {
 	r.mu.RLock()
@@ -112,7 +112,7 @@ func (r *schemaRegistry) exists(name string) bool {
 	return len(r.byName[name]) > 0
 }
 
-// dump answers every revision of every schema, those of a schema together and
+// dump returns every revision of every schema, those of a schema together and
 // oldest first. A revision without a definition was deleted: restore needs it
 // to know its place. The messages are not to be changed.
 func (r *schemaRegistry) dump() []*pubsubpb.Schema {
@@ -185,7 +185,7 @@ func (r *schemaRegistry) GetSchema(_ context.Context, req *pubsubpb.GetSchemaReq
 	return viewOf(revision.schema, cmp.Or(req.GetView(), pubsubpb.SchemaView_FULL)), nil
 }
 
-// ListSchemas implements pubsubpb.SchemaServiceServer. It answers the newest
+// ListSchemas implements pubsubpb.SchemaServiceServer. It returns the newest
 // revision of each schema of a project.
 func (r *schemaRegistry) ListSchemas(_ context.Context, req *pubsubpb.ListSchemasRequest) (*pubsubpb.ListSchemasResponse, error) {
 	if _, err := parseProject(req.GetParent()); err != nil {
@@ -207,7 +207,7 @@ func (r *schemaRegistry) ListSchemas(_ context.Context, req *pubsubpb.ListSchema
 	return &pubsubpb.ListSchemasResponse{Schemas: viewsOf(found, req.GetView()), NextPageToken: next}, nil
 }
 
-// ListSchemaRevisions implements pubsubpb.SchemaServiceServer. It answers the newest first.
+// ListSchemaRevisions implements pubsubpb.SchemaServiceServer. It returns the newest first.
 func (r *schemaRegistry) ListSchemaRevisions(
 	_ context.Context, req *pubsubpb.ListSchemaRevisionsRequest,
 ) (*pubsubpb.ListSchemaRevisionsResponse, error) {
@@ -299,7 +299,7 @@ func (r *schemaRegistry) RollbackSchema(_ context.Context, req *pubsubpb.Rollbac
 	return r.add(name, old.schema, old.compiled), nil
 }
 
-// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It answers what
+// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns what
 // is the newest revision then.
 func (r *schemaRegistry) DeleteSchemaRevision(
 	_ context.Context, req *pubsubpb.DeleteSchemaRevisionRequest,
@@ -408,7 +408,7 @@ func compileBody(s *pubsubpb.Schema) (*compiledSchema, error) {
 	}
 }
 
-// revisions answers the revisions of a schema: oldest first, with deleted ones, at least one living.
+// revisions returns the revisions of a schema: oldest first, with deleted ones, at least one living.
 func (r *schemaRegistry) revisions(name string) ([]schemaRevision, error) {
 	if _, _, err := parseName(schemas, name); err != nil {
 		return nil, err
@@ -421,7 +421,7 @@ func (r *schemaRegistry) revisions(name string) ([]schemaRevision, error) {
 	return r.byName[name], nil
 }
 
-// find answers what name@revision names, or the newest revision of a name without one.
+// find returns what name@revision names, or the newest revision of a name without one.
 func (r *schemaRegistry) find(name string) (schemaRevision, error) {
 	name, id, ok := strings.Cut(name, "@")
 	revisions, err := r.revisions(name)
@@ -446,7 +446,7 @@ func (r *schemaRegistry) checkRoom(name string) error {
 	return nil
 }
 
-// add makes a definition the newest revision of a schema, and answers it. It is called with mu held.
+// add makes a definition the newest revision of a schema, and returns it. It is called with mu held.
 func (r *schemaRegistry) add(name string, s *pubsubpb.Schema, compiled *compiledSchema) *pubsubpb.Schema {
 	revisions := r.byName[name]
 	id := newRevisionID()
@@ -464,7 +464,7 @@ func (r *schemaRegistry) add(name string, s *pubsubpb.Schema, compiled *compiled
 	return viewOf(added, pubsubpb.SchemaView_FULL)
 }
 
-// newRevisionID answers 8 random hex digits.
+// newRevisionID returns 8 random hex digits.
 func newRevisionID() string { return fmt.Sprintf("%08x", uuid.New().ID()) }
 
 // set is called with mu held. No revisions: the schema is gone.
@@ -479,7 +479,7 @@ func (r *schemaRegistry) set(name string, revisions []schemaRevision) {
 	}
 }
 
-// newestRevision answers the newest revision that is not deleted; there is always one.
+// newestRevision returns the newest revision that is not deleted; there is always one.
 func newestRevision(revisions []schemaRevision) schemaRevision {
 	for _, revision := range slices.Backward(revisions) {
 		if revision.compiled != nil {
@@ -500,12 +500,12 @@ func countRevisions(revisions []schemaRevision) int {
 	return n
 }
 
-// revisionIndex answers the place of a revision, also of a deleted one; -1: there never was one.
+// revisionIndex returns the place of a revision, also of a deleted one; -1: there never was one.
 func revisionIndex(revisions []schemaRevision, id string) int {
 	return slices.IndexFunc(revisions, func(r schemaRevision) bool { return r.schema.GetRevisionId() == id })
 }
 
-// revisionOf answers the place of a revision that is not deleted, or NOT_FOUND.
+// revisionOf returns the place of a revision that is not deleted, or NOT_FOUND.
 func revisionOf(name string, revisions []schemaRevision, id string) (int, error) {
 	index := revisionIndex(revisions, id)
 	if index < 0 || revisions[index].compiled == nil {
@@ -514,7 +514,7 @@ func revisionOf(name string, revisions []schemaRevision, id string) (int, error)
 	return index, nil
 }
 
-// revisionRange answers the first and the last revision of a range, both inclusive. A
+// revisionRange returns the first and the last revision of a range, both inclusive. A
 // deleted one still has its place: next to it the range begins or ends. Not ok:
 // the schema never had such a revision.
 func revisionRange(revisions []schemaRevision, settings *pubsubpb.SchemaSettings) (first, last int, ok bool) {
@@ -536,7 +536,7 @@ func revisionSchemas(revisions []schemaRevision) []*pubsubpb.Schema {
 	return all
 }
 
-// viewOf answers a copy of a schema, without its definition unless the view is FULL.
+// viewOf returns a copy of a schema, without its definition unless the view is FULL.
 func viewOf(s *pubsubpb.Schema, view pubsubpb.SchemaView) *pubsubpb.Schema {
 	s = proto.CloneOf(s)
 	if view != pubsubpb.SchemaView_FULL {

@@ -34,7 +34,7 @@ func revision(n int) *pubsubpb.Schema {
 	return &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition + "}"}
 }
 
-// newTestSchemas answers a registry with the schema testSchema of so many revisions, and their ids.
+// newTestSchemas returns a registry with the schema testSchema of so many revisions, and their ids.
 func newTestSchemas(t *testing.T, revisions int) (r *schemaRegistry, ids []string) {
 	t.Helper()
 	r = newSchemaRegistry(func() time.Time { return schemaTime })
@@ -240,7 +240,7 @@ func TestDeleteSchemaRevision(t *testing.T) {
 	}
 }
 
-// Get answers one revision in full, or without its definition (M10).
+// Get returns one revision in full, or without its definition (M10).
 func TestGetSchema(t *testing.T) {
 	r, ids := newTestSchemas(t, 3)
 	tests := []struct {
@@ -529,7 +529,7 @@ func TestSchemaValidateRange(t *testing.T) {
 	}
 }
 
-// What dump answers makes the same registry again, ranges with deleted ends included.
+// What dump returns makes the same registry again, ranges with deleted ends included.
 func TestSchemaDumpAndRestore(t *testing.T) {
 	r, ids := newTestSchemas(t, 4)
 	_, err := r.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{Parent: testProject, SchemaId: "aaa", Schema: revision(1)})

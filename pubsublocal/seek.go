@@ -32,10 +32,10 @@ func (s *snapshot) config() *pubsubpb.Snapshot {
 	return cfg
 }
 
-// messages answers all of the snapshot, oldest first. It is called with topic.mu held.
+// messages returns all of the snapshot, oldest first. It is called with topic.mu held.
 func (s *snapshot) messages() []*message { return slices.Concat(s.unacked, s.later) }
 
-// snap makes a snapshot of a subscription. expireTime answers the end of one
+// snap makes a snapshot of a subscription. expireTime returns the end of one
 // whose oldest message was published at a time, or why it cannot be. [L8, L10]
 func (s *subscription) snap(cfg *pubsubpb.Snapshot, expireTime func(oldest time.Time) (time.Time, error)) (*snapshot, error) {
 	t := s.topic
@@ -119,7 +119,7 @@ func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
 	return s.reset(all, func(m *message) bool { return in[m.id] }, to.expires), nil
 }
 
-// union answers messages and all that the subscription has, oldest first, each
+// union returns messages and all that the subscription has, oldest first, each
 // once. It and what follows are called with mu held.
 func (s *subscription) union(messages []*message) []*message {
 	all := slices.Clone(messages)
@@ -135,7 +135,7 @@ func (s *subscription) union(messages []*message) []*message {
 	return slices.Compact(all)
 }
 
-// matching answers the messages that pass the filter. [E17]
+// matching returns the messages that pass the filter. [E17]
 func (s *subscription) matching(messages []*message) ([]*message, error) {
 	if s.cfg.GetFilter() == "" {
 		return messages, nil

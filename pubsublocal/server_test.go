@@ -63,7 +63,7 @@ func publish(ctx context.Context, client *pubsub.Client, texts ...string) error 
 	return nil
 }
 
-// pull answers what a Pull gets at once.
+// pull returns what a Pull gets at once.
 func pull(t testing.TB, client *pubsub.Client) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	response, err := client.SubscriptionAdminClient.Pull(t.Context(), &pubsubpb.PullRequest{

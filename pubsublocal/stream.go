@@ -69,7 +69,7 @@ func (st *stream) end(why error) {
 	st.notify()
 }
 
-// take answers what is to be sent next, about a megabyte at most; ok is false
+// take returns what is to be sent next, about a megabyte at most; ok is false
 // when there is nothing.
 func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	const maxParcels, maxSize = 1000, 1 << 20
@@ -202,14 +202,14 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 	}
 }
 
-// why answers why a stream was ended; nil: it was not.
+// why returns why a stream was ended; nil: it was not.
 func (s *subscription) why(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return st.err
 }
 
-// receive reads what the client sends. It answers nil when the client half-closed.
+// receive reads what the client sends. It returns nil when the client half-closed.
 func (s *subscription) receive(st *stream, g pubsubpb.Subscriber_StreamingPullServer) error {
 	for {
 		r, err := g.Recv()
@@ -366,7 +366,7 @@ func (p *subscriberService) wait(ctx context.Context, st *stream) {
 	}
 }
 
-// answerPull ends a Pull. What it answers is lent as of now, to nobody's stream.
+// answerPull ends a Pull. What it returns is lent as of now, to nobody's stream.
 func (s *subscription) answerPull(ctx context.Context, st *stream) (*pubsubpb.PullResponse, error) {
 	if ctx.Err() != nil {
 		s.shut(st) // nobody hears the answer [F7]

@@ -411,7 +411,7 @@ func (p *subscriberService) find(name string) (*subscription, error) {
 	return p.server.subscription(name)
 }
 
-// madeName answers a new name in the project of another resource. [A7]
+// madeName returns a new name in the project of another resource. [A7]
 func (s *Server) madeName(c, of collection, reference string) (string, error) {
 	project, _, ok := splitName(of, reference)
 	if !ok {

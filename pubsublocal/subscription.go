@@ -64,7 +64,7 @@ func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscripti
 	return s
 }
 
-// config answers the subscription as the API shows it.
+// config returns the subscription as the API shows it.
 func (s *subscription) config() *pubsubpb.Subscription {
 	s.mu.Lock()
 	cfg := proto.CloneOf(s.cfg)
@@ -176,12 +176,12 @@ func (s *subscription) expire(now time.Time) {
 	s.confirmed.forget(now)
 }
 
-// retention answers for how long a message is kept that is not acknowledged. [C5, D14]
+// retention returns for how long a message is kept that is not acknowledged. [C5, D14]
 func (s *subscription) retention() time.Duration {
 	return max(s.cfg.GetMessageRetentionDuration().AsDuration(), time.Duration(s.topic.retention.Load()))
 }
 
-// dropAt answers when a message is dropped though nobody acknowledged it.
+// dropAt returns when a message is dropped though nobody acknowledged it.
 func (s *subscription) dropAt(m *message) time.Time {
 	at := m.publishTime().Add(s.retention() + time.Millisecond)
 	if at.Before(s.retainedUntil) {
@@ -190,14 +190,14 @@ func (s *subscription) dropAt(m *message) time.Time {
 	return at
 }
 
-// forgetAt answers until when an acknowledged message can come back. [D13]
+// forgetAt returns until when an acknowledged message can come back. [D13]
 func (s *subscription) forgetAt(m *message) time.Time {
 	return m.publishTime().Add(s.cfg.GetMessageRetentionDuration().AsDuration() + time.Millisecond)
 }
 
 func (s *subscription) inUse() bool { return len(s.streams) > 0 }
 
-// idleUntil answers when the subscription expires if nobody uses it.
+// idleUntil returns when the subscription expires if nobody uses it.
 func (s *subscription) idleUntil() time.Time {
 	if ttl := s.cfg.GetExpirationPolicy().GetTtl(); ttl != nil {
 		return s.used.Add(ttl.AsDuration())
@@ -234,7 +234,7 @@ func (s *subscription) arm() {
 	}
 }
 
-// use notes that somebody uses the subscription, and answers why that is not possible.
+// use notes that somebody uses the subscription, and returns why that is not possible.
 func (s *subscription) use() error {
 	if s.closed != nil {
 		return s.closed

@@ -50,7 +50,7 @@ func (t *topic) shownName() string {
 	return t.name
 }
 
-// config answers the topic as the API shows it.
+// config returns the topic as the API shows it.
 func (t *topic) config() *pubsubpb.Topic {
 	t.mu.Lock()
 	cfg := proto.CloneOf(t.cfg)
@@ -107,7 +107,7 @@ func (t *topic) trim(now time.Time) {
 	t.trimming.set(next)
 }
 
-// retained answers what the topic itself retains, oldest first. It is called with mu held.
+// retained returns what the topic itself retains, oldest first. It is called with mu held.
 func (t *topic) retained() []*message {
 	t.trim(t.server.clock.Now())
 	messages := make([]*message, t.log.len())
@@ -152,7 +152,7 @@ func (t *topic) remove(s *subscription) {
 	t.subscriptions = slices.DeleteFunc(t.subscriptions, func(other *subscription) bool { return other == s })
 }
 
-// attached answers the names of what is attached to the topic.
+// attached returns the names of what is attached to the topic.
 func (t *topic) attached() (subscriptions, snapshots []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// again answers the flags that a run is repeated with.
+// again returns the flags that a run is repeated with.
 func again(cfg chaos.Config) string {
 	profile, older := "quick", ""
 	if cfg.Long {

@@ -127,7 +127,7 @@ func (s *session) await(t *testing.T, text string) {
 	}
 }
 
-// end waits until it has ended and answers its exit code.
+// end waits until it has ended and returns its exit code.
 func (s *session) end(t *testing.T) int {
 	t.Helper()
 	select {
@@ -138,7 +138,7 @@ func (s *session) end(t *testing.T) int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// field answers what a regular expression's group matches on the screen.
+// field returns what a regular expression's group matches on the screen.
 func (s *session) field(t *testing.T, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(s.text())
@@ -174,7 +174,7 @@ func families(t *testing.T) map[int][]int {
 	return children
 }
 
-// descendants answers the processes that cmd/dev has started.
+// descendants returns the processes that cmd/dev has started.
 func (s *session) descendants(t *testing.T) []int {
 	t.Helper()
 	children := families(t)
@@ -267,7 +267,7 @@ func videosFile(t *testing.T, n int, more ...string) string {
 	return path
 }
 
-// The life of one state folder: everything starts and answers, videos travel
+// The life of one state folder: everything starts and returns, videos travel
 // into the catalog, and data stays until it is told to go. However it ends,
 // nothing is left running.
 func TestStack(t *testing.T) {

@@ -45,7 +45,7 @@ type input struct {
 var lineIDs = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://example.com/videocatalog/cmd/dev/load"))
 
 // readVideos reads a file of videos and checks all of it; without a path there
-// are none. Of equal lines it answers one. The error has the first mistake, as
+// are none. Of equal lines it returns one. The error has the first mistake, as
 // path:line.
 func readVideos(path string) ([]input, error) {
 	if path == "" {
@@ -254,7 +254,7 @@ func (s sample) String() string {
 }
 
 // follow shows where the videos are until all of them are in the catalog, or
-// nothing has moved for a while, and answers where they were then.
+// nothing has moved for a while, and returns where they were then.
 func (l *loader) follow(ctx context.Context, sent <-chan struct{}) (last sample, err error) {
 	moved, shown, pause := l.start, l.start, 50*time.Millisecond
 	for all := false; ; {
@@ -304,7 +304,7 @@ func (l *loader) sample(ctx context.Context) (sample, error) {
 	return now, nil
 }
 
-// snapshot answers some of the videos as columns, and the counts of now, as if
+// snapshot returns some of the videos as columns, and the counts of now, as if
 // every event had been published.
 func (l *loader) snapshot(wanted func(loaded) bool) (ids []uuid.UUID, versions []int64, times []time.Time, now sample) {
 	l.mu.Lock()
@@ -327,7 +327,7 @@ func (l *loader) bar(now sample) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", length-full)
 }
 
-// report prints how it went, and answers an error if a video is missing.
+// report prints how it went, and returns an error if a video is missing.
 func (l *loader) report(ctx context.Context, last sample) error {
 	took := time.Since(l.start)
 	rate := func(n int, d time.Duration) string {
@@ -364,7 +364,7 @@ func (l *loader) report(ctx context.Context, last sample) error {
 	return nil
 }
 
-// latency answers how many seconds videos took from the command that published
+// latency returns how many seconds videos took from the command that published
 // them into the catalog. One that was changed again since does not count.
 func (l *loader) latency(ctx context.Context, ids []uuid.UUID, versions []int64, times []time.Time) (median, slowest float64, err error) {
 	err = l.conn.QueryRow(ctx, `

@@ -164,7 +164,7 @@ func parseOptions(args, environ []string) (options, error) {
 	return opts, nil
 }
 
-// getenv answers a variable of the environment, of several with a name the last.
+// getenv returns a variable of the environment, of several with a name the last.
 func (o options) getenv(name string) (value string) {
 	for _, variable := range o.environ {
 		if v, ok := strings.CutPrefix(variable, name+"="); ok {

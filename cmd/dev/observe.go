@@ -17,7 +17,7 @@ import (
 // Of --observe: Prometheus scrapes the server's private port by the rules of deploy/observe, and shows the dashboard on a
 // page of its console. Grafana shows it too, where there is one.
 
-// findPrometheus answers where it is.
+// findPrometheus returns where it is.
 func findPrometheus() (string, error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
 	return nil
 }
 
-// findGrafana answers the program, the folder with what it needs, and its first arguments; nothing if one of them is
+// findGrafana returns the program, the folder with what it needs, and its first arguments; nothing if one of them is
 // not there.
 func findGrafana() (program, home string, args []string) {
 	for _, command := range [][]string{{"grafana", "server"}, {"grafana-server"}} {
@@ -172,7 +172,7 @@ func (s *stack) write(path, content string) error {
 	return os.WriteFile(path, []byte(content), 0o644) //nolint:gosec // it has no secrets
 }
 
-// freeAddr answers an address of this machine on which nobody listens.
+// freeAddr returns an address of this machine on which nobody listens.
 func freeAddr(ctx context.Context) (string, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

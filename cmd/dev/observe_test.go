@@ -21,7 +21,7 @@ import (
 // With isGrafana in its environment this test binary takes the place of Grafana.
 const isGrafana = "VIDEOCATALOG_TEST_IS_GRAFANA"
 
-// grafana reads what Grafana is started with, as Grafana would, and answers with it at its health check.
+// grafana reads what Grafana is started with, as Grafana would, and returns with it at its health check.
 func grafana(args []string, getenv func(string) string) error {
 	if len(args) != 3 || args[0] != "server" || args[1] != "--homepath" {
 		return fmt.Errorf("arguments = %q, want server --homepath DIR", args)

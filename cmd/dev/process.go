@@ -32,7 +32,7 @@ func command(ctx context.Context, end syscall.Signal, patience time.Duration, pr
 	return cmd
 }
 
-// output runs a program to its end, and answers what it printed.
+// output runs a program to its end, and returns what it printed.
 func output(cmd *exec.Cmd) (string, error) {
 	runtime.LockOSThread() // as long as it runs; see dieWithParent
 	defer runtime.UnlockOSThread()
@@ -143,7 +143,7 @@ func (l *serverLog) show(line []byte) {
 	l.screen.warn(style, text)
 }
 
-// summarize answers what a line of the log says, in short; one that is not the
+// summarize returns what a line of the log says, in short; one that is not the
 // server's, such as one of a panic, has no severity.
 func summarize(line []byte) (severity, text string) {
 	var entry struct{ Severity, Message, Err string }

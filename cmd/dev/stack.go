@@ -56,8 +56,8 @@ type stack struct {
 	closers []func() error // of what has been started, in that order
 }
 
-// start starts everything. The context it answers ends with ctx, and, with the
-// cause, when the server does. Whatever start answers, stop must be called.
+// start starts everything. The context it returns ends with ctx, and, with the
+// cause, when the server does. Whatever start returns, stop must be called.
 func (s *stack) start(ctx context.Context) (context.Context, error) {
 	s.screen.print(s.screen.paint(bold, "Video catalog") + " starts on this machine.")
 	running := ctx
@@ -324,7 +324,7 @@ func (s *stack) environment() []string {
 		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)
 }
 
-// serve starts the server, and answers a context that ends when it ends.
+// serve starts the server, and returns a context that ends when it ends.
 func (s *stack) serve(ctx context.Context) (context.Context, error) {
 	s.screen.begin("starting the server")
 	log, err := newServerLog(s.log(), s.screen)
@@ -397,7 +397,7 @@ func awaitReady(ctx context.Context, address string, patience time.Duration) err
 	}
 }
 
-// probe answers why a health check fails; nothing if it does not.
+// probe returns why a health check fails; nothing if it does not.
 func probe(ctx context.Context, address string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

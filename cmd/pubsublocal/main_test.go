@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// startProgram runs the program until the test ends, and answers what it printed and where it listens.
+// startProgram runs the program until the test ends, and returns what it printed and where it listens.
 func startProgram(t *testing.T, args ...string) (printed, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -45,7 +45,7 @@ func startProgram(t *testing.T, args ...string) (printed, addr string) {
 	return "", ""
 }
 
-// request makes a request of the JSON API, and answers the status code and the body.
+// request makes a request of the JSON API, and returns the status code and the body.
 func request(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

@@ -37,7 +37,7 @@ func (c *config) onCloudRun(yes bool) {
 	}
 }
 
-// checkCallers answers what is wrong with the settings about callers and their
+// checkCallers returns what is wrong with the settings about callers and their
 // limits.
 func (c config) checkCallers() []error {
 	var errs []error
@@ -109,7 +109,7 @@ func (c config) policy() (*auth.Policy, error) {
 	return auth.ParsePolicy(text, server.Methods())
 }
 
-// callers makes what answers whether calls may go on, and, if this process checks
+// callers makes what reports whether calls may go on, and, if this process checks
 // tokens, what must Run for it. Both are nil when nobody checks.
 func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
 	if c.Auth == authOff || c.Auth == "" {

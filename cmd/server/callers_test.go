@@ -59,7 +59,7 @@ func newTokens(t *testing.T) *tokens {
 	return issuer
 }
 
-// of answers a token of a caller, for an audience.
+// of returns a token of a caller, for an audience.
 func (i *tokens) of(t *testing.T, email, audience string) string {
 	t.Helper()
 	claims := map[string]any{

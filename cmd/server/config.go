@@ -196,7 +196,7 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// check answers what is wrong with the values and between them. Only serve and
+// check returns what is wrong with the values and between them. Only serve and
 // drain need Pub/Sub, and only serve what its roles do.
 func (c config) check(command string) []error {
 	var errs []error

@@ -125,7 +125,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 	}
 }
 
-// containerOf answers the command of the one container in a manifest, and its
+// containerOf returns the command of the one container in a manifest, and its
 // environment; a secret, which only databases have, is a URL.
 func containerOf(node any) (command string, environ []string) {
 	switch node := node.(type) {

@@ -185,7 +185,7 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	return p
 }
 
-// read keeps the log, and answers the address once it is told.
+// read keeps the log, and returns the address once it is told.
 func (p *process) read(stderr io.Reader, started chan<- string) {
 	defer close(p.eof)
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -199,13 +199,13 @@ func (p *process) read(stderr io.Reader, started chan<- string) {
 	}
 }
 
-// wait waits for the end and answers how it was.
+// wait waits for the end and returns how it was.
 func (p *process) wait() error {
 	<-p.eof
 	return p.cmd.Wait()
 }
 
-// stop sends SIGTERM and answers how long the server took to end, and how it did.
+// stop sends SIGTERM and returns how long the server took to end, and how it did.
 func (p *process) stop(t testing.TB) (time.Duration, error) {
 	t.Helper()
 	start := time.Now()

@@ -39,7 +39,7 @@ func maintenanceLoop(name string) *heartbeat.Loop {
 	return heartbeat.New("maintenance of the "+name, maintainInterval*2)
 }
 
-// step is a statement of a maintenance, which answers whether to call it again
+// step is a statement of a maintenance, which reports whether to call it again
 // at once.
 type step func(context.Context) (more bool, err error)
 

@@ -46,7 +46,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// instruments makes everything that measures, and answers what it made.
+// instruments makes everything that measures, and returns what it made.
 func instruments(t *testing.T) []sdkmetric.Instrument {
 	t.Helper()
 	made := make(map[string]sdkmetric.Instrument)

@@ -54,7 +54,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, vide
 // backlogCount is how far /health/backlog counts.
 const backlogCount = 100_000
 
-// backlog answers what waits, as JSON.
+// backlog returns what waits, as JSON.
 func backlog(videos *store.Videos) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
 		b, err := videos.MeasureOutbox(ctx, backlogCount)
@@ -102,7 +102,7 @@ func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
 	return listener, nil
 }
 
-// live answers what of this process is stuck, for the probe that ends it.
+// live returns what of this process is stuck, for the probe that ends it.
 func live(publisher *outbox.Publisher, projector *consumer.Projector, maintenance ...*heartbeat.Loop) func() error {
 	return func() error {
 		errs := []error{heartbeat.Check(maintenance...)}

@@ -270,7 +270,7 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 	}
 }
 
-// liveness serves what live answers, and asks /health/live for it.
+// liveness serves what live returns, and calls /health/live.
 func liveness(t *testing.T, live func() error) (ask func() int) {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)
@@ -335,7 +335,7 @@ func TestStuckPublisherIsNotLive(t *testing.T) {
 		ask := liveness(t, live(publisher, nil))
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = publisher.Run(ctx) }) // what it answers, others test
+		running.Go(func() { _ = publisher.Run(ctx) }) // what it returns, others test
 		time.Sleep(100 * time.Second)
 		if got := ask(); got != http.StatusOK {
 			t.Errorf("/health/live = %d after 100 s, want 200", got)
@@ -391,7 +391,7 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 	ask := liveness(t, live(nil, projector))
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+	running.Go(func() { _ = projector.Run(ctx) }) // what it returns, others test
 	defer running.Wait()
 	defer stop()
 	defer close(store.release)
@@ -548,7 +548,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 	}
 }
 
-// health answers the two checks that decide over a process.
+// health returns the two checks that decide over a process.
 func (p *process) health(t *testing.T) (live, ready int) {
 	t.Helper()
 	live, _ = get(t, "http://"+p.addr+"/health/live")

@@ -108,7 +108,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	return grpc.NewClient(s.address, options...)
 }
 
-// refused answers what to do when the source does not let us read, or nothing.
+// refused returns what to do when the source does not let us read, or nothing.
 func (s rebuildSource) refused(err error) string {
 	switch code := status.Code(err); {
 	case code == codes.Unauthenticated && s.audience == "" && s.file == "":
@@ -121,7 +121,7 @@ func (s rebuildSource) refused(err error) string {
 	return ""
 }
 
-// bearer answers an ID token for each call; it may have changed meanwhile.
+// bearer returns an ID token for each call; it may have changed meanwhile.
 type bearer func() (string, error)
 
 // GetRequestMetadata sends the token twice, because Cloud Run takes the

@@ -61,7 +61,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 
 // cloudRun is a front end that speaks TLS, and hands calls on as Cloud Run does: the
 // token that its IAM reads has no signature any more, the other one has. It
-// answers its URL and the file of its certificate.
+// returns its URL and the file of its certificate.
 func cloudRun(t *testing.T, addr string) (address, certificate string) {
 	t.Helper()
 	protocols := new(http.Protocols)
@@ -91,7 +91,7 @@ func cloudRun(t *testing.T, addr string) (address, certificate string) {
 }
 
 // metadataServer gives an account ID tokens as the one of Google Cloud does, and
-// answers its address.
+// returns its address.
 func metadataServer(t *testing.T, issuer *tokens, email string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -192,7 +192,7 @@ func closeInTime(end func()) {
 	}
 }
 
-// sleep waits and answers true, or false when ctx ended first.
+// sleep waits and returns true, or false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

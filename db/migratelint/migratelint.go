@@ -64,7 +64,7 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Rule, f.Message)
 }
 
-// Lint answers what is wrong with migrations, given in the order they run in. The error says that one cannot be read.
+// Lint returns what is wrong with migrations, given in the order they run in. The error says that one cannot be read.
 func Lint(files []File) ([]Finding, error) {
 	l := &linter{checks: make(map[string]notNull)}
 	for _, file := range files {

@@ -148,7 +148,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Takes the lease of the lane that has work and was served longest ago, and answers its oldest events, in
+-- Takes the lease of the lane that has work and was served longest ago, and returns its oldest events, in
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
 -- answered as blocked; and what was set aside, of up to 100 aggregates that are due, as for a retry. An event is the
 -- last one when it is the max_events-th, or when the payloads up to it have max_bytes; those for a retry are

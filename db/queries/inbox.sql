@@ -1,5 +1,5 @@
 -- name: InsertInbox :many
--- Records events as projected and answers those that were not before.
+-- Records events as projected and returns those that were not before.
 INSERT INTO catalog_read.inbox (consumer, event_id)
 SELECT @consumer, event_id
 FROM (SELECT unnest(@event_ids::uuid[]) AS event_id) new

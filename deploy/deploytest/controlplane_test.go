@@ -34,7 +34,7 @@ type request struct {
 
 func (r request) String() string { return r.Method + " " + r.Path }
 
-// controlPlane answers for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
+// controlPlane responds for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
 // Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, keeps policies, and gives
 // tokens. It checks nothing but that APIs are enabled, and that names exist, or do not. It is gcloud's proxy, so that all hosts
 // lead here.
@@ -66,13 +66,13 @@ func newControlPlane(project, region string) *controlPlane {
 // apis are those that have to be enabled in a project; each is the first part of a host, which gcloud asks or the service.
 var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
 
-// disabled answers the API that a host is of, if nobody has enabled it. c.mu is held.
+// disabled returns the API that a host is of, if nobody has enabled it. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {
 	api = strings.TrimPrefix(strings.TrimSuffix(host, domain), c.region+"-")
 	return api, slices.Contains(apis, api) && !slices.Contains(c.enabled, api+".googleapis.com")
 }
 
-// start serves until the test ends, and answers the port.
+// start serves until the test ends, and returns the port.
 func (c *controlPlane) start(t *testing.T) string {
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
@@ -92,7 +92,7 @@ func (c *controlPlane) withPubSub(addr string) {
 	c.pubsub = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
 }
 
-// changed answers the requests since the last call that changed something.
+// changed returns the requests since the last call that changed something.
 func (c *controlPlane) changed() []request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,14 +101,14 @@ func (c *controlPlane) changed() []request {
 	return changes
 }
 
-// names answers the paths of all resources, sorted.
+// names returns the paths of all resources, sorted.
 func (c *controlPlane) names() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.resources))
 }
 
-// grants answers the policy of a resource as lines "role member", sorted.
+// grants returns the policy of a resource as lines "role member", sorted.
 func (c *controlPlane) grants(path string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 // domain is of the hosts that gcloud is told to ask. httptest's certificate is for it.
 const domain = ".example.com"
 
-// gcloud answers an environment in which gcloud talks to a control plane only, as somebody whom that does not ask for more
+// gcloud returns an environment in which gcloud talks to a control plane only, as somebody whom that does not ask for more
 // than a token; false where gcloud is not installed, or nobody asked: the hundreds of calls take minutes, so make deploy-test
 // asks for them and make test does not. Whoever gets false is done.
 func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
@@ -76,7 +76,7 @@ func environ() []string {
 // patience is how long a script may take. It calls gcloud up to seventy times, a second each, on a machine that does much else.
 const patience = 10 * time.Minute
 
-// script runs a script of deploy/ and answers what it printed.
+// script runs a script of deploy/ and returns what it printed.
 func script(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", name))
@@ -86,7 +86,7 @@ func script(t *testing.T, env []string, name string, args ...string) (string, er
 	return command(t, env, path, args...)
 }
 
-// command runs a program and answers what it printed.
+// command runs a program and returns what it printed.
 func command(t *testing.T, env []string, path string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

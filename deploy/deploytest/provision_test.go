@@ -105,7 +105,7 @@ func TestProvisionAndDestroy(t *testing.T) {
 	t.Run("nothing is left", s.checkNothingLeft)
 }
 
-// commands answers the commands that a script showed.
+// commands returns the commands that a script showed.
 func commands(out string) []string {
 	var shown []string
 	for line := range strings.Lines(out) {

@@ -31,7 +31,7 @@ const (
 	namespace = "run/namespaces/" + project
 )
 
-// at answers what is at a path of names and indexes in a JSON value, or nil.
+// at returns what is at a path of names and indexes in a JSON value, or nil.
 func at(v any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -49,7 +49,7 @@ func at(v any, path ...any) any {
 	return v
 }
 
-// sent answers the requests as lines "METHOD path", and the body of the last one whose path ends in each name.
+// sent returns the requests as lines "METHOD path", and the body of the last one whose path ends in each name.
 func sent(changes []request) ([]string, map[string]object) {
 	var lines []string
 	bodies := map[string]object{}
@@ -535,7 +535,7 @@ func checkJob(t *testing.T, job object, command, serviceAccount, secret string) 
 	checkSettings(t, container)
 }
 
-// environment answers the plain variables of a container, and the secrets by the variable that gets them.
+// environment returns the plain variables of a container, and the secrets by the variable that gets them.
 func environment(container any) (values, secrets map[string]string) {
 	values, secrets = map[string]string{}, map[string]string{}
 	for _, v := range list(at(container, "env")) {
@@ -578,7 +578,7 @@ func checkSettings(t *testing.T, container any) {
 	}
 }
 
-// server answers the name of the server's binary, which is built once.
+// server returns the name of the server's binary, which is built once.
 func server(t *testing.T) string {
 	t.Helper()
 	file, err := buildServer()

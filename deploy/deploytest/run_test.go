@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// run answers for Cloud Run, whose API is that of Knative: what is sent is what is kept, and it is ready at once. A request
+// run responds for Cloud Run, whose API is that of Knative: what is sent is what is kept, and it is ready at once. A request
 // with dryRun is answered and not kept.
 func (c *controlPlane) run(r *http.Request, path, method string, body object) (object, int) {
 	parts := strings.Split(path, "/") // run, namespaces, PROJECT, KIND[, NAME]
@@ -147,7 +147,7 @@ func (c *controlPlane) execute(path, job string) object {
 	return execution
 }
 
-// startGRPC serves, until the test ends, what gcloud asks Cloud Run by gRPC, and answers the certificate to trust.
+// startGRPC serves, until the test ends, what gcloud asks Cloud Run by gRPC, and returns the certificate to trust.
 func (c *controlPlane) startGRPC(t *testing.T) []byte {
 	t.Helper()
 	server := httptest.NewUnstartedServer(grpc.NewServer(grpc.UnknownServiceHandler(c.workerPool)))
@@ -158,7 +158,7 @@ func (c *controlPlane) startGRPC(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// workerPool answers to GetWorkerPool, and to DeleteWorkerPool with an operation that is done. Either has the name first, and
+// workerPool responds to GetWorkerPool, and to DeleteWorkerPool with an operation that is done. Either has the name first, and
 // nothing else that matters, so that their types are not needed.
 func (c *controlPlane) workerPool(_ any, stream grpc.ServerStream) error {
 	var in, out emptypb.Empty

@@ -31,7 +31,7 @@ const source = "../.."
 // maxSize is what an instance may have to pull, in bytes.
 const maxSize = 25 << 20
 
-// build runs the command and answers what it wrote.
+// build runs the command and returns what it wrote.
 func build(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -257,7 +257,7 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-// extract unpacks the root file system of an image and answers its names, sorted.
+// extract unpacks the root file system of an image and returns its names, sorted.
 func extract(t *testing.T, img v1.Image, to string) []string {
 	t.Helper()
 	content := mutate.Extract(img)

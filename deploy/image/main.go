@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// buildServer answers the bytes of the binary.
+// buildServer returns the bytes of the binary.
 func buildServer(ctx context.Context, source, version string, stderr io.Writer) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "image")
 	if err != nil {

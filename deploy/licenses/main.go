@@ -119,7 +119,7 @@ func linked(ctx context.Context, source string, stderr io.Writer) ([]module, err
 // licenseFile is how a file with a license is called.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([.-].*)?$`)
 
-// recognize answers the licenses of the files at the root of a module, sorted.
+// recognize returns the licenses of the files at the root of a module, sorted.
 func recognize(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

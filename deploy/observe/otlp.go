@@ -82,7 +82,7 @@ var words = []string{
 // ofGoogle is in the names of the metrics that Cloud Monitoring has from Pub/Sub and Cloud Run. They and their labels are not ours.
 const ofGoogle = "_googleapis_com:"
 
-// otlp answers a query of Prometheus as a query of what is sent by OTLP, and how its labels are called there, by their names
+// otlp returns a query of Prometheus as a query of what is sent by OTLP, and how its labels are called there, by their names
 // in Prometheus. It refuses what it does not understand, names that the service does not send, and metrics that go by one label
 // in Prometheus and not where they are sent: they would be added up, or matched, by different things.
 func (m metrics) otlp(query string) (string, map[string]string, error) {

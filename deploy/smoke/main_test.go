@@ -47,7 +47,7 @@ func TestSmoke(t *testing.T) {
 	}
 }
 
-// countVideos answers how many videos are not deleted.
+// countVideos returns how many videos are not deleted.
 func countVideos(t *testing.T, database string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
@@ -61,7 +61,7 @@ func countVideos(t *testing.T, database string) (n int) {
 	return n
 }
 
-// startServer runs the binary until the test ends, and answers its address.
+// startServer runs the binary until the test ends, and returns its address.
 func startServer(t *testing.T, database, roles string) string {
 	t.Helper()
 	broker, err := localbroker.Start()

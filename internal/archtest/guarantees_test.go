@@ -82,7 +82,7 @@ func TestGuaranteesCheckFindsMistakes(t *testing.T) {
 
 var codeSpan = regexp.MustCompile("`([^`]*)`")
 
-// checkGuarantees answers how many rows the tables of each section have, and
+// checkGuarantees returns how many rows the tables of each section have, and
 // what is wrong with them.
 func checkGuarantees(page string, known proofs) (rows map[string]int, mistakes []string) {
 	rows = make(map[string]int)

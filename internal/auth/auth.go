@@ -1,4 +1,4 @@
-// Package auth admits. It answers whether a call may go on, before anything of
+// Package auth admits. It reports whether a call may go on, before anything of
 // it is looked at but its metadata:
 //
 //   - [Verifier]: who calls, by the OpenID Connect ID token that the call

@@ -45,7 +45,7 @@ type GateConfig struct {
 	Log *slog.Logger
 }
 
-// Gate answers whether calls may go on. It is good for any number of calls at a
+// Gate decides whether calls may go on. It is good for any number of calls at a
 // time.
 type Gate struct {
 	cfg GateConfig
@@ -66,10 +66,10 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 	return &Gate{cfg: cfg, logging: rate.Sometimes{First: 10, Interval: logEvery}}, nil
 }
 
-// Admit answers nil when a call of fullMethod, /package.Service/Method, may go
+// Admit returns nil when a call of fullMethod, /package.Service/Method, may go
 // on, else the status that its caller gets: Unauthenticated, PermissionDenied,
 // ResourceExhausted with google.rpc.RetryInfo, or Unavailable when the issuer
-// has not told its keys yet. The metadata of the call is in ctx. It also answers
+// has not told its keys yet. The metadata of the call is in ctx. It also returns
 // who calls, for a log, if the Verifier knows, whether or not the call may go on.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method := strings.TrimPrefix(fullMethod, "/")
@@ -102,7 +102,7 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 	return verified, nil
 }
 
-// identify answers who calls. A token in headerOwn is ours; one in
+// identify returns who calls. A token in headerOwn is ours; one in
 // headerCloudRun will do if there is none, and if its signature is still there.
 func (g *Gate) identify(ctx context.Context) (Caller, error) {
 	token, err := bearer(ctx, headerOwn)
@@ -122,7 +122,7 @@ func (g *Gate) identify(ctx context.Context) (Caller, error) {
 	return g.cfg.Verifier.Verify(ctx, token)
 }
 
-// bearer answers the token in a header, or nothing if there is no such header.
+// bearer returns the token in a header, or nothing if there is no such header.
 func bearer(ctx context.Context, header string) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	if len(values) == 0 {
@@ -138,7 +138,7 @@ func bearer(ctx context.Context, header string) (string, error) {
 	return token, nil
 }
 
-// vouched answers the subject of the token that Cloud Run's IAM has looked at,
+// vouched returns the subject of the token that Cloud Run's IAM has looked at,
 // or nothing. Nobody checks here: it names a caller for the limit, and grants
 // nothing.
 func vouched(ctx context.Context) string {
@@ -187,7 +187,7 @@ func (g *Gate) Address(ctx context.Context) string {
 	return ip.String()
 }
 
-// refuse logs why, unless there was a line just now, and answers what the
+// refuse logs why, unless there was a line just now, and returns what the
 // caller gets to see.
 func (g *Gate) refuse(ctx context.Context, answer error, method, caller, reason string) error {
 	g.mu.Lock()

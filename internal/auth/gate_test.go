@@ -57,7 +57,7 @@ func newGate(t *testing.T, cfg GateConfig) *gated {
 	return g
 }
 
-// call answers the context of a call with headers, from an address.
+// call returns the context of a call with headers, from an address.
 func call(ctx context.Context, from string, header ...string) context.Context {
 	host, port, _ := net.SplitHostPort(from)
 	var n int

@@ -73,7 +73,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// RoundTrip answers without a network, so that a bubble of synctest can hold it.
+// RoundTrip responds without a network, so that a bubble of synctest can hold it.
 func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	done := make(chan struct{})
@@ -101,7 +101,7 @@ func (i *issuer) requestCount() int {
 	return i.requests
 }
 
-// away answers as an issuer does that has its own trouble.
+// away responds as an issuer does that has its own trouble.
 func away(w http.ResponseWriter, _ string) bool {
 	http.Error(w, "trouble", http.StatusInternalServerError)
 	return true

@@ -110,7 +110,7 @@ func (k *keys) state() keysState {
 	return k.now
 }
 
-// find answers the keys that may have signed a token: those with its key id,
+// find returns the keys that may have signed a token: those with its key id,
 // all if it has none. An unknown key id is worth one request to the issuer,
 // which find waits for, unless there was one just now.
 func (k *keys) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {

@@ -38,7 +38,7 @@ func NewLimiter(perSecond, burst, most int) *Limiter {
 	}
 }
 
-// Take counts a call. It answers 0 when the call may go on, else how long the
+// Take counts a call. It returns 0 when the call may go on, else how long the
 // caller should wait before the next; a call that may not is not counted.
 func (l *Limiter) Take(caller string) time.Duration {
 	b := l.of(caller)

@@ -51,7 +51,7 @@ type policyRule struct {
 }
 
 // ParsePolicy reads a policy about methods, which are all that there are, as
-// package.Service/Method. It answers all mistakes at once, joined.
+// package.Service/Method. It returns all mistakes at once, joined.
 func ParsePolicy(text []byte, methods []string) (*Policy, error) {
 	var file policyFile
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -154,7 +154,7 @@ func allow(table map[string]map[string]bool, who, method string) {
 	table[who][method] = true
 }
 
-// expand answers the methods that a pattern names.
+// expand returns the methods that a pattern names.
 func expand(pattern string, methods []string) ([]string, error) {
 	if strings.HasPrefix(pattern, open) {
 		return nil, fmt.Errorf("%q is open to everyone: take it out", pattern)

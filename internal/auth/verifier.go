@@ -68,7 +68,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	return &Verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
 }
 
-// CheckIssuer answers what is wrong with the URL of an issuer.
+// CheckIssuer returns what is wrong with the URL of an issuer.
 func CheckIssuer(issuer string) error {
 	if err := checkURL(issuer); err != nil {
 		return err
@@ -79,7 +79,7 @@ func CheckIssuer(issuer string) error {
 	return nil
 }
 
-// checkURL answers what is wrong with a URL to get keys from: whoever can
+// checkURL returns what is wrong with a URL to get keys from: whoever can
 // change what comes from there is the issuer.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
@@ -104,7 +104,7 @@ type claims struct {
 	EmailVerified any    `json:"email_verified"` // true, or "true" from some issuers
 }
 
-// Verify answers who a token is about. The error says why nobody believes it,
+// Verify returns who a token is about. The error says why nobody believes it,
 // and is not for the caller; it is errNoKeys if that could not be found out.
 func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	if len(token) > maxToken {

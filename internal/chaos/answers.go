@@ -58,7 +58,7 @@ func (c *checker) checkAnswers() {
 }
 
 // checkUntold looks for an attempt whose answer was lost behind a change that
-// nobody was told of, and answers those that are left for later ones.
+// nobody was told of, and returns those that are left for later ones.
 func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, failed []int64) (left []time.Time) {
 	at, published := c.first[e.ID]
 	for published && len(lost) > 0 && lost[0].Before(at.Add(-explains)) {
@@ -95,7 +95,7 @@ var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
 }
 
-// changes answers which versions clients were told of; since when there were
+// changes returns which versions clients were told of; since when there were
 // attempts whose answer was lost, in order, each of which may have made one more;
 // and which commands failed.
 func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {

@@ -188,7 +188,7 @@ func (c *checker) checkReads() {
 	}
 }
 
-// event answers the event of a version, or nil.
+// event returns the event of a version, or nil.
 func (c *checker) event(video uuid.UUID, version int64) *EventRow {
 	events := c.byVideo[video]
 	i, found := slices.BinarySearchFunc(events, version, compareVersion)

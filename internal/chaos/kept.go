@@ -41,7 +41,7 @@ func (l *lab) countKept(ctx context.Context) {
 	wait.Wait()
 }
 
-// kept answers what the process has in hand, as its metrics say it.
+// kept returns what the process has in hand, as its metrics say it.
 func (p *process) kept(ctx context.Context) ([]string, error) {
 	gauges := []string{"pgxpool_acquired_connections"}
 	if p.role == roleProjector {
@@ -75,7 +75,7 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	return notZero(response.Body, gauges)
 }
 
-// notZero answers the lines of these gauges, in the text format of Prometheus,
+// notZero returns the lines of these gauges, in the text format of Prometheus,
 // that are not 0. It is an error that there is none of one.
 func notZero(metrics io.Reader, gauges []string) (lines []string, err error) {
 	missing := slices.Clone(gauges)

@@ -72,7 +72,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	return nil
 }
 
-// heldBy answers how many events are pending in the lanes that processes hold,
+// heldBy returns how many events are pending in the lanes that processes hold,
 // or set aside there, no more of each than may have been claimed.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
@@ -87,7 +87,7 @@ func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int,
 	return n, nil
 }
 
-// readSettlements answers how often each process has settled.
+// readSettlements returns how often each process has settled.
 func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
 	settled := make(map[string]int64)
 	rows, err := c.Query(ctx, `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`)
@@ -120,7 +120,7 @@ type leased struct {
 
 func newLeases() *leases { return &leases{map[leased]time.Time{}, map[leased]bool{}} }
 
-// saw takes in which claims are in force, and answers those that have been for
+// saw takes in which claims are in force, and returns those that have been for
 // too long, each once.
 func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 	since := make(map[leased]time.Time, len(now))
@@ -138,7 +138,7 @@ func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 	return stay
 }
 
-// readLeases answers the claims that are in force, as a publisher sees it: a
+// readLeases returns the claims that are in force, as a publisher sees it: a
 // lease that ends later than one can is none.
 func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it must not stop looking because one look hangs
@@ -184,7 +184,7 @@ func (l *lab) watchLeases(ctx context.Context) {
 	}
 }
 
-// readTrespasses answers what was written down.
+// readTrespasses returns what was written down.
 func readTrespasses(ctx context.Context, c *pgx.Conn) ([]Trespass, error) {
 	rows, err := c.Query(ctx, `SELECT at, lane, who, holder, what FROM chaos.trespasses ORDER BY at`)
 	if err != nil {

@@ -388,7 +388,7 @@ func videoID(name string) uuid.UUID {
 	return id
 }
 
-// anyVideo answers the id of a video that clients change.
+// anyVideo returns the id of a video that clients change.
 func (l *load) anyVideo(r *rand.Rand) (id string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -187,7 +187,7 @@ func (p *process) ended(e *execution) {
 	close(e.done)
 }
 
-// running answers the execution that is under way, or nil.
+// running returns the execution that is under way, or nil.
 func (p *process) running() *execution {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +202,7 @@ func (p *process) running() *execution {
 	}
 }
 
-// reach answers how clients reach the process; false while it is away.
+// reach returns how clients reach the process; false while it is away.
 func (p *process) reach() (conn *grpc.ClientConn, addr string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -227,7 +227,7 @@ func (p *process) condemn(e *execution) {
 	e.expected, e.killed = true, true
 }
 
-// kill ends the process at once, and answers when it had ended.
+// kill ends the process at once, and returns when it had ended.
 func (p *process) kill() time.Time {
 	e := p.running()
 	if e == nil {
@@ -286,7 +286,7 @@ func (p *process) order(ctx context.Context, order string, within time.Duration)
 	return os.Remove(p.orders()) != nil // removed by the process this very moment
 }
 
-// sleep waits and answers true, or false when ctx ended first.
+// sleep waits and returns true, or false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

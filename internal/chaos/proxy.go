@@ -134,7 +134,7 @@ func (p *proxy) hold() {
 // (https://www.postgresql.org/docs/current/protocol-message-formats.html).
 var commitComplete = []byte("C\x00\x00\x00\x0bCOMMIT\x00")
 
-// intercept answers whether the connection must end here, because what comes
+// intercept reports whether the connection must end here, because what comes
 // would tell the process that its transaction is committed.
 func (p *proxy) intercept(data []byte) bool {
 	if !bytes.Contains(data, commitComplete) {
@@ -155,7 +155,7 @@ func (p *proxy) intercept(data []byte) bool {
 
 // interceptCommit lets act happen instead of the answer to the next COMMIT
 // that nobody else waits for, and then cuts the connection; the function it
-// answers gives that up, and answers false when it is too late for that.
+// returned gives that up, and returns false when it is too late for that.
 func (p *proxy) interceptCommit(act func()) (cancel func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +178,7 @@ func (p *proxy) slow(d time.Duration) {
 	p.delay = d
 }
 
-// stall holds everything until the function it answers is called.
+// stall holds everything until the function it returns is called.
 func (p *proxy) stall() (resume func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,7 +203,7 @@ func (p *proxy) cut() {
 }
 
 // silence is a network that has forgotten all connections there are: nobody is
-// told, what is sent is lost, and new ones work. The function it answers lets the
+// told, what is sent is lost, and new ones work. The function it returns lets the
 // server, and only that, give its side of them up.
 func (p *proxy) silence() (giveUp func()) {
 	p.mu.Lock()

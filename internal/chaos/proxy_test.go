@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// echoServer answers each line with itself, and "commit" as PostgreSQL does.
+// echoServer sends each line back, and "commit" as PostgreSQL does.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func connect(t *testing.T, p *proxy) net.Conn {
 	return conn
 }
 
-// ask sends a line and answers what came back within a time.
+// ask sends a line and returns what came back within a time.
 func ask(conn net.Conn, line string, within time.Duration) (string, error) {
 	if _, err := conn.Write([]byte(line + "\n")); err != nil {
 		return "", err

@@ -135,7 +135,7 @@ func (l *lab) countRoutines(ctx context.Context) {
 
 var goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*\[`)
 
-// quit ends the process and answers how many goroutines it had; 0 when it does
+// quit ends the process and returns how many goroutines it had; 0 when it does
 // not say so in time.
 func (p *process) quit() int {
 	e := p.running()

@@ -78,7 +78,7 @@ func (c *Copy) removed(video uuid.UUID) {
 	c.Changes++
 }
 
-// differs answers how many entries are not as they should be.
+// differs returns how many entries are not as they should be.
 func (c *Copy) differs(want map[uuid.UUID]Entry) int {
 	n := 0
 	for id, e := range want {

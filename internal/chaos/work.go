@@ -35,7 +35,7 @@ type tasks map[string]int64
 // publishing is the task of a publisher.
 func publishing(p *process) string { return p.name + " publishes" }
 
-// done answers what has been done by now.
+// done returns what has been done by now.
 func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	settled, err := readSettlements(ctx, c)
 	if err != nil {
@@ -53,7 +53,7 @@ func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	return done, nil
 }
 
-// idle answers the tasks that nobody has done since.
+// idle returns the tasks that nobody has done since.
 func (t tasks) idle(now tasks) (idle []string) {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if now[name] <= t[name] {

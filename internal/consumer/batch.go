@@ -93,7 +93,7 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 }
 
 // project applies deliveries in one transaction and gives them their verdict,
-// unless it answers an error: then the store has refused them.
+// unless it returns an error: then the store has refused them.
 func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	events := make([]domain.Event, len(deliveries))
 	for i, d := range deliveries {
@@ -262,7 +262,7 @@ func backoff(n int, shortest, longest time.Duration) time.Duration {
 	return rand.N(limit) + 1
 }
 
-// sleep answers false when ctx ends first, or has ended.
+// sleep returns false when ctx ends first, or has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

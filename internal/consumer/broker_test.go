@@ -47,7 +47,7 @@ func newBroker(t *testing.T, resources localbroker.Resources) *broker {
 	return &broker{t, server, client}
 }
 
-// publish publishes messages and answers their ids.
+// publish publishes messages and returns their ids.
 func (b *broker) publish(messages ...*pubsub.Message) []string {
 	b.t.Helper()
 	var ids []string
@@ -64,7 +64,7 @@ func (b *broker) publish(messages ...*pubsub.Message) []string {
 	return ids
 }
 
-// find answers a message as the server has it.
+// find returns a message as the server has it.
 func (b *broker) find(id string) localbroker.Message {
 	for _, m := range b.server.Published() {
 		if m.ID == id {

@@ -50,7 +50,7 @@ import (
 // Store is what a projector needs of the catalog. Its methods are called
 // concurrently. A database that is away is a domain.Error of kind Unavailable.
 type Store interface {
-	// Project applies events in one transaction and answers what each of them
+	// Project applies events in one transaction and returns what each of them
 	// meant, in their order. On an error none of them took effect.
 	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
 	// Quarantine stores a message, whatever it contains, once per consumer and
@@ -105,7 +105,7 @@ type Config struct {
 	Tracing trace.TracerProvider
 }
 
-// WithDefaults answers the Config that New makes of this one.
+// WithDefaults returns the Config that New makes of this one.
 func (c Config) WithDefaults() Config {
 	c.Consumer = cmp.Or(c.Consumer, "catalog")
 	c.BatchSize = cmp.Or(c.BatchSize, 100)

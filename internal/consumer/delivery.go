@@ -144,7 +144,7 @@ func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 	}
 }
 
-// with answers log attributes: those that every line about a message has, and
+// with returns log attributes: those that every line about a message has, and
 // some more.
 func (d *delivery) with(attrs ...any) []any {
 	id := d.msg.Attributes[event.AttrEventID]

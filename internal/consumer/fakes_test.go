@@ -184,7 +184,7 @@ func newMeter(t *testing.T) (metric.Meter, readings) {
 	return provider.Meter("test"), readings{t, reader}
 }
 
-// counter answers the values of a counter, by the value of its one attribute.
+// counter returns the values of a counter, by the value of its one attribute.
 func (r readings) counter(name string) map[string]int64 {
 	r.t.Helper()
 	values := map[string]int64{}
@@ -202,7 +202,7 @@ func (r readings) counter(name string) map[string]int64 {
 	return values
 }
 
-// histogram answers how many values a histogram has, and their sum.
+// histogram returns how many values a histogram has, and their sum.
 func (r readings) histogram(name string) (count uint64, sum float64) {
 	r.t.Helper()
 	for _, m := range r.collect() {

@@ -251,7 +251,7 @@ func checkStuck(t *testing.T, projector *consumer.Projector, interval time.Durat
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = projector.Run(ctx) }) // what it answers, others test
+	running.Go(func() { _ = projector.Run(ctx) }) // what it returns, others test
 	time.Sleep(3 * interval)
 	if err := projector.Stuck(); err != nil {
 		t.Errorf("Stuck() = %v within three intervals, want nil", err)

@@ -61,7 +61,7 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 	return p, nil
 }
 
-// Stuck answers an error when a worker is in a call of the store for three times
+// Stuck returns an error when a worker is in a call of the store for three times
 // as long as it may take, or the client has given up and was not started again
 // for three times the longest pause: that will never be, and the process should
 // be started anew. Calls that fail, because the database is away, come back. A
@@ -87,7 +87,7 @@ type run struct {
 	checks  chan struct{}    // holds a token per ack whose result is awaited
 }
 
-// Run projects until ctx is done and answers nil when what was in hand is
+// Run projects until ctx is done and returns nil when what was in hand is
 // settled, or Config.StopTimeout is over. A subscription that fails or does not
 // exist is logged and tried again. Run must not be called while it runs.
 //

@@ -45,7 +45,7 @@ func (d *delivery) end(became string) {
 	d.span.End()
 }
 
-// traced answers ctx with the span of a delivery, for metrics and log lines
+// traced returns ctx with the span of a delivery, for metrics and log lines
 // about it to refer to.
 func (d *delivery) traced(ctx context.Context) context.Context {
 	if d.span == nil {
@@ -56,7 +56,7 @@ func (d *delivery) traced(ctx context.Context) context.Context {
 
 // beginBatch begins the spans of a transaction over deliveries, one in each
 // trace. There is one transaction, so its statements are under the first; the
-// others link to that. It answers the first span, nil when nothing is traced.
+// others link to that. It returns the first span, nil when nothing is traced.
 func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(error)) {
 	var spans []trace.Span
 	for _, d := range deliveries {

@@ -65,7 +65,7 @@ func Fold(entry Entry, event Event) (Entry, Outcome) {
 	}
 }
 
-// EntryOf answers the entry of a video as it is: the state that all its events
+// EntryOf returns the entry of a video as it is: the state that all its events
 // together would have led to.
 func EntryOf(v Video) Entry {
 	return Entry{

@@ -3,10 +3,10 @@
 // outside, such as the time or a new id, is handed to them.
 //
 // There are two kinds. On the command side a [Decision] takes a video and
-// answers the events that a command makes of it; an event carries the full
+// returns the events that a command makes of it; an event carries the full
 // state after it, and that state is what gets stored, so there is no way to
 // change a video without an event. On the query side [Fold] takes an entry of
-// the catalog and an event and answers the new entry.
+// the catalog and an event and returns the new entry.
 //
 // Every error is an [*Error]; its Kind says what a caller may do about it.
 //

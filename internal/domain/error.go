@@ -73,5 +73,5 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap answers the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -65,7 +65,7 @@ func AllFields() []Field {
 	return []Field{FieldTitle, FieldDescription, FieldReleaseYear, FieldDuration, FieldLanguageCode, FieldTags}
 }
 
-// with answers d with one field taken from other, and whether that changed it.
+// with returns d with one field taken from other, and whether that changed it.
 func (d Details) with(field Field, other Details) (Details, bool) {
 	before := d
 	switch field {
@@ -118,7 +118,7 @@ type Stamp struct {
 	Time    time.Time
 }
 
-// Decision is a command with its arguments. Given a video it answers the event
+// Decision is a command with its arguments. Given a video it returns the event
 // that the command makes of it; nil when it changes nothing.
 type Decision func(Video) (*Event, error)
 

@@ -48,7 +48,7 @@ func deleted(v domain.Video) domain.Video {
 	return v
 }
 
-// with answers v after some changes.
+// with returns v after some changes.
 func with(v domain.Video, change func(*domain.Video)) domain.Video {
 	change(&v)
 	return v
@@ -62,7 +62,7 @@ func otherDetails() domain.Details {
 	}
 }
 
-// kindOf answers the kind of a domain error, 0 of any other.
+// kindOf returns the kind of a domain error, 0 of any other.
 func kindOf(err error) domain.Kind {
 	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
 		return domainErr.Kind
@@ -358,7 +358,7 @@ func TestEventSharesNoMemoryWithItsCause(t *testing.T) {
 	}
 }
 
-// AllFields answers a new slice, which its caller may change.
+// AllFields returns a new slice, which its caller may change.
 func TestAllFieldsCannotBeChanged(t *testing.T) {
 	domain.AllFields()[0] = "overwritten"
 	if got := domain.AllFields()[0]; got != domain.FieldTitle {

@@ -34,7 +34,7 @@ type Claimed struct {
 // Aggregate identifies an aggregate.
 type Aggregate struct{ Type, ID string }
 
-// Aggregate answers the aggregate of a message.
+// Aggregate returns the aggregate of a message.
 func (m Message) Aggregate() Aggregate { return Aggregate{m.AggregateType, m.AggregateID} }
 
 // Settlement is what became of a claim. An event in none of its lists stays

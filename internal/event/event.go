@@ -62,7 +62,7 @@ const (
 	AttrTraceparent   = "traceparent"
 )
 
-// Attributes answers the attributes of the Pub/Sub message.
+// Attributes returns the attributes of the Pub/Sub message.
 func (m Message) Attributes() map[string]string {
 	attributes := map[string]string{
 		AttrEventID:       m.ID.String(),
@@ -165,7 +165,7 @@ func (e *DecodeError) Error() string {
 	return "decode event: " + e.Reason
 }
 
-// Unwrap answers the cause.
+// Unwrap returns the cause.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
 func undecodable(format string, args ...any) error {

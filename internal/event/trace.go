@@ -11,7 +11,7 @@ import (
 // (https://www.w3.org/TR/trace-context/#traceparent-header).
 const traceparentBytes = 55
 
-// Traceparent answers where ctx is in its trace, in the form of W3C; empty when
+// Traceparent returns where ctx is in its trace, in the form of W3C; empty when
 // it is in none. Whether the trace is sampled is part of it, so that whoever
 // goes on with it decides the same.
 func Traceparent(ctx context.Context) string {
@@ -22,9 +22,9 @@ func Traceparent(ctx context.Context) string {
 	return "00-" + at.TraceID().String() + "-" + at.SpanID().String() + "-" + at.TraceFlags().String()
 }
 
-// ContinueTrace answers ctx in the trace that a traceparent names, and whether
+// ContinueTrace returns ctx in the trace that a traceparent names, and whether
 // that is sampled. Without a traceparent, or with a malformed one, or one that
-// is not sampled, it answers ctx as it is: there is nothing to record then.
+// is not sampled, it returns ctx as it is: there is nothing to record then.
 func ContinueTrace(ctx context.Context, traceparent string) (continued context.Context, sampled bool) {
 	if !looksSampled(traceparent) {
 		return ctx, false

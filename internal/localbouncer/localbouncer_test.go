@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// start starts a server with a pooler, and answers the server and a URL through the pooler.
+// start starts a server with a pooler, and returns the server and a URL through the pooler.
 func start(t *testing.T) (server *localpg.Server, pooled string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

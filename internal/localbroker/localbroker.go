@@ -72,7 +72,7 @@ func (s *Server) observe(e pubsublocal.Event) {
 	}
 }
 
-// Published answers all messages that were ever published, in the order in which they reached the server. The copies
+// Published returns all messages that were ever published, in the order in which they reached the server. The copies
 // in the dead-letter topic, which the server itself publishes, have that topic.
 func (s *Server) Published() []Message {
 	s.mu.Lock()

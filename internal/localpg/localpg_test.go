@@ -62,7 +62,7 @@ func stop(t *testing.T, s *Server) {
 	}
 }
 
-// query runs sql on a new connection and returns the column of text it answers.
+// query runs sql on a new connection and returns the column of text it returns.
 func query(t *testing.T, s *Server, sql string) []string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.DSN("postgres"))

@@ -60,7 +60,7 @@ func (s *Server) command(ctx context.Context, log *os.File, name string, args ..
 	return cmd
 }
 
-// keep starts a program that stays, and answers a channel that is closed when it has ended.
+// keep starts a program that stays, and returns a channel that is closed when it has ended.
 func keep(cmd *exec.Cmd) (<-chan struct{}, error) {
 	done, started := make(chan struct{}), make(chan error)
 	go func() {

@@ -196,7 +196,7 @@ func newPublisher(b *testing.B, s outbox.Store, broker outbox.Broker) *outbox.Pu
 	return publisher
 }
 
-// drainRate publishes events that are pending and answers how many a second.
+// drainRate publishes events that are pending and returns how many a second.
 func drainRate(b *testing.B, pool *pgxpool.Pool, broker sink, events int) float64 {
 	b.Helper()
 	var sent atomic.Int64

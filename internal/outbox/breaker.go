@@ -18,7 +18,7 @@ type breaker struct {
 	probing  bool      // a probe is under way
 }
 
-// allow answers how many events the next pass may take, or how long to wait
+// allow returns how many events the next pass may take, or how long to wait
 // before asking again.
 func (b *breaker) allow(now time.Time) (batch int, wait time.Duration) {
 	b.mu.Lock()
@@ -43,7 +43,7 @@ func (b *breaker) isOpen() bool {
 	return b.failures > 0
 }
 
-// report says how a pass with an allowed batch went, and answers whether that
+// report says how a pass with an allowed batch went, and reports whether that
 // opened or closed the breaker. Only an answer of the broker closes it.
 func (b *breaker) report(now time.Time, batch int, result Result) (opened, closed bool) {
 	b.mu.Lock()

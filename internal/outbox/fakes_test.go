@@ -64,7 +64,7 @@ func (s *memory) addPayload(lane int, name string) {
 	pending[len(pending)-1].Payload = []byte(name)
 }
 
-// left answers what is pending.
+// left returns what is pending.
 func (s *memory) left() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *memory) left() (names []string) {
 	return names
 }
 
-// claimsSince answers the claims from a time on.
+// claimsSince returns the claims from a time on.
 func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (b *recorder) Publish(m event.Message) outbox.Receipt {
 	return b.answer(m)
 }
 
-// take answers what was sent since the last call, and when the last of it was.
+// take returns what was sent since the last call, and when the last of it was.
 func (b *recorder) take() (sent []string, last time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +189,7 @@ func run(t testing.TB, publisher *outbox.Publisher) (stop func()) {
 	}
 }
 
-// logged makes a publisher and answers what it will have logged; read that
+// logged makes a publisher and returns what it will have logged; read that
 // after Run returned.
 func logged(t *testing.T, store outbox.Store, broker outbox.Broker, cfg outbox.Config) (*outbox.Publisher, *bytes.Buffer) {
 	t.Helper()

@@ -71,7 +71,7 @@ func (p *pipe) changeAll() {
 	}
 }
 
-// stored answers the versions of a video that the server has, in its order,
+// stored returns the versions of a video that the server has, in its order,
 // but what came again.
 func (p *pipe) stored(id uuid.UUID) (versions []string) {
 	for _, m := range p.server.Published() {
@@ -82,7 +82,7 @@ func (p *pipe) stored(id uuid.UUID) (versions []string) {
 	return versions
 }
 
-// blocked answers the blocked aggregates.
+// blocked returns the blocked aggregates.
 func (p *pipe) blocked() []store.Blocked {
 	p.t.Helper()
 	blocked, err := p.videos.ListBlocked(p.t.Context(), 10)
@@ -161,7 +161,7 @@ func (o *outage) check(t *testing.T) {
 }
 
 // P-B2: five seconds and a minute without Pub/Sub cost no attempt and park
-// nothing, whether it answers Unavailable or is not there at all; everything
+// nothing, whether it returns Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
 	short := startOutage(t, 5*time.Second, func(server *localbroker.Server) (end func()) {

@@ -49,7 +49,7 @@ import (
 // Store is what a publisher needs of the outbox. Its methods are called
 // concurrently.
 type Store interface {
-	// ClaimEvents takes the lease of a lane with work and answers its oldest
+	// ClaimEvents takes the lease of a lane with work and returns its oldest
 	// events in order: at most maxEvents, and none behind the one with which
 	// their payloads have maxBytes; and as much again of what was set aside and
 	// is due. The zero Claim when there is no work. With an aggregate (not the
@@ -87,7 +87,7 @@ type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return "broker refused the message: " + e.Err.Error() }
 
-// Unwrap answers the cause.
+// Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Config says how a publisher works. The zero value of a field means its
@@ -134,7 +134,7 @@ type Config struct {
 	Tracing trace.TracerProvider
 }
 
-// WithDefaults answers the Config that New makes of this one.
+// WithDefaults returns the Config that New makes of this one.
 func (c Config) WithDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 4)
 	c.Batch = cmp.Or(c.Batch, 2000)

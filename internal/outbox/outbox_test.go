@@ -57,10 +57,10 @@ type receipt func(ctx context.Context) error
 
 func (r receipt) Wait(ctx context.Context) error { return r(ctx) }
 
-// answer answers at once.
+// answer responds at once.
 func answer(err error) outbox.Receipt { return receipt(func(context.Context) error { return err }) }
 
-// answerAfter answers after a while. It makes no timer that has ended already: in
+// answerAfter responds after a while. It makes no timer that has ended already: in
 // a bubble of synctest, under -race, such timers crash Go 1.26 now and then, as
 // https://go.dev/issue/78156 does.
 func answerAfter(d time.Duration, err error) outbox.Receipt {

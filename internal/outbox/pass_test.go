@@ -310,7 +310,7 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 	}
 }
 
-// counters answers the counters that are not 0, by outcome if they have one.
+// counters returns the counters that are not 0, by outcome if they have one.
 func counters(t *testing.T, reader metric.Reader) map[string]int64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics

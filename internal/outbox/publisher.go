@@ -91,7 +91,7 @@ func (p *Publisher) Nudge(aggregate event.Aggregate) {
 
 // Run publishes until ctx is done. Then it goes on until the outbox is empty
 // or the broker is away, for at most Config.StopTimeout, so that what was
-// committed last does not wait for another process; settles, and answers nil.
+// committed last does not wait for another process; settles, and returns nil.
 // It must be called once.
 func (p *Publisher) Run(ctx context.Context) error {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
@@ -108,13 +108,13 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Stuck answers an error when a worker is in a pass for three times as long as
+// Stuck returns an error when a worker is in a pass for three times as long as
 // it may take, or none has made a pass for as long: none ever will, and the
 // process should be started anew. Passes that fail, because the database or the
 // broker is away, are passes.
 func (p *Publisher) Stuck() error { return errors.Join(p.passes.Check(), heartbeat.Check(p.loops...)) }
 
-// after answers a context that ends a while after ctx.
+// after returns a context that ends a while after ctx.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -125,7 +125,7 @@ func after(ctx context.Context, d time.Duration) (context.Context, context.Cance
 }
 
 // Drain publishes until nothing is left but blocked aggregates and what other
-// publishers have in hand, and answers how many events that were. The error is
+// publishers have in hand, and returns how many events that were. The error is
 // that of the first pass that failed, or ctx's when it ended before; the pass
 // in hand is then settled, as by Run.
 func (p *Publisher) Drain(ctx context.Context) (published int, err error) {

@@ -168,7 +168,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 }
 
 // P-B4: a publisher that is stopped in the middle of a pass publishes what is
-// left, settles it, and Run answers nil.
+// left, settles it, and Run returns nil.
 func TestStopPublishesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

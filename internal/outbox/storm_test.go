@@ -46,7 +46,7 @@ func (b *book) len() int {
 	return len(b.sent)
 }
 
-// versions answers the versions of an aggregate in the order they were sent.
+// versions returns the versions of an aggregate in the order they were sent.
 func (b *book) versions(id string) (versions []int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -203,7 +203,7 @@ func (s *storm) settled() {
 	})
 }
 
-// check compares what was sent with what was committed, and answers how many
+// check compares what was sent with what was committed, and returns how many
 // events there are and how many were sent again.
 func (s *storm) check() (events, duplicates int) {
 	s.t.Helper()

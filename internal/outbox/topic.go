@@ -110,7 +110,7 @@ func size(m *pubsub.Message) int {
 
 var errNotSent = errors.New("not sent: the ordering key waits for the answer to an earlier message")
 
-// begin notes one more message of a key, or answers why it is not sent. What
+// begin notes one more message of a key, or returns why it is not sent. What
 // is not sent counts as a message that failed: when the key becomes fit in the
 // middle of a pass, the rest of the pass must not go out without it.
 func (t *Topic) begin(name string, size int) (err error) {

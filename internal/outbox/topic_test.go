@@ -71,7 +71,7 @@ func hand(topic *outbox.Topic, names string) (receipts []outbox.Receipt) {
 	return receipts
 }
 
-// collect waits for answers, as a pass does, and answers how many are nil.
+// collect waits for answers, as a pass does, and returns how many are nil.
 func collect(ctx context.Context, receipts []outbox.Receipt) (acknowledged int, errs []error) {
 	for _, receipt := range receipts {
 		err := receipt.Wait(ctx)

@@ -36,7 +36,7 @@ func (t *passTrace) claimed(ctx context.Context, claim event.Claim, start time.T
 	}
 }
 
-// publish begins the span of the i-th of n events and answers the message that
+// publish begins the span of the i-th of n events and returns the message that
 // carries it on; without a span the message stays what it is.
 func (t *passTrace) publish(ctx context.Context, i, n int, e event.Claimed) event.Message {
 	if t.tracer == nil {
@@ -59,7 +59,7 @@ func (t *passTrace) publish(ctx context.Context, i, n int, e event.Claimed) even
 	return e.Message
 }
 
-// answered ends the span of the i-th event, and answers ctx with it, for the
+// answered ends the span of the i-th event, and returns ctx with it, for the
 // metrics about the event to refer to.
 func (t *passTrace) answered(ctx context.Context, i int, err error) context.Context {
 	if t.spans == nil || t.spans[i] == nil {

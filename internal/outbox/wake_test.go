@@ -433,7 +433,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 	}
 }
 
-// recovering is a store that answers, in one claim, that an aggregate has recovered.
+// recovering is a store that returns, in one claim, that an aggregate has recovered.
 type recovering struct {
 	*memory
 	recovered bool

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// DialOptions answers how a client finds a server again about a second after its
+// DialOptions returns how a client finds a server again about a second after its
 // return, however long it was away: gRPC's own pauses between attempts to connect
 // grow to two minutes. A connection that was cut without a word is given up after
 // 40 s at most in which a call or a stream waits for something; TCP may take a

@@ -67,7 +67,7 @@ func admitSlowly(ctx context.Context, method string) (string, error) {
 	return "", ctx.Err()
 }
 
-// serveVictim serves until its standard input ends, and answers each line of it
+// serveVictim serves until its standard input ends, and returns each line of it
 // with the most memory it has held, in bytes.
 func serveVictim() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -294,7 +294,7 @@ func (c *rawHTTP2) open(block []byte) (id uint32, err error) {
 	return id, c.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
 }
 
-// closedInTime answers whether the server ends a connection, while everything
+// closedInTime reports whether the server ends a connection, while everything
 // that it still sends is read.
 func closedInTime(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(patience)) // one that is closed has none

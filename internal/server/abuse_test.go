@@ -312,7 +312,7 @@ func TestAbuseEndlessStreams(t *testing.T) {
 }
 
 // pump sends a block again and again, as fast as the windows allow, until the
-// server refuses it, and answers how much there was.
+// server refuses it, and returns how much there was.
 func (c *rawHTTP2) pump(id uint32, block []byte, most int) (sent int) {
 	size := len(block)
 	var mu sync.Mutex
@@ -376,7 +376,7 @@ func (c *rawHTTP2) call(block []byte) (id uint32, err error) {
 }
 
 // left reads until that many streams have ended, or the connection or the time
-// has, and answers how many have not.
+// has, and returns how many have not.
 func (c *rawHTTP2) left(open int) int {
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	ended := make(map[uint32]bool)

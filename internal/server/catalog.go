@@ -16,7 +16,7 @@ import (
 
 // CatalogStore remembers the catalog.
 type CatalogStore interface {
-	// GetEntry answers an entry, a hidden one too; domain.NotFound when no event
+	// GetEntry returns an entry, a hidden one too; domain.NotFound when no event
 	// of the video has been seen.
 	GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error)
 	// ListEntries returns a page of the visible entries, and whether there is more
@@ -33,12 +33,12 @@ type CatalogStore interface {
 
 // Changes tells when to look at the catalog again.
 type Changes interface {
-	// Changed answers a channel that is closed at the next change of the catalog
+	// Changed returns a channel that is closed at the next change of the catalog
 	// made by this process. Others change it too, so it is no more than a hint.
 	Changed() <-chan struct{}
 }
 
-// catalogService answers from the projection.
+// catalogService reads the projection.
 type catalogService struct {
 	catalogv1.UnimplementedCatalogServiceServer
 	store   CatalogStore
@@ -80,7 +80,7 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 	return entryToProto(entry), nil
 }
 
-// look answers an entry. One that nothing is known of is at version 0.
+// look returns an entry. One that nothing is known of is at version 0.
 func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	entry, err := s.store.GetEntry(ctx, id)
 	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {

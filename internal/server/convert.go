@@ -22,7 +22,7 @@ const (
 	catalogEntries = "catalogEntries/"
 )
 
-// parseName answers the id in a resource name. The rules in api/proto have
+// parseName returns the id in a resource name. The rules in api/proto have
 // checked the name already.
 func parseName(field, collection, name string) (uuid.UUID, error) {
 	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
@@ -123,7 +123,7 @@ func optionalDuration(d time.Duration) *durationpb.Duration {
 // etag is a quoted version (AIP-154, RFC 9110, section 8.8.3).
 func etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
 
-// expectedVersion answers the version that an etag stands for. What this
+// expectedVersion returns the version that an etag stands for. What this
 // server never sent is no version a video ever has.
 func expectedVersion(tag string) int64 {
 	if tag == "" {

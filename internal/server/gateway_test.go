@@ -13,7 +13,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// ask sends one HTTP request and answers the response and its JSON.
+// ask sends one HTTP request and returns the response and its JSON.
 func ask(t *testing.T, r *running, method, path, body string, header ...string) (*http.Response, map[string]any) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.addr+path, strings.NewReader(body))

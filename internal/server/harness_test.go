@@ -39,7 +39,7 @@ type running struct {
 	addr   string
 	log    *logBuffer
 	stop   context.CancelFunc
-	done   chan error // gets what Run answers
+	done   chan error // gets what Run returns
 
 	mu    sync.Mutex
 	admit func(ctx context.Context, method string) (string, error) // guarded by mu; nil: all
@@ -126,7 +126,7 @@ func (r *running) grpcClient(t testing.TB) client {
 	return client{videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)}
 }
 
-// httpClient answers a client of its own for each test, of one protocol.
+// httpClient returns a client of its own for each test, of one protocol.
 func httpClient(t testing.TB, http2 bool) *http.Client {
 	t.Helper()
 	var protocols http.Protocols
@@ -339,7 +339,7 @@ func (r *lineReader) next() ([]byte, error) {
 	}
 }
 
-// violations answers the fields that a status says are wrong.
+// violations returns the fields that a status says are wrong.
 func violations(err error) []string {
 	var fields []string
 	for _, detail := range status.Convert(err).Details() {

@@ -123,7 +123,7 @@ func rejectNUL(message proto.Message) error {
 	})
 }
 
-// orPanic answers what was recovered from as an error, with its stack; err where
+// orPanic returns what was recovered from as an error, with its stack; err where
 // that is nothing.
 func orPanic(err error, panicked any) error {
 	if panicked == nil {

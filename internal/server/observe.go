@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// observed answers the options that make a span and a metric of every call, also
+// observed returns the options that make a span and a metric of every call, also
 // one that came over REST, which brings the trace of its caller along. When
 // nobody wants either, they only put calls into that trace: it belongs to the
 // caller, and is stored with what a call changes whether or not this process
@@ -53,7 +53,7 @@ func continueStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	return handler(srv, &streamIn{ServerStream: stream, ctx: continueTrace(stream.Context())})
 }
 
-// continueTrace answers ctx in the trace of the caller, if that says which.
+// continueTrace returns ctx in the trace of the caller, if that says which.
 func continueTrace(ctx context.Context) context.Context {
 	const traceparent = "traceparent" // W3C; of others we know nothing
 	values := metadata.ValueFromIncomingContext(ctx, traceparent)

@@ -23,7 +23,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// lister pages through one list with some request, and answers names.
+// lister pages through one list with some request, and returns names.
 type lister func(c client, pageSize int32, token string) (names []string, next string, err error)
 
 func listers(t *testing.T) map[string]lister {

@@ -80,7 +80,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handleLive answers whether this process still does its work, or should be
+// handleLive reports whether this process still does its work, or should be
 // started anew.
 func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 	if err := s.live(); err != nil {
@@ -91,7 +91,7 @@ func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 	writeHealth(w, http.StatusOK, "live")
 }
 
-// enter answers whether there is room for one more call, and what to do when it
+// enter reports whether there is room for one more call, and what to do when it
 // has ended. Streams last, so that they get half of the room only. One that is
 // refused is counted and logged here: it goes no further, and nobody else sees
 // it.
@@ -147,7 +147,7 @@ func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool
 	}
 }
 
-// refuseGRPC answers a call that nobody has looked at, as
+// refuseGRPC returns a call that nobody has looked at, as
 // https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md says, in
 // headers only.
 func refuseGRPC(w http.ResponseWriter, st *status.Status) {

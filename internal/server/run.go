@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Run serves until ctx is done, then drains and answers nil. Another error
+// Run serves until ctx is done, then drains and returns nil. Another error
 // means that it could not serve. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener := s.listener

@@ -117,7 +117,7 @@ type Config struct {
 	DrainTimeout time.Duration
 }
 
-// WithDefaults answers the Config that New makes of this one.
+// WithDefaults returns the Config that New makes of this one.
 func (c Config) WithDefaults() Config {
 	c.Addr = cmp.Or(c.Addr, ":8080")
 	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
@@ -145,7 +145,7 @@ type Deps struct {
 	// TokenKey seals page tokens and resume tokens: 32 bytes, the same in all
 	// processes. Nil: one at random, so tokens end with the process.
 	TokenKey []byte
-	// Admit answers the status of a call that may not go on, by its metadata and
+	// Admit returns the status of a call that may not go on, by its metadata and
 	// its method, /package.Service/Method, and for the log who calls, or nothing
 	// when that was not checked; nil: all calls may.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
@@ -156,7 +156,7 @@ type Deps struct {
 	// Ready checks the sides of this process; the zero value has none, and is
 	// always ready.
 	Ready Ready
-	// Live answers why this process will never work again and should be started
+	// Live returns why this process will never work again and should be started
 	// anew; nil: it always will. What is away may come back: that is for Ready.
 	Live func() error
 	// Tracing makes a span of every call, and Metrics counts them; nil: nothing
@@ -289,7 +289,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 	return nil
 }
 
-// Methods answers all methods that a Server with all its services has, as
+// Methods returns all methods that a Server with all its services has, as
 // package.Service/Method.
 func Methods() []string {
 	var names []string

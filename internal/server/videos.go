@@ -19,13 +19,13 @@ import (
 type VideoStore interface {
 	// CreateVideo records the first event of a video. With a requestID
 	// (uuid.Nil: none) it does so once: the same id with the same fingerprint
-	// again answers the video made first, as it is now; with another
+	// again returns the video made first, as it is now; with another
 	// fingerprint the error is domain.Exists.
 	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
 	// ChangeVideo applies a decision to a video, which no one else changes
-	// meanwhile, and records its event. It answers the video as it is then.
+	// meanwhile, and records its event. It returns the video as it is then.
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
-	// GetVideo answers a video, a deleted one too, or domain.NotFound.
+	// GetVideo returns a video, a deleted one too, or domain.NotFound.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
 	// ListVideos returns a page of videos, and whether there is more behind it.
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)

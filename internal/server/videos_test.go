@@ -353,7 +353,7 @@ func TestUpdateVideoFollowsTheMask(t *testing.T) {
 	}
 }
 
-// A repeated request creates nothing and answers the first video, as it is by
+// A repeated request creates nothing and returns the first video, as it is by
 // now; the same id for something else is refused.
 func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	t.Parallel()

@@ -174,7 +174,7 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	}
 }
 
-// responseTo answers nil when the change means nothing to the caller.
+// responseTo returns nil when the change means nothing to the caller.
 func (w *watch) responseTo(change domain.Change) *catalogv1.WatchCatalogEntriesResponse {
 	switch {
 	case change.Visible:

@@ -24,7 +24,7 @@ import (
 
 type watchStream = grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]
 
-// next answers the next message in words: +title, -name, or beat.
+// next returns the next message in words: +title, -name, or beat.
 func next(t *testing.T, stream watchStream) (text, token string) {
 	t.Helper()
 	response, err := stream.Recv()

@@ -61,7 +61,7 @@ func userSettings(t testing.TB, role string) (settings []string) {
 	return settings
 }
 
-// as answers the URL of a database for another user.
+// as returns the URL of a database for another user.
 func as(t testing.TB, target, user string) string {
 	t.Helper()
 	address, err := url.Parse(target)
@@ -90,7 +90,7 @@ func execute(t testing.TB, p *pgxpool.Pool, sql string) {
 	}
 }
 
-// column is what a query answers, a text per row.
+// column is what a query returns, a text per row.
 func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
 	t.Helper()
 	rows, err := p.Query(t.Context(), sql)
@@ -104,7 +104,7 @@ func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
 	return values
 }
 
-// emptyDatabase makes a database without a schema, and answers a pool of its
+// emptyDatabase makes a database without a schema, and returns a pool of its
 // administrator.
 func emptyDatabase(t testing.TB) *pgxpool.Pool {
 	t.Helper()

@@ -102,7 +102,7 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric(withApart/pgbenchApart, "x-pgbench-apart")
 }
 
-// rate answers how often do ran a second.
+// rate returns how often do ran a second.
 func rate(b *testing.B, workers int, turn time.Duration, do func(ctx context.Context, i int) error) float64 {
 	ctx, cancel := context.WithTimeout(b.Context(), turn)
 	defer cancel()

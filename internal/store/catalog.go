@@ -34,13 +34,13 @@ func NewCatalog(pool *pgxpool.Pool) *Catalog {
 	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}, quarantineBytes: QuarantineBytes}
 }
 
-// Over answers the same catalog over another pool: what is changed through one
+// Over returns the same catalog over another pool: what is changed through one
 // is announced through both.
 func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
 	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes, quarantineBytes: c.quarantineBytes}
 }
 
-// Changed answers a channel that is closed when this process next changes the
+// Changed returns a channel that is closed when this process next changes the
 // catalog. Other processes change it too, so it is a hint to look now, and no
 // reason never to look otherwise.
 func (c *Catalog) Changed() <-chan struct{} { return c.changes.wait() }
@@ -77,7 +77,7 @@ func notTheEvents(err error) error {
 	return err
 }
 
-// Project applies events for a consumer in one transaction, and answers what
+// Project applies events for a consumer in one transaction, and returns what
 // each of them meant. An event that the consumer has had before is a
 // Duplicate; of the others only what is newer than the row changes it. All of
 // them take effect, or, on an error, none.
@@ -207,7 +207,7 @@ func arrayLiteral(values []string) string {
 
 var escapeElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// GetEntry answers an entry, a hidden one too; domain.NotFound when no event
+// GetEntry returns an entry, a hidden one too; domain.NotFound when no event
 // of the video has been seen.
 func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	row, err := c.queries.GetProjection(ctx, id)
@@ -293,7 +293,7 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 }
 
 // PruneInbox forgets events that happened and were received longer ago than olderThan
-// by the clock of the database, at most maxRows of them, and answers how many. An
+// by the clock of the database, at most maxRows of them, and returns how many. An
 // event of that age that comes once more is then found out by its version only.
 func (c *Catalog) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneInbox(ctx, consumer, olderThan, limit(maxRows))

@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// next answers the next n changes behind a position, page by page. It waits
+// next returns the next n changes behind a position, page by page. It waits
 // for them, because a change is held back while any transaction of the server
 // is older, also one of another test.
 func next(t testing.TB, catalog *store.Catalog, after domain.Position, n, page int) []domain.Change {

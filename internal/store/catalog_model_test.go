@@ -36,7 +36,7 @@ func (m *catalogModel) clone() catalogModel {
 	return catalogModel{rows: maps.Clone(m.rows), seen: maps.Clone(m.seen)}
 }
 
-// deliver applies events for a consumer and answers what each of them meant.
+// deliver applies events for a consumer and returns what each of them meant.
 func (m *catalogModel) deliver(consumer string, events []domain.Event) []domain.Outcome {
 	outcomes := make([]domain.Outcome, len(events))
 	for i, e := range events {
@@ -167,7 +167,7 @@ func (m *catalogMachine) reset(t *rapid.T) {
 	}
 }
 
-// drawCommand answers the event of a command that suits a video; nil when it
+// drawCommand returns the event of a command that suits a video; nil when it
 // changed nothing.
 func (m *catalogMachine) drawCommand(t *rapid.T, v domain.Video) *domain.Event {
 	stamp := m.stamp()
@@ -346,7 +346,7 @@ func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	t.Fatal("these outcomes, of projectors at the same time, are not those of any order of them")
 }
 
-// watch reads the versions until done, and answers an error when one sinks.
+// watch reads the versions until done, and returns an error when one sinks.
 func (m *catalogMachine) watch(t *rapid.T, done <-chan struct{}) error {
 	newest := make(map[uuid.UUID]int64)
 	for {

@@ -201,7 +201,7 @@ func TestListEntriesFollowsWhatMoves(t *testing.T) {
 	}
 }
 
-// search answers the titles of what is found, best first.
+// search returns the titles of what is found, best first.
 func search(t testing.TB, catalog *store.Catalog, words string) []string {
 	t.Helper()
 	matches, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 100})

@@ -21,7 +21,7 @@ import (
 )
 
 // ClaimEvents takes the lease of a lane that has work, until leaseFor from
-// now by the clock of the database, and answers its oldest events: at most
+// now by the clock of the database, and returns its oldest events: at most
 // maxEvents, and none behind the one with which their payloads have maxBytes.
 // As much again of what was set aside and is due.
 // The zero Claim: there is nothing to do.
@@ -126,7 +126,7 @@ type binaryRow struct {
 	err    error
 }
 
-// next answers the next column, which is never NULL.
+// next returns the next column, which is never NULL.
 func (r *binaryRow) next() (value []byte) {
 	if len(r.values) > 0 {
 		value, r.values = r.values[0], r.values[1:]
@@ -137,7 +137,7 @@ func (r *binaryRow) next() (value []byte) {
 	return value
 }
 
-// fixed answers the next column, which must have that size.
+// fixed returns the next column, which must have that size.
 func (r *binaryRow) fixed(size int) []byte {
 	value := r.next()
 	if len(value) == size {

@@ -60,7 +60,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 	}
 }
 
-// A claim that fails after its first row is an error, as is one that answers
+// A claim that fails after its first row is an error, as is one that returns
 // other columns; neither is a smaller claim.
 func TestClaimFailsWhole(t *testing.T) {
 	t.Parallel()
@@ -109,7 +109,7 @@ func TestLostClaimsAreFew(t *testing.T) {
 	}
 }
 
-// A column that is not what a claim answers is an error, never a panic.
+// A column that is not what a claim returns is an error, never a panic.
 func TestBinaryRowRefusesOtherColumns(t *testing.T) {
 	t.Parallel()
 	infinity, minusInfinity := []byte("\x7f\xff\xff\xff\xff\xff\xff\xff"), []byte("\x80\x00\x00\x00\x00\x00\x00\x00")

@@ -74,7 +74,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// append appends events, in one transaction each if to is the pool, and answers
+// append appends events, in one transaction each if to is the pool, and returns
 // the id of the last.
 func (l *letters) append(to execer, names string) (id uuid.UUID) {
 	l.t.Helper()
@@ -242,7 +242,7 @@ func (l *letters) due(name string) {
 	}
 }
 
-// count answers a number from the database.
+// count returns a number from the database.
 func (l *letters) count(sql string, args ...any) int {
 	l.t.Helper()
 	return count(l.t, l.pool, sql, args...)

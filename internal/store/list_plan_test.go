@@ -31,7 +31,7 @@ func TestRareFiltersUseTheirIndex(t *testing.T) {
 		}
 	}
 	videos, catalog := store.NewVideos(pool, nil), store.NewCatalog(pool)
-	// read answers how many rows, of tables and of indexes, were read so far.
+	// read returns how many rows, of tables and of indexes, were read so far.
 	read := func() int {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {

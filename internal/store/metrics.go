@@ -135,7 +135,7 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	return nil
 }
 
-// report tells of a sample that failed. A callback that answers an error makes a
+// report tells of a sample that failed. A callback that returns an error makes a
 // reader that sends drop everything else too, just when the database is away
 // (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
 func report(err error) {

@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// gauges answers what a reader sees, by name, and by table where there is one.
+// gauges returns what a reader sees, by name, and by table where there is one.
 func gauges(t *testing.T, reader metric.Reader) map[string]float64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics

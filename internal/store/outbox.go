@@ -63,7 +63,7 @@ type Backlog struct {
 	Leased int64
 }
 
-// MeasureOutbox answers the backlog, counting up to maxCounted rows of each.
+// MeasureOutbox returns the backlog, counting up to maxCounted rows of each.
 func (s *Videos) MeasureOutbox(ctx context.Context, maxCounted int) (Backlog, error) {
 	row, err := s.queries.MeasureOutbox(ctx, limit(maxCounted))
 	if err != nil {
@@ -92,7 +92,7 @@ type Blocked struct {
 	ParkedAt  time.Time // zero: not parked
 }
 
-// ListBlocked answers blocked aggregates, parked ones first.
+// ListBlocked returns blocked aggregates, parked ones first.
 func (s *Videos) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error) {
 	rows, err := s.queries.ListOutboxBlocked(ctx, limit(maxRows))
 	if err != nil {

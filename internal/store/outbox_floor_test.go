@@ -68,7 +68,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 
 // A transaction that begins to write while a claim has its lease and not yet its
 // events has a higher id than the claim, and may draw a lower seq than what the
-// claim then answers. The floor waits for it all the same.
+// claim then returns. The floor waits for it all the same.
 //
 // The moment is short. Here a trigger stops the claim between the two, while the
 // test holds a lock. Not parallel, because ids are those of the whole server, and

@@ -38,7 +38,7 @@ func (l *letters) partitions() (days []int) {
 }
 
 // addPartition makes the partition of a day as maintenance made it then, with
-// an event, and answers the id of that.
+// an event, and returns the id of that.
 func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
 	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
@@ -70,7 +70,7 @@ func days(from, to int) (days []int) {
 	return days
 }
 
-// maintain runs a maintenance and answers what it did.
+// maintain runs a maintenance and returns what it did.
 func (l *letters) maintain(daysAhead int, keep time.Duration) (created, dropped int) {
 	l.t.Helper()
 	created, dropped, err := l.MaintainOutbox(l.t.Context(), daysAhead, keep)

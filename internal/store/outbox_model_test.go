@@ -44,7 +44,7 @@ const (
 )
 
 // Whatever writers, publishers and operators do, in whatever order, and
-// whenever publishers crash, or lose leases and answers: the outbox does what the
+// whenever publishers crash, or lose leases and returns: the outbox does what the
 // model does. In the end every event has been published at least once, those
 // of an aggregate first in order, none twice without one of these reasons, and
 // nothing is left. A longer run: -rapid.checks=10000; longer ones in it:

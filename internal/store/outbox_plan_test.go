@@ -24,7 +24,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// read answers which of the tables that a publisher uses were read as a whole,
+// read returns which of the tables that a publisher uses were read as a whole,
 // how often, and how many blocks of them and of their indexes were read. The pool
 // must have one connection, whose statistics it brings up to date.
 func (l *letters) read() (whole map[string]int, blocks int) {
@@ -428,7 +428,7 @@ const fillOutbox = `
 	SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
 
 // passesOf makes passes over the lanes of aggregates one after the other, and
-// answers how many events were claimed.
+// returns how many events were claimed.
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
@@ -442,7 +442,7 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 }
 
 // passes makes passes of a publisher whose broker refuses, in the first half of
-// them, one event in so many, and answers how many were claimed and how many of
+// them, one event in so many, and returns how many were claimed and how many of
 // them set aside.
 func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 	l.t.Helper()

@@ -98,7 +98,7 @@ func (m *outboxModel) due(lane int16) (aggregates []string) {
 	return aggregates
 }
 
-// claim leases a lane to a pass. It answers the oldest events of the lane; what
+// claim leases a lane to a pass. It returns the oldest events of the lane; what
 // is aside of blocked aggregates that are due, or, when that is nothing, that
 // they have recovered; and marks the events of the lane that are blocked all the
 // same. What is behind the bytes of either it leaves out.
@@ -155,7 +155,7 @@ func (m *outboxModel) head(aggregate string) int {
 	return slices.IndexFunc(m.pending, func(e modelEvent) bool { return e.aside && e.aggregate == aggregate })
 }
 
-// settle records what became of a pass, and answers false, without doing
+// settle records what became of a pass, and returns false, without doing
 // anything, when another pass has been given the lane. Uncounted are the failures
 // of events that a person has skipped or requeued meanwhile.
 func (m *outboxModel) settle(p *modelPass) (held bool, uncounted int) {

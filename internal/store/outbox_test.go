@@ -20,7 +20,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A claim answers the oldest events of one lane, whole and in order, and the
+// A claim returns the oldest events of one lane, whole and in order, and the
 // next one those of another lane, until there is nothing.
 func TestClaimAnswersALane(t *testing.T) {
 	t.Parallel()
@@ -210,7 +210,7 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 }
 
 // A claim that chose its lane by a snapshot older than the last settlement of it
-// answers what that settlement left, or nothing: neither events that it deleted,
+// returns what that settlement left, or nothing: neither events that it deleted,
 // nor, as blocked, events of an aggregate that is blocked no longer, which would go
 // aside where nobody finds them again.
 //
@@ -340,7 +340,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// A claim reads the binary form of its rows; on a connection that answers text
+// A claim reads the binary form of its rows; on a connection that returns text
 // it says what to change.
 func TestClaimNeedsBinaryRows(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func shorten(text string, maxBytes int) string {
 	return strings.ToValidUTF8(text[:maxBytes], "")
 }
 
-// ListQuarantine answers the messages of a consumer that were set aside after
+// ListQuarantine returns the messages of a consumer that were set aside after
 // the one with id after (0: from the first one on), at most maxRows, as they
 // were received.
 func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int64, maxRows int) ([]QuarantinedRow, error) {

@@ -10,7 +10,7 @@
 // # No row without its event
 //
 // Forgetting the outbox is not possible for whoever adds a command. A command
-// is a domain.Decision, and a decision does not answer a new state: it answers
+// is a domain.Decision, and a decision does not answer a new state: it returns
 // an event, which carries the state. The one function that writes a video,
 // record, takes the event, writes the row from it and appends it to the outbox,
 // in the same transaction. There is no other way to write a video: internal/

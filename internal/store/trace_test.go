@@ -93,7 +93,7 @@ func BenchmarkTrace(b *testing.B) {
 	b.ReportMetric(median(allRatios), "x-sampled-all")
 }
 
-// processorTime answers the seconds of a processor that this process takes for
+// processorTime returns the seconds of a processor that this process takes for
 // one of n transactions.
 func processorTime(b *testing.B, workers, n int, do func(ctx context.Context, i int) error) float64 {
 	b.Helper()

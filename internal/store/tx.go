@@ -16,7 +16,7 @@ import (
 
 // inTx runs fn in one transaction and commits it, unless fn fails.
 //
-// A statement that answers nothing (:exec) is not sent at once; it waits for
+// A statement that returns nothing (:exec) is not sent at once; it waits for
 // the next one that does, or for the COMMIT, and BEGIN waits for the first. So
 // "lock, update, append" is two round trips rather than five, and the row lock
 // is held for one. The errors of a waiting statement come with whatever sends
@@ -66,7 +66,7 @@ type tx struct {
 	waiting *pgx.Batch
 }
 
-// send sends what waits. The answers come in order; Close fails with the first
+// send sends what waits. The results come in order; Close fails with the first
 // error among those that nobody read.
 func (t *tx) send(ctx context.Context) pgx.BatchResults {
 	batch := t.waiting
@@ -93,7 +93,7 @@ func (t *tx) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag
 
 // Query implements sqlcgen.DBTX.
 func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	results, err := t.answer(ctx, sql, args)
+	results, err := t.flush(ctx, sql, args)
 	if err != nil {
 		return nil, err
 	}
@@ -107,13 +107,13 @@ func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, erro
 
 // QueryRow implements sqlcgen.DBTX.
 func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	results, err := t.answer(ctx, sql, args)
+	results, err := t.flush(ctx, sql, args)
 	return &txRow{results: results, err: err}
 }
 
-// answer sends what waits and then a statement that answers, and reads up to
-// the answer of that one.
-func (t *tx) answer(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
+// flush sends what waits and then a statement that returns rows, and reads up to
+// the result of that one.
+func (t *tx) flush(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	before := t.waiting.Len()
 	t.waiting.Queue(sql, args...)
 	results := t.send(ctx)

@@ -39,7 +39,7 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 
 // CreateVideo records the first event of a video. With a requestID (uuid.Nil:
 // none) it does so once: when that request was made before, with the same
-// fingerprint, it answers the video of then as it is now; with another one the
+// fingerprint, it returns the video of then as it is now; with another one the
 // error is domain.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
 	begun := false
@@ -89,7 +89,7 @@ func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, finger
 }
 
 // ChangeVideo applies a decision to a video, under the lock of its aggregate,
-// and answers the video as it is then. A decision that makes no event changes
+// and returns the video as it is then. A decision that makes no event changes
 // nothing.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
 	var video domain.Video
@@ -158,7 +158,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	})
 }
 
-// GetVideo answers a video, a deleted one too, or domain.NotFound.
+// GetVideo returns a video, a deleted one too, or domain.NotFound.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -218,7 +218,7 @@ func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
 }
 
 // PruneRequests forgets requests older than that by the clock of the database, at
-// most maxRows of them, and answers how many.
+// most maxRows of them, and returns how many.
 func (s *Videos) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := s.queries.PruneRequests(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune requests")

@@ -25,7 +25,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// kindOf answers the kind of a domain error, 0 of any other.
+// kindOf returns the kind of a domain error, 0 of any other.
 func kindOf(err error) domain.Kind {
 	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
 		return domainErr.Kind

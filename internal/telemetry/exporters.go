@@ -44,7 +44,7 @@ func newMetricExporter(ctx context.Context, endpoint string, more ...grpc.DialOp
 	return exporter, nil
 }
 
-// dialOptions answers how to stay connected with a collector, and who we are if
+// dialOptions returns how to stay connected with a collector, and who we are if
 // it is Google's.
 func dialOptions(ctx context.Context, endpoint string) ([]grpc.DialOption, error) {
 	options := reconnect.DialOptions()

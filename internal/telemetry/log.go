@@ -134,7 +134,7 @@ type count struct {
 	written, suppressed int
 }
 
-// note counts a line and answers whether to write it, and then how many before
+// note counts a line and reports whether to write it, and then how many before
 // it were not.
 func (s *seen) note(k kind, now time.Time) (write bool, suppressed int) {
 	s.mu.Lock()

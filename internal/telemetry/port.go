@@ -21,12 +21,12 @@ type Private struct {
 	Scrape http.Handler
 	// Level is that of the log: GET /log/level reads it, PUT writes it.
 	Level *slog.LevelVar
-	// Backlog answers what waits, for /health/backlog. It says how things are, and
+	// Backlog returns what waits, for /health/backlog. It says how things are, and
 	// never that a process is unhealthy: ending one does not make a backlog less.
 	Backlog func(context.Context) (any, error)
 }
 
-// Handler answers the private port: the above, and profiles at /debug/pprof/.
+// Handler returns the private port: the above, and profiles at /debug/pprof/.
 func (p Private) Handler() http.Handler {
 	mux := http.NewServeMux()
 	if p.Scrape != nil {
@@ -76,7 +76,7 @@ func (p Private) backlog(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(backlog) // the reader is gone
 }
 
-// Serve serves a handler until ctx is done, and answers nil then. It closes the
+// Serve serves a handler until ctx is done, and returns nil then. It closes the
 // listener. Whoever is being answered is cut off.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	server := &http.Server{

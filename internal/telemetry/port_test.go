@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/telemetry"
 )
 
-// ask makes a request of a handler and answers the status and the body.
+// ask makes a request of a handler and returns the status and the body.
 func ask(t *testing.T, handler http.Handler, method, path, body string) (int, string) {
 	t.Helper()
 	response := httptest.NewRecorder()

@@ -84,7 +84,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// CheckEndpoint answers what is wrong with an endpoint, without repeating it: it
+// CheckEndpoint returns what is wrong with an endpoint, without repeating it: it
 // may have a password in it.
 func CheckEndpoint(endpoint string) error {
 	if endpoint == "" {
@@ -103,7 +103,7 @@ type Telemetry struct {
 	Tracing trace.TracerProvider
 	// Metrics keeps metrics; nil: nobody reads them.
 	Metrics metric.MeterProvider
-	// Scrape answers Prometheus; nil: nobody fetches.
+	// Scrape returns Prometheus; nil: nobody fetches.
 	Scrape http.Handler
 
 	close []func(context.Context) error
@@ -138,7 +138,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *Telemetry, err
 	return t, t.startMetrics(ctx, cfg, about)
 }
 
-// describe answers what every span and metric says of the process. Variables of
+// describe returns what every span and metric says of the process. Variables of
 // OpenTelemetry, such as OTEL_RESOURCE_ATTRIBUTES, add to it.
 func describe(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	attributes := []attribute.KeyValue{
@@ -214,7 +214,7 @@ func ObserveRuntime(provider metric.MeterProvider) error {
 	return nil
 }
 
-// Meter answers a meter; nil when nobody reads metrics.
+// Meter returns a meter; nil when nobody reads metrics.
 func (t *Telemetry) Meter(name string) metric.Meter {
 	if t.Metrics == nil {
 		return nil

@@ -111,12 +111,12 @@ func newEnv(t *testing.T, target Target) *Env {
 
 var counter atomic.Int64
 
-// Name answers a name that nothing has yet, for a collection such as topics.
+// Name returns a name that nothing has yet, for a collection such as topics.
 func (e *Env) Name(collection string) string {
 	return fmt.Sprintf("projects/%s/%s/case-%d-%d", e.Project, collection, time.Now().UnixNano(), counter.Add(1))
 }
 
-// Topic creates a topic and answers its name.
+// Topic creates a topic and returns its name.
 func (e *Env) Topic(t *testing.T, change ...func(*pubsubpb.Topic)) string {
 	t.Helper()
 	topic := &pubsubpb.Topic{Name: e.Name("topics")}
@@ -129,7 +129,7 @@ func (e *Env) Topic(t *testing.T, change ...func(*pubsubpb.Topic)) string {
 	return topic.GetName()
 }
 
-// Subscription creates a subscription and answers its name.
+// Subscription creates a subscription and returns its name.
 func (e *Env) Subscription(t *testing.T, topic string, change ...func(*pubsubpb.Subscription)) string {
 	t.Helper()
 	sub := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic}
@@ -148,7 +148,7 @@ func Ordered(s *pubsubpb.Subscription) { s.EnableMessageOrdering = true }
 // ExactlyOnce turns on exactly-once delivery.
 func ExactlyOnce(s *pubsubpb.Subscription) { s.EnableExactlyOnceDelivery = true }
 
-// Publish publishes a message for each text, in one request, and answers their ids.
+// Publish publishes a message for each text, in one request, and returns their ids.
 func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string {
 	t.Helper()
 	request := &pubsubpb.PublishRequest{Topic: topic}
@@ -181,7 +181,7 @@ func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMess
 	return response.GetReceivedMessages()
 }
 
-// Texts answers the data of messages.
+// Texts returns the data of messages.
 func Texts(messages []*pubsubpb.ReceivedMessage) (texts []string) {
 	for _, m := range messages {
 		texts = append(texts, string(m.GetMessage().GetData()))
@@ -189,7 +189,7 @@ func Texts(messages []*pubsubpb.ReceivedMessage) (texts []string) {
 	return texts
 }
 
-// AckIDs answers the ack ids of messages.
+// AckIDs returns the ack ids of messages.
 func AckIDs(messages []*pubsubpb.ReceivedMessage) (ids []string) {
 	for _, m := range messages {
 		ids = append(ids, m.GetAckId())

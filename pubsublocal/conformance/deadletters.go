@@ -471,7 +471,7 @@ func setDeadLetterPolicy(t *testing.T, e *Env, sub string, policy *pubsubpb.Dead
 	return err
 }
 
-// deadLetterPolicyOf answers topic and attempts of a subscription's policy.
+// deadLetterPolicyOf returns topic and attempts of a subscription's policy.
 func deadLetterPolicyOf(t *testing.T, e *Env, sub string) []any {
 	t.Helper()
 	got, err := e.Subs.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: sub})
@@ -481,7 +481,7 @@ func deadLetterPolicyOf(t *testing.T, e *Env, sub string) []any {
 	return []any{got.GetDeadLetterPolicy().GetDeadLetterTopic(), got.GetDeadLetterPolicy().GetMaxDeliveryAttempts()}
 }
 
-// failDeliveries takes the one message of a subscription n times and gives it back each time. It answers the last delivery.
+// failDeliveries takes the one message of a subscription n times and gives it back each time. It returns the last delivery.
 func failDeliveries(t *testing.T, e *Env, sub string, n int) (last *pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for range n {

@@ -324,7 +324,7 @@ var exactlyOnce = []Case{
 			sub := e.Subscription(t, topic, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			lost := make(chan bool, 1)
-			// lose answers the first receipt in the place of the server.
+			// lose returns the first receipt in the place of the server.
 			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 				receipt, ok := req.(*pubsubpb.ModifyAckDeadlineRequest)
 				if !ok || receipt.GetAckDeadlineSeconds() == 0 || len(lost) == cap(lost) {

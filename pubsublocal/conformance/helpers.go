@@ -24,7 +24,7 @@ func topicIn(t *testing.T, e *Env, project string) string {
 	return e.Topic(t, func(p *pubsubpb.Topic) { p.Name = strings.Replace(p.GetName(), "/"+e.Project+"/", "/"+project+"/", 1) })
 }
 
-// schemaIn creates a schema with the first revision and answers its name.
+// schemaIn creates a schema with the first revision and returns its name.
 func schemaIn(t *testing.T, e *Env, project string) string {
 	t.Helper()
 	_, id, _ := strings.Cut(e.Name("schemas"), "/schemas/")
@@ -47,7 +47,7 @@ func schemaRevision(t *testing.T, e *Env, name string) string {
 	return schema.GetRevisionId()
 }
 
-// snapshotOf creates a snapshot of a subscription and answers its name.
+// snapshotOf creates a snapshot of a subscription and returns its name.
 func snapshotOf(t *testing.T, e *Env, sub string, change ...func(*pubsubpb.CreateSnapshotRequest)) string {
 	t.Helper()
 	request := &pubsubpb.CreateSnapshotRequest{Name: e.Name("snapshots"), Subscription: sub}
@@ -139,7 +139,7 @@ func nextMessages(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) 
 	}
 }
 
-// endOf reads a stream to its end, and answers why it ended.
+// endOf reads a stream to its end, and returns why it ended.
 func endOf(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) error {
 	t.Helper()
 	for {

@@ -272,7 +272,7 @@ var leases = []Case{
 			sub := e.Subscription(t, topic, leasedFor(600))
 			e.Publish(t, topic, "", "a", "b")
 			got := pullAny(t, e, sub, "a", "b")
-			// fill answers as many ids as make a request of at most that size, or one more.
+			// fill returns as many ids as make a request of at most that size, or one more.
 			fill := func(request proto.Message, id string, more int) []string {
 				one := proto.Size(&pubsubpb.AcknowledgeRequest{AckIds: []string{id}})
 				ids := make([]string, (most-proto.Size(request))/one+more)

@@ -175,7 +175,7 @@ func idsOfGoogle(t *testing.T, e *Env) {
 	}
 }
 
-// malformed answers names that are none of this collection.
+// malformed returns names that are none of this collection.
 func malformed(e *Env, collection string) map[string]string {
 	other := "topics"
 	if collection == other {

@@ -262,7 +262,7 @@ var orderingFailures = []Case{
 	},
 }
 
-// attempts answers the delivery_attempt of messages.
+// attempts returns the delivery_attempt of messages.
 func attempts(messages []*pubsubpb.ReceivedMessage) (numbers []int32) {
 	for _, m := range messages {
 		numbers = append(numbers, m.GetDeliveryAttempt())

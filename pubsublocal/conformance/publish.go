@@ -94,7 +94,7 @@ func wantMessageIDs(t *testing.T, e *Env, sub string, want []string) {
 	}
 }
 
-// sized answers a request of exactly so many encoded bytes, in n messages.
+// sized returns a request of exactly so many encoded bytes, in n messages.
 func sized(topic string, bytes, n int) *pubsubpb.PublishRequest {
 	request := &pubsubpb.PublishRequest{Topic: topic}
 	for range n {

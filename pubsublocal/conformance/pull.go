@@ -254,7 +254,7 @@ func pushed(s *pubsubpb.Subscription) {
 	s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/push"}
 }
 
-// serial answers the numbers from first to last as texts that sort as the numbers do.
+// serial returns the numbers from first to last as texts that sort as the numbers do.
 func serial(first, last int) (texts []string) {
 	for i := first; i <= last; i++ {
 		texts = append(texts, fmt.Sprintf("%04d", i))
@@ -296,7 +296,7 @@ func pullInOrder(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.R
 	return got
 }
 
-// pullAny pulls until it has these messages, in any order, and answers them sorted by text.
+// pullAny pulls until it has these messages, in any order, and returns them sorted by text.
 func pullAny(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := sortByText(pullUntil(t, e, sub, len(want)))

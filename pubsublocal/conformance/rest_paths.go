@@ -179,7 +179,7 @@ func proveHeadersUnread(t *testing.T, e *Env, topic string, headers ...string) {
 	}
 }
 
-// restCall calls a path after /v1/ and answers the HTTP code and the JSON object. The headers are names and values by turns.
+// restCall calls a path after /v1/ and returns the HTTP code and the JSON object. The headers are names and values by turns.
 func restCall(t *testing.T, e *Env, method, path, body string, headers ...string) (int, map[string]any) {
 	t.Helper()
 	code, answer := rawCall(t, method, e.HTTP+"/v1/"+path, body, headers...)
@@ -229,7 +229,7 @@ func wantOK(t *testing.T, e *Env, method, path, body string, headers ...string) 
 	return object
 }
 
-// wantFault is restCall for what fails so. It answers the message.
+// wantFault is restCall for what fails so. It returns the message.
 func wantFault(t *testing.T, e *Env, method, path, body string, code int, status string) string {
 	t.Helper()
 	gotCode, object := restCall(t, e, method, path, body)

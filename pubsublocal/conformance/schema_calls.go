@@ -46,7 +46,7 @@ func filmRevision(n int) string {
 	return fmt.Sprintf(`syntax = "proto3"; message Film { string title = 1; string note_%[1]d = %[1]d; }`, 100+n)
 }
 
-// fullSchema creates a schema with 20 revisions. It answers its name and the id of its first one.
+// fullSchema creates a schema with 20 revisions. It returns its name and the id of its first one.
 func fullSchema(t *testing.T, e *Env) (name, first string) {
 	t.Helper()
 	schema := newSchema(t, e, filmRevision(1))

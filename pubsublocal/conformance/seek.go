@@ -380,7 +380,7 @@ func oneDelivery(t *testing.T, e *Env, sub string) *pubsubpb.ReceivedMessage {
 }
 
 // expectDelivery waits for messages with these texts, in any order, and no
-// others with them. It answers them in the order in which they came.
+// others with them. It returns them in the order in which they came.
 func expectDelivery(t *testing.T, e *Env, sub string, texts ...string) (messages []*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for empty := 0; len(messages) < len(texts) && empty < 5; {

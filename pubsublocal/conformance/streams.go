@@ -271,7 +271,7 @@ func (s *rawStream) wants(t *testing.T, want ...string) []*pubsubpb.ReceivedMess
 	return got
 }
 
-// wantsAny waits for these messages, in any order, and answers them sorted by text.
+// wantsAny waits for these messages, in any order, and returns them sorted by text.
 func (s *rawStream) wantsAny(t *testing.T, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := sortByText(s.take(t, len(want)))
@@ -304,7 +304,7 @@ func (s *rawStream) silent(t *testing.T) {
 	}
 }
 
-// end waits for the end, and answers how it came; io.EOF is OK.
+// end waits for the end, and returns how it came; io.EOF is OK.
 func (s *rawStream) end(t *testing.T) error {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -324,7 +324,7 @@ func (s *rawStream) stop() {
 	time.Sleep(silence)
 }
 
-// takeFrom waits for so many messages on several streams together, and answers those of each.
+// takeFrom waits for so many messages on several streams together, and returns those of each.
 func takeFrom(t *testing.T, n int, streams ...*rawStream) [][]*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := make([][]*pubsubpb.ReceivedMessage, len(streams))

@@ -51,7 +51,7 @@ func living(ttl time.Duration) func(*pubsubpb.Subscription) {
 	}
 }
 
-// tryCreate creates a subscription, maybe in vain. Without an error it answers what Get tells about it.
+// tryCreate creates a subscription, maybe in vain. Without an error it returns what Get tells about it.
 func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subscription)) (*pubsubpb.Subscription, error) {
 	t.Helper()
 	body := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic}

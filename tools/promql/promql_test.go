@@ -138,7 +138,7 @@ func readNames(t *testing.T) names {
 	return n
 }
 
-// restore gives metrics and labels of a query their names in Prometheus, and answers those that have none. What Google measures
+// restore gives metrics and labels of a query their names in Prometheus, and returns those that have none. What Google measures
 // itself has one name.
 func (n names) restore(expr parser.Expr) (unknown []string) {
 	rename := func(name *string, known map[string]string) {

@@ -38,7 +38,7 @@ func schema(t *testing.T) map[string]map[string]field {
 	return file.Resources
 }
 
-// problems answers what is wrong with the resources of a file.
+// problems returns what is wrong with the resources of a file.
 func problems(source []byte, name string, schema map[string]map[string]field) []string {
 	file, diagnostics := hclparse.NewParser().ParseHCL(source, name)
 	if diagnostics.HasErrors() {
@@ -60,7 +60,7 @@ func problems(source []byte, name string, schema map[string]map[string]field) []
 	return found
 }
 
-// compare answers what is wrong with a body.
+// compare returns what is wrong with a body.
 func compare(body *hclsyntax.Body, at hcl.Range, kind string, fields map[string]field) []string {
 	var found []string
 	wrong := func(at hcl.Range, format string, args ...any) {

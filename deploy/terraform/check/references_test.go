@@ -127,7 +127,7 @@ func (m *module) read(body *hclsyntax.Body, iterators []string) {
 	}
 }
 
-// references answers what is wrong between the modules below a folder: whoever is named must be there, and modules get what they
+// references returns what is wrong between the modules below a folder: whoever is named must be there, and modules get what they
 // want, and nothing else.
 func references(root *module, modules map[string]*module) []string {
 	var found []string

@@ -119,7 +119,7 @@ func execute(ctx context.Context, sql string) error {
 }
 
 // URL makes a database with the whole schema, empty, that is dropped when the
-// test ends, and answers its URL, for the code under test.
+// test ends, and returns its URL, for the code under test.
 func URL(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// New answers the handler for the log of http.Server.ErrorLog: it writes every line under one message. What
+// New returns the handler for the log of http.Server.ErrorLog: it writes every line under one message. What
 // net/http says of a connection has the address of the client in it, so that no line repeats another, and a
 // client could fill the log and the memory of whoever looks for repetitions: it is in the attribute err.
 func New(to *slog.Logger, message string) slog.Handler {

@@ -46,7 +46,7 @@ func (l *Loop) Rest() {
 	l.last = time.Time{}
 }
 
-// Check answers an error when the loop is stuck.
+// Check returns an error when the loop is stuck.
 func (l *Loop) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *Loop) Check() error {
 	return nil
 }
 
-// Check answers an error that names every loop that is stuck.
+// Check returns an error that names every loop that is stuck.
 func Check(loops ...*Loop) error {
 	errs := make([]error, len(loops))
 	for i, l := range loops {

@@ -21,7 +21,7 @@ ON CONFLICT DO NOTHING
 RETURNING event_id
 `
 
-// Records events as projected and answers those that were not before.
+// Records events as projected and returns those that were not before.
 func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, InsertInbox, consumer, eventIds)
 	if err != nil {

@@ -111,7 +111,7 @@ type lab struct {
 	connections    map[string]int // that each process has when all is quiet
 	leaseLooks     int            // owned by watchLeases while it runs
 	stalls         []Stall        // owned by watchStalls while it runs
-	leftOut        string         // what this machine cannot do
+	leftOut        []string       // what this machine cannot do
 
 	mu       sync.Mutex
 	problems []Violation   // guarded by mu
@@ -135,8 +135,8 @@ type Report struct {
 	Connections map[string]int `json:"connections"`
 	LeaseLooks  int            `json:"looks_at_leases"`
 	// Long: the targets of a long run apply, and are printed.
-	Long    bool   `json:"long"`
-	LeftOut string `json:"left_out,omitempty"`
+	Long    bool     `json:"long"`
+	LeftOut []string `json:"left_out,omitempty"`
 	Verdict
 	Goals    []Goal        `json:"goals"`
 	Injected []FaultRecord `json:"faults_injected"` // those that did not happen say so

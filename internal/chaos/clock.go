@@ -56,7 +56,10 @@ func (p *postgres) fakeClock(ctx context.Context, programs, cc string) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build a clock that jumps: %w: %s", err, out)
 	}
-	for _, program := range []string{"postgres", "initdb"} {
+	for _, program := range []string{"postgres", "initdb", baseBackup} {
+		if _, err := os.Stat(filepath.Join(programs, program)); err != nil {
+			continue // not all installations have them all
+		}
 		script := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD='%s' WALLCLOCK_OFFSET='%s'\nexec '%s' \"$@\"\n", library, p.clockFile, filepath.Join(programs, program))
 		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil { //nolint:gosec // likewise
 			return fmt.Errorf("give PostgreSQL a clock that jumps: %w", err)

@@ -36,7 +36,7 @@ const (
 	groupDatabase = "database"
 )
 
-// kinds are all faults but those of the database's clock; long are those that
+// kinds are all faults but those that not every machine can have; long are those that
 // only a long run has time for.
 func kinds() (all, long []fault) {
 	all = []fault{
@@ -85,12 +85,12 @@ func kinds() (all, long []fault) {
 	return all, long
 }
 
-// Kinds are the names of all faults there are; some need a long run, or a clock
-// of the database that can be set.
+// Kinds are the names of all faults there are; some need a long run, a clock of
+// the database that can be set, or pg_basebackup.
 func Kinds() []string {
 	all, long := kinds()
 	var names []string
-	for _, f := range slices.Concat(all, long, clockKinds()) {
+	for _, f := range slices.Concat(all, long, clockKinds(), []fault{failoverKind}) {
 		names = append(names, f.kind)
 	}
 	return names
@@ -449,7 +449,7 @@ func restartDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 
 func killDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = l.forgotten()
-	if err := l.postgres.killPostmaster(); err != nil {
+	if err := l.postgres.kill(); err != nil {
 		return err
 	}
 	sleep(ctx, between(r, 0, time.Second))

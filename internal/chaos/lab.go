@@ -28,7 +28,7 @@ var settings = []string{
 	"CONSUMER_TRANSACTION_TIMEOUT=1s",
 }
 
-// run makes the run and answers what is to be judged.
+// run makes the run and returns what is to be judged.
 func (l *lab) run(ctx context.Context) (*History, error) {
 	if err := l.prepare(ctx); err != nil {
 		return nil, err
@@ -100,6 +100,12 @@ func (l *lab) say(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	l.timeline.add(line)
 	l.cfg.Progress(line)
+}
+
+// leaveOut notes a fault that this machine cannot have.
+func (l *lab) leaveOut(why string) {
+	l.leftOut = append(l.leftOut, why)
+	l.say("%s", why)
 }
 
 func (l *lab) problem(rule Rule, format string, args ...any) {
@@ -222,8 +228,12 @@ func (l *lab) inject(ctx context.Context) error {
 	if l.postgres.programs != "" {
 		all = append(all, clockKinds()...)
 	} else {
-		l.leftOut = noClock
-		l.say("%s", noClock)
+		l.leaveOut(noClock)
+	}
+	if l.postgres.canFailOver() {
+		all = append(all, failoverKind)
+	} else {
+		l.leaveOut(noFailover)
 	}
 	r := rand.New(rand.NewPCG(l.cfg.Seed, 0))
 	s := newScheduler(ctx, l)

@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -25,6 +23,8 @@ const databaseName = "chaos"
 // from several goroutines, but those that stop it are the injector's.
 type postgres struct {
 	dir       string
+	data      string // the folder of the present server, in dir
+	copies    int    // of the data that were made by failovers
 	programs  string // whose postgres goes by a clock that can be set; empty: there is none
 	clockFile string
 	keep      bool // the files of the server when it ends
@@ -41,7 +41,7 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{dir: dir}
+	p := &postgres{dir: dir, data: filepath.Join(dir, "first")}
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL runs as another user when we are root
 		return nil, errors.Join(err, p.remove())
 	}
@@ -65,16 +65,24 @@ func startPostgres(ctx context.Context, progress func(string)) (*postgres, error
 }
 
 func (p *postgres) start(ctx context.Context, progress func(string)) error {
-	server, err := p.launch(ctx, localpg.Config{Dir: p.dir, Progress: progress, Settings: map[string]string{
-		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
-	}})
+	server, err := p.launch(ctx, p.config(p.data, progress))
 	if err != nil {
 		return err
 	}
+	p.replace(server)
+	return nil
+}
+
+func (p *postgres) config(dir string, progress func(string)) localpg.Config {
+	return localpg.Config{Dir: dir, Progress: progress, Settings: map[string]string{
+		"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB", "shared_buffers": "64MB",
+	}}
+}
+
+func (p *postgres) replace(server *localpg.Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server = server
-	return nil
 }
 
 func (p *postgres) current() *localpg.Server {
@@ -139,22 +147,8 @@ func (p *postgres) insist(ctx context.Context, statements ...string) error {
 // stop shuts the server down, fast and in good order.
 func (p *postgres) stop() error { return p.current().Stop() }
 
-// killPostmaster kills the server's first process; the others notice and end.
-func (p *postgres) killPostmaster() error {
-	b, err := os.ReadFile(filepath.Join(p.dir, "data", "postmaster.pid"))
-	if err != nil {
-		return fmt.Errorf("find the postmaster: %w", err)
-	}
-	first, _, _ := strings.Cut(string(b), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(first))
-	if err != nil {
-		return fmt.Errorf("find the postmaster: %w", err)
-	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill the postmaster: %w", err)
-	}
-	return p.stop() // it waits for the others, and removes the socket
-}
+// kill ends the server as a crash does.
+func (p *postgres) kill() error { return p.current().Kill() }
 
 // killBackend kills a process that serves a client. PostgreSQL then ends all
 // others, because shared memory may be damaged, and recovers.

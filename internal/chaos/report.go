@@ -147,8 +147,8 @@ func (r Report) Print(w io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(r.Connections)) {
 		row("connections", "%s: %d", cmp.Or(name, "others"), r.Connections[name])
 	}
-	if r.LeftOut != "" {
-		row("left out", "%s", r.LeftOut)
+	for _, why := range r.LeftOut {
+		row("left out", "%s", why)
 	}
 	row("slowest stop", "%s", r.Stop.Round(time.Millisecond))
 	row("takeovers of something unsettled", "%d of %d", f.LeftBehind, f.Takeovers)

@@ -166,7 +166,7 @@ func TestKindsAreDistinct(t *testing.T) {
 	t.Parallel()
 	all, long := kinds()
 	seen := map[string]bool{}
-	for _, f := range slices.Concat(all, long, clockKinds()) {
+	for _, f := range slices.Concat(all, long, clockKinds(), []fault{failoverKind}) {
 		if seen[f.kind] || f.kind == "" || f.inject == nil {
 			t.Errorf("kind %q is there twice, or is nothing", f.kind)
 		}

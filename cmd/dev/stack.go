@@ -319,7 +319,7 @@ func (s *stack) environment() []string {
 	return append(environ,
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
-		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=", "MIGRATE_DATABASE_URL=",
+		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=",
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project,
 		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)
 }

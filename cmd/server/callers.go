@@ -74,9 +74,6 @@ func (c config) checkCallers() []error {
 			wrong("SERVER_CORS_ORIGINS: %w", err)
 		}
 	}
-	if c.MaxWait >= c.CallTimeout {
-		wrong("SERVER_MAX_WAIT (%s) must be less than SERVER_CALL_TIMEOUT (%s)", c.MaxWait, c.CallTimeout)
-	}
 	return errs
 }
 
@@ -115,12 +112,9 @@ func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
 	if c.Auth == authOff || c.Auth == "" {
 		return nil, nil, nil
 	}
-	cfg := auth.GateConfig{Proxies: c.TrustedProxies, Log: log}
-	if c.CallerRate > 0 {
-		cfg.Limiter = auth.NewLimiter(c.CallerRate, c.CallerBurst, c.Callers)
-	}
+	cfg := auth.GateConfig{CallerRate: c.CallerRate, Proxies: c.TrustedProxies, Log: log}
 	if c.Auth == authOIDC {
-		verifier, verifierErr := auth.NewVerifier(auth.VerifierConfig{Issuer: c.Issuer, Audiences: c.Audiences, Leeway: c.AuthLeeway, Log: log})
+		verifier, verifierErr := auth.NewVerifier(auth.VerifierConfig{Issuer: c.Issuer, Audiences: c.Audiences, Log: log})
 		policy, policyErr := c.policy()
 		if err := errors.Join(verifierErr, policyErr); err != nil {
 			return nil, nil, fmt.Errorf("AUTH: %w", err)

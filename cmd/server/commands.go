@@ -30,7 +30,7 @@ const (
 )
 
 func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	n, err := db.Migrate(ctx, cfg.MigrateDatabaseURL, log)
+	n, err := db.Migrate(ctx, cfg.DatabaseURL, log)
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,9 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 	}
 	defer client.Close()
 	videos := store.NewVideos(database.video.own, nil)
-	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
+	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.outbox.RequestTimeout, cfg.inFlight())
 	defer closeTopic(topic)
-	publisher, err := outbox.New(videos, topic, cfg.outbox(), log, nil)
+	publisher, err := outbox.New(videos, topic, cfg.outbox, log, nil)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,29 +25,24 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
 		{"origins", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "SERVER_CORS_ORIGINS=https://app.example.com,app.example.com/"}, []string{"SERVER_CORS_ORIGINS: \"app.example.com/\""}},
-		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_LEASE=long", "LOG_LEVEL=LOUD"}, []string{
-			"AUTH is required", "PORT must be a whole number", "OUTBOX_LEASE must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
+			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
 		}},
-		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "OUTBOX_BATCH=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
-			"PORT must be between", "OUTBOX_BATCH must be more than 0", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+			"PORT must be between", "DATABASE_MAX_CONNS must be more than 0", "DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
 		}},
-		{"relations", []string{
-			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "OUTBOX_LEASE=20s", "SERVER_DRAIN_TIMEOUT=5500ms", "DATABASE_MAX_CONNS=3", "CONSUMER_BATCH_SIZE=1", "CONSUMER_MAX_OUTSTANDING=100000",
-		}, []string{
-			"OUTBOX_PUBLISH_TIMEOUT (12s) must be less than half of OUTBOX_LEASE (20s)", "CONSUMER_STOP_TIMEOUT plus 2s is 10s, it must be less than 10s",
-			"DATABASE_MAX_CONNS (3) must be at least 12", "CONSUMER_MAX_OUTSTANDING (100000) must be at most",
-		}},
+		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
 		{"telemetry", []string{
 			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
-			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5", "TELEMETRY_METRICS_INTERVAL=0s",
+			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5",
 		}, []string{
 			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
-			"TELEMETRY_TRACE_RATIO must be between 0 and 1", "TELEMETRY_METRICS_INTERVAL must be more than 0",
+			"TELEMETRY_TRACE_RATIO must be between 0 and 1",
 		}},
 		{"databases", []string{
-			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "CATALOG_DATABASE_URL=postgres://u:secret@h:port/d", "MIGRATE_DATABASE_URL=secret", "PUBSUB_PROJECT=p", "AUTH=off",
+			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "CATALOG_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
 		}, []string{
-			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "CATALOG_DATABASE_URL must be a URL such as", "MIGRATE_DATABASE_URL must be a URL such as",
+			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "CATALOG_DATABASE_URL must be a URL such as",
 		}},
 		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
 		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
@@ -89,12 +86,49 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 	}
 }
 
-// The defaults allow a projector with a transaction per message.
-func TestOneMessageATransactionIsAllowed(t *testing.T) {
+// A process that stops ends within what Cloud Run gives between SIGTERM and
+// SIGKILL: first the calls, then the loops, then the broker's client, telemetry
+// and the database.
+func TestStopFitsIntoTheBudget(t *testing.T) {
 	t.Parallel()
-	environ := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "ROLES=projector", "CONSUMER_BATCH_SIZE=1"}
-	if _, err := readConfig("serve", environ); err != nil {
-		t.Errorf("readConfig() = %v, want nil", err)
+	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
+	var c config
+	if err := c.configure(nil); err != nil {
+		t.Fatal(err)
+	}
+	loops := max(c.outbox.StopTimeout+c.outbox.SettleTimeout, c.consumer.StopTimeout)
+	if stop := c.server.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
+	}
+	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.server.Validate()); err != nil {
+		t.Errorf("configure() makes a Config that is refused: %v", err)
+	}
+}
+
+// A variable that only looks like a setting does not keep a process from
+// starting; the log has its name, and not its value.
+func TestUnknownSettingsAreLogged(t *testing.T) {
+	t.Parallel()
+	var stderr strings.Builder
+	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
+	if err := run(t.Context(), []string{"outbox", "list"}, environ, io.Discard, &stderr); err == nil {
+		t.Error("run() = nil, want that DATABASE_URL is missing")
+	}
+	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
+		t.Errorf("log = %s, want one line with OUTBOX_RETENTOIN", log)
+	}
+}
+
+// Tests and the fault lab set fields of the Config of packages in a build of their
+// own; the server that is deployed has no variable for them.
+func TestOnlyTheLabTunesThePackages(t *testing.T) {
+	t.Parallel()
+	mistake := []string{"LAB_OUTBOX_LEAES=1s", "DATABASE_URL="}
+	if _, err := readConfig("serve", mistake); err == nil || strings.Contains(err.Error(), "LAB_") {
+		t.Errorf("readConfig() = %v, want nothing about LAB_OUTBOX_LEAES", err)
+	}
+	if _, err := newStack(t).commandIn(t, mistake, "serve"); err == nil || !strings.Contains(err.Error(), "LAB_OUTBOX_LEAES is no field") {
+		t.Errorf("serve = %v, want LAB_OUTBOX_LEAES refused", err)
 	}
 }
 
@@ -121,6 +155,9 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		}
 		if _, err := readConfig(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
+		}
+		if unknown := unknownSettings(environ); len(unknown) > 0 {
+			t.Errorf("%s sets %q, which are no settings", path, unknown)
 		}
 	}
 }
@@ -160,13 +197,13 @@ func containerOf(node any) (command string, environ []string) {
 // A secret in the environment does not show in an error.
 func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	t.Parallel()
-	_, err := readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_LEASE=secret", "PORT=secret"})
+	_, err := readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_RETENTION=secret", "PORT=secret"})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("readConfig() = %v, want an error without the values", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, DatabaseWait: time.Second}, sides{video: true}, 0, nil)
+	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{video: true}, 0, nil)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("openDatabase() = %v, want an error without the password", err)
 	}

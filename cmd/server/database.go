@@ -36,11 +36,11 @@ func (c config) sides() sides {
 }
 
 // openDatabase connects to the sides that are used, waits for them until
-// DATABASE_WAIT is over, and refuses one that this build cannot use. calls is how
+// config.databaseWait is over, and refuses one that this build cannot use. calls is how
 // many connections of each are for API calls. tracer sees every statement; it may
 // be nil.
 func openDatabase(ctx context.Context, cfg config, used sides, calls int32, tracer pgx.QueryTracer) (d database, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
 	defer func() {
 		if err != nil {
@@ -103,7 +103,7 @@ func untilItWorks(ctx context.Context, do func(context.Context) error) error {
 
 // tokenKey reads the key of page tokens.
 func tokenKey(ctx context.Context, videos *store.Videos, cfg config) (key []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
 	err = untilItWorks(ctx, func(ctx context.Context) error {
 		key, err = videos.TokenKey(ctx)

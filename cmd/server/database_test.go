@@ -23,7 +23,7 @@ import (
 func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	busy, other := s.start(t, "SERVER_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
+	busy, other := s.start(t, "LAB_SERVER_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
 	create := func(title string) *videov1.Video {
 		t.Helper()
 		video, err := other.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})

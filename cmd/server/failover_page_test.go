@@ -109,7 +109,7 @@ func TestMove(t *testing.T) {
 			}
 
 			s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
-			p := s.start(t, "OUTBOX_MAX_ATTEMPTS=1") // what is refused is parked
+			p := s.start(t, "LAB_OUTBOX_MAX_ATTEMPTS=1") // what is refused is parked
 			watcher := s.fill(t, p, source)
 			had, token := watcher.copy(), watcher.position()
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,15 +31,39 @@ import (
 // binary is the program under test, the real one, built once.
 var binary string
 
+// labBinary is the same with variables for the Config of the packages, for tests
+// that cannot wait for a lease: see tune.
+var labBinary = sync.OnceValues(func() (string, error) { return build(binary+"-lab", "-tags=chaos") })
+
+func build(to string, flags ...string) (string, error) {
+	out, err := exec.Command("go", slices.Concat([]string{"build", "-o", to}, flags, []string{"."})...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build: %w: %s", err, out)
+	}
+	return to, nil
+}
+
+// binaryFor returns the program that knows all variables of an environment.
+func binaryFor(t testing.TB, environ []string) string {
+	t.Helper()
+	if !slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, "LAB_") }) {
+		return binary
+	}
+	lab, err := labBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lab
+}
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "server")
 	if err != nil {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "server")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("build: %v\n%s", err, out))
+	if binary, err = build(filepath.Join(dir, "server")); err != nil {
+		panic(err)
 	}
 	storetest.Main(m)
 }
@@ -86,7 +111,6 @@ func newBroker(t testing.TB) *localbroker.Server {
 func (s *stack) environ(extra ...string) []string {
 	return append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "PORT=0", "AUTH=off", "DATABASE_URL=" + s.url,
-		"MIGRATE_DATABASE_URL=" + s.migrateURL,
 		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.pubsub.Addr(),
 	}, extra...)
 }
@@ -102,8 +126,11 @@ func (s *stack) commandIn(t testing.TB, extra []string, args ...string) (stdout 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(ctx, binaryFor(t, extra), args...)
 	cmd.Env = s.environ(extra...)
+	if args[0] == "migrate" {
+		cmd.Env = append(cmd.Env, "DATABASE_URL="+s.migrateURL)
+	}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
@@ -136,7 +163,7 @@ type process struct {
 // start starts a server and waits until it is ready.
 func (s *stack) start(t testing.TB, extra ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(binary), eof: make(chan struct{})}
+	p := &process{cmd: exec.Command(binaryFor(t, extra)), eof: make(chan struct{})}
 	p.cmd.Env = s.environ(extra...)
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {

@@ -45,12 +45,15 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return printHelp(stdout)
 	}
 	cfg, err := readConfig(command, environ)
-	if err != nil {
-		return err
-	}
 	level := new(slog.LevelVar)
 	level.Set(cfg.LogLevel)
 	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
+	if unknown := unknownSettings(environ); len(unknown) > 0 {
+		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
+	}
+	if err != nil {
+		return err
+	}
 	// By itself gRPC, and its gateway, write lines of text to stderr, as when a client of a watch is lost.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
 	switch words := strings.Join(append([]string{command}, args...), " "); {

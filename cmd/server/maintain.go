@@ -44,9 +44,9 @@ func maintenanceLoop(name string) *heartbeat.Loop {
 type step func(context.Context) (more bool, err error)
 
 // prepareOutbox makes the partitions before the first write, because after a
-// long stop today's may be missing. It is tried again until DATABASE_WAIT is over.
+// long stop today's may be missing. It is tried again until config.databaseWait is over.
 func prepareOutbox(ctx context.Context, videos *store.Videos, cfg config) error {
-	ctx, cancel := context.WithTimeout(ctx, cfg.DatabaseWait)
+	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
 	return untilItWorks(ctx, func(ctx context.Context) error {
 		_, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention)

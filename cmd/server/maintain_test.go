@@ -74,7 +74,7 @@ func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
 		RETURNS TABLE (created int, dropped int) LANGUAGE sql AS $$ SELECT 0, 0 FROM pg_sleep(600) $$`); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.commandIn(t, []string{"DATABASE_WAIT=5s"}, "serve")
+	_, err := s.commandIn(t, []string{"LAB_DATABASE_WAIT=5s"}, "serve")
 	if err == nil || !strings.Contains(err.Error(), "maintain outbox") {
 		t.Errorf("serve = %v, want an error of the maintenance", err)
 	}

@@ -100,7 +100,7 @@ func (c metricsCollector) Export(_ context.Context, request *metricspb.ExportMet
 func TestMetricsAreSent(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
-	p := newStack(t).start(t, "TELEMETRY_METRICS_ENDPOINT="+c.url, "TELEMETRY_METRICS_INTERVAL=1h")
+	p := newStack(t).start(t, "TELEMETRY_METRICS_ENDPOINT="+c.url, "OTEL_METRIC_EXPORT_INTERVAL=3600000")
 	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -591,7 +591,7 @@ func TestBacklogHarmsNoHealth(t *testing.T) {
 func TestDeadDatabaseIsNotReadyAndLives(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "OUTBOX_POLL_INTERVAL=50ms")
+	p := s.start(t, "LAB_OUTBOX_POLL_INTERVAL=50ms")
 	cfg := s.pool.Config().ConnConfig.Copy()
 	database := cfg.Database
 	s.pool.Close()

@@ -132,7 +132,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 	issuer := newTokens(t)
 	const audience = "https://videos.example.com"
 	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=oidc", "AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE="+audience,
-		"AUTH_POLICY_FILE="+policyFile(t, somePolicy), "SERVER_CALLER_RATE=1", "SERVER_CALLER_BURST=1")
+		"AUTH_POLICY_FILE="+policyFile(t, somePolicy), "SERVER_CALLER_RATE=1")
 	target, certificate := cloudRun(t, p.addr)
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "token")

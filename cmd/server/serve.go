@@ -26,8 +26,8 @@ import (
 // The order of the stop matters. First the server drains: requests it has
 // accepted are answered, and while they are, the loops still run, so that a
 // caller who waits for its own write sees it, and the last writes are
-// published. Then the loops finish what they have in hand. check keeps the sum
-// of their budgets below what Cloud Run allows. A crash at any point loses
+// published. Then the loops finish what they have in hand. A test keeps the
+// sum of their budgets below what Cloud Run allows. A crash at any point loses
 // nothing: what is not settled is in PostgreSQL or with the broker.
 func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logger) error {
 	tel, err := telemetry.Start(ctx, cfg.telemetry(), log)
@@ -75,16 +75,16 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	var projector *consumer.Projector
 	deps := server.Deps{Ready: database.ready(), Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
 	if cfg.has(rolePublisher) {
-		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.RequestTimeout, cfg.inFlight())
+		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.outbox.RequestTimeout, cfg.inFlight())
 		defer closeTopic(topic)
-		outboxConfig := cfg.outbox()
+		outboxConfig := cfg.outbox
 		outboxConfig.Tracing = tel.Tracing
 		if publisher, err = outbox.New(videos, topic, outboxConfig, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
 	if cfg.has(roleProjector) {
-		consumerConfig := cfg.consumer()
+		consumerConfig := cfg.consumer
 		consumerConfig.Tracing = tel.Tracing
 		if projector, err = consumer.New(consumerConfig, client.Subscriber(cfg.PubSubSubscription), catalog, log, tel.Meter(scope)); err != nil {
 			return err
@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if err != nil {
 		return fmt.Errorf("PORT: %w", err)
 	}
-	srv, err := server.New(cfg.server(), deps)
+	srv, err := server.New(cfg.server, deps)
 	if err != nil {
 		return errors.Join(err, deps.Listener.Close())
 	}

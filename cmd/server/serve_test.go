@@ -103,7 +103,7 @@ func nextChange(t *testing.T, watch grpc.ServerStreamingClient[catalogv1.WatchCa
 func TestStopUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "OUTBOX_STOP_TIMEOUT=2400ms") // on a busy machine half of the default may pass without a pass
+	p := s.start(t, "LAB_OUTBOX_STOP_TIMEOUT=2400ms") // on a busy machine half of the default may pass without a pass
 	var created atomic.Int64
 	load, stopLoad := context.WithCancel(t.Context())
 	defer stopLoad()
@@ -267,7 +267,7 @@ func streamLoad(ctx context.Context, t *testing.T, addr string) {
 func TestKilledServerLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "OUTBOX_LEASE=3s", "OUTBOX_PUBLISH_TIMEOUT=1s", "OUTBOX_REQUEST_TIMEOUT=500ms")
+	p := s.start(t, "LAB_OUTBOX_LEASE=3s", "LAB_OUTBOX_PUBLISH_TIMEOUT=1s")
 	var answered atomic.Int64
 	var clients sync.WaitGroup
 	for range 4 {

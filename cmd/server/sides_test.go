@@ -33,7 +33,7 @@ func TestRolesOpenOnlyTheirDatabases(t *testing.T) {
 		"publisher": {"CATALOG_DATABASE_URL=" + nowhere},
 		"projector": {"DATABASE_URL=" + nowhere, "CATALOG_DATABASE_URL=" + s.url},
 	} {
-		p := s.start(t, append(environ, "ROLES="+role, "DATABASE_WAIT=30s", "TELEMETRY_ADDR=127.0.0.1:0")...) // it is ready
+		p := s.start(t, append(environ, "ROLES="+role, "TELEMETRY_ADDR=127.0.0.1:0")...) // it is ready
 		if code, _ := get(t, "http://"+p.private(t)+"/metrics"); code != http.StatusOK {
 			t.Errorf("%s: /metrics = %d, want 200", role, code)
 		}
@@ -120,7 +120,7 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 	}()
 	cfg := config{
 		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, CatalogDatabaseURL: target,
-		DatabaseMaxConns: 8, DatabaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
+		DatabaseMaxConns: 8, databaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
 	}
 	for !ended.Load() {
 		database, err := openDatabase(t.Context(), cfg, cfg.sides(), 4, nil)

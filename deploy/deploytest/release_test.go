@@ -426,7 +426,7 @@ func checkService(t *testing.T, service object, serviceAccount string, env map[s
 		{"execution environment", at(annotations, "run.googleapis.com/execution-environment"), "gen2"},
 		{"service account", at(spec, "serviceAccountName"), serviceAccount + "@" + project + ".iam.gserviceaccount.com"},
 		{"timeout", at(spec, "timeoutSeconds"), 3600.0},
-		{"concurrency, at most SERVER_MAX_STREAMS", at(spec, "containerConcurrency"), 250.0},
+		{"concurrency, at most server.Config.MaxConcurrentStreams", at(spec, "containerConcurrency"), 250.0},
 		{"number of containers", len(list(at(spec, "containers"))), 1},
 		{"image", at(container, "image"), image},
 		{"port", at(container, "ports", 0, "name"), "h2c"},
@@ -554,7 +554,7 @@ func environment(container any) (values, secrets map[string]string) {
 func checkSettings(t *testing.T, container any) {
 	t.Helper()
 	values, secrets := environment(container)
-	env := []string{"DATABASE_WAIT=10ms", "PORT=0"}
+	env := []string{"LAB_DATABASE_WAIT=10ms", "PORT=0"}
 	for name, value := range values {
 		if value == google {
 			value = "http://127.0.0.1:1"
@@ -590,7 +590,7 @@ func server(t *testing.T) string {
 
 var buildServer = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(folder, "server")
-	out, err := exec.Command("go", "build", "-o", file, "../../cmd/server").CombinedOutput()
+	out, err := exec.Command("go", "build", "-tags=chaos", "-o", file, "../../cmd/server").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

@@ -49,7 +49,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		t.Fatalf("promtool should be beside prometheus: %v", err)
 	}
 	programs := programs{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	want, got := map[string]bool{}, map[string]bool{}
@@ -111,7 +111,7 @@ func brokerAwayAndNobodyThere(s *system) {
 
 // One video is refused by the broker, for what it is, until a person skips its event. What comes behind it has a gap then.
 func poisonSkipped(s *system) {
-	s.serve("api,publisher,projector", "OUTBOX_MAX_ATTEMPTS=3", "OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=200ms")
+	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
 	s.quiet()
 	video := s.create()
 	id := strings.TrimPrefix(video.GetName(), "videos/")
@@ -143,7 +143,7 @@ func frozenPublisher(s *system) {
 	// A settlement that finds no connection in time is not fenced, and the alert wants six of eight: on a busy machine
 	// all eight, whose connections are asked whether they live, take longer than half a second.
 	short := []string{
-		"OUTBOX_LEASE=12s", "OUTBOX_PUBLISH_TIMEOUT=5900ms", "OUTBOX_REQUEST_TIMEOUT=2900ms", "OUTBOX_SETTLE_TIMEOUT=3s", "SERVER_DRAIN_TIMEOUT=1s",
+		"LAB_OUTBOX_LEASE=12s", "LAB_OUTBOX_PUBLISH_TIMEOUT=5900ms", "LAB_OUTBOX_REQUEST_TIMEOUT=2900ms", "LAB_OUTBOX_SETTLE_TIMEOUT=3s",
 	}
 	s.serve("api,projector")
 	s.quiet()
@@ -151,7 +151,7 @@ func frozenPublisher(s *system) {
 		s.create()
 	}
 	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 2500 * time.Millisecond})
-	frozen := s.serve("publisher", append(short, "OUTBOX_WORKERS=8", "OUTBOX_BATCH=1")...)
+	frozen := s.serve("publisher", append(short, "LAB_OUTBOX_WORKERS=8", "LAB_OUTBOX_BATCH=1")...)
 	s.eventually("all lanes have just been claimed, and wait for the broker", func() bool {
 		return value[int](s, `SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now() + interval '10 s'`) == lanes
 	})

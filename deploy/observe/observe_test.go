@@ -230,7 +230,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // such as "outbox requeue # #"
-	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/config.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/help.go"), -1) {
 		known[upper.ReplaceAllString(strings.ReplaceAll(m[1], " [FLAGS]", ""), "#")] = true
 	}
 	used := regexp.MustCompile("(?m)^server ([^#\n]+)|`server ([a-z][^`]*)`").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)

@@ -130,7 +130,7 @@ func newSystem(t *testing.T, p programs) *system {
 	t.Cleanup(s.db.Close)
 	s.environ = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "AUTH=off", "DATABASE_URL=" + database,
-		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(), "OUTBOX_POLL_INTERVAL=20ms",
+		"PUBSUB_PROJECT=" + project, "PUBSUB_EMULATOR_HOST=" + s.broker.Addr(), "LAB_OUTBOX_POLL_INTERVAL=20ms",
 	}
 	for range 3 {
 		s.targets = append(s.targets, freeAddr(t))

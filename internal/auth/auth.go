@@ -5,7 +5,7 @@
 //     carries (https://openid.net/specs/openid-connect-core-1_0.html#IDToken);
 //   - [Policy]: what that caller may call, by a file that is checked as a whole
 //     when the process starts;
-//   - [Limiter]: how often, per caller.
+//   - how often, per caller: [GateConfig].CallerRate.
 //
 // [Gate] is the three in this order. The server asks it once for every call,
 // also for one that came over REST.

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -32,11 +33,16 @@ const logEvery = time.Second
 // GateConfig is what a Gate asks.
 type GateConfig struct {
 	// Verifier tells who calls, Policy what they may; both, or neither. Neither:
-	// Cloud Run's IAM has looked at the caller before, and only Limiter is asked.
+	// Cloud Run's IAM has looked at the caller before, and only calls are counted.
 	Verifier *Verifier
 	Policy   *Policy
-	// Limiter bounds how often each caller may call. Nil: there is no bound.
-	Limiter *Limiter
+	// CallerRate is how many calls a second each caller may make; 0: any number.
+	CallerRate int
+	// CallerBurst is how many of them may come at once; default 2 × CallerRate.
+	CallerBurst int
+	// Callers is how many callers are remembered; default 10,000. Beyond that, the
+	// one silent for longest is forgotten.
+	Callers int
 	// Proxies is how many proxies between a caller and this process add the
 	// address they were called from to X-Forwarded-For: 1 on Cloud Run, 2 with a
 	// load balancer in front of it.
@@ -48,7 +54,8 @@ type GateConfig struct {
 // Gate decides whether calls may go on. It is good for any number of calls at a
 // time.
 type Gate struct {
-	cfg GateConfig
+	cfg     GateConfig
+	limiter *limiter // nil: callers have no limit
 
 	mu         sync.Mutex
 	logging    rate.Sometimes // guarded by mu
@@ -63,7 +70,11 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Gate{cfg: cfg, logging: rate.Sometimes{First: 10, Interval: logEvery}}, nil
+	g := &Gate{cfg: cfg, logging: rate.Sometimes{First: 10, Interval: logEvery}}
+	if cfg.CallerRate > 0 {
+		g.limiter = newLimiter(cfg.CallerRate, cmp.Or(cfg.CallerBurst, 2*cfg.CallerRate), cmp.Or(cfg.Callers, 10_000))
+	}
+	return g, nil
 }
 
 // Admit returns nil when a call of fullMethod, /package.Service/Method, may go
@@ -93,10 +104,10 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 			return verified, g.refuse(ctx, errDenied, method, name, "no rule of the policy allows it; email "+caller.Email)
 		}
 	}
-	if g.cfg.Limiter == nil {
+	if g.limiter == nil {
 		return verified, nil
 	}
-	if after := g.cfg.Limiter.Take(name); after > 0 {
+	if after := g.limiter.take(name); after > 0 {
 		return verified, g.refuse(ctx, errExhausted(after), method, name, "calls too often")
 	}
 	return verified, nil

@@ -149,7 +149,7 @@ func TestGateLimitsEachCaller(t *testing.T) {
 	key := newKey(t, "1", jose.ES256)
 	i := newIssuer(t, key)
 	g := newGate(t, GateConfig{
-		Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`), Limiter: NewLimiter(1, 3, 10),
+		Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`), CallerRate: 1, CallerBurst: 3, Callers: 10,
 	})
 	admit := func(from, subject string) error {
 		token := sign(t, key, with(i.goodClaims(), "sub", subject))
@@ -207,12 +207,12 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"IPv6":                      {0, "[2001:db8:1:2:3:4:5:6]:1", nil, "address 2001:db8:1:2::/64"},
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {
-		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10), Proxies: tt.proxies})
+		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10, Proxies: tt.proxies})
 		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getVideo); err != nil || who != "" {
 			t.Errorf("%s: Admit() = %q, %v, want success, and no name that was not checked here", name, who, err)
 		}
 		var got []string
-		for caller := range g.cfg.Limiter.callers {
+		for caller := range g.limiter.callers {
 			got = append(got, caller)
 		}
 		if len(got) != 1 || got[0] != tt.want {
@@ -226,7 +226,7 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 func TestGateDoesNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, GateConfig{Limiter: NewLimiter(1, 1, 10)})
+		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10})
 		for range 10 * 1000 {
 			_, _ = g.Admit(call(t.Context(), somewhere), getVideo)
 			time.Sleep(time.Millisecond)

@@ -170,7 +170,7 @@ func sign(t testing.TB, key jose.JSONWebKey, claims any) string {
 func (i *issuer) verifier(t *testing.T, transport http.RoundTripper) *Verifier {
 	t.Helper()
 	v, err := NewVerifier(VerifierConfig{
-		Issuer: i.url, Audiences: []string{"https://other.example.com", audience}, Leeway: 30 * time.Second,
+		Issuer: i.url, Audiences: []string{"https://other.example.com", audience},
 		Transport: transport, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limiter bounds how often each caller may call. It remembers a bounded number
+// limiter bounds how often each caller may call. It remembers a bounded number
 // of callers: when it is full, it forgets the one who has not called for
 // longest, to whom nothing is held against then. It is good for any number of
 // callers at a time.
-type Limiter struct {
+type limiter struct {
 	perSecond rate.Limit
 	burst     int
 	most      int
@@ -29,18 +29,18 @@ type budget struct {
 	limit *rate.Limiter // guarded by mu: Cancel gives nothing back for which somebody else has reserved since
 }
 
-// NewLimiter makes a Limiter that admits perSecond calls a second, and burst at
+// newLimiter makes a limiter that admits perSecond calls a second, and burst at
 // once, of each of the last most callers. All must be positive.
-func NewLimiter(perSecond, burst, most int) *Limiter {
-	return &Limiter{
+func newLimiter(perSecond, burst, most int) *limiter {
+	return &limiter{
 		perSecond: rate.Limit(perSecond), burst: burst, most: most,
 		callers: make(map[string]*list.Element), recent: list.New(),
 	}
 }
 
-// Take counts a call. It returns 0 when the call may go on, else how long the
+// take counts a call. It returns 0 when the call may go on, else how long the
 // caller should wait before the next; a call that may not is not counted.
-func (l *Limiter) Take(caller string) time.Duration {
+func (l *limiter) take(caller string) time.Duration {
 	b := l.of(caller)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *Limiter) Take(caller string) time.Duration {
 	return after
 }
 
-func (l *Limiter) of(caller string) *budget {
+func (l *limiter) of(caller string) *budget {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if element, ok := l.callers[caller]; ok {

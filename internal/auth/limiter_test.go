@@ -13,10 +13,10 @@ import (
 func TestLimiterBoundsEachCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(10, 5, 100)
+		l := newLimiter(10, 5, 100)
 		calls := func(caller string, n int) (admitted int) {
 			for range n {
-				if l.Take(caller) == 0 {
+				if l.take(caller) == 0 {
 					admitted++
 				}
 			}
@@ -25,8 +25,8 @@ func TestLimiterBoundsEachCaller(t *testing.T) {
 		if got := calls("a", 50); got != 5 {
 			t.Errorf("%d calls at once, want the burst of 5", got)
 		}
-		if got := l.Take("a"); got != 100*time.Millisecond {
-			t.Errorf("Take() = %v, want 100ms until the next call", got)
+		if got := l.take("a"); got != 100*time.Millisecond {
+			t.Errorf("take() = %v, want 100ms until the next call", got)
 		}
 		if got := calls("b", 50); got != 5 {
 			t.Errorf("%d calls of another, want 5", got)
@@ -46,18 +46,18 @@ func TestLimiterBoundsEachCaller(t *testing.T) {
 // a moment ago may call as soon as the rate says.
 func TestLimiterForgivesConcurrentRefusals(t *testing.T) {
 	t.Parallel()
-	l := NewLimiter(100, 1, 1)
+	l := newLimiter(100, 1, 1)
 	var calls sync.WaitGroup
 	for range 8 {
 		calls.Go(func() {
 			for range 50_000 {
-				l.Take("a")
+				l.take("a")
 			}
 		})
 	}
 	calls.Wait()
-	if got := l.Take("a"); got > 20*time.Millisecond {
-		t.Errorf("Take() = %v after a flood, want 10ms at most, and a little", got)
+	if got := l.take("a"); got > 20*time.Millisecond {
+		t.Errorf("take() = %v after a flood, want 10ms at most, and a little", got)
 	}
 }
 
@@ -65,16 +65,16 @@ func TestLimiterForgivesConcurrentRefusals(t *testing.T) {
 // go on calling are among them.
 func TestLimiterRemembersABoundedNumber(t *testing.T) {
 	t.Parallel()
-	l := NewLimiter(1, 1, 100)
-	l.Take("busy")
+	l := newLimiter(1, 1, 100)
+	l.take("busy")
 	var callers sync.WaitGroup
 	for i := range 4 {
 		callers.Go(func() {
 			for n := range 5000 {
-				if n%10 == 0 && l.Take("busy") == 0 && i == 0 && n < 1000 {
+				if n%10 == 0 && l.take("busy") == 0 && i == 0 && n < 1000 {
 					t.Error("the busy caller was forgotten")
 				}
-				l.Take(fmt.Sprintf("%d/%d", i, n))
+				l.take(fmt.Sprintf("%d/%d", i, n))
 			}
 		})
 	}

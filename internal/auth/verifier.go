@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,8 @@ type VerifierConfig struct {
 	// Audiences are the names that tokens may be made out to: that of the service
 	// at least, which on Cloud Run is its URL. Required.
 	Audiences []string
-	// Leeway is how far the clocks of the issuer and of this machine may be apart.
+	// Leeway is how far the clocks of the issuer and of this machine may be apart;
+	// default 30 s.
 	Leeway time.Duration
 	// Transport sends the requests to the issuer; nil: http.DefaultTransport.
 	Transport http.RoundTripper
@@ -62,6 +64,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
 		return nil, errors.New("audiences must be given, and none may be empty: tokens for others would be good here too")
 	}
+	cfg.Leeway = cmp.Or(cfg.Leeway, 30*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}

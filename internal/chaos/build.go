@@ -11,8 +11,12 @@ import (
 	"strings"
 )
 
-// build builds the service as it is, with the points of package failpoint and
-// a clock that can be told to jump, and an older one without.
+// tags are those of a server that has the points of package failpoint, and takes
+// the lab's settings.
+const tags = "-tags=chaos"
+
+// build builds the service as it is, with a clock that can be told to jump, and an
+// older one without.
 func (l *lab) build(ctx context.Context) error {
 	l.present = filepath.Join(l.cfg.Out, "server")
 	l.older = filepath.Join(l.cfg.Out, "server-older")
@@ -25,7 +29,7 @@ func (l *lab) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = goBuild(ctx, here, l.present, "-tags=chaos", "-overlay="+overlay)
+	err = goBuild(ctx, here, l.present, tags, "-overlay="+overlay)
 	if err := errors.Join(err, os.RemoveAll(filepath.Dir(overlay))); err != nil {
 		return err
 	}
@@ -34,7 +38,7 @@ func (l *lab) build(ctx context.Context) error {
 		l.cfg.Older = strings.TrimSpace(string(tag))
 	}
 	if l.cfg.Older == "" {
-		return goBuild(ctx, here, l.older)
+		return goBuild(ctx, here, l.older, tags)
 	}
 	source, err := os.MkdirTemp("", "chaos-older-")
 	if err != nil {
@@ -48,7 +52,7 @@ func (l *lab) build(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // we have made it
 		return fmt.Errorf("unpack %s: %w: %s", l.cfg.Older, err, out)
 	}
-	return goBuild(ctx, source, l.older)
+	return goBuild(ctx, source, l.older, tags)
 }
 
 func goBuild(ctx context.Context, dir, to string, flags ...string) error {

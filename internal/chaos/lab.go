@@ -20,12 +20,12 @@ import (
 
 // settings are those of every process.
 var settings = []string{
-	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
-	fmt.Sprintf("OUTBOX_LEASE=%s", lease), fmt.Sprintf("OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
-	fmt.Sprintf("OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("OUTBOX_POLL_INTERVAL=%s", pollInterval),
-	fmt.Sprintf("OUTBOX_WORKERS=%d", workers), fmt.Sprintf("OUTBOX_BATCH=%d", batch),
-	"OUTBOX_RETRY_MIN=100ms", "OUTBOX_RETRY_MAX=1s", "OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
-	"CONSUMER_TRANSACTION_TIMEOUT=1s",
+	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "LAB_DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
+	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
+	fmt.Sprintf("LAB_OUTBOX_REQUEST_TIMEOUT=%s", requestTimeout), fmt.Sprintf("LAB_OUTBOX_POLL_INTERVAL=%s", pollInterval),
+	fmt.Sprintf("LAB_OUTBOX_WORKERS=%d", workers), fmt.Sprintf("LAB_OUTBOX_BATCH=%d", batch),
+	"LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=1s", "LAB_OUTBOX_MAX_ATTEMPTS=20", fmt.Sprintf("DATABASE_MAX_CONNS=%d", maxConnections),
+	"LAB_CONSUMER_TRANSACTION_TIMEOUT=1s",
 }
 
 // run makes the run and returns what is to be judged.

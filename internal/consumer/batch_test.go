@@ -298,8 +298,12 @@ func TestConfigValidate(t *testing.T) {
 	if err := (consumer.Config{}).Validate(); err != nil {
 		t.Errorf("Validate() of the zero value = %v, want nil", err)
 	}
-	err := consumer.Config{Workers: -1, RetryMin: time.Minute}.Validate()
-	want := "Workers must not be negative\nRetryMin (1m0s) must not exceed RetryMax (5s)"
+	if err := (consumer.Config{Workers: 1, BatchSize: 1}).Validate(); err != nil {
+		t.Errorf("Validate() with a transaction per message = %v, want nil", err)
+	}
+	err := consumer.Config{Workers: -1, RetryMin: time.Minute, MaxOutstandingMessages: 120_001}.Validate()
+	want := "Workers must not be negative\nRetryMin (1m0s) must not exceed RetryMax (5s)\n" +
+		"MaxOutstandingMessages (120001) must be at most 1200 × Workers × BatchSize (120000)"
 	if err == nil || err.Error() != want {
 		t.Errorf("Validate() = %v, want %s", err, want)
 	}

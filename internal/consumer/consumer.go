@@ -75,7 +75,8 @@ type Config struct {
 	Workers int
 	// MaxOutstandingMessages is how many messages are in hand at most; default
 	// 4000. Acks leave every 100 ms, so that it also bounds the rate: ten times as
-	// many a second.
+	// many a second. The limit is 1200 × Workers × BatchSize, because the broker
+	// lends a message for a minute, and at 10 ms a transaction a fifth of it must do.
 	MaxOutstandingMessages int
 	// MaxOutstandingBytes is how many bytes of messages are in hand at most;
 	// default 64 MiB.
@@ -111,7 +112,7 @@ func (c Config) WithDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
 	c.BatchDelay = cmp.Or(c.BatchDelay, 2*time.Millisecond)
 	c.Workers = cmp.Or(c.Workers, 4)
-	c.MaxOutstandingMessages = cmp.Or(c.MaxOutstandingMessages, 4000)
+	c.MaxOutstandingMessages = cmp.Or(c.MaxOutstandingMessages, min(4000, c.inTime()))
 	c.MaxOutstandingBytes = cmp.Or(c.MaxOutstandingBytes, 64<<20)
 	c.Streams = cmp.Or(c.Streams, 1)
 	c.MaxExtension = cmp.Or(c.MaxExtension, 7*24*time.Hour)
@@ -145,8 +146,15 @@ func (c Config) Validate() error {
 	if c.RetryMin > c.RetryMax {
 		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))
 	}
+	if c.MaxOutstandingMessages > c.inTime() {
+		errs = append(errs, fmt.Errorf("MaxOutstandingMessages (%d) must be at most 1200 × Workers × BatchSize (%d)", c.MaxOutstandingMessages, c.inTime()))
+	}
 	return errors.Join(errs...)
 }
+
+// inTime returns how many messages the workers can apply in a fifth of leaseTime,
+// at 10 ms a transaction.
+func (c Config) inTime() int { return 1200 * max(1, c.Workers) * max(1, c.BatchSize) }
 
 // leaseTime is how long the client asks the broker to lend a message, again
 // and again. By default it learns that from how long messages took; after an

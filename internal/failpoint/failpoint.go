@@ -13,7 +13,8 @@
 //	outbox/published    all answers are there, nothing is settled
 //	consumer/committed  a batch is committed, nothing is acknowledged
 //
-// With the tag there is also a wall clock that jumps by what the file says that FAILPOINT_CLOCK_FILE names.
+// With the tag there is also a wall clock that jumps by what the file says that FAILPOINT_CLOCK_FILE names, and
+// cmd/server has variables such as LAB_OUTBOX_LEASE for fields of the Config of its packages.
 package failpoint
 
 // The points that are hit somewhere.

@@ -109,6 +109,9 @@ type Config struct {
 	// PublishTimeout is how long a pass waits for the broker; default 12 s. What
 	// is not answered by then is unknown, and published again.
 	PublishTimeout time.Duration
+	// RequestTimeout is how long NewTopic tries one publish request; default a third
+	// of PublishTimeout, at most half of it.
+	RequestTimeout time.Duration
 	// PollInterval is the longest pause between two looks at all of the outbox;
 	// default 1 s. In the process that writes, Nudge makes a look at the lane of
 	// the event come at once; PollInterval bounds the delay of events that other
@@ -141,6 +144,7 @@ func (c Config) WithDefaults() Config {
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Lease = cmp.Or(c.Lease, 30*time.Second)
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 12*time.Second)
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, c.PublishTimeout/3)
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
 	c.RetryMin = cmp.Or(c.RetryMin, time.Second)
@@ -161,7 +165,7 @@ func (c Config) Validate() error {
 		value int64
 	}{
 		{"Workers", int64(c.Workers)}, {"Batch", int64(c.Batch)}, {"BatchBytes", c.BatchBytes}, {"Lease", int64(c.Lease)},
-		{"PublishTimeout", int64(c.PublishTimeout)}, {"PollInterval", int64(c.PollInterval)},
+		{"PublishTimeout", int64(c.PublishTimeout)}, {"RequestTimeout", int64(c.RequestTimeout)}, {"PollInterval", int64(c.PollInterval)},
 		{"MaxAttempts", int64(c.MaxAttempts)}, {"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)},
 		{"ProbeInterval", int64(c.ProbeInterval)}, {"StopTimeout", int64(c.StopTimeout)}, {"SettleTimeout", int64(c.SettleTimeout)},
 	} {
@@ -171,6 +175,9 @@ func (c Config) Validate() error {
 	}
 	if c.PublishTimeout >= c.Lease/2 {
 		errs = append(errs, fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease))
+	}
+	if c.RequestTimeout > c.PublishTimeout/2 {
+		errs = append(errs, fmt.Errorf("RequestTimeout (%s) must be at most half of PublishTimeout (%s)", c.RequestTimeout, c.PublishTimeout))
 	}
 	if c.RetryMin > c.RetryMax {
 		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))

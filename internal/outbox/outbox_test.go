@@ -96,17 +96,18 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		{name: "zero value"},
 		{name: "everything set", cfg: outbox.Config{
-			Workers: 1, Batch: 1, Lease: 3 * time.Second, PublishTimeout: time.Second, PollInterval: time.Minute, MaxAttempts: 1,
+			Workers: 1, Batch: 1, Lease: 3 * time.Second, PublishTimeout: time.Second, RequestTimeout: time.Second / 2, PollInterval: time.Minute, MaxAttempts: 1,
 			RetryMin: time.Second, RetryMax: time.Second, ProbeInterval: time.Minute, StopTimeout: time.Minute, SettleTimeout: time.Minute,
 		}},
 		{
 			name: "everything negative",
-			cfg:  outbox.Config{Workers: -1, Batch: -1, Lease: -1, PublishTimeout: -1, PollInterval: -1, MaxAttempts: -1, RetryMin: -1, RetryMax: -1, ProbeInterval: -1, StopTimeout: -1, SettleTimeout: -1},
-			want: []string{"Workers", "Batch", "Lease", "PublishTimeout", "PollInterval", "MaxAttempts", "RetryMin", "RetryMax", "ProbeInterval", "StopTimeout", "SettleTimeout"},
+			cfg:  outbox.Config{Workers: -1, Batch: -1, Lease: -1, PublishTimeout: -1, RequestTimeout: -1, PollInterval: -1, MaxAttempts: -1, RetryMin: -1, RetryMax: -1, ProbeInterval: -1, StopTimeout: -1, SettleTimeout: -1},
+			want: []string{"Workers", "Batch", "Lease", "PublishTimeout", "RequestTimeout", "PollInterval", "MaxAttempts", "RetryMin", "RetryMax", "ProbeInterval", "StopTimeout", "SettleTimeout"},
 		},
 		// P-A11: a pass has an end, well before that of its lease.
 		{name: "timeout of half the lease", cfg: outbox.Config{Lease: 10 * time.Second, PublishTimeout: 5 * time.Second}, want: []string{"PublishTimeout (5s)"}},
 		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 20 * time.Second}, want: []string{"PublishTimeout (12s) must be less than half of Lease (20s)"}},
+		{name: "requests", cfg: outbox.Config{RequestTimeout: 7 * time.Second}, want: []string{"RequestTimeout (7s) must be at most half of PublishTimeout (12s)"}},
 		{name: "retries", cfg: outbox.Config{RetryMin: time.Hour}, want: []string{"RetryMin (1h0m0s) must not exceed RetryMax (10m0s)"}},
 		{
 			name: "three mistakes", cfg: outbox.Config{Workers: -1, Lease: time.Second, RetryMin: time.Hour},

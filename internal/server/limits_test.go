@@ -98,7 +98,7 @@ func TestServerPassesOnCredentials(t *testing.T) {
 // a shorter one counts.
 func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{CallTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+	overAll(t, Config{CallTimeout: 300 * time.Millisecond, MaxWait: time.Millisecond}, func(t *testing.T, r *running, c client) {
 		hang(r)
 		for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour} {
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
@@ -258,7 +258,7 @@ func firstLine(t *testing.T, conn net.Conn, within time.Duration) string {
 // A body that does not come in time is told so, without a word of where.
 func TestGatewayDoesNotWaitForBodies(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{CallTimeout: 10 * time.Millisecond})
+	r := start(t, Config{CallTimeout: 10 * time.Millisecond, MaxWait: time.Millisecond})
 	conn, err := net.Dial("tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)

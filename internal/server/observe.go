@@ -245,7 +245,7 @@ func newRefused(provider metric.MeterProvider) (metric.Int64Counter, error) {
 		provider = metricnoop.NewMeterProvider()
 	}
 	refused, err := provider.Meter(scope).Int64Counter("server.calls.refused", metric.WithUnit("{call}"),
-		metric.WithDescription("Calls refused because there were too many at a time (SERVER_MAX_CALLS), by kind: call, stream. They are in no other metric."))
+		metric.WithDescription("Calls refused because there were too many at a time (server.Config.MaxCalls), by kind: call, stream. They are in no other metric."))
 	if err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}

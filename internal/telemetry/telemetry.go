@@ -26,7 +26,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,10 +58,9 @@ type Config struct {
 	// TraceRatio is the part of the traces that begin here that is recorded, from
 	// 0 to 1.
 	TraceRatio float64
-	// MetricsEndpoint is where metrics are sent, like TracesEndpoint, every
-	// MetricsInterval.
+	// MetricsEndpoint is where metrics are sent, like TracesEndpoint, every minute:
+	// OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL may say otherwise.
 	MetricsEndpoint string
-	MetricsInterval time.Duration
 	// Prometheus says that metrics are also fetched, from the private port.
 	Prometheus bool
 }
@@ -77,9 +75,6 @@ func (c Config) Validate() error {
 	}
 	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // nor NaN
 		errs = append(errs, errors.New("TraceRatio must be between 0 and 1"))
-	}
-	if c.MetricsEndpoint != "" && c.MetricsInterval <= 0 {
-		errs = append(errs, errors.New("MetricsInterval must be more than 0"))
 	}
 	return errors.Join(errs...)
 }
@@ -180,7 +175,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, about *resourc
 		if err != nil {
 			return err
 		}
-		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithInterval(cfg.MetricsInterval))))
+		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter)))
 	}
 	if cfg.Prometheus {
 		registry := prometheus.NewRegistry()

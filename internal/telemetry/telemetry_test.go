@@ -40,10 +40,10 @@ func TestConfigIsChecked(t *testing.T) {
 		want []string
 	}{
 		{"nothing", telemetry.Config{}, nil},
-		{"all", telemetry.Config{TracesEndpoint: "http://localhost:4317", TraceRatio: 1, MetricsEndpoint: "https://example.com", MetricsInterval: time.Second}, nil},
+		{"all", telemetry.Config{TracesEndpoint: "http://localhost:4317", TraceRatio: 1, MetricsEndpoint: "https://example.com"}, nil},
 		{"no URL", telemetry.Config{TracesEndpoint: "secret:4317"}, []string{"TracesEndpoint must be a URL"}},
-		{"no host", telemetry.Config{MetricsEndpoint: "https://", MetricsInterval: time.Second}, []string{"MetricsEndpoint must be a URL"}},
-		{"numbers", telemetry.Config{TraceRatio: 1.1, MetricsEndpoint: "http://x"}, []string{"TraceRatio must be", "MetricsInterval must be"}},
+		{"no host", telemetry.Config{MetricsEndpoint: "https://"}, []string{"MetricsEndpoint must be a URL"}},
+		{"numbers", telemetry.Config{TraceRatio: 1.1, MetricsEndpoint: "http://x"}, []string{"TraceRatio must be"}},
 		{"no number", telemetry.Config{TraceRatio: math.NaN()}, []string{"TraceRatio must be"}},
 	} {
 		err := test.cfg.Validate()
@@ -97,7 +97,7 @@ func TestPrometheusReadsMetrics(t *testing.T) {
 func TestAbsentCollectorHoldsNothingUp(t *testing.T) {
 	start := time.Now()
 	tel, err := telemetry.Start(t.Context(), telemetry.Config{
-		TracesEndpoint: "http://127.0.0.1:1", TraceRatio: 1, MetricsEndpoint: "http://127.0.0.1:1", MetricsInterval: time.Hour,
+		TracesEndpoint: "http://127.0.0.1:1", TraceRatio: 1, MetricsEndpoint: "http://127.0.0.1:1",
 	}, discard)
 	if err != nil {
 		t.Fatal(err)

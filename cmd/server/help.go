@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// settings lists every setting with its default, in the order of config.
+func settings() [][3]string {
+	var rows [][3]string
+	for field := range reflect.TypeFor[config]().Fields() {
+		if !field.IsExported() {
+			continue
+		}
+		rows = append(rows, [3]string{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
+	}
+	return rows
+}
+
+// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that begin
+// like a setting and are none. They are no mistake: Kubernetes sets AUTH_PORT for a
+// service that is called auth.
+func unknownSettings(environ []string) []string {
+	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
+	for _, setting := range settings() {
+		known[setting[0]] = true
+		if prefix, _, found := strings.Cut(setting[0], "_"); found {
+			prefixes[prefix] = true
+		}
+	}
+	var unknown []string
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+func printHelp(w io.Writer) error {
+	var out bytes.Buffer
+	out.WriteString(`server is the video catalog service.
+
+  server [serve]                       run until SIGTERM or SIGINT
+  server migrate                       bring the database schema up to date
+  server drain                         publish everything pending, then exit
+  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
+         --dry-run                     write nothing, and count what differs
+         --id-token                    call with an ID token of Google, of the service account that runs this
+         --audience AUDIENCE           of that token; default: https://HOST
+         --token-file FILE             call with the ID token in this file, which is read for every call
+  server outbox list                   show aggregates whose next event the broker refused
+  server outbox requeue TYPE ID        try that event again
+  server outbox requeue --all          try the events of all parked aggregates again
+  server outbox skip TYPE ID EVENT_ID  give that event up
+  server quarantine list               show messages that could not be decoded
+  server quarantine replay             apply those that this build can decode
+  server quarantine delete ID          give one up
+  server version                       print the version
+  server help                          print this
+
+Settings, from the environment:
+
+`)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, row := range settings() {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", row[0], cmp.Or(row[1], "-"), row[2])
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print help: %w", err)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}

@@ -105,13 +105,13 @@ bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchst
 	@! grep -q '^FAIL' bench.txt
 
 .PHONY: bench
-bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew tables and plots.
+bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew bench/RESULTS.md.
 	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
 	$(MAKE) --no-print-directory bench-plots
 
 .PHONY: bench-plots
-bench-plots: ## Make the tables and plots in docs anew from bench/results.txt.
-	cd bench && go run ./report -in results.txt -doc ../docs/performance.md -img ../docs/img
+bench-plots: ## Make the tables and plots of bench/RESULTS.md from bench/results.txt.
+	cd bench && go run ./report -in results.txt -doc RESULTS.md -img img
 
 .PHONY: chaos
 chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).

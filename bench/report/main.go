@@ -1,6 +1,6 @@
 // Command report makes tables and plots of what bench has measured, and puts them into a document:
 //
-//	go run ./report -in results.txt -doc ../docs/performance.md -img ../docs/img
+//	go run ./report -in results.txt -doc RESULTS.md -img img
 //
 // Only what is between the two marks in the document is replaced.
 package main

@@ -327,8 +327,9 @@ var streamingPullEnds = []Case{
 			other.quiet(t)
 
 			e.Advance(15 * time.Second)
-			got := make(map[string]bool) // where the machine is busy, a message comes more than once
-			for range 40 { // both have credit, so that some go to the slow one again
+			got := make(map[string]bool) // on a busy machine a message comes twice
+
+			for range 40 { // the slow one has credit too, and gets some again
 				for read, ok := other.next(silence); ok; read, ok = other.next(silence) {
 					if read.err != nil {
 						t.Fatal(read.err)

@@ -272,13 +272,13 @@ func TestRunbookLogLinesExist(t *testing.T) {
 
 // The command that gives two policies other thresholds finds the old one in each, once.
 func TestRunbookThresholdsExist(t *testing.T) {
-	found := regexp.MustCompile(`(?m)^sed -i 's/([^/]+)/[^/]+/' ([^#]+)#`).FindStringSubmatch(read(t, root+"/docs/runbooks.md"))
+	found := regexp.MustCompile(`(?m)^sed -i 's/([^/]+)/[^/]+/' ([^#]+)#`).FindStringSubmatch(read(t, root+"/docs/alerts.md"))
 	if found == nil || len(strings.Fields(found[2])) != 2 {
-		t.Fatalf("sed in docs/runbooks.md = %q, want one with two files: does the expression still fit?", found)
+		t.Fatalf("sed in docs/alerts.md = %q, want one with two files: does the expression still fit?", found)
 	}
 	for path := range strings.FieldsSeq(found[2]) {
 		if n := strings.Count(read(t, root+"/"+path), found[1]); n != 1 {
-			t.Errorf("%s has %q %d times, want once, for docs/runbooks.md", path, found[1], n)
+			t.Errorf("%s has %q %d times, want once, for docs/alerts.md", path, found[1], n)
 		}
 	}
 }

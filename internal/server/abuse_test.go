@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// The tests of this file are what docs/security.md tells of. In each of them two
+// The tests of this file have their figures in docs/limits.md. In each of them two
 // well-behaved clients, one of gRPC and one of REST, call all the while.
 
 // Clients that take their time with a header keep nobody from being served, and

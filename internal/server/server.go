@@ -22,7 +22,7 @@
 // UNAVAILABLE when the server begins to stop.
 //
 // What a client can make it hold is bounded, whoever the client is: see Config,
-// and docs/security.md for what was tried. It does not know who calls, which is
+// and docs/limits.md for the attacks that are tested. It does not know who calls, which is
 // for Deps.Admit, and it owns no table.
 package server
 

@@ -1,4 +1,4 @@
-// Package connlog shapes the error log of an HTTP server.
+// Package connlog formats the error log of an HTTP server.
 package connlog
 
 import (
@@ -6,9 +6,11 @@ import (
 	"log/slog"
 )
 
-// New returns the handler for the log of http.Server.ErrorLog: it writes every line under one message. What
-// net/http says of a connection has the address of the client in it, so that no line repeats another, and a
-// client could fill the log and the memory of whoever looks for repetitions: it is in the attribute err.
+// New returns a handler for http.Server.ErrorLog that logs every line under one
+// message, with the original text in the attribute err. net/http puts the
+// client's address into each text, so no two texts are equal. A client could
+// otherwise fill the log, and the memory of a handler that suppresses repeated
+// messages.
 func New(to *slog.Logger, message string) slog.Handler {
 	return handler{to.Handler(), message}
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// command prepares a program. When ctx ends, the signal end is sent to its
-// process group, and after patience it is killed. It has its own process group,
-// so Ctrl-C does not reach it; on Linux it dies with us. The caller must start
-// it from a locked thread.
+// command prepares a program in its own process group. When ctx ends, that
+// group gets the signal end, and after patience it is killed. Ctrl-C does not
+// reach the program; on Linux it dies with us. The caller must start it from a
+// locked thread.
 func command(ctx context.Context, end syscall.Signal, patience time.Duration, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // go, or a program that we have built
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

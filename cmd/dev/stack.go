@@ -156,7 +156,8 @@ func (s *stack) holdPort(ctx context.Context) error {
 	return err
 }
 
-// openDatabase connects to PostgreSQL, and starts one without DATABASE_URL.
+// openDatabase connects to PostgreSQL. If DATABASE_URL is not set, it starts
+// PostgreSQL first.
 func (s *stack) openDatabase(ctx context.Context) error {
 	s.screen.begin("starting PostgreSQL")
 	where := "at DATABASE_URL"

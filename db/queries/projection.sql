@@ -114,10 +114,10 @@ LIMIT @page_size;
 
 -- name: SearchProjections :many
 -- Returns a page of the entries that match a tsquery, after (before_rank, before_id), best first, otherwise like
--- ListProjectionsNewestFirst. Entries that also match whole_words come before all others. A word in the title weighs
--- a hundred times one in the tags, and that one a hundred times one in the description (weights are in the order D,
--- C, B, A). With PostgreSQL's weights a description that repeats a word six times would rank above a title.
--- MATERIALIZED parses the queries once and not once per row, with any cached plan.
+-- ListProjectionsNewestFirst. Entries that also match whole_words come before all others. The weights are in the
+-- order D, C, B, A: title, tags and description are a factor of 100 apart. With PostgreSQL's weights a description
+-- that repeats a word six times would rank above a title. MATERIALIZED parses the queries once and not once per row,
+-- with any cached plan.
 WITH query AS MATERIALIZED (
 	SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words
 ), matching AS (

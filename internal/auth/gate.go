@@ -47,9 +47,9 @@ type GateConfig struct {
 	// Callers is how many callers are kept in memory. Beyond that the one whose
 	// last call is the oldest is dropped. Default: 10,000.
 	Callers int
-	// Proxies is how many proxies in front of this process append the address
-	// of their client to X-Forwarded-For: 1 on Cloud Run, 2 with a load
-	// balancer in front of it.
+	// Proxies is how many proxies in front of this process append their
+	// client's address to X-Forwarded-For. On Cloud Run it is 1, and 2 with a
+	// load balancer in front of it.
 	Proxies int
 	// Log receives the reasons of rejected calls. Nil: slog.Default().
 	Log *slog.Logger
@@ -83,9 +83,9 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 // Admit returns nil if a call of fullMethod, /package.Service/Method, may
 // continue; ctx has its metadata. Otherwise it returns the status for the
 // caller: Unauthenticated, PermissionDenied, ResourceExhausted with
-// google.rpc.RetryInfo, or Unavailable if the issuer's keys are unavailable.
-// verified names the caller for the log, if the Verifier identified it, even if
-// the call is rejected.
+// google.rpc.RetryInfo, or Unavailable without the issuer's keys. The string is
+// the caller's name for the log, or "" if the Verifier did not identify the
+// caller. It is also returned for a rejected call.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method := strings.TrimPrefix(fullMethod, "/")
 	name := "address " + g.Address(ctx)

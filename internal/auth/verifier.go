@@ -27,7 +27,7 @@ var algorithms = []jose.SignatureAlgorithm{
 // 1 KB.
 const maxToken = 8 << 10
 
-// Google's tokens have either issuer
+// Google uses both of these as the issuer of its tokens
 // (https://developers.google.com/identity/openid-connect/openid-connect#validatinganidtoken).
 const (
 	googleIssuer = "https://accounts.google.com"

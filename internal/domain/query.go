@@ -57,7 +57,7 @@ type EntryCursor struct {
 	VideoID     uuid.UUID
 }
 
-// SearchQuery selects a page of the entries that match a web search.
+// SearchQuery selects a page of the entries that match Words, best match first.
 type SearchQuery struct {
 	// Words are a web search: or, -word, "a phrase". Without any letter or
 	// digit they match nothing.

@@ -51,8 +51,8 @@ type Config struct {
 	// primary.
 	StandbyOf *Server
 
-	// Settings are added to postgresql.conf, and replace our own. Caution: with listen_addresses, anybody who reaches
-	// that address can connect without a password.
+	// Settings are parameters of PostgreSQL; they override our own. With listen_addresses, anybody who reaches that
+	// address can connect without a password.
 	Settings map[string]string
 
 	// Progress is called with slow or unexpected steps, such as a download. Nil: no call.

@@ -38,9 +38,9 @@ func serverUser() *syscall.Credential {
 	return &syscall.Credential{Uid: 65534, Gid: 65534}
 }
 
-// command prepares a program that runs as user in dir. It fails if user cannot enter dir or run the program. The
-// program does not inherit our environment (PGPORT, LC_ALL). It has its own process group, so Ctrl-C does not reach
-// it: we stop it ourselves. The caller must start it from a locked thread.
+// command prepares a program that runs as user in dir, in a process group of its own. It fails if user cannot enter
+// dir or run the program. The program does not inherit our environment (PGPORT, LC_ALL) and does not get our Ctrl-C.
+// The caller must start it from a locked thread.
 func command(ctx context.Context, user *syscall.Credential, dir, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

@@ -10,21 +10,22 @@ import (
 )
 
 // DialOptions returns options with which a client reconnects about a second
-// after the server is back. gRPC's own delay between attempts grows to two
-// minutes. If the network drops packets silently, a connection with a pending
-// call or stream is closed after at most 40 s; TCP alone can take 15 minutes.
-// On Linux gRPC also closes it when sent data is not acknowledged for 10 s.
+// after the server is back; gRPC's own delay grows to two minutes. If the
+// network drops packets silently, a connection with a pending call or stream is
+// closed after at most 40 s. TCP alone can take 15 minutes. On Linux gRPC also
+// closes it when sent data is not acknowledged for 10 s.
 //
 // A ping is sent only while a call or stream is pending and nothing was
-// received for 30 s, as Google recommends for its services
+// received for 30 s. Google recommends this for its services
 // (https://pkg.go.dev/cloud.google.com/go/storage/experimental#WithGRPCKeepalive).
-// A server with gRPC's default policy accepts a ping only every 5 minutes: it
-// closes the connection at the third ping that comes too early, unless it sends
-// data in between (google.golang.org/grpc v1.85.0,
-// internal/transport/http2_server.go, handlePing). Such a server would
-// therefore close a pending stream on which it sends nothing for 90 s. Pub/Sub
-// does send data, because the client library requests a response on each stream
-// every 30 s.
+// A server with gRPC's default policy allows one ping per 5 minutes, and closes
+// the connection at the third early ping. Sending data resets its count
+// (google.golang.org/grpc v1.85.0, internal/transport/http2_server.go,
+// handlePing).
+//
+// So such a server closes a pending stream on which it sends nothing for 90 s.
+// Pub/Sub does send data, because the client library requests a response on
+// each stream every 30 s.
 func DialOptions() []grpc.DialOption {
 	soon := backoff.DefaultConfig
 	soon.MaxDelay = time.Second

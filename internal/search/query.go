@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Query returns the text form of a tsquery for a web search: all words must match, `or` separates alternatives, -word
+// Query returns the text form of a tsquery for a web search. All words must match, `or` separates alternatives, -word
 // excludes, and quotes make a phrase. With parts, a word outside phrases and exclusions also matches as part of a
 // word. The result is empty if words has no letter and no digit.
 func Query(words string, parts bool) string {

@@ -72,7 +72,7 @@ func split(text string) []piece {
 	return pieces
 }
 
-// length returns how many positions a piece has.
+// length returns how many positions of a tsvector a piece takes.
 func (p piece) length() int {
 	if p.dense {
 		return len(p.runes)

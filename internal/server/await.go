@@ -159,8 +159,9 @@ func (s *catalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry do
 }
 
 // awaitVersion waits until an entry has at least the version, and returns it.
-// It returns errNotSeen if that takes longer than maxWait or most of the
-// caller's deadline, errDraining if the server stops, and errTooManyWaits.
+// It returns errNotSeen if that takes longer than maxWait or nine tenths of the
+// caller's time. It returns errDraining if the server stops, and
+// errTooManyWaits if too many calls already wait.
 func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
 	leave, err := s.waits.enter(s.callerOf(ctx))
 	if err != nil {

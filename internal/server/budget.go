@@ -20,8 +20,8 @@ const (
 	// has received it.
 	pagesBudget = 32 << 20
 	// pageShare is what a list call reserves before the size of its page is
-	// known: maxPageBytes of text, and as much again for the last item, names
-	// and times.
+	// known. It is maxPageBytes of text, and as much again for the last item,
+	// names and times.
 	pageShare = 2 * maxPageBytes
 	// largeBodies is how many bodies of more than smallBody bytes are received
 	// at the same time; more wait.

@@ -9,10 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Formats of a watch over REST: one line of JSON per message, or, if the Accept
-// header requests them, Server-Sent Events
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html). Browsers
-// read the latter with EventSource.
+// Formats of a watch over REST: one line of JSON per message, or Server-Sent
+// Events if the Accept header requests them. Browsers read such events with
+// EventSource (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 const (
 	ndjson      = "application/x-ndjson"
 	eventStream = "text/event-stream"

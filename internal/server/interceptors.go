@@ -50,9 +50,9 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return inBudget(limited, request, func() (any, error) { return handler(limited, request) })
 }
 
-// stream guards a stream. Its context also ends at the stream's lifetime and
-// when the server drains, because a stream does not end by itself and would
-// block the shutdown.
+// stream guards a stream. Its context also ends after streamLifetime and when
+// the server drains: a stream does not end by itself, and would block the
+// shutdown.
 func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithTimeoutCause(stream.Context(), g.streamLifetime, errStreamOver)
 	defer cancel()

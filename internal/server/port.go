@@ -24,16 +24,16 @@ const limitGrace = time.Second
 // the message, and bytes behind it, which are ignored.
 const grpcOverhead = 1 << 10
 
-// handle serves every request of the port and limits its time. gRPC is
-// recognized by the content type, health checks and the API description by the
-// path. All other requests are REST.
+// handle serves every request of the port and limits its time. The content type
+// identifies gRPC, and the path health checks and the API description. All
+// other requests are REST.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	s.limitTime(w, r, s.isStream(r) && r.Method != http.MethodOptions)
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
 		// A request with both a length and chunks may be an attempt to smuggle
-		// a second request past a proxy. net/http reads the chunks and drops
-		// the length, so the attempt cannot be detected here. RFC 9112, 6.1
-		// then requires that the connection is closed.
+		// a second request past a proxy. This code cannot detect it, because
+		// net/http drops the length. So the connection of every chunked request
+		// is closed (RFC 9112, 6.1).
 		w.Header().Set("Connection", "close")
 	}
 	s.admitted.ServeHTTP(w, r)
@@ -126,7 +126,7 @@ func (s *Server) bound(w http.ResponseWriter, r *http.Request, isStream bool) (b
 }
 
 // limitTime sets the read and the write deadline of a request. The deadline of
-// the call is not enough: it starts after the request is received, and does not
+// the call is not enough. It starts after the request is received, and does not
 // interrupt a client that stops sending or reading.
 func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool) {
 	limit := s.cfg.CallTimeout
@@ -136,9 +136,8 @@ func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool
 	deadline := time.Now().Add(limit + limitGrace)
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(deadline)
-	// A request without a body gets no read deadline: it would end the
-	// background read with which net/http waits for the next request while a
-	// stream runs.
+	// net/http reads ahead on a request without a body. A read deadline would
+	// end that read, and with it a stream that is still running.
 	if r.Body != http.NoBody {
 		if !s.streaming[r.URL.Path] { // a REST stream has no long body
 			deadline = time.Now().Add(s.cfg.CallTimeout + limitGrace)

@@ -81,8 +81,8 @@ type Deps struct {
 	// has no side, and is always ready.
 	Ready Ready
 	// Live returns an error if this process can never work again and should be
-	// restarted; nil: it never returns one. Dependencies that are unavailable
-	// for a time belong to Ready.
+	// restarted. Dependencies that are unavailable for a time belong to Ready.
+	// Nil: the process is always live.
 	Live func() error
 	// Tracing makes a span of every call, and Metrics counts calls. Each may be
 	// nil, which turns it off. Handlers continue the trace of their caller in

@@ -14,10 +14,10 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// A watch reads changes at most once per watchGap. It reads again soon after a
-// change: a change can be announced before it is readable, while an older
-// transaction is still open (see ListChanges in the store). Without changes it
-// polls at intervals that double up to watchPoll.
+// A watch reads changes at most once per watchGap. A change can be announced
+// before it is readable, while an older transaction is still open (see
+// ListChanges in the store). So the watch reads again soon after a change.
+// Without changes the interval doubles up to watchPoll.
 const (
 	watchPage      = 100
 	watchGap       = 50 * time.Millisecond

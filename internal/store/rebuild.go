@@ -45,9 +45,9 @@ func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) (a
 	return ahead, nil
 }
 
-// LowerEntry writes an entry even over a later version, unless the row has
-// changed since it was read at position read. done reports whether it was
-// written.
+// LowerEntry writes an entry even over a later version. It writes nothing if
+// the row has changed since it was read at the given position. done reports
+// whether it was written.
 func (c *Catalog) LowerEntry(ctx context.Context, entry domain.Entry, read domain.Position) (done bool, err error) {
 	err = inTx(ctx, c.pool, "store.LowerEntry", func(ctx context.Context, q *sqlcgen.Queries) error {
 		rows, err := q.LockProjections(ctx, []uuid.UUID{entry.VideoID})

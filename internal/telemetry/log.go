@@ -10,11 +10,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// NewLogger returns a logger that writes one JSON object per line, with the
+// NewLogger returns a logger that writes one JSON object per line with the
 // field names of Cloud Logging
-// (https://cloud.google.com/logging/docs/structured-logging), the source
-// position and the trace. project is the project of the trace; it may be empty.
-// Lines of the same kind are limited to repeatBurst per repeatWindow.
+// (https://cloud.google.com/logging/docs/structured-logging). A line has its
+// source position and its trace. project is the project of the trace; it may be
+// empty. Lines of the same kind are limited to repeatBurst per repeatWindow.
 func NewLogger(w io.Writer, level slog.Leveler, project string) *slog.Logger {
 	prefix := ""
 	if project != "" {

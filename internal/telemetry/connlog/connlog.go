@@ -7,10 +7,9 @@ import (
 )
 
 // New returns a handler for http.Server.ErrorLog that logs every line under one
-// message, with the original text in the attribute err. net/http puts the
-// client's address into each text, so no two texts are equal. A client could
-// otherwise fill the log, and the memory of a handler that suppresses repeated
-// messages.
+// message. The original text is in the attribute err: it contains the client's
+// address, so no two texts are equal. As messages they would defeat the limit
+// on repeated lines, and a client could fill the log.
 func New(to *slog.Logger, message string) slog.Handler {
 	return handler{to.Handler(), message}
 }

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 )
 
-// errInUse says that another cmd/dev runs with the state folder.
+// errInUse means that another cmd/dev runs with the state folder.
 var errInUse = errors.New("cmd/dev runs already")
 
-// place is where another cmd/dev finds a stack that runs.
+// place is the address of a running stack, for another cmd/dev.
 type place struct {
 	Addr     string `json:"addr"`     // of the server
 	Database string `json:"database"` // URL
@@ -20,13 +20,13 @@ type place struct {
 
 func (s *stack) placeFile() string { return filepath.Join(s.state, "place.json") }
 
-// announce writes where the stack is, for as long as it runs. A crash leaves the
-// file, and the next stack with the folder removes it.
+// announce writes the address of the stack to a file, and removes the file at
+// the stop. After a crash the next stack with the folder removes it.
 func (s *stack) announce(context.Context) error {
 	content, err := json.Marshal(place{Addr: s.addr, Database: s.database})
 	if err == nil {
 		s.atStop(func() error {
-			_ = os.Remove(s.placeFile()) // else the next stack does
+			_ = os.Remove(s.placeFile()) // on error the next stack removes it
 			return nil
 		})
 		err = os.WriteFile(s.placeFile(), content, 0o600) // the URL may have a password
@@ -37,7 +37,7 @@ func (s *stack) announce(context.Context) error {
 	return nil
 }
 
-// joins reports whether all that is wanted can be had of a stack that runs.
+// joins reports whether a running stack can do all that the options require.
 func (s *stack) joins() bool { return s.file != "" && !s.fresh && s.prometheus == "" }
 
 // join connects to the stack that runs with the state folder.

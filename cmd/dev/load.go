@@ -29,7 +29,8 @@ import (
 const (
 	loaders     = 8                // commands in flight
 	callTimeout = 30 * time.Second // of one command
-	// stallTimeout is how long nothing may move before the rest is given up.
+	// stallTimeout is how long load waits without any progress before it gives
+	// up.
 	stallTimeout = 30 * time.Second
 )
 
@@ -40,18 +41,17 @@ type input struct {
 	video     *videov1.Video
 }
 
-// lineIDs is the namespace of the request ids (RFC 9562, section 5.5): the same
-// line has the same id in every run, so that loading it again creates nothing.
+// lineIDs is the namespace of the request ids (RFC 9562, section 5.5). A line
+// has the same id in every run, so loading it again creates nothing.
 var lineIDs = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://example.com/videocatalog/cmd/dev/load"))
 
-// readVideos reads a file of videos and checks all of it; without a path there
-// are none. Of equal lines it returns one. The error has the first mistake, as
-// path:line.
+// readVideos reads and checks a file of videos; without a path it returns none.
+// Equal lines are returned once. The error has the first mistake, as path:line.
 func readVideos(path string) ([]input, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := os.ReadFile(path) //nolint:gosec // the user has chosen it
+	content, err := os.ReadFile(path) //nolint:gosec // the path is the user's
 	if err != nil {
 		return nil, fmt.Errorf("--load: %w", err)
 	}
@@ -86,12 +86,13 @@ func readVideos(path string) ([]input, error) {
 	return inputs, nil
 }
 
-// protobufError matches what protobuf puts before its message: a prefix, with a
-// space that changes so that nobody depends on it, and the place.
+// protobufError matches what protobuf puts before its message: a prefix, a
+// random space and the position.
 var protobufError = regexp.MustCompile(`^proto:[\s\x{a0}]+(?:syntax error )?(?:\(line \d+:(\d+)\):[\s\x{a0}]+)?`)
 
-// parseVideo reads what may be written of a video, by the rules in api/proto.
-// The error begins with the place, and goes on with the column if it is known.
+// parseVideo parses a video and checks it by the rules in api/proto. Fields
+// that the server sets are rejected. An error begins with place, and with the
+// column if it is known.
 func parseVideo(place string, line []byte) (*videov1.Video, error) {
 	video := new(videov1.Video)
 	if err := protojson.Unmarshal(line, video); err != nil {
@@ -126,8 +127,8 @@ func parseVideo(place string, line []byte) (*videov1.Video, error) {
 	return video, nil
 }
 
-// load sends videos through the API, 8 commands at a time, and follows them into
-// the catalog. A video that is refused does not stop the others.
+// load creates and publishes videos through the API, 8 at a time, and waits
+// until they are in the catalog. A video that fails does not stop the others.
 func (s *stack) load(ctx context.Context, inputs []input) error {
 	if len(inputs) == 0 {
 		return nil
@@ -162,32 +163,32 @@ func (s *stack) load(ctx context.Context, inputs []input) error {
 	return l.report(ctx, last)
 }
 
-// loader loads videos.
+// loader loads videos. It is safe for concurrent use.
 type loader struct {
 	*stack
 	client   videov1.VideoServiceClient
 	inputs   []input
 	start    time.Time
-	accepted time.Duration // from start to the last answer; read it when all is sent
+	accepted time.Duration // from start to the last response; read it after everything is sent
 
 	mu      sync.Mutex
-	created int      // videos that exist, new or not
-	events  int      // that we have caused
-	videos  []loaded // those that should come into the catalog
+	created int      // existing videos, new or not
+	events  int      // events that this run has caused
+	videos  []loaded // published videos, which must reach the catalog
 	failed  []error
 }
 
-// loaded is a video that has been published.
+// loaded is a published video.
 type loaded struct {
 	id         uuid.UUID
 	version    int64
 	updateTime time.Time
-	isNew      bool // created by us, and not by a run before
-	changed    bool // published by us
+	isNew      bool // created by this run, not an earlier one
+	changed    bool // published by this run
 }
 
-// send creates and publishes one video. Both may be repeated: the request id
-// makes one video of one line, and a published video is not published again.
+// send creates and publishes one video. It can be repeated: a request id
+// creates only one video, and a published video is not published again.
 func (l *loader) send(ctx context.Context, in input) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -196,7 +197,7 @@ func (l *loader) send(ctx context.Context, in input) {
 		l.fail(in, "create", err)
 		return
 	}
-	isNew := !created.GetCreateTime().AsTime().Before(l.start.Truncate(time.Millisecond)) // the server has our clock
+	isNew := !created.GetCreateTime().AsTime().Before(l.start.Truncate(time.Millisecond)) // the server runs on this machine, with the same clock
 	l.count(isNew)
 	published, err := l.client.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: created.GetName()})
 	if err != nil {
@@ -214,7 +215,7 @@ func (l *loader) send(ctx context.Context, in input) {
 	})
 }
 
-// count counts a video that exists.
+// count counts an existing video.
 func (l *loader) count(isNew bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,7 +225,7 @@ func (l *loader) count(isNew bool) {
 	}
 }
 
-// add remembers a video that has been published.
+// add records a published video.
 func (l *loader) add(video loaded) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,21 +241,21 @@ func (l *loader) fail(in input, verb string, err error) {
 	l.failed = append(l.failed, fmt.Errorf("%s:%d: %s: %s", l.file, in.line, verb, status.Convert(err).Message()))
 }
 
-// sample is where the videos are at a moment.
+// sample has the progress of the videos at one moment.
 type sample struct {
 	created   int // videos
 	waiting   int // events in the outbox
-	published int // events that Pub/Sub has, or has had
+	published int // events that were sent to Pub/Sub
 	projected int // videos in the catalog
-	expected  int // videos that should be there
+	expected  int // videos that should be in the catalog
 }
 
 func (s sample) String() string {
 	return fmt.Sprintf("created %d → outbox %d → published %d events → projected %d", s.created, s.waiting, s.published, s.projected)
 }
 
-// follow shows where the videos are until all of them are in the catalog, or
-// nothing has moved for a while, and returns where they were then.
+// follow shows the progress until all videos are in the catalog, or until
+// nothing has changed for stallTimeout. It returns the last sample.
 func (l *loader) follow(ctx context.Context, sent <-chan struct{}) (last sample, err error) {
 	moved, shown, pause := l.start, l.start, 50*time.Millisecond
 	for all := false; ; {
@@ -273,7 +274,7 @@ func (l *loader) follow(ctx context.Context, sent <-chan struct{}) (last sample,
 		if err != nil {
 			return last, err
 		}
-		pause = max(pause, 5*time.Since(began)) // lest we become the load
+		pause = max(pause, 5*time.Since(began)) // so that sampling stays a small part of the load
 		if now != last {
 			moved, last = time.Now(), now
 		}
@@ -288,7 +289,7 @@ func (l *loader) follow(ctx context.Context, sent <-chan struct{}) (last sample,
 	}
 }
 
-// sample asks the database where the videos are.
+// sample reads the progress from the database.
 func (l *loader) sample(ctx context.Context) (sample, error) {
 	ids, versions, _, now := l.snapshot(func(loaded) bool { return true })
 	err := l.conn.QueryRow(ctx, `
@@ -304,8 +305,8 @@ func (l *loader) sample(ctx context.Context) (sample, error) {
 	return now, nil
 }
 
-// snapshot returns some of the videos as columns, and the counts of now, as if
-// every event had been published.
+// snapshot returns some videos as columns, and a sample that assumes that every
+// event has been published.
 func (l *loader) snapshot(wanted func(loaded) bool) (ids []uuid.UUID, versions []int64, times []time.Time, now sample) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,15 +320,15 @@ func (l *loader) snapshot(wanted func(loaded) bool) (ids []uuid.UUID, versions [
 
 func (l *loader) progress(now sample) string { return fmt.Sprintf("%s of %d", now, len(l.inputs)) }
 
-// bar is full when everything is in the catalog: half of it is for what has been
-// accepted, half for what has arrived.
+// bar returns a progress bar: one half shows accepted videos, the other half
+// those in the catalog.
 func (l *loader) bar(now sample) string {
 	const length = 20
 	full := length * (now.created + now.projected) / (2 * len(l.inputs))
 	return strings.Repeat("█", full) + strings.Repeat("░", length-full)
 }
 
-// report prints how it went, and returns an error if a video is missing.
+// report prints the result, and returns an error if a video is missing.
 func (l *loader) report(ctx context.Context, last sample) error {
 	took := time.Since(l.start)
 	rate := func(n int, d time.Duration) string {
@@ -364,8 +365,8 @@ func (l *loader) report(ctx context.Context, last sample) error {
 	return nil
 }
 
-// latency returns how many seconds videos took from the command that published
-// them into the catalog. One that was changed again since does not count.
+// latency returns the time from the publishing command to the catalog, in
+// seconds. Videos that have changed since then are left out.
 func (l *loader) latency(ctx context.Context, ids []uuid.UUID, versions []int64, times []time.Time) (median, slowest float64, err error) {
 	err = l.conn.QueryRow(ctx, `
 		SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY took), 0), coalesce(max(took), 0)

@@ -1,23 +1,22 @@
 // Command dev runs the whole system on this machine: PostgreSQL, Pub/Sub, the
-// schema, and the server, built from this working tree and started as it is
-// started in production, with an environment.
+// schema and the server. It builds the server from this working tree, and starts
+// it as in production, configured by environment variables.
 //
 // Usage, from any folder of the module:
 //
 //	go run ./cmd/dev                                start, and run until Ctrl-C
-//	go run ./cmd/dev --fresh                        the same, with nothing in it
+//	go run ./cmd/dev --fresh                        start with empty data
 //	go run ./cmd/dev --load examples/films.jsonl    start, and load videos
 //	go run ./cmd/dev --observe                      start, with Prometheus and the dashboard
 //
-// go run ./cmd/dev --help tells the rest.
+// go run ./cmd/dev --help lists all flags and settings.
 //
-// It promises: what it starts is stopped when it ends, the server first, then
-// Pub/Sub, then PostgreSQL, each after it has finished; on Linux also when it is
-// killed itself. Data outlives it, in one folder that nothing else uses. What
-// goes wrong is one sentence that names the remedy, and exit code 1.
+// When it ends it stops the server, then Pub/Sub, then PostgreSQL, and waits for
+// each; on Linux they also end if it is killed. Its data stays in one folder that
+// nothing else uses. An error is one sentence with its remedy, and exit code 1.
 //
-// It does not watch the source: start it again after a change. The Pub/Sub
-// inside keeps nothing; what it loses when it ends, the next start repairs.
+// It does not watch the source: restart it after a change. The built-in Pub/Sub
+// keeps its state in the same folder.
 package main
 
 import (
@@ -71,12 +70,12 @@ func main() {
 	}
 }
 
-// errInterrupted says that what was asked for did not come to its end.
+// errInterrupted means that a signal stopped the work before it was complete.
 var errInterrupted = errors.New("interrupted")
 
-// run starts the stack, loads what is to be loaded, and stops the stack when it
-// is told to, or the server ends. What can be loaded into a stack that runs, it
-// loads there, and starts none.
+// run starts the stack, loads the videos, and stops the stack after a signal or
+// when the server ends. If a stack already runs with the state folder, it only
+// loads the videos there.
 func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	opts, err := parseOptions(args, environ)
 	if errors.Is(err, flag.ErrHelp) {
@@ -120,11 +119,11 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	return context.Cause(ctx)
 }
 
-// options is what the command line and the environment say.
+// options has the values of the command line and the environment.
 type options struct {
 	fresh, exit bool
 	file, state string // of --load and --state
-	prometheus  string // the program, of --observe
+	prometheus  string // path of Prometheus if --observe is set
 	port        int
 	environ     []string
 }
@@ -164,7 +163,8 @@ func parseOptions(args, environ []string) (options, error) {
 	return opts, nil
 }
 
-// getenv returns a variable of the environment, of several with a name the last.
+// getenv returns an environment variable. If a name occurs more than once, the
+// last one counts.
 func (o options) getenv(name string) (value string) {
 	for _, variable := range o.environ {
 		if v, ok := strings.CutPrefix(variable, name+"="); ok {
@@ -174,22 +174,23 @@ func (o options) getenv(name string) (value string) {
 	return value
 }
 
-// orders are what the user wants of a process that runs.
+// orders are the user's requests to stop, as contexts.
 type orders struct {
-	stop   context.Context // ended by the first signal
-	kill   context.Context // ended by the second: do not wait
-	cancel func()          // ends stop
+	stop   context.Context // canceled by the first signal
+	kill   context.Context // canceled by the second signal: do not wait
+	cancel func()          // cancels stop
 }
 
-// listen waits for signals until release is called. The third one has its usual
-// effect.
+// listen handles signals until release is called. The third signal has its
+// default effect.
 func listen() (orders orders, release func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// Who reads our output may end before us, as tee does at a Ctrl-C. The screen notices.
+	// A program that reads our output may end before us, such as tee at Ctrl-C.
+	// The screen then fails to write and stops us.
 	signal.Ignore(syscall.SIGPIPE)
 
 	var kill context.CancelFunc
@@ -226,12 +227,12 @@ func listen() (orders orders, release func()) {
 	}
 }
 
-// builtByGoRun matches where go run has its programs: in a temporary folder, or
-// in the build cache.
+// builtByGoRun matches the paths of programs that go run starts: in a temporary
+// folder or in the build cache.
 var builtByGoRun = regexp.MustCompile(`/go-build\d+/b001/exe/|/[0-9a-f]{64}-d/`)
 
-// startedByGo says that our parent is go run. It stays while we run, but it dies
-// alone of a SIGTERM, which is then meant for us.
+// startedByGo reports whether our parent is go run. A SIGTERM to go run ends
+// only go run, although it is meant for us, so listen watches for that.
 func startedByGo() bool {
 	program, err := os.Executable()
 	return err == nil && builtByGoRun.MatchString(program)

@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// Of --observe: Prometheus scrapes the server's private port by the rules of deploy/observe, and shows the dashboard on a
-// page of its console. Grafana shows it too, where there is one.
+// With --observe, Prometheus scrapes the server's private port with the rules of deploy/observe, and shows the
+// dashboard on a console page. If Grafana is installed, it shows the dashboard too.
 
-// findPrometheus returns where it is.
+// findPrometheus returns the path of Prometheus.
 func findPrometheus() (string, error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -27,7 +27,7 @@ func findPrometheus() (string, error) {
 	return program, nil
 }
 
-// openPrivatePort chooses the address of the server's private port, if anybody is to look at it.
+// openPrivatePort chooses the address of the server's private port, if --observe is set.
 func (s *stack) openPrivatePort(ctx context.Context) (err error) {
 	if s.prometheus != "" {
 		s.private, err = freeAddr(ctx)
@@ -65,7 +65,7 @@ func (s *stack) startPrometheus(ctx context.Context) error {
 	return s.startGrafana(ctx, url)
 }
 
-// startGrafana starts Grafana, for anybody who reaches its port to look at, if it is installed.
+// startGrafana starts Grafana if it is installed. Everybody who reaches its port can view it without a login.
 func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
 	program, home, args := findGrafana()
 	if program == "" {
@@ -99,8 +99,7 @@ func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
 	return nil
 }
 
-// findGrafana returns the program, the folder with what it needs, and its first arguments; nothing if one of them is
-// not there.
+// findGrafana returns the program, its home folder and its first arguments, or nothing if Grafana is not installed.
 func findGrafana() (program, home string, args []string) {
 	for _, command := range [][]string{{"grafana", "server"}, {"grafana-server"}} {
 		found, err := exec.LookPath(command[0])
@@ -111,7 +110,7 @@ func findGrafana() (program, home string, args []string) {
 		if target, err := filepath.EvalSymlinks(found); err == nil {
 			bin = filepath.Dir(target)
 		}
-		// As unpacked, as Homebrew has it, and as the packages of Linux distributions have it.
+		// The layouts of the archive, of Homebrew, and of the packages of Linux distributions.
 		for _, dir := range []string{filepath.Dir(bin), filepath.Join(filepath.Dir(bin), "share", "grafana"), "/usr/share/grafana"} {
 			if _, err := os.Stat(filepath.Join(dir, "conf", "defaults.ini")); err == nil {
 				return found, dir, command[1:]
@@ -121,10 +120,10 @@ func findGrafana() (program, home string, args []string) {
 	return "", "", nil
 }
 
-// watch starts a program beside the server, and waits until it answers at an address. What it says goes into a log.
+// watch starts a program beside the server, and waits until it is ready at an address. Its output goes to a log file.
 func (s *stack) watch(ctx context.Context, name, address string, environ []string, program string, args ...string) error {
 	path := filepath.Join(s.state, strings.ToLower(name)+".log")
-	log, err := os.Create(path) //nolint:gosec // in the folder the user has chosen
+	log, err := os.Create(path) //nolint:gosec // in the folder that the user has chosen
 	if err != nil {
 		return err
 	}
@@ -142,8 +141,8 @@ func (s *stack) watch(ctx context.Context, name, address string, environ []strin
 		ended()
 	}()
 	s.atStop(func() error {
-		_ = watcher.stop(s.killed) // it keeps nothing that matters
-		<-alive.Done()             // and so the goroutine has ended, or does now
+		_ = watcher.stop(s.killed) // its data does not matter
+		<-alive.Done()             // waits for the goroutine above
 		return nil
 	})
 	if err := awaitReady(alive, address, readyTimeout); err != nil {
@@ -159,20 +158,20 @@ func (s *stack) watch(ctx context.Context, name, address string, environ []strin
 	return nil
 }
 
-// observe is the path of something in deploy/observe.
+// observe returns the path of a file in deploy/observe.
 func (s *stack) observe(path ...string) string {
 	return filepath.Join(append([]string{s.root, "deploy", "observe"}, path...)...)
 }
 
-// write writes a file below the state folder.
+// write writes a file in the state folder.
 func (s *stack) write(path, content string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the state folder is
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // like the state folder
 		return err
 	}
-	return os.WriteFile(path, []byte(content), 0o644) //nolint:gosec // it has no secrets
+	return os.WriteFile(path, []byte(content), 0o644) //nolint:gosec // no secrets
 }
 
-// freeAddr returns an address of this machine on which nobody listens.
+// freeAddr returns a free TCP address of this machine.
 func freeAddr(ctx context.Context) (string, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

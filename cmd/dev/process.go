@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// command prepares a program that is ended, with its children, by a signal when
-// ctx ends, and killed if that does not help in time. As a process group of its
-// own it gets no Ctrl-C; on Linux it dies with us. It must be started from a
+// command prepares a program in its own process group. When ctx ends, that
+// group gets the signal end, and after patience it is killed. Ctrl-C does not
+// reach the program; on Linux it dies with us. The caller must start it from a
 // locked thread.
 func command(ctx context.Context, end syscall.Signal, patience time.Duration, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // it is go, or what we have built
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // go, or a program that we have built
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
 	cmd.WaitDelay = patience
@@ -32,28 +32,28 @@ func command(ctx context.Context, end syscall.Signal, patience time.Duration, pr
 	return cmd
 }
 
-// output runs a program to its end, and returns what it printed.
+// output runs a program until it ends, and returns its output.
 func output(cmd *exec.Cmd) (string, error) {
-	runtime.LockOSThread() // as long as it runs; see dieWithParent
+	runtime.LockOSThread() // while it runs; see dieWithParent
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-// child is a program that runs beside us.
+// child is a running program.
 type child struct {
 	cmd  *exec.Cmd
-	end  context.CancelFunc // of the context of cmd
+	end  context.CancelFunc // cancels the context of cmd
 	done chan struct{}      // closed when it has ended
-	err  error              // how it ended; read it after done
+	err  error              // result; read it after done
 }
 
-// startChild starts a program whose context end ends.
+// startChild starts a program. end must cancel its context.
 func startChild(cmd *exec.Cmd, end context.CancelFunc) (*child, error) {
 	c := &child{cmd: cmd, end: end, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // as long as it runs; see dieWithParent
+		runtime.LockOSThread() // while it runs; see dieWithParent
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -69,8 +69,9 @@ func startChild(cmd *exec.Cmd, end context.CancelFunc) (*child, error) {
 	return c, nil
 }
 
-// stop ends it, at once if killed is done, and waits for that. The error is how
-// it ended if not as it should; nil if it had ended before.
+// stop ends the program and waits for it; if killed is done, it kills the
+// program. It returns the program's error, or nil if the program had ended
+// before.
 func (c *child) stop(killed context.Context) error {
 	select {
 	case <-c.done:
@@ -85,34 +86,35 @@ func (c *child) stop(killed context.Context) error {
 		_ = c.cmd.Process.Kill() // fails only if it has ended
 		<-c.done
 	}
-	if errors.Is(c.err, context.Canceled) { // it ended well, because of end
+	if errors.Is(c.err, context.Canceled) { // it ended normally after end
 		return nil
 	}
 	return c.err
 }
 
-// repeatAfter is how long the screen is spared a message that it has shown.
+// repeatAfter is the shortest time between two equal messages on the screen.
 const repeatAfter = 10 * time.Second
 
-// serverLog is where the server's output goes: all of it into a file, and what
-// is worth knowing as one short line to the screen. It is written to by one
-// goroutine.
+// serverLog receives the server's output. It writes everything to a file, and
+// warnings and errors as one short line to the screen. Only one goroutine may
+// write to it.
 type serverLog struct {
 	file   *os.File
 	screen *screen
-	rest   []byte               // of the last line, which has no end yet
-	shown  map[string]time.Time // by message
+	rest   []byte               // the last line, without its end
+	shown  map[string]time.Time // when a message was last shown
 }
 
 func newServerLog(path string, screen *screen) (*serverLog, error) {
-	file, err := os.Create(path) //nolint:gosec // in the folder the user has chosen
+	file, err := os.Create(path) //nolint:gosec // in the folder that the user has chosen
 	if err != nil {
 		return nil, err
 	}
 	return &serverLog{file: file, screen: screen, shown: make(map[string]time.Time)}, nil
 }
 
-// Write never fails: the server must not stop because a disk is full.
+// Write writes output of the server. It never fails, so that a full disk does
+// not stop the server.
 func (l *serverLog) Write(p []byte) (int, error) {
 	_, _ = l.file.Write(p)
 	l.rest = append(l.rest, p...)
@@ -143,8 +145,8 @@ func (l *serverLog) show(line []byte) {
 	l.screen.warn(style, text)
 }
 
-// summarize returns what a line of the log says, in short; one that is not the
-// server's, such as one of a panic, has no severity.
+// summarize returns the severity and a short text of a log line. A line in
+// another format, such as one of a panic, has no severity.
 func summarize(line []byte) (severity, text string) {
 	var entry struct{ Severity, Message, Err string }
 	if err := json.Unmarshal(line, &entry); err != nil || entry.Message == "" {
@@ -156,7 +158,7 @@ func summarize(line []byte) (severity, text string) {
 	return entry.Severity, entry.Message + ": " + entry.Err
 }
 
-// tail is the end of a log, to be put behind an error.
+// tail returns the end of a log, to be appended to an error.
 func tail(path string) string {
 	const lines, length = 12, 300
 	content, err := os.ReadFile(path) //nolint:gosec // it is our log

@@ -2,8 +2,8 @@ package main
 
 import "syscall"
 
-// dieWithParent has the kernel kill the child when our process dies. To be
-// exact, when the thread dies that forked it (prctl(2), PR_SET_PDEATHSIG): so
-// that thread must be locked to a goroutine that outlives the child, or the Go
-// runtime could end it earlier.
+// dieWithParent makes the kernel kill the child when the thread that started it
+// ends (prctl(2), PR_SET_PDEATHSIG). That thread must be locked to a goroutine
+// that outlives the child. Otherwise the Go runtime could end the thread, and
+// so the child, too early.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

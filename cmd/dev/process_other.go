@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// dieWithParent can do nothing here.
+// dieWithParent does nothing, because only Linux supports it.
 func dieWithParent(*syscall.SysProcAttr) {}

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// style is how text looks, as a parameter of the escape sequence SGR (ECMA-48, 8.3.117).
+// style is a text style, as a parameter of the escape sequence SGR (ECMA-48,
+// 8.3.117).
 type style string
 
 const (
@@ -25,17 +26,17 @@ const (
 	cyan   style = "36"
 )
 
-// screen is what the user sees: lines that stay, and on a terminal below them
-// one that changes. Where it is not a terminal, it is text without control
-// characters.
+// screen prints permanent lines and, on a terminal, a status line below them
+// that is overwritten. Without a terminal it prints text without control
+// characters. It is safe for concurrent use, except begin and done.
 type screen struct {
-	terminal *os.File // nil: none
+	terminal *os.File // nil: the output is not a terminal
 	color    bool
-	lost     func() // called when nobody reads any more
+	lost     func() // called when a write fails
 
 	mu     sync.Mutex
 	out    io.Writer
-	status string // the line that changes
+	status string // the status line
 	began  time.Time
 }
 
@@ -49,19 +50,20 @@ func newScreen(out io.Writer, getenv func(string) string, lost func()) *screen {
 	return s
 }
 
-// width is how many columns a terminal has; 0 if it is none.
+// width returns the number of columns of a terminal, or 0 if file is not a
+// terminal.
 func width(file *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	switch {
 	case err != nil:
 		return 0
-	case size.Col == 0: // it does not know
+	case size.Col == 0: // unknown
 		return 80
 	}
 	return int(size.Col)
 }
 
-// columns is how long a line may be.
+// columns returns the longest length of a line.
 func (s *screen) columns() int {
 	if s.terminal == nil {
 		return 160
@@ -76,7 +78,7 @@ func (s *screen) paint(style style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
-// print prints lines that stay.
+// print prints permanent lines.
 func (s *screen) print(lines ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +89,7 @@ func (s *screen) print(lines ...string) {
 	s.write(text)
 }
 
-// update changes the line that changes; empty, it is not there.
+// update replaces the status line; "" removes it.
 func (s *screen) update(status string) {
 	if s.terminal == nil {
 		return
@@ -101,20 +103,21 @@ func (s *screen) update(status string) {
 	}
 }
 
-// write is called with mu held.
+// write writes to out. The caller must hold mu.
 func (s *screen) write(text string) {
 	if _, err := io.WriteString(s.out, text); err != nil {
 		s.lost()
 	}
 }
 
-// begin says what is being done; done, or the next begin, says that it is over.
+// begin shows in the status line that a step has begun. The step ends with done
+// or with the next begin.
 func (s *screen) begin(doing string) {
 	s.began = time.Now()
 	s.update("  … " + doing)
 }
 
-// done says what has been done since begin.
+// done prints the result of the step and its duration since begin.
 func (s *screen) done(what, result string) {
 	took := fmt.Sprintf("%.1f s", time.Since(s.began).Seconds())
 	s.update("")
@@ -126,14 +129,14 @@ func (s *screen) row(mark, name, value string) {
 	s.print(fmt.Sprintf("  %s %s %s", s.paint(green, mark), s.paint(bold, fmt.Sprintf("%-10s", name)), value))
 }
 
-// warn prints one line that should be seen.
+// warn prints one highlighted line with the time.
 func (s *screen) warn(style style, text string) {
 	const mark = "  ! "
 	clock := time.Now().Format(time.TimeOnly)
 	s.print(s.paint(style, mark+clock+" "+shorten(text, s.columns()-len(mark)-len(clock)-2)))
 }
 
-// shorten makes one line of text, of at most length characters.
+// shorten returns text as one line of at most length characters.
 func shorten(text string, length int) string {
 	clean := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -147,11 +150,11 @@ func shorten(text string, length int) string {
 	return clean
 }
 
-// present says where everything is, and what to try.
+// present prints the addresses of all parts, and examples to try.
 func (s *stack) present() {
 	_, port, _ := strings.Cut(s.addr, ":")
 	host := "localhost:" + port
-	psql := "psql \"$DATABASE_URL\"" // it may have a password
+	psql := "psql \"$DATABASE_URL\"" // do not print it, it may have a password
 	if s.getenv("DATABASE_URL") == "" {
 		psql = "psql '" + s.database + "'"
 	}

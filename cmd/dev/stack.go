@@ -26,38 +26,39 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// How long things may take, on a machine that is busy with something else.
+// Time limits, for a machine that is also busy with other work.
 const (
-	connectTimeout = 10 * time.Second // to answer
+	connectTimeout = 10 * time.Second // until a server answers
 	readyTimeout   = time.Minute      // from the start of the server
 	stopTimeout    = 15 * time.Second // the server promises 10 s
 )
 
-// databaseName is that of the database in our own PostgreSQL.
+// databaseName is the name of the database in our own PostgreSQL.
 const databaseName = "videocatalog"
 
-// stack is the system: what runs, and what has to be known of it.
+// stack is the running system.
 type stack struct {
 	options
 	screen *screen
-	killed context.Context //nolint:containedctx // it ends the patience of stop
+	killed context.Context //nolint:containedctx // ends the patience of stop
 
 	root     string       // folder of the module
-	held     net.Listener // holds the port until the server takes it
-	addr     string       // where the server listens, on the loopback interface
+	held     net.Listener // reserves the port until the server takes it
+	addr     string       // the server's address, on the loopback interface
 	database string       // URL
-	conn     *pgx.Conn    // to database, for what is asked here
+	conn     *pgx.Conn    // to database
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
-	private  string // address of the server's private port, of --observe
+	private  string // address of the server's private port, with --observe
 	server   *child
-	watchers [][2]string // what --observe has started: name, URL
+	watchers [][2]string // programs of --observe: name, URL
 
-	closers []func() error // of what has been started, in that order
+	closers []func() error // of started parts, in order
 }
 
-// start starts everything. The context it returns ends with ctx, and, with the
-// cause, when the server does. Whatever start returns, stop must be called.
+// start starts everything. The returned context ends with ctx, and when the
+// server ends, with the reason as its cause. The caller must call stop, even
+// after an error.
 func (s *stack) start(ctx context.Context) (context.Context, error) {
 	s.screen.print(s.screen.paint(bold, "Video catalog") + " starts on this machine.")
 	running := ctx
@@ -76,7 +77,7 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 	return running, nil
 }
 
-// stop stops what has been started, the last first.
+// stop stops the started parts in reverse order.
 func (s *stack) stop() (err error) {
 	s.screen.begin("stopping")
 	for _, closer := range slices.Backward(s.closers) {
@@ -91,7 +92,7 @@ func (s *stack) stop() (err error) {
 
 func (s *stack) atStop(closer func() error) { s.closers = append(s.closers, closer) }
 
-// findModule finds the folder of the module, from wherever in it we were started.
+// findModule sets root to the folder of the module, from any folder inside it.
 func (s *stack) findModule(ctx context.Context) error {
 	out, err := output(command(ctx, syscall.SIGKILL, time.Second, "go", "env", "GOMOD"))
 	if err != nil {
@@ -108,10 +109,10 @@ func (s *stack) findModule(ctx context.Context) error {
 	return err
 }
 
-// openState makes the folder for what we keep, and takes its lock, which the
-// kernel gives back when we die.
+// openState creates the state folder and locks it. The kernel frees the lock
+// when we die.
 func (s *stack) openState(context.Context) error {
-	const readableByAll = 0o755 // as root, PostgreSQL runs as another user
+	const readableByAll = 0o755 // for root, PostgreSQL runs as another user
 	err := os.MkdirAll(filepath.Join(s.state, "bin"), readableByAll)
 	var lock *os.File
 	if err == nil {
@@ -125,18 +126,18 @@ func (s *stack) openState(context.Context) error {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w: choose another folder with --state DIR", s.state, err)
 		}
-		pid, _ := io.ReadAll(lock) // a detail
+		pid, _ := io.ReadAll(lock) // only for the message
 		return fmt.Errorf("%w with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", errInUse, s.state, pid)
 	}
-	if err := os.Remove(s.placeFile()); err != nil && !errors.Is(err, os.ErrNotExist) { // of one that was killed
+	if err := os.Remove(s.placeFile()); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a stack that was killed
 		return err
 	}
-	_ = lock.Truncate(0) // the same detail
+	_ = lock.Truncate(0) // only for the message
 	_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	return nil
 }
 
-// holdPort keeps others from taking the port before the server does.
+// holdPort reserves the port until the server takes it.
 func (s *stack) holdPort(ctx context.Context) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(s.port))
 	switch {
@@ -146,7 +147,7 @@ func (s *stack) holdPort(ctx context.Context) error {
 		return fmt.Errorf("port %d: %w: choose another one: PORT=8080 go run ./cmd/dev", s.port, err)
 	}
 	s.atStop(func() error {
-		_ = listener.Close() // it may have been closed for the server
+		_ = listener.Close() // it may already be closed for the server
 		return nil
 	})
 	s.held = listener
@@ -155,7 +156,8 @@ func (s *stack) holdPort(ctx context.Context) error {
 	return err
 }
 
-// openDatabase finds or starts PostgreSQL, and connects.
+// openDatabase connects to PostgreSQL. If DATABASE_URL is not set, it starts
+// PostgreSQL first.
 func (s *stack) openDatabase(ctx context.Context) error {
 	s.screen.begin("starting PostgreSQL")
 	where := "at DATABASE_URL"
@@ -169,7 +171,7 @@ func (s *stack) openDatabase(ctx context.Context) error {
 			return s.explainPostgres(err)
 		}
 		s.atStop(server.Stop)
-		where = "in " + s.short(filepath.Dir(server.Log())) // as root perhaps not in dir
+		where = "in " + s.short(filepath.Dir(server.Log())) // for root possibly not in dir
 		s.database = server.DSN(databaseName)
 		if err := createDatabase(ctx, server.DSN("postgres")); err != nil {
 			return err
@@ -190,20 +192,20 @@ func (s *stack) connect(ctx context.Context) error {
 	var err error
 	if s.conn, err = pgx.Connect(ctx, s.database); err != nil {
 		if refused, ok := errors.AsType[*net.OpError](err); ok {
-			err = refused // without the attempts with and without TLS
+			err = refused // omits the attempts with and without TLS
 		}
 		return fmt.Errorf("DATABASE_URL: %s: start that server, or unset DATABASE_URL to have one started here", oneLine(err))
 	}
 	s.atStop(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = s.conn.Close(ctx) // it has answered all it was asked
+		_ = s.conn.Close(ctx) // no query is in flight
 		return nil
 	})
 	return nil
 }
 
-// createDatabase makes our database if there is none.
+// createDatabase creates our database if it does not exist.
 func createDatabase(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -223,12 +225,12 @@ func createDatabase(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// explainPostgres makes one sentence with its remedy of an error of localpg,
-// and puts what PostgreSQL itself said below it.
+// explainPostgres turns an error of localpg into one sentence with its remedy,
+// followed by PostgreSQL's own messages.
 func (s *stack) explainPostgres(err error) error {
 	sentence, details, _ := strings.Cut(err.Error(), "\n")
 	if errors.Is(err, localpg.ErrNotFound) {
-		return errors.New(sentence) // it has a remedy
+		return errors.New(sentence) // it already has a remedy
 	}
 	sentence = strings.TrimSuffix(sentence, "; its log ends:")
 	details, _, unusable := strings.Cut(details, "to delete the data in ")
@@ -242,7 +244,8 @@ func (s *stack) explainPostgres(err error) error {
 	return errors.New(strings.TrimRight(sentence+": "+remedy+"\n"+details, "\n"))
 }
 
-// openPubSub finds or starts Pub/Sub, and creates topics and subscriptions.
+// openPubSub connects to Pub/Sub, starts one without PUBSUB_EMULATOR_HOST, and
+// creates topics and subscriptions.
 func (s *stack) openPubSub(ctx context.Context) error {
 	s.screen.begin("starting Pub/Sub")
 	if s.project = s.getenv("PUBSUB_PROJECT"); s.project == "" {
@@ -254,11 +257,13 @@ func (s *stack) openPubSub(ctx context.Context) error {
 	var err error
 	where := "at PUBSUB_EMULATOR_HOST"
 	if s.pubsub = s.getenv("PUBSUB_EMULATOR_HOST"); s.pubsub != "" {
-		client, err = pubsub.NewClient(ctx, s.project) // it reads the variable
+		client, err = pubsub.NewClient(ctx, s.project) // it reads PUBSUB_EMULATOR_HOST
 	} else {
 		where = "in this process"
 		var server *pubsublocal.Server
-		// What a crash of this machine would lose, the outbox no longer has: still not worth an fsync per event here.
+		// A crash of this machine can lose events that the outbox has already
+		// deleted. On a development machine that is not worth an fsync per
+		// event.
 		if server, err = pubsublocal.Start(pubsublocal.Config{DataDir: filepath.Join(s.state, "pubsub"), Sync: pubsublocal.SyncInterval}); err != nil {
 			return fmt.Errorf("start Pub/Sub: %w", err)
 		}
@@ -277,7 +282,7 @@ func (s *stack) openPubSub(ctx context.Context) error {
 	return nil
 }
 
-// migrate brings the schema up to date.
+// migrate applies the migrations that are missing.
 func (s *stack) migrate(ctx context.Context) error {
 	s.screen.begin("migrating the schema")
 	n, err := db.Migrate(ctx, s.database, slog.New(slog.DiscardHandler))
@@ -292,8 +297,8 @@ func (s *stack) migrate(ctx context.Context) error {
 	return nil
 }
 
-// build builds the server. Without the state of the repository in it: git
-// refuses to tell that of a clone which belongs to somebody else.
+// build builds the server. It leaves out the version control state, because git
+// refuses to read a clone of another user.
 func (s *stack) build(ctx context.Context) error {
 	s.screen.begin("building cmd/server")
 	cmd := command(ctx, syscall.SIGINT, connectTimeout, "go", "build", "-buildvcs=false", "-o", s.binary(), "./cmd/server")
@@ -308,8 +313,8 @@ func (s *stack) build(ctx context.Context) error {
 func (s *stack) binary() string { return filepath.Join(s.state, "bin", "server") }
 func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
 
-// environment is the server's: ours, but for what we decide. Whoever reaches the
-// port may do anything.
+// environment returns the server's environment: ours, with our own settings
+// added. AUTH is off, so anybody who reaches the port can call every method.
 func (s *stack) environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
 	environ := slices.Clone(s.environ)
@@ -324,7 +329,8 @@ func (s *stack) environment() []string {
 		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)
 }
 
-// serve starts the server, and returns a context that ends when it ends.
+// serve starts the server, and returns a context that ends when the server
+// ends.
 func (s *stack) serve(ctx context.Context) (context.Context, error) {
 	s.screen.begin("starting the server")
 	log, err := newServerLog(s.log(), s.screen)
@@ -332,7 +338,7 @@ func (s *stack) serve(ctx context.Context) (context.Context, error) {
 		return ctx, fmt.Errorf("%w: choose another folder with --state DIR", err)
 	}
 	s.atStop(log.file.Close)
-	// The server ends when we say so, in stop; not with ctx, when Ctrl-C is pressed.
+	// The server ends in stop, not with ctx at Ctrl-C.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	cmd := command(life, syscall.SIGTERM, stopTimeout, s.binary())
 	cmd.Dir, cmd.Env = s.root, s.environment()
@@ -365,7 +371,7 @@ func (s *stack) serve(ctx context.Context) (context.Context, error) {
 	return running, nil
 }
 
-// awaitServer waits until the server takes requests.
+// awaitServer waits until the server is ready.
 func (s *stack) awaitServer(ctx context.Context) error {
 	if err := awaitReady(ctx, "http://"+s.addr+"/health/ready", readyTimeout); err != nil {
 		if ctx.Err() != nil {
@@ -386,7 +392,7 @@ func awaitReady(ctx context.Context, address string, patience time.Duration) err
 		if problem == "" {
 			return nil
 		}
-		if ctx.Err() == nil { // else that is the problem
+		if ctx.Err() == nil { // otherwise the timeout is the problem
 			last = problem
 		}
 		select {
@@ -397,7 +403,7 @@ func awaitReady(ctx context.Context, address string, patience time.Duration) err
 	}
 }
 
-// probe returns why a health check fails; nothing if it does not.
+// probe returns why a health check fails, or "" if it succeeds.
 func probe(ctx context.Context, address string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -408,7 +414,7 @@ func probe(ctx context.Context, address string) string {
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err // without the address, which is known
+			err = failed.Err // omits the address, which is known
 		}
 		return err.Error()
 	}
@@ -419,7 +425,8 @@ func probe(ctx context.Context, address string) string {
 	return ""
 }
 
-// short is how a path looks from where the user is.
+// short returns a path relative to the working directory, if that is shorter to
+// read.
 func (s *stack) short(path string) string {
 	here, err := os.Getwd()
 	if err != nil {

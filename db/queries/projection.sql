@@ -1,7 +1,7 @@
 -- name: InsertMissingProjections :exec
--- Makes an empty row, of version 0, for each of some videos that has none, because what is not there cannot
--- be locked: without it a projector could wait for a row that another one is inserting, while it holds locks
--- that the other one needs. LockProjections and UpsertProjections follow in the same transaction.
+-- Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
+-- Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
+-- needs. LockProjections and UpsertProjections follow in the same transaction.
 INSERT INTO catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
 FROM (SELECT unnest(@video_ids::uuid[]) AS video_id) new
@@ -9,9 +9,10 @@ ORDER BY video_id
 ON CONFLICT DO NOTHING;
 
 -- name: LockProjections :many
--- What the projection has of some videos: versions, and who wrote them. The locks are taken in the order of the ids, as all
--- statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
--- video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
+-- Locks the rows of some videos and returns their versions, events and last transactions. All statements here lock
+-- rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
+-- with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
+-- was analyzed.
 SELECT p.video_id, p.version, p.event_id, p.change_xid
 FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
@@ -21,8 +22,9 @@ CROSS JOIN LATERAL (
 ) p;
 
 -- name: UpsertProjections :exec
--- Writes the given rows, over any version: the caller has locked them, and has decided.
--- The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
+-- Writes the given rows, over any version: the caller has locked them and compared versions. Each array holds one
+-- value per row. Tags are array literals, and searches are tsvectors as text. A missing time is the epoch, and a
+-- missing id is all zeros.
 WITH new AS (
 	SELECT unnest(@video_ids::uuid[]) AS video_id,
 		unnest(@titles::text[]) AS title,
@@ -57,10 +59,10 @@ FROM catalog_read.video_projection
 WHERE video_id = @video_id;
 
 -- name: ListProjectionsNewestFirst :many
--- A page of the catalog behind (before_time, before_id), published last first, until the texts have max_bytes;
--- has_next of the last one is whether there are more. The bound is always there, an absurdly late one on the
--- first page, so that the index gives the page whatever plan is cached. octet_length reads the size of a text,
--- not the text.
+-- Returns a page of the catalog after (before_time, before_id), newest publish time first. The page ends when its
+-- texts reach max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the
+-- future on the first page, so that every cached plan uses the index. octet_length reads the size of a text without
+-- reading the text.
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 	FROM catalog_read.video_projection
@@ -85,7 +87,8 @@ ORDER BY publish_time DESC, video_id DESC
 LIMIT @page_size;
 
 -- name: ListProjectionsByTitle :many
--- A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
+-- Returns a page of the catalog after (after_title, after_id), in the byte order of the titles, otherwise like
+-- ListProjectionsNewestFirst.
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 	FROM catalog_read.video_projection
@@ -110,11 +113,11 @@ ORDER BY title, video_id
 LIMIT @page_size;
 
 -- name: SearchProjections :many
--- A page of the entries that match a tsquery, behind (before_rank, before_id), best match first, until the texts have
--- max_bytes; else as above. Those that match the one of whole words too come before all others. The weights (D, C, B, A):
--- a word in the title is worth a hundred among the tags, and one of those a hundred in the description; with the weights of
--- PostgreSQL a description that repeats it six times wins over the title. The queries are read once, and not once per
--- row, whatever plan is cached.
+-- Returns a page of the entries that match a tsquery, after (before_rank, before_id), best first, otherwise like
+-- ListProjectionsNewestFirst. Entries that also match whole_words come before all others. The weights are in the
+-- order D, C, B, A: title, tags and description are a factor of 100 apart. With PostgreSQL's weights a description
+-- that repeats a word six times would rank above a title. MATERIALIZED parses the queries once and not once per row,
+-- with any cached plan.
 WITH query AS MATERIALIZED (
 	SELECT CAST(@query::text AS tsquery) AS words, CAST(@whole_words::text AS tsquery) AS whole_words
 ), matching AS (
@@ -142,9 +145,10 @@ ORDER BY rank DESC, video_id DESC
 LIMIT @page_size;
 
 -- name: ListProjectionChanges :many
--- Rows changed behind (after_xid, after_id), in the order of their transactions, up to the one with which their text has
--- max_bytes. Only those of which every transaction before has ended: a cursor that went past an unfinished one would
--- miss what it commits. total is the text up to a row; a row is rebuilt when no event but server rebuild wrote it.
+-- Returns rows changed after (after_xid, after_id), in the order of their transactions, up to the row with which
+-- their text reaches max_bytes. It returns only changes whose earlier transactions have all ended: a cursor that
+-- passed an open transaction would miss its changes. total is the size of the texts up to and including a row.
+-- rebuilt is true if a rebuild wrote the row, and not an event.
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
 	rebuilt, total
 FROM (
@@ -163,13 +167,13 @@ WHERE total - size < @max_bytes::bigint
 ORDER BY change_xid, video_id;
 
 -- name: GetProjectionPlaces :many
--- The rows of some videos, each with the place of its last change.
+-- Returns the rows of some videos, each with the transaction of its last change.
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
 FROM catalog_read.video_projection
 WHERE video_id = ANY(@video_ids::uuid[]);
 
 -- name: ListProjectionIDs :many
--- The videos the projection has, behind after_id.
+-- Returns the ids of the videos in the projection after after_id.
 SELECT video_id FROM catalog_read.video_projection
 WHERE video_id > @after_id::uuid
 ORDER BY video_id

@@ -3,11 +3,11 @@ INSERT INTO video.videos (id, title, description, release_year, duration_ms, lan
 VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, @tags, @state, @version, @create_time, @update_time, @publish_time, @delete_time);
 
 -- name: LockVideo :one
--- Reads a video and locks its aggregate until the end of the transaction.
+-- Reads a video and locks its row until the end of the transaction.
 SELECT * FROM video.videos WHERE id = @id FOR NO KEY UPDATE;
 
 -- name: UpdateVideo :exec
--- Writes the whole state. Only under the lock of LockVideo.
+-- Writes the whole state of a video. The caller must hold the lock of LockVideo.
 UPDATE video.videos
 SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
 	language_code = @language_code, tags = @tags, state = @state, version = @version,
@@ -18,9 +18,10 @@ WHERE id = @id;
 SELECT * FROM video.videos WHERE id = @id;
 
 -- name: ListVideosNewestFirst :many
--- A page of videos behind (before_time, before_id), newest first, until their texts have max_bytes; has_next of
--- the last one is whether there are more. The bound is always there, an absurdly late one on the first page, so
--- that the index gives the page whatever plan is cached. octet_length reads the size of a text, not the text.
+-- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
+-- max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the future on
+-- the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
+-- text.
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
 	FROM video.videos
@@ -44,7 +45,7 @@ ORDER BY create_time DESC, id DESC
 LIMIT @page_size;
 
 -- name: ListVideosOldestFirst :many
--- A page of videos behind (after_time, after_id), oldest first; else as above.
+-- Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
 	FROM video.videos

@@ -1,26 +1,26 @@
-// Package auth admits. It reports whether a call may go on, before anything of
-// it is looked at but its metadata:
+// Package auth decides whether a call may continue, from its metadata alone:
 //
-//   - [Verifier]: who calls, by the OpenID Connect ID token that the call
-//     carries (https://openid.net/specs/openid-connect-core-1_0.html#IDToken);
-//   - [Policy]: what that caller may call, by a file that is checked as a whole
-//     when the process starts;
-//   - how often, per caller: [GateConfig].CallerRate.
+//   - [Verifier] identifies the caller by the OpenID Connect ID token of the call
+//     (https://openid.net/specs/openid-connect-core-1_0.html#IDToken);
+//   - [Policy] lists the methods that each caller may call. Its file is checked as
+//     a whole when the process starts;
+//   - [GateConfig].CallerRate limits how often each caller may call.
 //
-// [Gate] is the three in this order. The server asks it once for every call,
-// also for one that came over REST.
+// [Gate] applies these three in this order. The server calls it once per call,
+// over gRPC or REST.
 //
-// It promises: nobody is admitted whose token was not signed by the issuer for
-// one of our audiences, is expired or not yet valid; a caller who is refused
-// learns that, and not why; why is in the log, at most so often that the log
-// stays readable. Keys are read from the issuer one request at a time, at most
-// every few seconds however many tokens name an unknown key, and those that
-// were read last a day while the issuer is away. The number of callers that it
-// remembers is bounded.
+// A token is accepted only if the issuer signed it for one of our audiences and it
+// is valid now. A rejected caller does not learn the reason. The log has the
+// reason, at a limited rate.
 //
-// It does not know what a user is, keeps no session, and asks no issuer whether
-// a token was revoked: a token is good until it expires, and a stream until its
-// lifetime is over. It owns no table.
+// The issuer's keys are read with one request at a time, at most once every few
+// seconds, even if many tokens name an unknown key. While the issuer is
+// unavailable the last keys stay valid for a day. The number of callers in memory
+// is limited.
+//
+// The package has no users and no sessions, and does not ask the issuer whether a
+// token was revoked. A token is valid until it expires, and a stream may outlive
+// its token until the stream's lifetime ends. The package owns no table.
 package auth
 
 import (
@@ -32,15 +32,15 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Caller is who calls, as the issuer vouches for it.
+// Caller is the identity of a caller as the issuer confirms it.
 type Caller struct {
-	// Subject is the issuer's name of the caller, which is never given to another.
+	// Subject is the issuer's id of the caller, which it never reuses.
 	Subject string
 	// Email is empty unless the issuer has verified it.
 	Email string
 }
 
-// String is how a person knows the caller: the email, or without one the subject.
+// String returns the email, or the subject if there is no email.
 func (c Caller) String() string {
 	if c.Email != "" {
 		return c.Email
@@ -48,19 +48,20 @@ func (c Caller) String() string {
 	return "sub " + c.Subject
 }
 
-// What a caller who is refused gets to see. It is the same whatever the reason,
-// so that nobody can find out by trying what almost worked.
+// Statuses of rejected callers. Each is the same for every reason, so that an
+// attacker does not learn which part of an attempt was right.
 var (
 	errUnauthenticated = status.Error(codes.Unauthenticated, "valid credentials are required")
 	errDenied          = status.Error(codes.PermissionDenied, "the caller may not do this")
 	errUnavailable     = status.Error(codes.Unavailable, "credentials cannot be checked at the moment: call again")
 )
 
-// errExhausted tells a caller who calls too often when to call again.
+// errExhausted returns the status of a caller beyond its rate, with the time to
+// wait before the next call.
 func errExhausted(after time.Duration) error {
 	st := status.New(codes.ResourceExhausted, "too many calls: call again later")
 	detailed, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
-	if err != nil { // not with a message of a type that is linked in
+	if err != nil { // cannot happen with a linked-in message type
 		return st.Err()
 	}
 	return detailed.Err()

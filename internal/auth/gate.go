@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Where a token is. Cloud Run's own check reads headerCloudRun if there is one,
-// else headerOwn, and takes the signature out of the one it has read before it
-// hands the call on; the other one it leaves alone
+// Headers with a token. Cloud Run's own check reads headerCloudRun if present,
+// else headerOwn. It removes the signature from the token that it read, and
+// leaves the other one unchanged
 // (https://cloud.google.com/run/docs/authenticating/service-to-service,
 // https://cloud.google.com/run/docs/troubleshooting#signature-removed).
 const (
@@ -26,43 +26,46 @@ const (
 	headerCloudRun = "x-serverless-authorization"
 )
 
-// logEvery is how often a refused call is worth a line in the log, after the
-// first few. Whoever calls without credentials must not fill it.
+// logEvery is the shortest time between two log lines about rejected calls,
+// after the first few. It keeps callers without credentials from filling the
+// log.
 const logEvery = time.Second
 
-// GateConfig is what a Gate asks.
+// GateConfig has the settings of a Gate.
 type GateConfig struct {
-	// Verifier tells who calls, Policy what they may; both, or neither. Neither:
-	// Cloud Run's IAM has looked at the caller before, and only calls are counted.
+	// Verifier identifies callers, and Policy says what they may call. Set both
+	// or neither. Without them the gate only limits rates, because Cloud Run's
+	// IAM has already checked the caller.
 	Verifier *Verifier
 	Policy   *Policy
-	// CallerRate is how many calls a second each caller may make; 0: any number.
+	// CallerRate is how many calls per second each caller may make. 0: no
+	// limit.
 	CallerRate int
-	// CallerBurst is how many of them may come at once; default 2 × CallerRate.
+	// CallerBurst is how many calls a caller may make at once. Default: 2 ×
+	// CallerRate.
 	CallerBurst int
-	// Callers is how many callers are remembered; default 10,000. Beyond that, the
-	// one silent for longest is forgotten.
+	// Callers is how many callers are kept in memory. Beyond that the one whose
+	// last call is the oldest is dropped. Default: 10,000.
 	Callers int
-	// Proxies is how many proxies between a caller and this process add the
-	// address they were called from to X-Forwarded-For: 1 on Cloud Run, 2 with a
+	// Proxies is how many proxies in front of this process append their
+	// client's address to X-Forwarded-For. On Cloud Run it is 1, and 2 with a
 	// load balancer in front of it.
 	Proxies int
-	// Log gets why a call was refused; nil: slog.Default().
+	// Log receives the reasons of rejected calls. Nil: slog.Default().
 	Log *slog.Logger
 }
 
-// Gate decides whether calls may go on. It is good for any number of calls at a
-// time.
+// Gate decides whether calls may continue. It is safe for concurrent use.
 type Gate struct {
 	cfg     GateConfig
-	limiter *limiter // nil: callers have no limit
+	limiter *limiter // nil: no rate limit
 
 	mu         sync.Mutex
 	logging    rate.Sometimes // guarded by mu
-	suppressed int            // guarded by mu; refused calls since the last line of the log
+	suppressed int            // rejected calls since the last log line; guarded by mu
 }
 
-// NewGate makes a Gate.
+// NewGate returns a Gate. Verifier and Policy must both be set, or neither.
 func NewGate(cfg GateConfig) (*Gate, error) {
 	if (cfg.Verifier == nil) != (cfg.Policy == nil) {
 		return nil, errors.New("a gate must have a verifier and a policy, or neither")
@@ -77,11 +80,12 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 	return g, nil
 }
 
-// Admit returns nil when a call of fullMethod, /package.Service/Method, may go
-// on, else the status that its caller gets: Unauthenticated, PermissionDenied,
-// ResourceExhausted with google.rpc.RetryInfo, or Unavailable when the issuer
-// has not told its keys yet. The metadata of the call is in ctx. It also returns
-// who calls, for a log, if the Verifier knows, whether or not the call may go on.
+// Admit returns nil if a call of fullMethod, /package.Service/Method, may
+// continue; ctx has its metadata. Otherwise it returns the status for the
+// caller: Unauthenticated, PermissionDenied, ResourceExhausted with
+// google.rpc.RetryInfo, or Unavailable without the issuer's keys. The string is
+// the caller's name for the log, or "" if the Verifier did not identify the
+// caller. It is also returned for a rejected call.
 func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, err error) {
 	method := strings.TrimPrefix(fullMethod, "/")
 	name := "address " + g.Address(ctx)
@@ -113,8 +117,8 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 	return verified, nil
 }
 
-// identify returns who calls. A token in headerOwn is ours; one in
-// headerCloudRun will do if there is none, and if its signature is still there.
+// identify returns the caller of a call. It uses the token in headerOwn, or, if
+// there is none, the one in headerCloudRun if that still has its signature.
 func (g *Gate) identify(ctx context.Context) (Caller, error) {
 	token, err := bearer(ctx, headerOwn)
 	if err == nil && token == "" {
@@ -133,7 +137,7 @@ func (g *Gate) identify(ctx context.Context) (Caller, error) {
 	return g.cfg.Verifier.Verify(ctx, token)
 }
 
-// bearer returns the token in a header, or nothing if there is no such header.
+// bearer returns the bearer token in a header, or "" without that header.
 func bearer(ctx context.Context, header string) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	if len(values) == 0 {
@@ -149,9 +153,9 @@ func bearer(ctx context.Context, header string) (string, error) {
 	return token, nil
 }
 
-// vouched returns the subject of the token that Cloud Run's IAM has looked at,
-// or nothing. Nobody checks here: it names a caller for the limit, and grants
-// nothing.
+// vouched returns the subject of the token that Cloud Run's IAM has checked, or
+// "". The token is not verified here: its subject only identifies a caller for
+// the rate limit.
 func vouched(ctx context.Context) string {
 	token, err := bearer(ctx, headerCloudRun)
 	if err == nil && token == "" {
@@ -168,8 +172,9 @@ func vouched(ctx context.Context) string {
 	return c.Subject
 }
 
-// Address returns where a call comes from, as far as those can tell who are
-// trusted. Callers with IPv6 have a whole /64 to choose from, so that is one.
+// Address returns the address of the caller, as reported by the trusted
+// proxies, or "unknown". An IPv6 address is reduced to its /64, because one
+// caller can use all of it.
 func (g *Gate) Address(ctx context.Context) string {
 	var hops []string
 	for _, value := range metadata.ValueFromIncomingContext(ctx, "x-forwarded-for") {
@@ -177,7 +182,7 @@ func (g *Gate) Address(ctx context.Context) string {
 			hops = append(hops, strings.TrimSpace(hop))
 		}
 	}
-	// A call that came over REST has its address last in the list already: the gateway put it there.
+	// The gateway has already appended the address of a REST call.
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != "bufconn" {
 		host := p.Addr.String()
 		if port, err := netip.ParseAddrPort(host); err == nil {
@@ -198,8 +203,8 @@ func (g *Gate) Address(ctx context.Context) string {
 	return ip.String()
 }
 
-// refuse logs why, unless there was a line just now, and returns what the
-// caller gets to see.
+// refuse logs the reason, at most once per logEvery, and returns the status for
+// the caller.
 func (g *Gate) refuse(ctx context.Context, answer error, method, caller, reason string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

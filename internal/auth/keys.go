@@ -17,18 +17,18 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// How keys are read. An issuer announces a key well before it signs with it,
-// and a token may name a key that does not exist, so neither every token nor
-// every refusal is a reason to ask.
+// When keys are read. An issuer publishes a key well before it signs with it,
+// and a forged token may name any key. So an unknown key causes a request at
+// most once per keysPause.
 const (
-	keysRefresh = time.Hour        // how old keys get before they are read again
-	keysLast    = 24 * time.Hour   // how long keys are good while the issuer is away
-	keysPause   = 10 * time.Second // least time between two requests, whatever the tokens say
-	keysRetry   = 5 * time.Minute  // longest time until the next request after one that failed
+	keysRefresh = time.Hour        // age at which keys are read again
+	keysLast    = 24 * time.Hour   // how long keys stay valid while the issuer is unavailable
+	keysPause   = 10 * time.Second // shortest time between two requests
+	keysRetry   = 5 * time.Minute  // longest time between two requests while they fail
 	keysTimeout = 5 * time.Second  // of one request
-	keysBytes   = 1 << 20          // of one document
-	keysMost    = 100              // in one set
-	keysBits    = 2048             // of an RSA key, at least
+	keysBytes   = 1 << 20          // largest size of one response
+	keysMost    = 100              // most keys in one set
+	keysBits    = 2048             // shortest RSA key
 )
 
 var (
@@ -36,27 +36,27 @@ var (
 	errNoKeys     = errors.New("the issuer's keys could not be read")
 )
 
-// keys are the public keys of one issuer.
+// keys has the public keys of one issuer.
 type keys struct {
 	issuer string
 	client *http.Client
 	log    *slog.Logger
-	want   chan struct{}   // asks run to read again
-	short  map[string]bool // ids of keys that were logged as too short; owned by run
+	want   chan struct{}   // signals run to read the keys
+	short  map[string]bool // ids of keys logged as too short; used only by run
 
 	mu  sync.Mutex
 	now keysState // guarded by mu
 }
 
-// keysState is what is known of the keys. Values of it are copied; what they
-// refer to is never changed.
+// keysState is a snapshot of the keys. It is copied by value; nothing that it
+// refers to is changed.
 type keysState struct {
 	set      []jose.JSONWebKey
 	readTime time.Time     // when set was read
 	tryTime  time.Time     // when the last request began
-	trying   bool          // it has not ended
-	tryErr   error         // how the last one that ended did
-	tried    chan struct{} // closed when the current or else the next one ends
+	trying   bool          // a request is in flight
+	tryErr   error         // result of the last finished request
+	tried    chan struct{} // closed when the current or next request ends
 }
 
 func newKeys(issuer string, transport http.RoundTripper, log *slog.Logger) *keys {
@@ -69,8 +69,8 @@ func newKeys(issuer string, transport http.RoundTripper, log *slog.Logger) *keys
 	}
 }
 
-// run keeps the keys fresh until ctx is done. It is the only one that asks the
-// issuer, so that there is one request at a time.
+// run reads the keys regularly until ctx is done. Only run sends requests, so
+// there is at most one at a time.
 func (k *keys) run(ctx context.Context) {
 	retry := keysPause
 	for ctx.Err() == nil {
@@ -85,7 +85,7 @@ func (k *keys) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the next time to ask the issuer.
+// wait waits for pause, or until want asks for an earlier read.
 func (k *keys) wait(ctx context.Context, pause time.Duration) {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -96,7 +96,7 @@ func (k *keys) wait(ctx context.Context, pause time.Duration) {
 		case <-over.C:
 			return
 		case <-k.want:
-			// Who asked before the last request knows its answer by now.
+			// A signal older than the last request is already answered by it.
 			if time.Since(k.state().tryTime) >= keysPause {
 				return
 			}
@@ -110,9 +110,10 @@ func (k *keys) state() keysState {
 	return k.now
 }
 
-// find returns the keys that may have signed a token: those with its key id,
-// all if it has none. An unknown key id is worth one request to the issuer,
-// which find waits for, unless there was one just now.
+// find returns the keys that may have signed a token: the key with the token's
+// key id, or all keys if it has none. For an unknown id it waits for one new
+// request to the issuer, unless one was sent within keysPause. It returns
+// errUnknownKey or errNoKeys.
 func (k *keys) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	state := k.state()
 	found, err := state.find(id)
@@ -124,7 +125,7 @@ func (k *keys) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	}
 	select {
 	case k.want <- struct{}{}:
-	default: // somebody else has asked
+	default: // a signal is already pending
 	}
 	select {
 	case <-state.tried:
@@ -145,13 +146,13 @@ func (s keysState) find(id string) ([]jose.JSONWebKey, error) {
 	switch {
 	case len(found) > 0:
 		return found, nil
-	case s.tryErr != nil: // it may be a new one
+	case s.tryErr != nil: // the key may be newer than our set
 		return nil, errNoKeys
 	}
 	return nil, errUnknownKey
 }
 
-// read asks the issuer for its keys. When that fails, those it had stay.
+// read requests the keys from the issuer. On error the old keys stay.
 func (k *keys) read(ctx context.Context) error {
 	began := time.Now()
 	k.mu.Lock()
@@ -170,8 +171,8 @@ func (k *keys) read(ctx context.Context) error {
 	return err
 }
 
-// fetch finds where the keys are, as
-// https://openid.net/specs/openid-connect-discovery-1_0.html says, and gets them.
+// fetch returns the issuer's keys, at the URL found by OpenID Connect discovery
+// (https://openid.net/specs/openid-connect-discovery-1_0.html).
 func (k *keys) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	var discovered struct {
 		Issuer string `json:"issuer"`
@@ -198,7 +199,8 @@ func (k *keys) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	var set []jose.JSONWebKey
 	for _, raw := range document.Keys {
 		var key jose.JSONWebKey
-		// A kind of key that the library does not know is none that we accept.
+		// Skip key types that the library does not know; no accepted algorithm
+		// uses them.
 		if key.UnmarshalJSON(raw) != nil || !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig" {
 			continue
 		}
@@ -214,8 +216,8 @@ func (k *keys) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return set, nil
 }
 
-// tooShort returns the bits of an RSA key that has fewer than a signature must be
-// verified with (NIST SP 800-131A Rev. 2, table 2), else 0.
+// tooShort returns the bits of an RSA key below the minimum for verification
+// (NIST SP 800-131A Rev. 2, table 2), else 0.
 func tooShort(key jose.JSONWebKey) int {
 	if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() < keysBits {
 		return public.N.BitLen()
@@ -223,7 +225,7 @@ func tooShort(key jose.JSONWebKey) int {
 	return 0
 }
 
-// logShort logs a key that is not used, once.
+// logShort logs once that a key is too short to be used.
 func (k *keys) logShort(ctx context.Context, id string, bits int) {
 	if k.short[id] {
 		return
@@ -242,7 +244,7 @@ func (k *keys) get(ctx context.Context, url string, document any) error {
 	}
 	response, err := k.client.Do(request)
 	if err != nil {
-		return err // which names the URL
+		return err // it names the URL
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {

@@ -8,29 +8,30 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiter bounds how often each caller may call. It remembers a bounded number
-// of callers: when it is full, it forgets the one who has not called for
-// longest, to whom nothing is held against then. It is good for any number of
-// callers at a time.
+// limiter limits how often each caller may call. It holds at most `most`
+// callers. When it is full it drops the one whose last call is the oldest, so
+// that this caller starts again with a full budget. It is safe for concurrent
+// use.
 type limiter struct {
 	perSecond rate.Limit
 	burst     int
 	most      int
 
 	mu      sync.Mutex
-	callers map[string]*list.Element // guarded by mu; of *budget
-	recent  *list.List               // guarded by mu; who called last is first
+	callers map[string]*list.Element // of *budget; guarded by mu
+	recent  *list.List               // most recent caller first; guarded by mu
 }
 
 type budget struct {
 	caller string
 
 	mu    sync.Mutex
-	limit *rate.Limiter // guarded by mu: Cancel gives nothing back for which somebody else has reserved since
+	limit *rate.Limiter // guarded by mu: Cancel restores nothing if another call reserved in between
 }
 
-// newLimiter makes a limiter that admits perSecond calls a second, and burst at
-// once, of each of the last most callers. All must be positive.
+// newLimiter returns a limiter with perSecond calls a second per caller and
+// bursts of burst calls, for at most `most` callers. All arguments must be
+// positive.
 func newLimiter(perSecond, burst, most int) *limiter {
 	return &limiter{
 		perSecond: rate.Limit(perSecond), burst: burst, most: most,
@@ -38,13 +39,13 @@ func newLimiter(perSecond, burst, most int) *limiter {
 	}
 }
 
-// take counts a call. It returns 0 when the call may go on, else how long the
-// caller should wait before the next; a call that may not is not counted.
+// take counts a call and returns 0, or returns how long the caller must wait. A
+// rejected call is not counted.
 func (l *limiter) take(caller string) time.Duration {
 	b := l.of(caller)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now() // one for all: Cancel gives nothing back once its time has come
+	now := time.Now() // used for both: Cancel restores nothing after the reserved time
 	reservation := b.limit.ReserveN(now, 1)
 	after := reservation.DelayFrom(now)
 	if after > 0 {

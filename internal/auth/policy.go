@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// open are the methods of the health service: those who start, watch and
-// balance this process have no credentials, and learn nothing but whether it
-// serves.
+// open is the prefix of the methods of the health service, which need no
+// credentials: the platform that starts and balances this process has none.
+// They reveal only whether it serves.
 const open = "grpc.health.v1.Health/"
 
-// Policy says who may call what. What no rule allows is denied.
+// Policy lists which callers may call which methods. Anything else is denied.
 //
-// Its file is YAML, of which JSON is a part:
+// Its file is YAML or JSON:
 //
 //	rules:
 //	  - email: [web@shop.iam.gserviceaccount.com]
@@ -28,10 +28,10 @@ const open = "grpc.health.v1.Health/"
 //	  - any_authenticated: true
 //	    methods: [catalog.v1.CatalogService/GetCatalogEntry]
 //
-// A rule is for those whom any of its first three fields names: email without the
-// case of A to Z, sub exactly. It allows the
-// methods it lists: a full name, all of a service (*), or all there are ("*").
-// Reflection is a service like any other. The health service is open to
+// A rule applies to a caller that matches at least one of email, sub and
+// any_authenticated. Emails are compared without the case of A to Z, subjects
+// exactly. A method is a full name, all methods of a service (*), or all methods
+// ("*"). Reflection is an ordinary service. The health service is open to
 // everyone and cannot be listed.
 type Policy struct {
 	subjects map[string]map[string]bool // methods by subject
@@ -50,8 +50,9 @@ type policyRule struct {
 	Methods          []string `yaml:"methods"`
 }
 
-// ParsePolicy reads a policy about methods, which are all that there are, as
-// package.Service/Method. It returns all mistakes at once, joined.
+// ParsePolicy parses a policy. methods are the names of all methods, as
+// package.Service/Method; a rule that names another one is an error. It returns
+// all errors at once, joined.
 func ParsePolicy(text []byte, methods []string) (*Policy, error) {
 	var file policyFile
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -78,7 +79,8 @@ func ParsePolicy(text []byte, methods []string) (*Policy, error) {
 	return p, nil
 }
 
-// yamlErrors takes apart what the library says about one document.
+// yamlErrors splits the error of the YAML library into one error per mistake,
+// in words of the policy file.
 func yamlErrors(err error) []error {
 	if errors.Is(err, io.EOF) {
 		return []error{errors.New("it is empty: it must have rules")}
@@ -136,8 +138,8 @@ func (p *Policy) add(rule policyRule, methods []string) []error {
 	return errs
 }
 
-// lower makes emails equal that differ in the case of A to Z only. strings.ToLower
-// makes more equal: the sign of the kelvin is a k.
+// lower converts A to Z to lower case. strings.ToLower would also make
+// different characters equal: it maps the Kelvin sign to k.
 func lower(email string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {
@@ -154,7 +156,7 @@ func allow(table map[string]map[string]bool, who, method string) {
 	table[who][method] = true
 }
 
-// expand returns the methods that a pattern names.
+// expand returns the methods that match a pattern.
 func expand(pattern string, methods []string) ([]string, error) {
 	if strings.HasPrefix(pattern, open) {
 		return nil, fmt.Errorf("%q is open to everyone: take it out", pattern)
@@ -175,7 +177,7 @@ func expand(pattern string, methods []string) ([]string, error) {
 	return found, nil
 }
 
-// services are the services that can be named, with a star.
+// services returns the services that a rule can name, each with "/*".
 func services(methods []string) []string {
 	var names []string
 	for _, method := range methods {
@@ -188,7 +190,7 @@ func services(methods []string) []string {
 	return names
 }
 
-// Allows says whether a caller may call a method, package.Service/Method.
+// Allows reports whether a caller may call a method, package.Service/Method.
 func (p *Policy) Allows(caller Caller, method string) bool {
 	return p.anyone[method] || p.subjects[caller.Subject][method] || caller.Email != "" && p.emails[lower(caller.Email)][method]
 }

@@ -16,47 +16,49 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// algorithms are the signatures we accept: asymmetric ones only. With none a
-// token is its own proof, and with a symmetric one the issuer's public key
-// would be the secret (RFC 8725, 3.1).
+// algorithms are the accepted signature algorithms: asymmetric ones only. With
+// "none" a token would prove nothing. With a symmetric algorithm the issuer's
+// public key could be used as the secret (RFC 8725, 3.1).
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// maxToken is the size in bytes of the largest token that is looked at. Google's have about 1 KB.
+// maxToken is the largest size in bytes of a token. Tokens of Google have about
+// 1 KB.
 const maxToken = 8 << 10
 
-// googleIssuer also signs as googleOther (https://developers.google.com/identity/openid-connect/openid-connect#validatinganidtoken).
+// Google uses both of these as the issuer of its tokens
+// (https://developers.google.com/identity/openid-connect/openid-connect#validatinganidtoken).
 const (
 	googleIssuer = "https://accounts.google.com"
 	googleOther  = "accounts.google.com"
 )
 
-// VerifierConfig are the settings of a Verifier.
+// VerifierConfig has the settings of a Verifier.
 type VerifierConfig struct {
-	// Issuer is the URL of the issuer, exactly as its tokens have it. Its keys are
+	// Issuer is the URL of the issuer, exactly as in its tokens. Its keys are
 	// found by OpenID Connect discovery. Required.
 	Issuer string
-	// Audiences are the names that tokens may be made out to: that of the service
-	// at least, which on Cloud Run is its URL. Required.
+	// Audiences are the accepted audiences of tokens. They must include that of
+	// this service, which on Cloud Run is its URL. Required.
 	Audiences []string
-	// Leeway is how far the clocks of the issuer and of this machine may be apart;
-	// default 30 s.
+	// Leeway is the largest accepted difference between the issuer's clock and
+	// ours. Default: 30 s.
 	Leeway time.Duration
-	// Transport sends the requests to the issuer; nil: http.DefaultTransport.
+	// Transport sends the requests to the issuer. Nil: http.DefaultTransport.
 	Transport http.RoundTripper
-	// Log gets why keys could not be read; nil: slog.Default().
+	// Log receives the reason when keys cannot be read. Nil: slog.Default().
 	Log *slog.Logger
 }
 
-// Verifier tells who a token is about. It is good for any number of callers at
-// a time. Its Run must be running.
+// Verifier identifies callers by their tokens. Its Run must be running. It is
+// safe for concurrent use.
 type Verifier struct {
 	cfg  VerifierConfig
 	keys *keys
 }
 
-// NewVerifier makes a Verifier, and asks nobody yet.
+// NewVerifier returns a Verifier. It sends no request yet.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if err := CheckIssuer(cfg.Issuer); err != nil {
 		return nil, fmt.Errorf("issuer %w", err)
@@ -71,7 +73,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	return &Verifier{cfg: cfg, keys: newKeys(cfg.Issuer, cfg.Transport, cfg.Log)}, nil
 }
 
-// CheckIssuer returns what is wrong with the URL of an issuer.
+// CheckIssuer returns an error if the URL of an issuer is not valid.
 func CheckIssuer(issuer string) error {
 	if err := checkURL(issuer); err != nil {
 		return err
@@ -82,8 +84,9 @@ func CheckIssuer(issuer string) error {
 	return nil
 }
 
-// checkURL returns what is wrong with a URL to get keys from: whoever can
-// change what comes from there is the issuer.
+// checkURL returns an error if keys must not be read from a URL. It requires
+// https except on this machine: whoever can change the response can issue
+// tokens.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -95,20 +98,21 @@ func checkURL(text string) error {
 	return nil
 }
 
-// Run keeps the issuer's keys fresh. It returns nil once ctx is done.
+// Run reads the issuer's keys regularly. It returns nil once ctx is done.
 func (v *Verifier) Run(ctx context.Context) error {
 	v.keys.run(ctx)
 	return nil
 }
 
-// claims are those that we look at, besides the registered ones.
+// claims are the claims that we use besides the registered ones.
 type claims struct {
 	Email         string `json:"email"`
 	EmailVerified any    `json:"email_verified"` // true, or "true" from some issuers
 }
 
-// Verify returns who a token is about. The error says why nobody believes it,
-// and is not for the caller; it is errNoKeys if that could not be found out.
+// Verify returns the caller that a token identifies. An error says why the
+// token is not accepted, and must not be sent to the caller. The error is
+// errNoKeys if the issuer's keys are unavailable.
 func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	if len(token) > maxToken {
 		return Caller{}, fmt.Errorf("the token has %d bytes, at most %d are read", len(token), maxToken)
@@ -117,7 +121,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	if err != nil {
 		return Caller{}, err
 	}
-	header := parsed.Headers[0] // the compact form, the only one that is parsed, has one
+	header := parsed.Headers[0] // the compact form, the only accepted one, has exactly one header
 	candidates, err := v.keys.find(ctx, header.KeyID)
 	if err != nil {
 		return Caller{}, err
@@ -147,7 +151,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	return caller, nil
 }
 
-// check looks at claims whose signature is good.
+// check validates the claims of a token whose signature is valid.
 func (v *Verifier) check(c jwt.Claims) error {
 	if c.Issuer == googleOther && v.cfg.Issuer == googleIssuer {
 		c.Issuer = googleIssuer

@@ -7,47 +7,49 @@ import (
 	"github.com/google/uuid"
 )
 
-// Entry is what the catalog knows of a video. Entries of hidden and deleted
-// videos exist too: their version keeps a late event from bringing them back.
+// Entry is the state of a video in the catalog. Hidden and deleted videos have
+// entries too: the version of an entry prevents a late event from restoring
+// older state.
 type Entry struct {
 	VideoID uuid.UUID
 	Details
-	// Visible: published and not deleted, so people find it.
+	// Visible reports whether the video is published and not deleted.
 	Visible bool
 	Deleted bool
-	// Version is that of the event the entry was built from; 0: nothing seen yet.
+	// Version is that of the last applied event; 0: none has arrived.
 	Version int64
-	// EventID is that event. It is zero when a rebuild wrote the entry, and where
-	// an entry is read for a caller.
+	// EventID is the id of that event. It is zero if a rebuild wrote the entry,
+	// and in entries that are read for clients.
 	EventID     uuid.UUID
-	PublishTime time.Time // zero while it is a draft
+	PublishTime time.Time // zero in a draft
 	UpdateTime  time.Time
 }
 
-// Outcome is what an event meant for the catalog.
+// Outcome is the effect of an event on the catalog.
 type Outcome int
 
 // The outcomes.
 const (
-	// Applied: it was the next event of its video.
+	// Applied: it was the next event of the video.
 	Applied Outcome = iota + 1
-	// AppliedAfterGap: at least one event before it was not seen. Nothing is
-	// missing, because an event carries the full state; but in order and
-	// without loss this does not happen, so somebody should look.
+	// AppliedAfterGap: it was applied, but an earlier event has not arrived. No
+	// state is missing, because an event carries the full state. This never
+	// happens with ordered delivery without loss, so it should be investigated.
 	AppliedAfterGap
-	// Stale: the catalog is at this version or a later one. The event came late.
+	// Stale: it came late; the catalog has this version or a later one.
 	Stale
-	// Duplicate: this very event was applied before. Fold cannot tell, the
-	// inbox can.
+	// Duplicate: the same event was applied before. The inbox detects this;
+	// Fold does not return it.
 	Duplicate
-	// Conflicting: another event claims the version that the catalog has. The owner
-	// lost a transaction in a failover, after its event was published.
+	// Conflicting: it has the version of the entry but another id. The owner
+	// lost a transaction in a failover after its event was published.
 	Conflicting
 )
 
-// Fold returns the entry after an event. It cannot fail. An event that is not
-// newer than the entry changes nothing. Of two events of one version the one with
-// the later id wins, in whatever order they come: ids are UUIDs of version 7.
+// Fold returns the entry after an event, and the effect of the event. An event
+// that is not newer than the entry changes nothing. Of two events with the same
+// version the one with the later id (UUIDv7) wins, in whatever order they
+// arrive.
 func Fold(entry Entry, event Event) (Entry, Outcome) {
 	after := EntryOf(event.Video)
 	after.EventID = event.ID
@@ -65,8 +67,8 @@ func Fold(entry Entry, event Event) (Entry, Outcome) {
 	}
 }
 
-// EntryOf returns the entry of a video as it is: the state that all its events
-// together would have led to.
+// EntryOf returns the entry for the current state of a video, which is the
+// result of folding all its events.
 func EntryOf(v Video) Entry {
 	return Entry{
 		VideoID:     v.ID,

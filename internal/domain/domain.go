@@ -1,16 +1,15 @@
-// Package domain decides. It holds the rules of a video's life as pure
-// functions: no context, no clock, no randomness, no I/O. What they need from
-// outside, such as the time or a new id, is handed to them.
+// Package domain decides. It holds the rules of a video's life as pure functions:
+// no context, no clock, no randomness, no I/O. Callers pass in the time and new
+// ids.
 //
-// There are two kinds. On the command side a [Decision] takes a video and
-// returns the events that a command makes of it; an event carries the full
-// state after it, and that state is what gets stored, so there is no way to
-// change a video without an event. On the query side [Fold] takes an entry of
-// the catalog and an event and returns the new entry.
+// On the command side a [Decision] takes a video and returns the event that a
+// command causes. An event carries the full state after it, and that state is
+// what gets stored, so a video cannot change without an event. On the query side
+// [Fold] takes a catalog entry and an event, and returns the new entry.
 //
-// Every error is an [*Error]; its Kind says what a caller may do about it.
+// Every error is an [*Error]; its Kind says what a caller can do about it.
 //
-// The package does not know how anything is stored, sent or asked for, and it
-// does not repeat the limits of the API (lengths, ranges, patterns), which are
-// part of the contract in api/proto and checked before a command gets here.
+// The package is independent of storage and transport. It does not repeat the
+// limits of the API (lengths, ranges, patterns): they belong to the contract in
+// api/proto, and are checked before a command gets here.
 package domain

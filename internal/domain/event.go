@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventType names a fact, in the past tense.
+// EventType is the type of an event, in the past tense.
 type EventType string
 
 // The events of a video.
@@ -19,12 +19,12 @@ const (
 	VideoUndeleted   EventType = "VideoUndeleted"
 )
 
-// Event is a fact about a video. It is never edited.
+// Event is a fact about a video. It is immutable.
 type Event struct {
 	ID   uuid.UUID // UUIDv7
-	Type EventType // empty: a type this build does not know, see event.Decode
+	Type EventType // empty: a type that this build does not know; see event.Decode
 	// Video is the full state after the event; its Version is the event's.
 	Video         Video
-	ChangedFields []string // of VideoUpdated only
+	ChangedFields []string // only in VideoUpdated
 	OccurredAt    time.Time
 }

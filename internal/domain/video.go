@@ -10,44 +10,44 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is where a video is in its life. Being deleted is no state: a deleted
-// video keeps the state it had.
+// State is the state of a video. Deleted is not a state: a deleted video keeps
+// the state it had.
 type State string
 
-// The states, as they are stored.
+// The states, with their values in the database.
 const (
 	Draft     State = "draft"
 	Published State = "published"
 )
 
-// Video is the aggregate: everything that one transaction changes together.
+// Video is the aggregate: one transaction changes one video.
 type Video struct {
 	ID uuid.UUID
 	Details
 	State State
-	// Version is 1 when created and +1 with every event.
+	// Version is 1 after creation, and grows by 1 with every event.
 	Version int64
-	// Times are UTC in whole milliseconds, which is what events carry.
+	// Times are in UTC and whole milliseconds, the precision of events.
 	CreateTime  time.Time
 	UpdateTime  time.Time
-	PublishTime time.Time // zero while it is a draft
-	DeleteTime  time.Time // zero while it is not deleted
+	PublishTime time.Time // zero in a draft
+	DeleteTime  time.Time // zero if it is not deleted
 }
 
-// Deleted tells whether the video is deleted.
+// Deleted reports whether the video is deleted.
 func (v Video) Deleted() bool { return !v.DeleteTime.IsZero() }
 
-// Details is what its owner says about a video.
+// Details are the fields that the owner of a video sets.
 type Details struct {
 	Title        string
 	Description  string
-	ReleaseYear  int32         // 0: not known
-	Duration     time.Duration // whole milliseconds; 0: not known
-	LanguageCode string        // BCP-47; empty: not known
+	ReleaseYear  int32         // 0: unknown
+	Duration     time.Duration // whole milliseconds; 0: unknown
+	LanguageCode string        // BCP 47; empty: unknown
 	Tags         []string
 }
 
-// Field names one field of Details, by its name in the API.
+// Field is a field of Details, by its name in the API.
 type Field string
 
 // The fields of Details, in the order of the API.
@@ -60,12 +60,12 @@ const (
 	FieldTags         Field = "tags"
 )
 
-// AllFields are the fields of Details, in the order of the API.
+// AllFields returns the fields of Details, in the order of the API.
 func AllFields() []Field {
 	return []Field{FieldTitle, FieldDescription, FieldReleaseYear, FieldDuration, FieldLanguageCode, FieldTags}
 }
 
-// with returns d with one field taken from other, and whether that changed it.
+// with returns d with one field of other, and whether its value changed.
 func (d Details) with(field Field, other Details) (Details, bool) {
 	before := d
 	switch field {
@@ -101,31 +101,32 @@ func (d Details) validate() error {
 	return nil
 }
 
-// blank reports whether nobody could see the text.
+// blank reports whether a text has no visible character.
 func blank(text string) bool { return !strings.ContainsFunc(text, visible) }
 
-// visible reports whether a character shows by itself. Unicode calls some letters
-// and marks ignorable, such as the Hangul filler; the blank Braille pattern is a symbol.
+// visible reports whether a character is visible by itself. Unicode marks some
+// letters as ignorable, such as the Hangul filler. The blank Braille pattern is
+// a symbol without ink, and needs its own rule.
 func visible(r rune) bool {
 	return unicode.IsPrint(r) && r != ' ' && r != '\u2800' &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// Stamp is what a decision needs from the world: the id that its event will
-// have, a UUIDv7, and the time it happens, UTC.
+// Stamp is the id of the next event, a UUIDv7, and its time in UTC. Decisions
+// get it from outside, so that they stay pure.
 type Stamp struct {
 	EventID uuid.UUID
 	Time    time.Time
 }
 
-// Decision is a command with its arguments. Given a video it returns the event
-// that the command makes of it; nil when it changes nothing.
+// Decision is a command with its arguments. It returns the event that the
+// command causes for a video, or nil if the command changes nothing.
 type Decision func(Video) (*Event, error)
 
-// AnyVersion as the expected version of a command means: whatever it is.
+// AnyVersion as the expected version of a command matches every version.
 const AnyVersion int64 = 0
 
-// Create decides on the first event of a new video, a draft.
+// Create returns the first event of a new video, which is a draft.
 func Create(id uuid.UUID, details Details, stamp Stamp) (*Event, error) {
 	if err := details.validate(); err != nil {
 		return nil, err
@@ -135,8 +136,8 @@ func Create(id uuid.UUID, details Details, stamp Stamp) (*Event, error) {
 	return v.next(VideoCreated, stamp), nil
 }
 
-// Update changes some fields. It makes no event when all of them have their
-// new values already.
+// Update sets some fields. It causes no event if every field already has its
+// new value.
 func Update(fields []Field, details Details, expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if err := v.mayChange(expected); err != nil {
@@ -165,7 +166,8 @@ func Update(fields []Field, details Details, expected int64, stamp Stamp) Decisi
 	}
 }
 
-// Publish puts a draft into the catalog.
+// Publish adds a draft to the catalog. It causes no event if the video is
+// published.
 func Publish(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if err := v.mayChange(expected); err != nil {
@@ -181,7 +183,8 @@ func Publish(expected int64, stamp Stamp) Decision {
 	}
 }
 
-// Unpublish makes a published video a draft again.
+// Unpublish turns a published video into a draft. It causes no event if it is a
+// draft.
 func Unpublish(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if err := v.mayChange(expected); err != nil {
@@ -196,8 +199,8 @@ func Unpublish(expected int64, stamp Stamp) Decision {
 	}
 }
 
-// Delete deletes a video. Deleting a deleted one is NotFound, or nothing when
-// allowMissing is set (AIP-135).
+// Delete deletes a video. For a deleted video it returns NotFound, or no event
+// if allowMissing is set (AIP-135).
 func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if v.Deleted() {
@@ -215,8 +218,8 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 	}
 }
 
-// Undelete brings a deleted video back in the state it had. One that is not
-// deleted Exists (AIP-164).
+// Undelete restores a deleted video with the state it had. For a video that is
+// not deleted it returns Exists (AIP-164).
 func Undelete(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if !v.Deleted() {
@@ -230,7 +233,7 @@ func Undelete(expected int64, stamp Stamp) Decision {
 	}
 }
 
-// expect is a Conflict when the caller counted on another version.
+// expect returns a Conflict if the video has another version.
 func (v Video) expect(version int64) error {
 	if version != AnyVersion && version != v.Version {
 		return Errorf(Conflict, "video %q was changed meanwhile: read it again", v.ID)
@@ -245,8 +248,8 @@ func (v Video) mayChange(expected int64) error {
 	return v.expect(expected)
 }
 
-// next makes the event by which v becomes the next version. Time never runs
-// backwards for a video, whatever the clocks of the servers do.
+// next returns the event with the next version of v. Its time is never before
+// the last update, even if the clocks of servers differ.
 func (v Video) next(typ EventType, stamp Stamp) *Event {
 	now := stamp.Time.Truncate(time.Millisecond)
 	if now.Before(v.UpdateTime) {
@@ -254,6 +257,6 @@ func (v Video) next(typ EventType, stamp Stamp) *Event {
 	}
 	v.Version++
 	v.UpdateTime = now
-	v.Tags = slices.Clone(v.Tags) // an event is never edited, so nobody else may hold them
+	v.Tags = slices.Clone(v.Tags) // events are immutable, so they must not share the slice
 	return &Event{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now}
 }

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart gives the server one half of the CPUs and this process, with what it
-// starts from now on, the other, until undo: as where the database has a machine
-// of its own, so that neither takes what the other one lacks. For benchmarks. An
-// error where there is one CPU only.
+// Apart gives one half of the CPUs to the server, and the other half to this process and its later children, until
+// undo is called. A benchmark can so run as if the database had its own machine. It returns an error if there is only
+// one CPU.
 func (s *Server) Apart() (undo func() error, err error) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -41,7 +40,7 @@ func (s *Server) Apart() (undo func() error, err error) {
 	return undo, nil
 }
 
-// placeTasks moves all threads of a process; those that they start follow.
+// placeTasks moves all threads of a process to cpus. Threads and processes that they start later inherit this.
 func placeTasks(pid int, cpus *unix.CPUSet) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid))
 	if err != nil {
@@ -52,14 +51,14 @@ func placeTasks(pid int, cpus *unix.CPUSet) error {
 		if err != nil {
 			return fmt.Errorf("list threads: %w", err)
 		}
-		if err := unix.SchedSetaffinity(id, cpus); err != nil && !errors.Is(err, unix.ESRCH) { // it has just ended
+		if err := unix.SchedSetaffinity(id, cpus); err != nil && !errors.Is(err, unix.ESRCH) { // the thread has just ended
 			return fmt.Errorf("set CPU affinity: %w", err)
 		}
 	}
 	return nil
 }
 
-// placeChildren moves the processes that a process has started.
+// placeChildren moves the child processes of a process to cpus.
 func placeChildren(parent int, cpus *unix.CPUSet) error {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -68,9 +67,9 @@ func placeChildren(parent int, cpus *unix.CPUSet) error {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has just ended
+			continue // the process has just ended
 		}
-		// "pid (name) state ppid …", and the name may contain anything: proc_pid_stat(5).
+		// The line is "pid (name) state ppid …", and the name may contain anything: proc_pid_stat(5).
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if fields[1] != strconv.Itoa(parent) {
 			continue

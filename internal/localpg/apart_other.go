@@ -4,7 +4,7 @@ package localpg
 
 import "errors"
 
-// Apart divides the CPUs on Linux only.
+// Apart returns an error: only Linux can divide the CPUs.
 func (s *Server) Apart() (undo func() error, err error) {
 	return nil, errors.New("CPUs can be divided on Linux only")
 }

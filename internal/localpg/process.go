@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// tempDir and not os.TempDir: the path of a socket has at most 103 bytes, and another user may have to enter it.
+// tempDir is not os.TempDir: the path of a socket has at most 103 bytes, and the server's user must be able to enter
+// it.
 const tempDir = "/tmp"
 
-// varDir is where root keeps what the server's user must reach; root's cache folder is closed to others.
-// A variable for the tests.
+// varDir is root's folder for files that the server's user must reach, because root's cache folder is closed to
+// others. Tests change it.
 var varDir = "/var/lib/videocatalog"
 
-// serverUser is who runs the server: we, or somebody else if we are root.
+// serverUser returns the user that runs the server: our own user, or postgres or nobody if we are root.
 func serverUser() *syscall.Credential {
 	if os.Geteuid() != 0 {
-		// NoSetGroups: only root may, and it is not needed to stay who we are.
+		// NoSetGroups: only root may set groups, and our own need no change.
 		return &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid()), NoSetGroups: true}
 	}
 	for _, name := range []string{"postgres", "nobody"} {
@@ -37,9 +38,9 @@ func serverUser() *syscall.Credential {
 	return &syscall.Credential{Uid: 65534, Gid: 65534}
 }
 
-// command prepares a program that runs as user in dir. It enters dir and opens the program as that user, so it fails
-// where user may not go. It sees nothing of our environment (PGPORT, LC_ALL), and as a process group of its own no
-// Ctrl-C: we stop it when our work is done. It must be started from a locked thread.
+// command prepares a program that runs as user in dir, in a process group of its own. It fails if user cannot enter
+// dir or run the program. The program does not inherit our environment (PGPORT, LC_ALL) and does not get our Ctrl-C.
+// The caller must start it from a locked thread.
 func command(ctx context.Context, user *syscall.Credential, dir, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
@@ -49,7 +50,8 @@ func command(ctx context.Context, user *syscall.Credential, dir, program string,
 	return cmd
 }
 
-// command prepares a program that works on our folders, one of PostgreSQL unless name is a path. It inherits their locks.
+// command prepares a program that works in the server's folders and inherits their locks. A relative name is a
+// program of PostgreSQL.
 func (s *Server) command(ctx context.Context, log *os.File, name string, args ...string) *exec.Cmd {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(s.programs, name)
@@ -60,16 +62,16 @@ func (s *Server) command(ctx context.Context, log *os.File, name string, args ..
 	return cmd
 }
 
-// keep starts a program that stays, and returns a channel that is closed when it has ended.
+// keep starts a long-running program, and returns a channel that is closed when it has ended.
 func keep(cmd *exec.Cmd) (<-chan struct{}, error) {
 	done, started := make(chan struct{}), make(chan error)
 	go func() {
-		runtime.LockOSThread() // as long as the program lives; see dieWithParent
+		runtime.LockOSThread() // while the program runs; see dieWithParent
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in the log
+			_ = cmd.Wait() // its log says how it ended
 			close(done)
 		}
 	}()
@@ -81,7 +83,8 @@ func keep(cmd *exec.Cmd) (<-chan struct{}, error) {
 
 func (s *Server) chown(dir string) error { return os.Chown(dir, int(s.user.Uid), int(s.user.Gid)) }
 
-// makeRun makes and locks the temporary folder, named after our pid, and removes those of dead processes.
+// makeRun creates and locks the temporary folder, named after our pid. It first removes the folders of dead
+// processes.
 func (s *Server) makeRun(ctx context.Context, kept bool) error {
 	root := memoryDir()
 	s.sweep(ctx, root)
@@ -102,8 +105,8 @@ func (s *Server) makeRun(ctx context.Context, kept bool) error {
 	return s.chown(run)
 }
 
-// sweep removes the temporary folders of dead processes. The pid may live in another container that shares root,
-// so the lock must be free too; and other users' folders are not ours to touch.
+// sweep removes the temporary folders of dead processes. A pid may belong to another container that shares root, so
+// sweep also requires that the lock is free. It ignores folders of other users.
 func (s *Server) sweep(ctx context.Context, root string) {
 	ctx, cancel := context.WithTimeout(ctx, 0)
 	defer cancel()
@@ -121,14 +124,14 @@ func (s *Server) sweep(ctx context.Context, root string) {
 			continue
 		}
 		if lock, err := lockFolder(ctx, dir); err == nil {
-			_ = os.RemoveAll(dir) // else the next Start will
+			_ = os.RemoveAll(dir) // on error the next Start removes it
 			lock.Close()
 		}
 	}
 }
 
-// lockFolder takes the lock of dir, and waits for it until ctx is done. The server inherits the lock: it is free when
-// the last process that works on dir has ended, however that came about. A pid in a file could not tell.
+// lockFolder locks dir, and waits for the lock until ctx is done. The server inherits the lock, so it becomes free
+// when the last process that uses dir has ended, even after a crash. A file with a pid could not show that.
 func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|os.O_CREATE, 0o644)
 	if err != nil {

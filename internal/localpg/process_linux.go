@@ -2,12 +2,12 @@ package localpg
 
 import "syscall"
 
-// dieWithParent has the kernel end the child, by SIGQUIT (immediate shutdown), when our process dies. To be exact,
-// when the thread dies that forked it (prctl(2), PR_SET_PDEATHSIG): so that thread must be locked to a goroutine that
-// outlives the child, or the Go runtime could end it earlier.
+// dieWithParent makes the kernel send SIGQUIT (immediate shutdown) to the child when the thread that started it ends
+// (prctl(2), PR_SET_PDEATHSIG). That thread must be locked to a goroutine that outlives the child. Otherwise the Go
+// runtime could end the thread, and so the child, too early.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }
 
-// memoryDir is /dev/shm if it has room for a server (about 150 MB) and more.
+// memoryDir returns /dev/shm if it has room for a server (about 150 MB) and a reserve, else tempDir.
 func memoryDir() string {
 	const dir, room, writable = "/dev/shm", 300 << 20, 2
 	var fs syscall.Statfs_t

@@ -4,8 +4,8 @@ package localpg
 
 import "syscall"
 
-// dieWithParent can do nothing here.
+// dieWithParent does nothing, because only Linux supports it.
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// memoryDir is tempDir: there is no folder in memory at a known place.
+// memoryDir returns tempDir, because these systems have no well-known folder in memory.
 func memoryDir() string { return tempDir }

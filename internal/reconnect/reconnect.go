@@ -1,5 +1,4 @@
-// Package reconnect keeps gRPC clients connected with what may be away for a
-// while, with or without a word.
+// Package reconnect configures gRPC clients to reconnect soon after an outage.
 package reconnect
 
 import (
@@ -10,22 +9,23 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// DialOptions returns how a client finds a server again about a second after its
-// return, however long it was away: gRPC's own pauses between attempts to connect
-// grow to two minutes. A connection that was cut without a word is given up after
-// 40 s at most in which a call or a stream waits for something; TCP may take a
-// quarter of an hour. On Linux gRPC also gives one up when what it has sent is not
-// acknowledged for 10 s.
+// DialOptions returns options with which a client reconnects about a second
+// after the server is back; gRPC's own delay grows to two minutes. If the
+// network drops packets silently, a connection with a pending call or stream is
+// closed after at most 40 s. TCP alone can take 15 minutes. On Linux gRPC also
+// closes it when sent data is not acknowledged for 10 s.
 //
-// A ping is sent only while somebody waits and nothing has come for 30 s, which is
-// what Google proposes for its own services
+// A ping is sent only while a call or stream is pending and nothing was
+// received for 30 s. Google recommends this for its services
 // (https://pkg.go.dev/cloud.google.com/go/storage/experimental#WithGRPCKeepalive).
-// Other servers, with gRPC's default policy, count a ping that comes within 5
-// minutes of another as a strike, close the connection at the third, and forget the
-// strikes when they send something (google.golang.org/grpc v1.85.0,
-// internal/transport/http2_server.go, handlePing). So they close one on which they
-// say nothing for a minute and a half, though a stream waits. Pub/Sub answers the
-// client library, which asks on each stream every 30 s.
+// A server with gRPC's default policy allows one ping per 5 minutes, and closes
+// the connection at the third early ping. Sending data resets its count
+// (google.golang.org/grpc v1.85.0, internal/transport/http2_server.go,
+// handlePing).
+//
+// So such a server closes a pending stream on which it sends nothing for 90 s.
+// Pub/Sub does send data, because the client library requests a response on
+// each stream every 30 s.
 func DialOptions() []grpc.DialOption {
 	soon := backoff.DefaultConfig
 	soon.MaxDelay = time.Second

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Query returns the text form of a tsquery of what one types into a search engine: words, all of which are wanted,
-// `or` between alternatives, -word for what is not wanted, and quotes for a phrase. With parts, a word that is neither
-// in a phrase nor unwanted also matches as a part of another. Without any letter or digit it is empty.
+// Query returns the text form of a tsquery for a web search. All words must match, `or` separates alternatives, -word
+// excludes, and quotes make a phrase. With parts, a word outside phrases and exclusions also matches as part of a
+// word. The result is empty if words has no letter and no digit.
 func Query(words string, parts bool) string {
 	var alternatives, wanted []string
 	tokens := token.FindAllString(normalize(words), -1)
@@ -24,10 +24,10 @@ func Query(words string, parts bool) string {
 	return strings.Join(appendNew(alternatives, strings.Join(wanted, " & ")), " | ")
 }
 
-// token is a phrase or a word.
+// token matches a phrase or a word.
 var token = regexp.MustCompile(`-*"[^"]*"|[^\s"]+`)
 
-// appendNew appends what is neither empty nor there.
+// appendNew appends s unless it is empty or already in the list.
 func appendNew(list []string, s string) []string {
 	if s == "" || slices.Contains(list, s) {
 		return list
@@ -35,7 +35,7 @@ func appendNew(list []string, s string) []string {
 	return append(list, s)
 }
 
-// term returns the tsquery of a token; nothing if no letter or digit is in it.
+// term returns the tsquery of a token, or "" if it has no letter and no digit.
 func term(token string, parts bool) string {
 	text := strings.TrimLeft(token, "-")
 	unwanted, quoted := text != token, strings.HasPrefix(text, `"`)
@@ -54,7 +54,7 @@ func term(token string, parts bool) string {
 	return all
 }
 
-// query returns the tsquery of a piece, with its parts or not.
+// query returns the tsquery of a piece. With parts it also matches parts of words.
 func (p piece) query(parts bool) string {
 	word := quote(string(p.runes))
 	switch {
@@ -68,11 +68,11 @@ func (p piece) query(parts bool) string {
 	return word
 }
 
-// phrase returns the tsquery of pieces next to each other. Of a run of characters every second lexeme does, and the one
-// that ends with its last character.
+// phrase returns the tsquery of adjacent pieces. In a dense run the lexemes overlap, so every second one is enough,
+// plus the one that ends with the last character.
 func phrase(pieces []piece) string {
 	var b strings.Builder
-	distance := 0 // behind the lexeme before
+	distance := 0 // from the previous lexeme
 	for _, p := range pieces {
 		for i := range p.length() {
 			distance++
@@ -85,7 +85,7 @@ func phrase(pieces []piece) string {
 			distance = 0
 			b.WriteString(quote(p.lexeme(i)))
 			if p.dense && p.length() == 1 {
-				b.WriteString(":*") // it may have any other behind it
+				b.WriteString(":*") // any character may follow in the document
 			}
 		}
 	}

@@ -1,42 +1,42 @@
-// Package search writes texts and queries as PostgreSQL's text search takes them, for any language.
+// Package search converts texts and queries to the formats of PostgreSQL's text search, for any language.
 //
-// It splits and compares text itself, so PostgreSQL needs no extension, no dictionary, and no locale: Document is the
-// text form of a tsvector, Query that of a tsquery, and one matches the other on every server alike.
+// It splits and compares text itself, so PostgreSQL needs no extension, no dictionary and no locale. Document returns
+// the text form of a tsvector, and Query that of a tsquery. Both match in the same way on every server.
 //
-// What is alike:
-//   - Letters in any case and width, and composed or not: ﾊﾟﾘ is パリ.
-//   - Letters with accents and without: Amélie is amelie, Kanał is kanal. This holds for Latin, Greek, Cyrillic, Arabic
-//     and Hebrew. Elsewhere a mark makes another letter: ガ is not カ.
+// These differences are ignored:
+//   - case, width and composition: ﾊﾟﾘ equals パリ;
+//   - accents in Latin, Greek, Cyrillic, Arabic and Hebrew: Amélie equals amelie, Kanał equals kanal. In other scripts
+//     a mark makes another letter: ガ is not カ.
 //
-// What is found:
-//   - A word is a run of letters and digits, and everything else separates words. Its first 64 characters count.
+// These texts are found:
+//   - A word is a run of letters and digits; all other characters separate words. Its first 64 characters count.
 //   - Text in dense scripts, which do not separate words, is found by any part: Chinese, Japanese, Korean (which
 //     joins particles to words), Thai, Lao, Khmer, Burmese and Yi.
-//   - The words of a text with Parts are found by any part of three characters or more, and by their first two.
-//     Whole words come first: a query of them finds less, and what it finds ranks above the rest. Then come the
-//     beginnings of words, and last the other parts, which have no rank.
+//   - The words of a Text with Parts are found by any part of three characters or more, and by their first two.
+//     Matches of whole words rank first, then beginnings of words. Other parts have no rank.
+//   - A query for whole words reads fewer lexemes than one with parts, and its matches rank above all others.
 //
-// What it does not do: no stemming, because the stemmer of another language hurts more than none. No translation:
-// 东京 does not find 東京. No correction of mistakes.
+// There is no stemming, because a stemmer for the wrong language does more harm than none. There is no translation
+// (东京 does not find 東京) and no correction of spelling.
 //
-// Both functions are pure, take any string, and never return what PostgreSQL refuses. A change here takes effect for a
-// document when it is written again.
+// Both functions are pure, accept any string, and never return text that PostgreSQL rejects. After a change of this
+// package a document changes only when it is written again.
 package search
 
 import "strconv"
 
-// The lexemes. A word is one itself. Parts have a sign in front, which no word has, so that a search for words never
-// reads them: ^ is before the first two characters of a word, ~ before the word and before each of its ends, which
-// are searched by prefix. In a dense script each character makes a lexeme with the one behind it, and the last of a
-// run makes one alone.
+// Lexemes. A word is its own lexeme. Parts start with a sign that no word contains, so a search for words never reads
+// them. "^" precedes the first two characters of a word; "~" precedes the word and each of its suffixes, which are
+// searched by prefix. In a dense script each character forms a lexeme with the next one, and the last character of a
+// run is a lexeme alone.
 const (
 	beginning = "^"
 	part      = "~"
 	minPart   = 3 // characters
 )
 
-// The limits of a tsvector (https://www.postgresql.org/docs/current/textsearch-limitations.html). Its text form is
-// never shorter than what PostgreSQL makes of it.
+// Limits of a tsvector (https://www.postgresql.org/docs/current/textsearch-limitations.html). Its text form, which is
+// measured here, is never shorter than PostgreSQL's own form.
 const (
 	maxPosition = 16_383
 	maxBytes    = 1 << 20
@@ -45,16 +45,16 @@ const (
 // Text is one text of a document.
 type Text struct {
 	Words  string
-	Weight byte // 'A', 'B' or 'C'; parts of words have 'D'
-	Parts  bool // its words are found by their parts too
+	Weight byte // 'A', 'B' or 'C'; parts of words get 'D'
+	Parts  bool // also find its words by their parts
 }
 
-// Document returns the text form of a tsvector of some texts, the most important one first. A phrase never spans two
-// texts. What is behind the limits of a tsvector, some 16,000 words or a megabyte, is left out.
+// Document returns the text form of a tsvector of some texts, the most important first. A phrase never matches across
+// two texts. Text beyond the limits of a tsvector, about 16,000 words or 1 MiB, is left out.
 func Document(texts ...Text) string {
 	var d document
 	for _, text := range texts {
-		d.position++ // a gap
+		d.position++ // a gap, so that no phrase spans two texts
 		for _, p := range split(normalize(text.Words)) {
 			for i := range p.length() {
 				d.position++
@@ -71,13 +71,13 @@ func Document(texts ...Text) string {
 	return string(d.text)
 }
 
-// document is a tsvector in the making.
+// document builds a tsvector.
 type document struct {
 	text     []byte
 	position int // of the last word
 }
 
-// add adds a lexeme at the position. One without weight gets no position: it matches, and has no rank.
+// add adds a lexeme at the current position. With weight 0 it gets no position, so it matches but has no rank.
 func (d *document) add(lexeme string, weight byte) {
 	const most = len("'':16383A ")
 	if len(d.text)+len(lexeme)+most > maxBytes || d.position >= maxPosition {
@@ -94,7 +94,7 @@ func (d *document) add(lexeme string, weight byte) {
 	d.text = append(d.text, ' ')
 }
 
-// addParts adds the parts of the word at the position.
+// addParts adds the parts of the word at the current position.
 func (d *document) addParts(word []rune) {
 	if len(word) >= 2 {
 		d.add(beginning+string(word[:2]), 'D')

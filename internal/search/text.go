@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// accented are the scripts whose letters are alike with marks and without.
+// accented are the scripts in which marks on letters are ignored.
 var accented = []*unicode.RangeTable{unicode.Latin, unicode.Greek, unicode.Cyrillic, unicode.Arabic, unicode.Hebrew}
 
 // dense are the scripts that do not separate words.
@@ -16,15 +16,15 @@ var dense = []*unicode.RangeTable{
 	unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar,
 }
 
-// invisible is what must not make a difference, such as joiners and the variants of a character.
+// invisible are characters that are ignored, such as joiners and variation selectors.
 var invisible = []*unicode.RangeTable{unicode.Cf, unicode.Variation_Selector}
 
-// plain writes the Latin letters that are not made of a letter and a mark as people without the key type them, and
-// the quotes of a phrase as Query reads them.
+// plain replaces Latin letters that have no decomposition by what people type without the key, and typographic quotes
+// by those that Query reads.
 var plain = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "ł", "l", "đ", "d", "ð", "d", "þ", "th", "ħ", "h", "ŧ", "t", "“", `"`, "”", `"`)
 
-// normalize writes what is alike in one way. A normal text stays as it is. Two letters that are one in another case,
-// such as σ and ς, are alike, so capitals come first.
+// normalize maps texts that count as equal to one text. A normalized text stays unchanged. Upper case comes first,
+// because letters such as σ and ς have one capital and must become equal.
 func normalize(text string) string {
 	var b strings.Builder
 	alike := false // the last letter has no marks that count
@@ -42,24 +42,24 @@ func normalize(text string) string {
 	return norm.NFKC.String(plain.Replace(strings.ToLower(strings.ToUpper(b.String()))))
 }
 
-// piece is a word, or a run of characters of dense scripts.
+// piece is a word, or a run of characters in dense scripts.
 type piece struct {
 	runes []rune
 	dense bool
 }
 
-// split returns the pieces of a normal text.
+// split returns the pieces of a normalized text.
 func split(text string) []piece {
 	const maxWord = 64 // characters
 	var pieces []piece
-	inside := false // the last rune was part of a piece
+	inside := false // the previous rune belongs to a piece
 	for _, r := range text {
 		mark := unicode.IsMark(r)
 		if !(mark && inside) && !unicode.IsLetter(r) && !unicode.IsNumber(r) {
 			inside = false
 			continue
 		}
-		isDense := r >= 0x0E00 && unicode.In(r, dense...) || r == 'ー' // 0x0E00: Thai is the first of them
+		isDense := r >= 0x0E00 && unicode.In(r, dense...) || r == 'ー' // 0x0E00: Thai, the first dense script
 		if n := len(pieces) - 1; inside && (mark || pieces[n].dense == isDense) {
 			if pieces[n].dense || len(pieces[n].runes) < maxWord {
 				pieces[n].runes = append(pieces[n].runes, r)
@@ -72,7 +72,7 @@ func split(text string) []piece {
 	return pieces
 }
 
-// length is how many positions a piece has.
+// length returns how many positions of a tsvector a piece takes.
 func (p piece) length() int {
 	if p.dense {
 		return len(p.runes)
@@ -80,7 +80,7 @@ func (p piece) length() int {
 	return 1
 }
 
-// lexeme is the one at a position of a piece.
+// lexeme returns the lexeme at a position of a piece.
 func (p piece) lexeme(i int) string {
 	if p.dense {
 		return string(p.runes[i:min(i+2, len(p.runes))])

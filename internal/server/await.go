@@ -10,25 +10,26 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// How often GetCatalogEntry looks for a version: soon after a change in this
-// process, but not at every one of many; ever less often for the changes of
-// other processes.
+// GetCatalogEntry reads an entry repeatedly while it waits for a version. A
+// change in this process triggers a read, at most one per awaitGap. To see
+// changes of other processes it also polls, at intervals that double from
+// awaitPoll to awaitPollMax.
 const (
 	awaitGap     = 5 * time.Millisecond
 	awaitPoll    = 20 * time.Millisecond
 	awaitPollMax = 250 * time.Millisecond
 )
 
-// waits are the calls that wait for a version of an entry. Those that wait for
-// the same entry share one reader. They have places, so that they leave room
-// for all other calls, and no caller may have them all.
+// waits has the calls that wait for a version of an entry. Calls that wait for
+// the same entry share one reader. The number of waiting calls is limited, in
+// total and per caller, so that other calls have room.
 type waits struct {
 	places, perCaller int
-	running           sync.WaitGroup // the readers
+	running           sync.WaitGroup // readers that have not returned
 
 	mu      sync.Mutex
-	taken   map[string]int           // guarded by mu: places, by caller
-	all     int                      // guarded by mu: places
+	taken   map[string]int           // waiting calls by caller; guarded by mu
+	all     int                      // waiting calls; guarded by mu
 	readers map[uuid.UUID]*versioned // guarded by mu
 }
 
@@ -36,19 +37,21 @@ func newWaits(places int) *waits {
 	return &waits{places: max(1, places), perCaller: max(1, places/4), taken: make(map[string]int), readers: make(map[uuid.UUID]*versioned)}
 }
 
-// versioned is an entry that somebody waits for.
+// versioned is an entry that one or more calls wait for.
 type versioned struct {
-	waiting int           // guarded by waits.mu
-	joined  chan struct{} // tells the reader of somebody new, who expects it to look soon
+	waiting int           // calls; guarded by waits.mu
+	joined  chan struct{} // makes the reader read soon, for a call that has just joined
 	stop    context.CancelFunc
 
-	// What was read last, guarded by waits.mu; read is closed when there is more.
+	// Result of the last read, guarded by waits.mu. The next read closes the
+	// channel read and replaces it.
 	entry domain.Entry
 	err   error
 	read  chan struct{}
 }
 
-// enter takes a place for a caller; errTooManyWaits when there is none.
+// enter takes a place for a caller, which leave frees. It returns
+// errTooManyWaits if none is free.
 func (w *waits) enter(caller string) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,27 +70,28 @@ func (w *waits) enter(caller string) (leave func(), err error) {
 	}, nil
 }
 
-// join waits for an entry with those who do already, or makes its reader.
+// join adds a call that waits for an entry. The first call for an entry starts
+// its reader.
 func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *versioned {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := w.readers[id]
 	if v == nil {
 		v = &versioned{joined: make(chan struct{}, 1), read: make(chan struct{})}
-		ctx, v.stop = context.WithCancel(context.WithoutCancel(ctx)) // it is not of this call alone
+		ctx, v.stop = context.WithCancel(context.WithoutCancel(ctx)) // the reader may outlive this call
 		w.readers[id] = v
 		w.running.Go(func() { w.reading(ctx, s, id, v) })
 	} else {
 		select {
 		case v.joined <- struct{}{}:
-		default: // somebody has just told
+		default: // the reader already has a signal
 		}
 	}
 	v.waiting++
 	return v
 }
 
-// leave ends the reader with the last who waits.
+// leave removes a call that waits; the last one stops the reader.
 func (w *waits) leave(id uuid.UUID, v *versioned) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,17 +103,18 @@ func (w *waits) leave(id uuid.UUID, v *versioned) {
 	}
 }
 
-// latest returns what was read last, and what is closed by the next read.
+// latest returns the result of the last read, and a channel that the next read
+// closes.
 func (w *waits) latest(v *versioned) (entry domain.Entry, next <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return v.entry, v.read, v.err
 }
 
-// reading reads an entry until nobody waits for it, or it cannot be read.
+// reading reads an entry until no call waits for it, or until a read fails.
 func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) {
 	for poll := awaitPoll; ctx.Err() == nil; poll = min(2*poll, awaitPollMax) {
-		changed := s.changes.Changed() // before the read, or a change between the two is missed
+		changed := s.changes.Changed() // before the read, so that no change is missed
 		started := time.Now()
 		if failed := w.readOnce(ctx, s, id, v); failed {
 			return
@@ -126,8 +131,8 @@ func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v 
 	}
 }
 
-// readOnce tells all who wait what it has read. Who comes after an error has
-// another reader.
+// readOnce reads the entry and passes the result to all waiting calls. After an
+// error the next call to join starts a new reader.
 func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) (failed bool) {
 	reading, cancel := context.WithTimeout(ctx, watchRead)
 	defer cancel()
@@ -146,13 +151,17 @@ func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v
 	return err != nil
 }
 
-// lookSafely is for a goroutine of its own, where a panic would end the process.
+// lookSafely calls look and returns a panic as an error. In a goroutine without
+// a guard the panic would end the process.
 func (s *catalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry domain.Entry, err error) {
 	defer func() { err = orPanic(err, recover()) }()
 	return s.look(ctx, id)
 }
 
-// awaitVersion returns an entry that is at a version or a later one.
+// awaitVersion waits until an entry has at least the version, and returns it.
+// It returns errNotSeen if that takes longer than maxWait or nine tenths of the
+// caller's time. It returns errDraining if the server stops, and
+// errTooManyWaits if too many calls already wait.
 func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
 	leave, err := s.waits.enter(s.callerOf(ctx))
 	if err != nil {
@@ -161,8 +170,8 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 	defer leave()
 	wait := s.maxWait
 	if deadline, ok := ctx.Deadline(); ok {
-		// Nine tenths of what the caller allows, so that our answer, which says
-		// more than the caller's own timeout, still arrives.
+		// Use nine tenths of the caller's time, so that our error, which says
+		// more than a timeout, arrives before the deadline.
 		wait = min(wait, time.Until(deadline)*9/10)
 	}
 	deadline, timeout := time.Now().Add(wait), time.After(wait)
@@ -177,7 +186,7 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 		select {
 		case <-next:
 		case <-draining:
-			draining = nil // closed for good
+			draining = nil // closed: do not select it again
 			timeout = time.After(min(time.Until(deadline), s.drainWait))
 		case <-timeout:
 			if draining == nil {

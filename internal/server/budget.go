@@ -15,35 +15,39 @@ import (
 )
 
 const (
-	// pagesBudget is the bytes that all pages of lists in this process may have,
-	// from before they are read until their clients have them.
+	// pagesBudget is the largest number of bytes that all list pages of this
+	// process may hold. A page counts from before it is read until its client
+	// has received it.
 	pagesBudget = 32 << 20
-	// pageShare is what a list takes of it before its page is known: the text, and
-	// as much again for the last item, names and times.
+	// pageShare is what a list call reserves before the size of its page is
+	// known. It is maxPageBytes of text, and as much again for the last item,
+	// names and times.
 	pageShare = 2 * maxPageBytes
-	// largeBodies is how many requests of more than smallBody bytes are received at
-	// a time; more wait.
+	// largeBodies is how many bodies of more than smallBody bytes are received
+	// at the same time; more wait.
 	largeBodies = 128
 	smallBody   = 16 << 10
 )
 
-// Messages are encoded in buffers that gRPC keeps for the next one. By default
-// there is no size between 32 KiB and 1 MiB, so that one of 50 kB holds 1 MiB
-// until its client has read it.
+// gRPC reuses the buffers in which it encodes messages. Its default sizes have
+// a gap between 32 KiB and 1 MiB: a message of 50 kB would hold 1 MiB until its
+// client has read it.
 func init() {
 	experimental.SetDefaultBufferPool(mem.NewTieredBufferPool(
 		256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20, 2<<20,
 	))
 }
 
-// budget bounds the bytes of all pages. Callers wait for it in order.
+// budget limits the bytes of all pages together. Waiting callers are served in
+// order.
 type budget struct {
 	bytes *semaphore.Weighted
-	wait  time.Duration // for room
-	read  time.Duration // how long a client may take to read its page
+	wait  time.Duration // longest wait for room
+	read  time.Duration // longest time in which a client may read its page
 }
 
-// share is what one HTTP request holds of a budget, until it ends.
+// share is what one HTTP request holds of a budget. It is safe for concurrent
+// use.
 type share struct {
 	budget  *budget
 	control *http.ResponseController
@@ -53,18 +57,20 @@ type share struct {
 	ended bool  // guarded by mu
 }
 
-// shareKey is where the context of a request has its *share.
+// shareKey is the context key of the *share of a request.
 type shareKey struct{}
 
-// share gives a request its share, which end gives back.
+// share adds an empty share to a request. The caller must call end, which frees
+// it.
 func (b *budget) share(w http.ResponseWriter, r *http.Request) (shared *http.Request, end func()) {
 	s := &share{budget: b, control: http.NewResponseController(w)}
 	return r.WithContext(context.WithValue(r.Context(), shareKey{}, s)), s.end
 }
 
-// inBudget makes a call. One that is for a page waits for room first, and its
-// client, who holds the room, may take only so long to read the page. The same
-// call within another, as behind the gateway, has no share of its own.
+// inBudget makes a call. A list call first waits for room; its client then has
+// a limited time to read the page, because it holds that room. A call without a
+// share in its context does not wait: behind the gateway, the outer call
+// already has the room.
 func inBudget(ctx context.Context, request any, call func() (any, error)) (any, error) {
 	s, hasShare := ctx.Value(shareKey{}).(*share)
 	if _, isList := request.(interface{ GetPageSize() int32 }); !isList || !hasShare {
@@ -83,7 +89,7 @@ func inBudget(ctx context.Context, request any, call func() (any, error)) (any, 
 	return response, nil
 }
 
-// take waits for room for a page of any size.
+// take waits for room for a page of the largest size.
 func (s *share) take(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, s.budget.wait)
 	defer cancel()
@@ -95,7 +101,7 @@ func (s *share) take(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended { // the client has left
+	if s.ended { // the request has ended
 		s.budget.bytes.Release(pageShare)
 		return context.Canceled
 	}
@@ -103,7 +109,7 @@ func (s *share) take(ctx context.Context) error {
 	return nil
 }
 
-// keep gives back what a page does not need.
+// keep frees the room beyond bytes, and limits the time to read the page.
 func (s *share) keep(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +119,7 @@ func (s *share) keep(bytes int64) {
 	s.budget.bytes.Release(s.bytes - bytes)
 	s.bytes = bytes
 	if bytes > 0 {
-		_ = s.control.SetWriteDeadline(time.Now().Add(s.budget.read)) // that of the call holds else
+		_ = s.control.SetWriteDeadline(time.Now().Add(s.budget.read)) // on error the deadline of the call still holds
 	}
 }
 
@@ -124,12 +130,12 @@ func (s *share) end() {
 	s.bytes, s.ended = 0, true
 }
 
-// wholeMessages is the body of a gRPC request, read a message at a time. The
-// transport has a buffer of 16 KiB for each read, and keeps it until the message
-// is complete: of a message that comes byte by byte it would keep one per byte.
+// wholeMessages is the body of a gRPC request, read one message at a time. The
+// transport allocates 16 KiB for each read and keeps it until the message is
+// complete. A message sent byte by byte would hold one such buffer per byte.
 type wholeMessages struct {
 	io.ReadCloser
-	left int // of the message
+	left int // bytes of the current message that are still to be read
 }
 
 func (b *wholeMessages) Read(p []byte) (n int, err error) {
@@ -145,8 +151,8 @@ func (b *wholeMessages) Read(p []byte) (n int, err error) {
 	return n + m, err //nolint:wrapcheck // the same
 }
 
-// boundedBody is the body of a request that counts as large beyond smallBody.
-// Read waits then until there are fewer than largeBodies.
+// boundedBody is a request body that needs a place among largeBodies once it
+// exceeds smallBody bytes. Read waits for that place.
 type boundedBody struct {
 	io.ReadCloser
 	ctx    context.Context // of the request
@@ -170,7 +176,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a reader returns io.EOF as it is
 }
 
-// end is for the end of the request, when nobody reads.
+// end frees the place. Nobody may be reading then.
 func (b *boundedBody) end() {
 	if b.counts {
 		b.large.Release(1)

@@ -14,45 +14,47 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// CatalogStore remembers the catalog.
+// CatalogStore reads the catalog. It is safe for concurrent use.
 type CatalogStore interface {
-	// GetEntry returns an entry, a hidden one too; domain.NotFound when no event
-	// of the video has been seen.
+	// GetEntry returns an entry, even a hidden one. It returns domain.NotFound
+	// if no event of the video has arrived.
 	GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error)
-	// ListEntries returns a page of the visible entries, and whether there is more
-	// behind it.
+	// ListEntries returns a page of the visible entries, and whether more
+	// follow.
 	ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error)
-	// SearchEntries returns a page of the visible entries that match, best first,
-	// and whether there is more behind it.
+	// SearchEntries returns a page of the visible entries that match, best
+	// first, and whether more follow.
 	SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error)
-	// ListChanges returns the next changes behind a position, in order, hidden
-	// entries too; of several changes of one entry only the last. Behind a position
-	// of another database it returns the first page, as Restarted.
+	// ListChanges returns the changes after a position, in order, including
+	// those of hidden entries. Of several changes of one entry it returns only
+	// the last. For a position of another database it returns the first page,
+	// marked Restarted.
 	ListChanges(ctx context.Context, after domain.Position, limit int) (domain.ChangePage, error)
 }
 
-// Changes tells when to look at the catalog again.
+// Changes announces changes of the catalog.
 type Changes interface {
-	// Changed returns a channel that is closed at the next change of the catalog
-	// made by this process. Others change it too, so it is no more than a hint.
+	// Changed returns a channel that is closed at the next change of the
+	// catalog by this process. Other processes also change the catalog, so
+	// callers must poll too.
 	Changed() <-chan struct{}
 }
 
-// catalogService reads the projection.
+// catalogService implements the queries.
 type catalogService struct {
 	catalogv1.UnimplementedCatalogServiceServer
 	store   CatalogStore
 	changes Changes
-	seal    cipher.AEAD        // of tokens
-	looks   singleflight.Group // of watches
-	begun   atomic.Int64       // watches
+	seal    cipher.AEAD        // encrypts tokens
+	looks   singleflight.Group // shared reads of watches
+	begun   atomic.Int64       // number of watches that have begun to read
 	metrics *catalogMetrics
-	maxWait time.Duration // how long GetCatalogEntry waits for a version
+	maxWait time.Duration // longest wait of GetCatalogEntry for a version
 	waits   *waits
-	// callerOf names who makes a call, for waits.
+	// callerOf identifies a caller, for the limit per caller of waits.
 	callerOf func(context.Context) string
-	// draining is closed when the server begins to stop; then drainWait is how
-	// long GetCatalogEntry goes on waiting.
+	// draining is closed when the server begins to stop. From then on
+	// GetCatalogEntry waits at most drainWait.
 	draining  <-chan struct{}
 	drainWait time.Duration
 }
@@ -80,7 +82,7 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 	return entryToProto(entry), nil
 }
 
-// look returns an entry. One that nothing is known of is at version 0.
+// look returns an entry. An entry that does not exist has version 0.
 func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	entry, err := s.store.GetEntry(ctx, id)
 	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
@@ -89,7 +91,7 @@ func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 	return entry, err
 }
 
-// pause waits, unless ctx is done.
+// pause waits for d or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -7,67 +7,72 @@ import (
 	"time"
 )
 
-// Config are the settings of a Server. The zero value works.
+// Config has the settings of a Server. The zero value works.
 type Config struct {
-	// Addr is the TCP address to listen on, unless Deps has a listener.
-	// Default: ":8080".
+	// Addr is the TCP address to listen on. It is not used if Deps has a
+	// listener. Default: ":8080".
 	Addr string
-	// MaxWait is how long GetCatalogEntry waits for a version at most, whatever
-	// the deadline of the caller. Default: 10 s; less than CallTimeout.
+	// MaxWait is the longest time that GetCatalogEntry waits for a version. It
+	// must be less than CallTimeout. Default: 10 s.
 	MaxWait time.Duration
-	// CallTimeout is how long a call may take, from its header to the last byte of
-	// its answer, when its caller sets no shorter deadline. Default: 30 s.
+	// CallTimeout is the longest time of a call, from its header to the last
+	// byte of its response. A caller can set a shorter deadline. Default: 30 s.
 	CallTimeout time.Duration
-	// StreamLifetime is how long a stream may last. Its client is told to call
-	// again, which is also when it is looked at again who it is. Default: 30 min.
+	// StreamLifetime is the longest time of a stream. Its client must then call
+	// again, and is authenticated again. Default: 30 min.
 	StreamLifetime time.Duration
-	// MaxReceive is the size in bytes of the largest request, of the body of a
-	// REST request too. Default: 256 KiB, several times what the contract allows.
+	// MaxReceive is the largest size in bytes of a request, or of the body of a
+	// REST request. Default: 256 KiB, several times what the contract allows.
 	MaxReceive int
-	// MaxCalls is the number of calls at a time, from their header on, and half of
-	// it is the number of streams beside them; more are refused with UNAVAILABLE.
-	// Half of it may wait for a min_version, and an eighth those of one caller; more
-	// are refused with RESOURCE_EXHAUSTED.
-	// Default: 1000, the most that Cloud Run sends to one instance.
+	// MaxCalls is the largest number of calls in flight, counted from their
+	// header on. Half as many streams are allowed beside them; more of either
+	// are rejected with UNAVAILABLE. At most MaxCalls/2 calls may wait for a
+	// min_version, and MaxCalls/8 of one caller; more are rejected with
+	// RESOURCE_EXHAUSTED. Default: 1000, the most that Cloud Run sends to one
+	// instance.
 	MaxCalls int
-	// MaxConnections is the number of connections at a time; more wait to be
+	// MaxConnections is the largest number of open connections; more wait to be
 	// accepted. Default: 10,000.
 	MaxConnections int
-	// MaxConcurrentStreams is the number of calls at a time on one HTTP/2
-	// connection. The front end of Cloud Run uses few connections, so it must not
-	// be below the concurrency of the service. Default: 250.
+	// MaxConcurrentStreams is the largest number of calls in flight on one
+	// HTTP/2 connection. It must not be less than the concurrency of the
+	// service, because the front end of Cloud Run uses few connections.
+	// Default: 250.
 	MaxConcurrentStreams int
-	// MaxHeaderBytes is the size in bytes of the header of a request.
-	// Default: 64 KiB.
+	// MaxHeaderBytes is the largest size in bytes of a request header. Default:
+	// 64 KiB.
 	MaxHeaderBytes int
-	// ReadHeaderTimeout is how long a client may take to send the header of a
-	// request. Default: 10 s.
+	// ReadHeaderTimeout is the longest time that a client may take to send a
+	// request header over HTTP/1.1. Default: 10 s.
 	ReadHeaderTimeout time.Duration
-	// PingAfter is how long a connection of HTTP/2 may be silent before it is asked
-	// for a sign of life, for which it has half as long. Who is in the middle of a
-	// header cannot give one, so this is the time for the header of a request there,
-	// and it finds clients of a watch that are gone without a word. Default: 30 s.
+	// PingAfter is how long an HTTP/2 connection may be silent before the
+	// server sends a ping. Without a response within half that time the
+	// connection is closed, which finds clients that have disappeared. A client
+	// cannot respond in the middle of a header, so this also limits the time of
+	// a header. Default: 30 s.
 	PingAfter time.Duration
-	// IdleTimeout is how long a connection without a call is kept. It must be
-	// longer than what the load balancer keeps it for, which is 600 s on Google
-	// Cloud (https://cloud.google.com/load-balancing/docs/https/request-distribution),
-	// or requests meet a connection that is just being closed. Default: 620 s.
+	// IdleTimeout is how long a connection without a call is kept open. It must
+	// be longer than the timeout of the load balancer, or requests arrive on a
+	// connection that is being closed. Google Cloud uses 600 s
+	// (https://cloud.google.com/load-balancing/docs/https/request-distribution).
+	// Default: 620 s.
 	IdleTimeout time.Duration
-	// CORSOrigins are the origins, such as https://app.example.com, whose pages may
-	// call over REST from a browser; "*": all. See CheckOrigin. Default: none.
+	// CORSOrigins are the origins whose pages may call the REST API from a
+	// browser, such as https://app.example.com; "*": all. CheckOrigin validates
+	// one. Default: none.
 	CORSOrigins []string
-	// DrainDelay is how long a server that stops, and says so to whoever asks for
-	// its health, goes on as before; part of DrainTimeout. It is for load balancers
-	// that need time to notice. Default: 0, because Cloud Run sends nothing more to
-	// an instance that it stops.
+	// DrainDelay is how long a stopping server, which already reports that it
+	// is not ready, still accepts calls. It gives load balancers time to
+	// notice, and is part of DrainTimeout. Default: 0, because Cloud Run sends
+	// no new requests to an instance that it stops.
 	DrainDelay time.Duration
-	// DrainTimeout is how long a server that stops waits for the calls in flight
-	// before it cuts them off. Cloud Run allows 10 s for everything that a process
-	// does when it stops. Default: 4.5 s.
+	// DrainTimeout is how long a stopping server waits for the calls in flight
+	// before it aborts them. Cloud Run gives a process 10 s to stop. Default:
+	// 4.5 s.
 	DrainTimeout time.Duration
 }
 
-// WithDefaults returns the Config that New makes of this one.
+// WithDefaults returns the Config with each zero value replaced by its default.
 func (c Config) WithDefaults() Config {
 	c.Addr = cmp.Or(c.Addr, ":8080")
 	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
@@ -85,8 +90,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate tells everything that is wrong with a Config, with its defaults
-// filled in.
+// Validate returns every error of the Config, after its defaults are filled in,
+// joined into one.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error

@@ -16,14 +16,14 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// The collections of the resource names.
+// Prefixes of resource names.
 const (
 	videos         = "videos/"
 	catalogEntries = "catalogEntries/"
 )
 
 // parseName returns the id in a resource name. The rules in api/proto have
-// checked the name already.
+// already checked the form of the name.
 func parseName(field, collection, name string) (uuid.UUID, error) {
 	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
 	if err != nil {
@@ -32,7 +32,7 @@ func parseName(field, collection, name string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// detailsOf reads what a client may write of a video.
+// detailsOf returns the fields of a video that a client may set.
 func detailsOf(v *videov1.Video) (domain.Details, error) {
 	code := v.GetLanguageCode()
 	if code != "" {
@@ -51,8 +51,8 @@ func detailsOf(v *videov1.Video) (domain.Details, error) {
 	}, nil
 }
 
-// canonicalLanguage returns a language tag as BCP 47 writes it, so that one
-// language is one value in the database.
+// canonicalLanguage returns a language tag in the canonical form of BCP 47, so
+// that the database has one value per language.
 func canonicalLanguage(code string) (string, error) {
 	tag, err := language.Parse(code)
 	if err != nil {
@@ -120,11 +120,11 @@ func optionalDuration(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// etag is a quoted version (AIP-154, RFC 9110, section 8.8.3).
+// etag returns the version as a quoted string (AIP-154; RFC 9110, 8.8.3).
 func etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
 
-// expectedVersion returns the version that an etag stands for. What this
-// server never sent is no version a video ever has.
+// expectedVersion returns the version in an etag. For an etag that this server
+// never creates, it returns a version that no video has.
 func expectedVersion(tag string) int64 {
 	if tag == "" {
 		return domain.AnyVersion

@@ -10,16 +10,17 @@ import (
 	"github.com/rs/cors"
 )
 
-// withCORS lets pages of some origins call over REST, and refuses what pages of
-// others could send without asking, such as a form. Tokens come in Authorization,
-// so that no credentials of the browser, such as cookies, are let in.
+// withCORS allows REST calls from pages of the given origins. It also rejects
+// requests that other pages can send without a preflight, such as forms.
+// Browser credentials such as cookies are not allowed, because tokens are sent
+// in Authorization.
 func withCORS(origins []string, next http.Handler) http.Handler {
 	if slices.Contains(origins, "*") {
 		return letIn(origins, next)
 	}
 	protection := http.NewCrossOriginProtection()
 	for _, origin := range origins {
-		_ = protection.AddTrustedOrigin(origin) // CheckOrigin has checked it
+		_ = protection.AddTrustedOrigin(origin) // validated by CheckOrigin
 	}
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		st := newStatus(reasonDenied, "a page of this origin may not call")
@@ -32,18 +33,18 @@ func withCORS(origins []string, next http.Handler) http.Handler {
 	return letIn(origins, next)
 }
 
-// letIn tells browsers that pages of some origins may call.
+// letIn adds the CORS headers that allow pages of the given origins.
 func letIn(origins []string, next http.Handler) http.Handler {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete},
 		AllowedHeaders: []string{"Authorization", "Content-Type", "If-Match", "If-None-Match", "Last-Event-ID", "X-Request-Id", "traceparent", "tracestate"},
 		ExposedHeaders: []string{"ETag", "Retry-After"},
-		MaxAge:         int((2 * time.Hour).Seconds()), // the most that Chromium keeps it for
+		MaxAge:         int((2 * time.Hour).Seconds()), // the maximum in Chromium
 	}).Handler(next)
 }
 
-// CheckOrigin reports what is wrong with an origin of Config.CORSOrigins.
+// CheckOrigin returns an error if origin is not valid for Config.CORSOrigins.
 func CheckOrigin(origin string) error {
 	if origin == "*" {
 		return nil

@@ -9,33 +9,34 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A watch over REST is a line of JSON for each message, or, for whom Accept says
-// so, Server-Sent Events, which a browser reads by EventSource
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+// Formats of a watch over REST: one line of JSON per message, or Server-Sent
+// Events if the Accept header requests them. Browsers read such events with
+// EventSource (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 const (
 	ndjson      = "application/x-ndjson"
 	eventStream = "text/event-stream"
 )
 
-// StreamContentType is that of a stream that has begun.
+// StreamContentType returns the content type of a stream.
 func (j *strictJSON) StreamContentType(any) string { return ndjson }
 
-// events writes the messages of a stream as events, with the resume token as
-// their id. An error, which ends the stream, is an event of the type error.
-// Whatever is no stream stays JSON.
+// events encodes the messages of a stream as Server-Sent Events, with the
+// resume token as their id. An error, which ends the stream, has the event type
+// error. Other responses stay JSON.
 type events struct{ *strictJSON }
 
 func (e *events) StreamContentType(any) string { return eventStream }
 
 func (e *events) ContentType(v any) string {
-	if _, ok := v.(map[string]proto.Message); ok { // a stream that fails before it begins
+	if _, ok := v.(map[string]proto.Message); ok { // a stream that fails before its first message
 		return eventStream
 	}
 	return e.strictJSON.ContentType(v)
 }
 
-// Marshal takes what runtime.ForwardResponseStream makes of a message or an
-// error. The delimiter, an empty line, ends the event.
+// Marshal encodes a message or an error in the form of
+// runtime.ForwardResponseStream. The caller adds an empty line, the delimiter,
+// which ends the event.
 func (e *events) Marshal(v any) ([]byte, error) {
 	var event bytes.Buffer
 	data := v
@@ -50,7 +51,7 @@ func (e *events) Marshal(v any) ([]byte, error) {
 	default:
 		return e.strictJSON.Marshal(v)
 	}
-	text, err := e.strictJSON.Marshal(data) // without line breaks
+	text, err := e.strictJSON.Marshal(data) // has no line breaks
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +59,9 @@ func (e *events) Marshal(v any) ([]byte, error) {
 	return event.Bytes(), nil
 }
 
-// prepareStream keeps proxies from collecting a stream before they pass it on
-// (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering),
-// and returns the request with the last event that its client has had as its
-// resume token.
+// prepareStream disables the buffering of proxies
+// (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering).
+// It returns the request with Last-Event-ID, if present, as its resume token.
 func prepareStream(w http.ResponseWriter, r *http.Request) *http.Request {
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.Header().Set("Cache-Control", "no-store")

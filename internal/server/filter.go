@@ -11,25 +11,27 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// restriction is what a filter may say about one field: which operator, which
-// kind of value (of text/scanner), and what it means. set returns errUnsupported,
-// or an error that names the rule, when it cannot take the value.
+// restriction describes what a filter may require of one field: the operator
+// and the kind of value, a token of text/scanner. set applies the value. It
+// returns errUnsupported, or an error that names the rule, if it cannot use the
+// value.
 type restriction struct {
 	operator rune // '=', at most once per field; or ':', any number of times
 	kind     rune
 	set      func(value string) error
 }
 
-// errUnsupported is what a filter gets that is not in the part of AIP-160 we promise.
+// errUnsupported reports a filter outside the part of AIP-160 that the API
+// supports.
 var errUnsupported = errors.New("not supported; it can be restrictions joined by AND")
 
-// parseFilter reads the part of AIP-160 that the API promises: restrictions
-// joined by AND. All else is Invalid.
+// parseFilter applies a filter: restrictions joined by AND, the part of AIP-160
+// that the API supports. Any other filter is domain.Invalid.
 func parseFilter(filter, supported string, fields map[string]restriction) error {
 	var tokens scanner.Scanner
 	tokens.Init(strings.NewReader(filter))
 	tokens.Mode = scanner.ScanIdents | scanner.ScanInts | scanner.ScanStrings
-	tokens.Error = func(*scanner.Scanner, string) {} // counted: NUL, what is no UTF-8, open quotes
+	tokens.Error = func(*scanner.Scanner, string) {} // ErrorCount counts them: NUL, invalid UTF-8, open quotes
 
 	seen := make(map[string]bool, len(fields))
 	var err error
@@ -52,7 +54,7 @@ func parseFilter(filter, supported string, fields map[string]restriction) error 
 	return nil
 }
 
-// readRestriction reads one, whose first token has been scanned.
+// readRestriction reads one restriction, whose first token is already scanned.
 func readRestriction(tokens *scanner.Scanner, fields map[string]restriction, seen map[string]bool) error {
 	name := tokens.TokenText()
 	field, known := fields[name]
@@ -67,8 +69,8 @@ func readRestriction(tokens *scanner.Scanner, fields map[string]restriction, see
 	return field.set(value)
 }
 
-// literal returns the value of a token. The escapes of a string can make what
-// the scanner would have refused.
+// literal returns the value of a token. It checks strings again after
+// unquoting, because escapes can produce characters that the scanner rejects.
 func literal(token string, kind rune) (string, error) {
 	if kind != scanner.String {
 		return token, nil
@@ -77,13 +79,13 @@ func literal(token string, kind rune) (string, error) {
 	if err != nil || value == "" || !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
 		return "", errUnsupported
 	}
-	if strings.ContainsRune(value, '*') { // AIP-160 would have it mean any text
+	if strings.ContainsRune(value, '*') { // in AIP-160 it matches any text
 		return "", fmt.Errorf("%s has a wildcard, which is not supported; it can be restrictions joined by AND", token)
 	}
 	return value, nil
 }
 
-// byLanguage returns the restriction to one language.
+// byLanguage returns the restriction of language_code, which sets code.
 func byLanguage(code *string) restriction {
 	return restriction{'=', scanner.String, func(value string) (err error) {
 		if *code, err = canonicalLanguage(value); err != nil {
@@ -112,7 +114,7 @@ func filterEntries(filter string, query *domain.EntryQuery) error {
 		"release_year": {'=', scanner.Int, func(value string) error {
 			year, err := strconv.ParseInt(value, 10, 32)
 			query.ReleaseYear = int32(year)
-			if err != nil || year <= 0 { // 0 would be no restriction
+			if err != nil || year <= 0 { // 0 would mean no restriction
 				return errUnsupported
 			}
 			return nil

@@ -25,19 +25,20 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// gateway serves the REST API, as api/proto maps it, with calls over a connection.
+// gateway serves the REST API as api/proto maps it. Each request becomes a gRPC
+// call over a connection.
 type gateway struct {
 	mux        *runtime.ServeMux
 	maxReceive int64
-	requests   *requests // is told of what never becomes a call, as gRPC tells of the others
+	requests   *requests // logs requests that never become a call
 }
 
 func newGateway(conn *grpc.ClientConn, maxReceive int64, requests *requests) (http.Handler, error) {
 	strictQueries()
 	asJSON := &strictJSON{JSONPb: &runtime.JSONPb{
-		// Numbers, texts and lists are there even when empty, so that a client
-		// need not guess; a message that is not set, such as delete_time, is
-		// left out, because null would look like a value.
+		// Empty numbers, strings and lists are written too, so that a client
+		// need not guess. Unset messages, such as delete_time, are left out,
+		// because null would look like a value.
 		MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 	}}
 	g := &gateway{maxReceive: maxReceive, requests: requests}
@@ -74,14 +75,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case isStream(r):
 		r = prepareStream(w, r)
 	case r.Method == http.MethodHead:
-		r.Method = http.MethodGet // net/http knows better, and sends no body
+		r.Method = http.MethodGet // net/http sends no body for a HEAD request
 	}
 	g.mux.ServeHTTP(w, r)
 }
 
-// headerToMetadata lets through what ties a call to its trace, and who calls, and
-// nothing else (but the gateway always passes on Authorization, the host and the
-// address of the caller).
+// headerToMetadata selects the headers that become gRPC metadata: those of the
+// trace, the request id and the caller's credentials. The gateway always adds
+// Authorization, the host and the address of the caller.
 func headerToMetadata(header string) (string, bool) {
 	switch name := strings.ToLower(header); name {
 	case "traceparent", "tracestate", "x-request-id", "x-serverless-authorization":
@@ -90,13 +91,13 @@ func headerToMetadata(header string) (string, bool) {
 	return "", false
 }
 
-// strictJSON is JSON in which a mistake is an error: a field that does not
-// exist, or something behind the end. It writes an error in the midst of a stream
-// as errors are everywhere.
+// strictJSON is a JSON codec that rejects unknown fields and bytes after the
+// body. An error in the middle of a stream is written in the same form as every
+// other error.
 type strictJSON struct{ *runtime.JSONPb }
 
 func (j *strictJSON) Marshal(v any) ([]byte, error) {
-	if chunk, ok := v.(map[string]proto.Message); ok { // as handleForwardResponseStreamError in the gateway has it
+	if chunk, ok := v.(map[string]proto.Message); ok { // the type that handleForwardResponseStreamError of the gateway passes
 		if st, ok := chunk["error"].(*spb.Status); ok {
 			return errorBody(status.FromProto(st)), nil
 		}
@@ -105,7 +106,7 @@ func (j *strictJSON) Marshal(v any) ([]byte, error) {
 }
 
 func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
-	wrapper, ok := j.JSONPb.NewDecoder(r).(runtime.DecoderWrapper) // as it documents
+	wrapper, ok := j.JSONPb.NewDecoder(r).(runtime.DecoderWrapper) // its documented type
 	return runtime.DecoderFunc(func(v any) error {
 		if !ok {
 			return errors.New("gateway: NewDecoder answers no DecoderWrapper")
@@ -123,10 +124,11 @@ func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
 	})
 }
 
-// readable returns the error of a body as its sender can read it.
+// readable returns the error of a body without the internals of the libraries.
+// io.EOF is returned unchanged.
 func readable(err error) error {
 	if errors.Is(err, io.EOF) {
-		return err // there is no body, which may be fine
+		return err // no body, which may be valid
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errors.New("body: it took longer than a request may")
@@ -134,20 +136,20 @@ func readable(err error) error {
 	return errors.New("body: " + withoutNoise(err))
 }
 
-// withoutNoise takes out what protobuf puts into its errors so that nobody depends
-// on them (google.golang.org/protobuf/internal/errors).
+// withoutNoise removes the random space and the prefix that protobuf puts into
+// its errors (google.golang.org/protobuf/internal/errors).
 func withoutNoise(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 }
 
-// strictQueries makes the gateway read queries our way. The library keeps the
-// parser in a global variable, so it is set once and not per server.
+// strictQueries installs strictQuery once per process, because the library
+// keeps the parser in a global variable.
 var strictQueries = sync.OnceFunc(func() {
 	runtime.NewServeMux(runtime.SetQueryParameterParser(strictQuery{}))
 })
 
-// strictQuery reads the parameters of a query, and refuses those that do not
-// exist: a caller who misspells etag counts on a check that would not happen.
+// strictQuery parses the query of a URL and rejects unknown parameters. A
+// caller who misspells etag would otherwise rely on a check that never runs.
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 func (q strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {
@@ -170,9 +172,9 @@ func (q strictQuery) Parse(message proto.Message, values url.Values, taken *util
 	return nil
 }
 
-// textMask gives the paths of an update mask their names in proto, where the
-// caller wrote the names of JSON. Of a body without a field the gateway makes a
-// mask of one empty path, which is none.
+// textMask renames the paths of an update mask from JSON names to proto names.
+// For a body without fields the gateway makes a mask of one empty path, which
+// textMask removes.
 func textMask(u update, given bool) {
 	fields := u.resource.Descriptor().Fields()
 	for i, path := range u.mask.GetPaths() {

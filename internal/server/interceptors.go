@@ -20,23 +20,23 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// guard stands around every call: no caller who is not admitted and no invalid
-// request gets in, and nothing but a status gets out, whatever the handler does.
-// Whether a call came over gRPC or REST, it passes here once.
+// guard checks every call exactly once, over gRPC or REST. It admits the
+// caller, validates the request, sets a deadline, and turns every error and
+// panic into a status.
 type guard struct {
 	admit          func(ctx context.Context, fullMethod string) (caller string, err error)
 	validator      protovalidate.Validator
 	log            *slog.Logger
-	draining       context.Context // the server's, not a call's
+	draining       context.Context // of the server, not of a call
 	callTimeout    time.Duration
 	streamLifetime time.Duration
 }
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
 	defer func() { err = g.settle(ctx, info.FullMethod, err, recover()) }()
-	// The deadline of the caller holds where it is earlier; none is required. A
-	// call that waits for a lock for ever would keep a connection of the pool from
-	// all others.
+	// A shorter deadline of the caller holds; none is required. Without a
+	// deadline, a call that waits for a lock could hold a pooled connection
+	// forever.
 	limited, cancel := context.WithTimeout(ctx, g.callTimeout)
 	defer cancel()
 	caller, err := g.admit(limited, info.FullMethod)
@@ -50,9 +50,9 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	return inBudget(limited, request, func() (any, error) { return handler(limited, request) })
 }
 
-// stream also ends the context of the call when its lifetime is over, and when
-// the server drains: a stream has no end of its own, so shutdown would wait for
-// it in vain.
+// stream guards a stream. Its context also ends after streamLifetime and when
+// the server drains: a stream does not end by itself, and would block the
+// shutdown.
 func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithTimeoutCause(stream.Context(), g.streamLifetime, errStreamOver)
 	defer cancel()
@@ -96,7 +96,8 @@ func (s *guardedStream) RecvMsg(message any) error {
 	return s.guard.validate(message)
 }
 
-// validate checks a request against the rules in api/proto.
+// validate checks a request against the rules in api/proto, and rejects NUL
+// characters.
 func (g *guard) validate(request any) error {
 	if in, ok := request.(*inbound); ok {
 		return in.refusal()
@@ -111,7 +112,8 @@ func (g *guard) validate(request any) error {
 	return rejectNUL(message)
 }
 
-// rejectNUL refuses text that PostgreSQL cannot hold, although UTF-8 can
+// rejectNUL rejects strings with the character NUL: it is valid UTF-8, but
+// PostgreSQL cannot store it
 // (https://www.postgresql.org/docs/current/datatype-character.html).
 func rejectNUL(message proto.Message) error {
 	return protorange.Range(message.ProtoReflect(), func(values protopath.Values) error {
@@ -123,8 +125,7 @@ func rejectNUL(message proto.Message) error {
 	})
 }
 
-// orPanic returns what was recovered from as an error, with its stack; err where
-// that is nothing.
+// orPanic returns err, or an error with the stack if panicked is not nil.
 func orPanic(err error, panicked any) error {
 	if panicked == nil {
 		return err
@@ -132,9 +133,9 @@ func orPanic(err error, panicked any) error {
 	return fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
 }
 
-// settle turns the end of a call into what the client sees, and logs what the
-// client must not see. It is the only place that logs an error of a call, but
-// for who refused to admit it.
+// settle converts the error or panic of a call to the status for the client,
+// and logs what the client must not see. No other code logs the error of a
+// call, except the one that admits callers.
 func (g *guard) settle(ctx context.Context, method string, err error, panicked any) error {
 	err = orPanic(err, panicked)
 	answer := toStatus(err)

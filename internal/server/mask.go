@@ -10,15 +10,16 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// update is a request in the form of AIP-134: a resource, and a mask that names
-// the fields to change.
+// update is a request in the form of AIP-134: a resource and a mask of the
+// fields to change.
 type update struct {
 	resource protoreflect.Message
 	mask     *fieldmaskpb.FieldMask
 }
 
-// updateOf returns the parts of an update; false when the request is none. It is
-// one by its fields: `update_mask`, and a message that is a google.api.resource.
+// updateOf returns the parts of an update request, or false for any other
+// request. An update has a field update_mask and a field whose message is a
+// google.api.resource.
 func updateOf(request proto.Message) (update, bool) {
 	message := request.ProtoReflect()
 	fields := message.Descriptor().Fields()
@@ -36,8 +37,8 @@ func updateOf(request proto.Message) (update, bool) {
 	return update{}, false
 }
 
-// changes reports whether the update gives the field of the resource a new value.
-// Without a mask it changes the fields that are not empty.
+// changes reports whether the update sets the field of the resource. Without a
+// mask it sets every field that is not empty.
 func (u update) changes(field protoreflect.FieldDescriptor) bool {
 	paths := u.mask.GetPaths()
 	if len(paths) == 0 {
@@ -46,9 +47,10 @@ func (u update) changes(field protoreflect.FieldDescriptor) bool {
 	return slices.Equal(paths, []string{"*"}) || slices.Contains(paths, field.TextName())
 }
 
-// rulesFor returns which rules of api/proto hold for a request. In an update,
-// those of fields that it does not change do not: nobody reads them. Rules of the
-// resource as a whole need all of its fields, and the domain has them.
+// rulesFor selects the rules of api/proto that apply to a request. In an
+// update, rules of unchanged fields do not apply, because those values are
+// ignored. Rules of the whole resource do not apply either: they need every
+// field, so package domain checks them.
 func rulesFor(request proto.Message) protovalidate.Filter {
 	u, isUpdate := updateOf(request)
 	return protovalidate.FilterFunc(func(message protoreflect.Message, descriptor protoreflect.Descriptor) bool {
@@ -60,8 +62,9 @@ func rulesFor(request proto.Message) protovalidate.Filter {
 	})
 }
 
-// changeable reports whether a caller may change the field of a resource: it is
-// not set by the server alone (AIP-203), and not the etag (AIP-154).
+// changeable reports whether a caller may change the field of a resource. It
+// may not change the etag (AIP-154) or a field that only the server sets
+// (AIP-203).
 func changeable(field protoreflect.FieldDescriptor) bool {
 	behaviors, _ := proto.GetExtension(field.Options(), annotations.E_FieldBehavior).([]annotations.FieldBehavior)
 	return field.Name() != "etag" &&

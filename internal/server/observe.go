@@ -24,11 +24,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// observed returns the options that make a span and a metric of every call, also
-// one that came over REST, which brings the trace of its caller along. When
-// nobody wants either, they only put calls into that trace: it belongs to the
-// caller, and is stored with what a call changes whether or not this process
-// records it. Health checks and reflection are not measured.
+// observed returns the options that trace and measure every call, except health
+// checks and reflection. Both providers may be nil. Then calls only continue
+// the trace of their caller: the store saves its id with each change, whether
+// or not this process records spans.
 func observed(tracing trace.TracerProvider, metrics metric.MeterProvider) []grpc.ServerOption {
 	if tracing == nil && metrics == nil {
 		return []grpc.ServerOption{grpc.ChainUnaryInterceptor(continueUnary), grpc.ChainStreamInterceptor(continueStream)}
@@ -53,9 +52,10 @@ func continueStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	return handler(srv, &streamIn{ServerStream: stream, ctx: continueTrace(stream.Context())})
 }
 
-// continueTrace returns ctx in the trace of the caller, if that says which.
+// continueTrace returns ctx with the trace of the caller, if the metadata has
+// one.
 func continueTrace(ctx context.Context) context.Context {
-	const traceparent = "traceparent" // W3C; of others we know nothing
+	const traceparent = "traceparent" // the W3C format, the only one that is supported
 	values := metadata.ValueFromIncomingContext(ctx, traceparent)
 	if len(values) == 0 {
 		return ctx
@@ -63,7 +63,7 @@ func continueTrace(ctx context.Context) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: values[0]})
 }
 
-// streamIn is a stream in another context.
+// streamIn is a stream with another context.
 type streamIn struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -71,10 +71,10 @@ type streamIn struct {
 
 func (s *streamIn) Context() context.Context { return s.ctx }
 
-// requests writes a line for every call: the outermost of the interceptors, so
-// that it sees what the client gets. A request over REST that does not become a
-// call has one too. It tells ids, and nothing else of what a
-// request or a response says. What is wrong inside is told by the guard.
+// requests logs a line for every call, and for REST requests that never become
+// a call. It is the outermost interceptor, so it sees the status that the
+// client gets. Of requests and responses it logs only ids. The guard logs
+// internal errors.
 type requests struct{ log *slog.Logger }
 
 func (r *requests) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -112,8 +112,8 @@ func (r *requests) write(ctx context.Context, method string, start time.Time, er
 	r.log.LogAttrs(ctx, slog.LevelInfo, "server: request", attrs...)
 }
 
-// rest writes a line for a request that the gateway refused by itself. It tells
-// neither path nor query, which may be anything, and of methods only known ones.
+// rest logs a request that the gateway rejected. It omits the path and the
+// query, which can contain anything, and unknown HTTP methods.
 func (r *requests) rest(request *http.Request, err error) {
 	seen, ok := request.Context().Value(restKey{}).(*restRequest)
 	if !ok || seen.called || !r.log.Enabled(request.Context(), slog.LevelInfo) {
@@ -126,12 +126,12 @@ func (r *requests) rest(request *http.Request, err error) {
 	}
 	md := metadata.MD{"x-request-id": request.Header.Values("X-Request-Id"), "traceparent": request.Header.Values("traceparent")}
 	address, _, _ := net.SplitHostPort(request.RemoteAddr)
-	md.Set("x-forwarded-for", append(request.Header.Values("X-Forwarded-For"), address)...) // as the gateway does for calls
+	md.Set("x-forwarded-for", append(request.Header.Values("X-Forwarded-For"), address)...) // the gateway does the same for calls
 	r.write(continueTrace(metadata.NewIncomingContext(request.Context(), md)), method, seen.start, err)
 }
 
-// ids are the names of what a call was about. Of an invalid request they may be
-// anything, so they are cut.
+// ids returns the resource name and the request id of a call as log attributes.
+// They are shortened, because an invalid request can contain anything.
 func ids(request, response any) []slog.Attr {
 	var attrs []slog.Attr
 	type named interface{ GetName() string }
@@ -150,24 +150,25 @@ func ids(request, response any) []slog.Attr {
 	return attrs
 }
 
-// admittedKey is where the context of a call has the name of its caller, a
-// *string: the guard, which is inside, learns it, and the log, outside, tells it.
+// admittedKey is the context key of a *string with the caller's name. The
+// guard, an inner interceptor, sets it; the log, an outer one, reads it.
 type admittedKey struct{}
 
 func remember(ctx context.Context) context.Context {
 	return context.WithValue(ctx, admittedKey{}, new(string))
 }
 
-// setCaller tells the log, if there is one, who calls.
+// setCaller stores the caller's name for the log, if the context has a place
+// for it.
 func setCaller(ctx context.Context, name string) {
 	if remembered, ok := ctx.Value(admittedKey{}).(*string); ok {
 		*remembered = name
 	}
 }
 
-// caller is who calls, if that was checked; else the address a call came from:
-// as the front end saw it, if there is one, which a caller without one may make
-// up. A front end adds to the end, so a caller cannot push it out of the log.
+// caller returns the verified name of the caller, for the log, or else its
+// address. With a front end the address is the end of X-Forwarded-For: a caller
+// can forge its beginning, but the front end appends the real address.
 func caller(ctx context.Context) string {
 	if remembered, ok := ctx.Value(admittedKey{}).(*string); ok && *remembered != "" {
 		return cut(*remembered)
@@ -181,8 +182,8 @@ func caller(ctx context.Context) string {
 	return ""
 }
 
-// callerOf returns what names the caller of a call for bounds: who it is, if that
-// was checked, else its address, of which nothing is made up.
+// callerOf returns a function that identifies a caller for limits: its verified
+// name, or else its address, which a caller cannot forge.
 func callerOf(address func(context.Context) string) func(context.Context) string {
 	if address == nil {
 		address = connectionAddress
@@ -195,8 +196,8 @@ func callerOf(address func(context.Context) string) func(context.Context) string
 	}
 }
 
-// connectionAddress is where the connection of a call comes from; of one over
-// REST the gateway has put it last.
+// connectionAddress returns the address of the caller's connection. For a REST
+// call it is the last entry of x-forwarded-for, which the gateway appends.
 func connectionAddress(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -218,7 +219,8 @@ func header(ctx context.Context, name string) string {
 	return cut(values[0])
 }
 
-// most is how much of one thing somebody else may write into our log, in bytes.
+// most is the largest number of bytes of one value that a caller can write into
+// our log.
 const most = 200
 
 func cut(s string) string {
@@ -228,7 +230,7 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:most], "")
 }
 
-// What a call is for Config.MaxCalls.
+// Kinds of calls that Config.MaxCalls counts separately.
 const (
 	kindCall   = "call"
 	kindStream = "stream"
@@ -238,8 +240,9 @@ func refusedKind(kind string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String("kind", kind)))
 }
 
-// newRefused makes the counter of calls beyond Config.MaxCalls. It shows 0 from
-// the beginning on, so that the first one is seen as an increase.
+// newRefused returns the counter of calls rejected because of Config.MaxCalls.
+// It starts at 0 for each kind, so that the first rejection shows as an
+// increase.
 func newRefused(provider metric.MeterProvider) (metric.Int64Counter, error) {
 	if provider == nil {
 		provider = metricnoop.NewMeterProvider()
@@ -255,11 +258,11 @@ func newRefused(provider metric.MeterProvider) (metric.Int64Counter, error) {
 	return refused, nil
 }
 
-// scope is the name of our meter.
+// scope is the name of the meter of this package.
 const scope = "example.com/videocatalog/internal/server"
 
-// catalogMetrics show how far the catalog is behind those who wait for it; nil
-// ones show nothing.
+// catalogMetrics measure how far the catalog is behind the callers who wait for
+// it. A nil *catalogMetrics records nothing.
 type catalogMetrics struct {
 	lag  metric.Int64Histogram
 	wait metric.Float64Histogram

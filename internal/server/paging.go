@@ -8,25 +8,25 @@ import (
 
 const (
 	defaultPageSize = 50
-	maxPageSize     = 1000 // more is not an error (AIP-158)
-	// maxPageBytes is how much text a page has before its last item. It bounds
-	// what a list holds in memory, and keeps a page below the 4 MiB that a gRPC
-	// client accepts by default. A page may have fewer items than were asked for
-	// (AIP-158).
+	maxPageSize     = 1000 // a larger page_size is not an error (AIP-158)
+	// maxPageBytes is how many bytes of text a page may have before its last
+	// item. It limits the memory of a list call, and keeps a page below 4 MiB,
+	// the default limit of gRPC clients. A page may therefore have fewer items
+	// than the client requested (AIP-158).
 	maxPageBytes = 1 << 20
 )
 
-// pageRequest is what the request of every list has.
+// pageRequest is the request of any list method.
 type pageRequest interface {
 	proto.Message
 	GetPageSize() int32
 	GetPageToken() string
 }
 
-// pager makes one page of a list whose places are cursors of type C.
+// pager makes one page of a list whose cursors have type C.
 type pager[C any] struct {
 	size   int
-	after  *C // the last item of the page before; nil on the first page
+	after  *C // the last item of the previous page; nil on the first page
 	tokens tokens
 }
 
@@ -46,8 +46,8 @@ func newPager[C any](seal cipher.AEAD, request pageRequest) (pager[C], error) {
 	return p, err
 }
 
-// pageOf returns the items as messages, and the token of the next page if there
-// is more.
+// pageOf converts the items to messages, and returns the token of the next page
+// if there are more items.
 func pageOf[C, T any, M proto.Message](p pager[C], items []T, more bool, toProto func(T) M, cursor func(T) C) (page []M, next string, err error) {
 	for _, item := range items {
 		page = append(page, toProto(item))

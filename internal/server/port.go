@@ -16,32 +16,33 @@ import (
 	"example.com/videocatalog/api"
 )
 
-// limitGrace is how much later than its call a request ends: what ends the call
-// comes first, with a status.
+// limitGrace is the time between the deadline of a call and the end of its HTTP
+// request. It lets the call end first, with a status.
 const limitGrace = time.Second
 
-// grpcOverhead is what a request may have in gRPC beside its message: the prefix
-// of the message, and what a client may send behind it that nobody reads.
+// grpcOverhead is what a gRPC body may hold besides its message: the prefix of
+// the message, and bytes behind it, which are ignored.
 const grpcOverhead = 1 << 10
 
-// handle is the shared port: gRPC by its content type, and by path what
-// operators ask for; the rest is REST. Its limits hold for every request.
+// handle serves every request of the port and limits its time. The content type
+// identifies gRPC, and the path health checks and the API description. All
+// other requests are REST.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	s.limitTime(w, r, s.isStream(r) && r.Method != http.MethodOptions)
 	if r.ProtoMajor == 1 && r.TransferEncoding != nil {
-		// Whoever sends a length beside the chunks wants somebody in between to see
-		// another end of the request. net/http goes by the chunks and forgets the
-		// length, so this cannot be told any more, and the connection must end
-		// (RFC 9112, 6.1).
+		// A request with both a length and chunks may be an attempt to smuggle
+		// a second request past a proxy. This code cannot detect it, because
+		// net/http drops the length. So the connection of every chunked request
+		// is closed (RFC 9112, 6.1).
 		w.Header().Set("Connection", "close")
 	}
 	s.admitted.ServeHTTP(w, r)
 }
 
-// isStream reports whether a request is for a stream, over gRPC or REST.
+// isStream reports whether a request opens a stream, over gRPC or REST.
 func (s *Server) isStream(r *http.Request) bool { return s.streaming[r.URL.Path] || isStream(r) }
 
-// route serves a request of an origin that may call.
+// route passes a request to gRPC, to an operator's endpoint or to REST.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	isStream := s.isStream(r)
 	switch {
@@ -54,7 +55,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 		r, end := s.bound(w, r, isStream)
 		defer end()
-		// gRPC reads a body to its end into memory, whether or not a handler wants it
+		// gRPC reads the whole body into memory, even if no handler wants it
 		// (grpc/internal/transport/handler_server.go).
 		r.Body = &wholeMessages{ReadCloser: http.MaxBytesReader(w, r.Body, int64(s.cfg.MaxReceive)+grpcOverhead)}
 		s.grpc.ServeHTTP(w, r)
@@ -80,8 +81,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handleLive reports whether this process still does its work, or should be
-// started anew.
+// handleLive reports whether this process still works, or should be restarted.
 func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 	if err := s.live(); err != nil {
 		s.log.ErrorContext(r.Context(), "server: stuck", "err", err)
@@ -91,10 +91,10 @@ func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 	writeHealth(w, http.StatusOK, "live")
 }
 
-// enter reports whether there is room for one more call, and what to do when it
-// has ended. Streams last, so that they get half of the room only. One that is
-// refused is counted and logged here: it goes no further, and nobody else sees
-// it.
+// enter reserves a place for a call, and returns the function that frees it;
+// false if all places are taken. Streams have half as many places, because they
+// last long. A rejected call is counted and logged here, because no interceptor
+// sees it.
 func (s *Server) enter(ctx context.Context, isStream bool) (leave func(), ok bool) {
 	count, most, kind := &s.calls, int64(s.cfg.MaxCalls), kindCall
 	if isStream {
@@ -109,8 +109,8 @@ func (s *Server) enter(ctx context.Context, isStream bool) (leave func(), ok boo
 	return func() { count.Add(-1) }, true
 }
 
-// bound makes a request hold no more memory than there is for it, until end. The
-// request of a stream is small: it must not hold one of the places for large ones
+// bound limits the memory that a request can hold, until end is called. The
+// request of a stream must be small: it must not take a place for large bodies
 // for as long as the stream lasts.
 func (s *Server) bound(w http.ResponseWriter, r *http.Request, isStream bool) (bounded *http.Request, end func()) {
 	if isStream {
@@ -125,9 +125,9 @@ func (s *Server) bound(w http.ResponseWriter, r *http.Request, isStream bool) (b
 	}
 }
 
-// limitTime gives a request the time that its call may take. The call has a
-// deadline of its own, but that begins when the request is received, and reaches
-// nobody who waits for a client that does not send or does not read.
+// limitTime sets the read and the write deadline of a request. The deadline of
+// the call is not enough. It starts after the request is received, and does not
+// interrupt a client that stops sending or reading.
 func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool) {
 	limit := s.cfg.CallTimeout
 	if isStream {
@@ -136,8 +136,10 @@ func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool
 	deadline := time.Now().Add(limit + limitGrace)
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(deadline)
-	if r.Body != http.NoBody { // nor may one that has none be read: it may be a stream, with the next request behind it
-		if !s.streaming[r.URL.Path] { // a stream over REST has no body that could last
+	// net/http reads ahead on a request without a body. A read deadline would
+	// end that read, and with it a stream that is still running.
+	if r.Body != http.NoBody {
+		if !s.streaming[r.URL.Path] { // a REST stream has no long body
 			deadline = time.Now().Add(s.cfg.CallTimeout + limitGrace)
 		}
 		err = errors.Join(err, control.SetReadDeadline(deadline))
@@ -147,9 +149,8 @@ func (s *Server) limitTime(w http.ResponseWriter, r *http.Request, isStream bool
 	}
 }
 
-// refuseGRPC returns a call that nobody has looked at, as
-// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md says, in
-// headers only.
+// refuseGRPC rejects a call before any handler runs, with a trailers-only
+// response (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 func refuseGRPC(w http.ResponseWriter, st *status.Status) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
@@ -160,7 +161,7 @@ func refuseGRPC(w http.ResponseWriter, st *status.Status) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// onlyRead refuses methods other than GET and HEAD.
+// onlyRead rejects methods other than GET and HEAD.
 func onlyRead(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -176,7 +177,7 @@ func writeHealth(w http.ResponseWriter, code int, status string) {
 	writeHealthOf(w, code, map[string]string{"status": status})
 }
 
-// writeHealthOf writes an object; the keys come in order.
+// writeHealthOf writes a JSON object with sorted keys.
 func writeHealthOf(w http.ResponseWriter, code int, of map[string]string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -13,25 +13,27 @@ import (
 )
 
 const (
-	// readyTimeout is how long the check of a side may take.
+	// readyTimeout is the longest time of one check.
 	readyTimeout = time.Second
-	// readyInterval is the time between two checks for the watchers of grpc.health.v1.
+	// readyInterval is the time between two checks for clients that watch
+	// grpc.health.v1.
 	readyInterval = 5 * time.Second
 )
 
-// Ready checks the sides of a process, commands and queries: each returns why its
-// side cannot serve now, within a second. Nil: the process does not have that side.
-// It must not depend on the backlog of events: that would take away the instances
-// which work it off.
+// Ready has a check for each side of a process: commands (Video) and queries
+// (Catalog). A check returns within a second, with an error if its side cannot
+// serve now. Nil: the process does not have that side. A check must not depend
+// on the backlog of events, or it would remove the instances that process the
+// backlog.
 type Ready struct {
 	Video, Catalog func(context.Context) error
 }
 
-// checkSides returns the error of each side, and tells grpc.health.v1.
+// checkSides returns the error of each side, and updates grpc.health.v1.
 func (s *Server) checkSides(ctx context.Context) map[string]error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	s.checking.Lock() // or an older result could replace a newer one
+	s.checking.Lock() // otherwise an older result could replace a newer one
 	defer s.checking.Unlock()
 	var mu sync.Mutex
 	errs := make(map[string]error)
@@ -55,8 +57,9 @@ func (s *Server) checkSides(ctx context.Context) map[string]error {
 	return errs
 }
 
-// canServe reports whether new requests should come here: while one side works, its
-// calls should, and those of the other are UNAVAILABLE anywhere.
+// canServe reports whether new requests should come here: at least one side
+// works, or the process has no side. Calls of a side that fails would be
+// UNAVAILABLE on every instance.
 func canServe(sides map[string]error) bool {
 	for _, err := range sides {
 		if err == nil {
@@ -66,8 +69,8 @@ func canServe(sides map[string]error) bool {
 	return len(sides) == 0
 }
 
-// setServing is what grpc.health.v1 says of a service, if it is served here. Once
-// the server stops it has no effect.
+// setServing sets the status of a service in grpc.health.v1, if this server has
+// that service. It has no effect once the server stops.
 func (s *Server) setServing(service string, yes bool) {
 	if _, ok := s.grpc.GetServiceInfo()[service]; !ok && service != "" {
 		return
@@ -79,7 +82,7 @@ func (s *Server) setServing(service string, yes bool) {
 	s.health.SetServingStatus(service, status)
 }
 
-// watchSides keeps grpc.health.v1 right until the server stops.
+// watchSides checks the sides every readyInterval until the server stops.
 func (s *Server) watchSides() {
 	every := time.NewTicker(readyInterval)
 	defer every.Stop()
@@ -93,13 +96,14 @@ func (s *Server) watchSides() {
 	}
 }
 
-// handleReady says whether new requests should come here, and how each side is.
+// handleReady responds whether new requests should come here, and the state of
+// each side.
 func (s *Server) handleReady(w http.ResponseWriter, r *http.Request) {
 	if s.draining.Err() != nil {
 		writeHealth(w, http.StatusServiceUnavailable, "draining")
 		return
 	}
-	sides := s.checkSides(context.WithoutCancel(r.Context())) // a caller who leaves makes no side unavailable
+	sides := s.checkSides(context.WithoutCancel(r.Context())) // a client that disconnects must not make a side look unavailable
 	code, body := http.StatusOK, map[string]string{"status": "ready"}
 	if !canServe(sides) {
 		code, body = http.StatusServiceUnavailable, map[string]string{"status": "not ready"}

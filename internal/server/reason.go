@@ -17,15 +17,16 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// errorDomain is where our reasons are unique (google.rpc.ErrorInfo).
+// errorDomain is the namespace of our error reasons (google.rpc.ErrorInfo).
 const errorDomain = "videocatalog.example.com"
 
-// retryDelay is how long a caller should wait who got UNAVAILABLE. It is long
-// enough for another instance to be chosen, and for a database to fail over soon.
+// retryDelay is the delay before a retry that UNAVAILABLE recommends. It is
+// long enough to reach another instance, and short enough to find a database
+// soon after a failover.
 const retryDelay = time.Second
 
-// The reasons that are no error of package domain. The first of a code is what
-// every error with that code has which says nothing more exact.
+// These reasons are added to those of package domain. Each code has a default
+// reason; see reasonOf.
 const (
 	reasonInvalidRequest       domain.Reason = "INVALID_REQUEST"
 	reasonMediaTypeUnsupported domain.Reason = "MEDIA_TYPE_UNSUPPORTED"
@@ -52,8 +53,8 @@ const (
 	reasonInternal             domain.Reason = "INTERNAL_ERROR"
 )
 
-// causes has the code of every reason, and its status over REST where that is not
-// the one of the code. docs/errors.md says what each of them means.
+// causes maps each reason to its code, and to its HTTP status if the code
+// implies another one. docs/errors.md explains every reason.
 var causes = map[domain.Reason]struct {
 	code codes.Code
 	http int
@@ -86,7 +87,8 @@ var causes = map[domain.Reason]struct {
 	reasonInternal:               {code: codes.Internal},
 }
 
-// reasonOf is the reason of an error of which only the code is known.
+// reasonOf maps a code to the reason of errors that have no reason of their
+// own.
 var reasonOf = map[codes.Code]domain.Reason{
 	codes.InvalidArgument:    reasonInvalidRequest,
 	codes.NotFound:           reasonNotFound,
@@ -102,14 +104,14 @@ var reasonOf = map[codes.Code]domain.Reason{
 	codes.Unimplemented:      reasonMethodUnknown,
 }
 
-// newStatus returns a status with a reason, and with the code of that reason.
+// newStatus returns a status with a reason and the code of that reason.
 func newStatus(reason domain.Reason, format string, args ...any) *status.Status {
 	return explain(status.Newf(causes[reason].code, format, args...), reason)
 }
 
 // explain returns the status with exactly one google.rpc.ErrorInfo (AIP-193),
-// unless it has one already, and with google.rpc.RetryInfo where the same call may
-// succeed soon. Without a reason it is that of the code.
+// and keeps one that exists. An empty reason means the default of the code.
+// UNAVAILABLE also gets google.rpc.RetryInfo, because a retry may succeed.
 func explain(st *status.Status, reason domain.Reason) *status.Status {
 	if detail[*errdetails.ErrorInfo](st) != nil {
 		return st
@@ -125,10 +127,10 @@ func explain(st *status.Status, reason domain.Reason) *status.Status {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryDelay)})
 	}
 	explained := st.Proto()
-	explained.Message = strings.ToValidUTF8(explained.GetMessage(), "\ufffd") // else it could not be sent
+	explained.Message = strings.ToValidUTF8(explained.GetMessage(), "\ufffd") // gRPC cannot send other text
 	for i, message := range details {
 		packed, err := anypb.New(message)
-		if err != nil { // not with these messages
+		if err != nil { // cannot happen with these messages
 			return st
 		}
 		explained.Details = slices.Insert(explained.Details, i, packed)
@@ -136,7 +138,7 @@ func explain(st *status.Status, reason domain.Reason) *status.Status {
 	return status.FromProto(explained)
 }
 
-// detail returns the first detail of a status that is a T; nil if there is none.
+// detail returns the first detail of type T of a status, or nil.
 func detail[T proto.Message](st *status.Status) (found T) {
 	for _, each := range st.Details() {
 		if message, ok := each.(T); ok {
@@ -146,7 +148,7 @@ func detail[T proto.Message](st *status.Status) (found T) {
 	return found
 }
 
-// httpStatus returns the status over REST of an error.
+// httpStatus returns the HTTP status for the status of an error.
 func httpStatus(st *status.Status) int {
 	if info := detail[*errdetails.ErrorInfo](st); info != nil {
 		if own := causes[domain.Reason(info.GetReason())].http; own != 0 {

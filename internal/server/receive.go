@@ -12,15 +12,15 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// inbound is a request to receive, and why it could not be decoded. When a codec
-// fails, grpc-go sends INTERNAL by itself, before any interceptor sees the call;
-// with an inbound, the call goes on to the guard, which refuses it.
+// inbound is a request message together with its decoding error. If a codec
+// fails, grpc-go returns INTERNAL before any interceptor runs. With an inbound
+// the call continues to the guard, which rejects it and logs it.
 type inbound struct {
 	message any
 	err     error
 }
 
-// refusal returns the error that the caller gets, nil when the request was decoded.
+// refusal returns the error for the caller, or nil if the request was decoded.
 func (in *inbound) refusal() error {
 	if in.err == nil {
 		return nil
@@ -28,7 +28,8 @@ func (in *inbound) refusal() error {
 	return domain.Errorf(domain.Invalid, "the request cannot be decoded: %s", withoutNoise(in.err))
 }
 
-// inboundCodec is protobuf, which never fails to decode an inbound.
+// inboundCodec is the protobuf codec, except that it stores the decoding error
+// of an inbound.
 type inboundCodec struct{ encoding.CodecV2 }
 
 func newInboundCodec() inboundCodec { return inboundCodec{encoding.GetCodecV2(grpcproto.Name)} }
@@ -42,9 +43,9 @@ func (c inboundCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// inboundServices registers services whose methods receive an inbound. A method
-// with one response decodes its request before the interceptors are called, so
-// they get the *inbound itself when it could not be decoded.
+// inboundServices registers services whose methods decode into an inbound. gRPC
+// decodes the request of a unary method before it calls the interceptors. If
+// that failed, they get the *inbound in place of the request.
 type inboundServices struct{ *grpc.Server }
 
 func (s inboundServices) RegisterService(service *grpc.ServiceDesc, implementation any) {

@@ -27,29 +27,31 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// restKey is where the context of a request over REST has its *restRequest.
+// restKey is the context key of the *restRequest of a REST request.
 type restKey struct{}
 
 type restRequest struct {
 	start    time.Time
 	header   http.Header   // of the response
-	request  *http.Request // once it is known whose path it has
-	ifMatch  string        // the etag it has in If-Match; empty: none
+	request  *http.Request // set once its path has matched a method
+	ifMatch  string        // the etag in If-Match; empty: none
 	tooLarge bool
-	called   bool // it became a call, which has a line of its own
+	called   bool // it became a call, which logs its own line
 }
 
 func restOf(ctx context.Context) *restRequest {
 	if seen, ok := ctx.Value(restKey{}).(*restRequest); ok {
 		return seen
 	}
-	return new(restRequest) // of a call that is none of ours: the in-process connection is private
+	return new(restRequest) // not a REST call; nobody else can use the in-process connection
 }
 
-// isStream reports whether a response over REST is a stream (AIP-136).
+// isStream reports whether the response of a REST request is a stream
+// (AIP-136).
 func isStream(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, ":watch") }
 
-// body notes that a body is too large, which the gateway forgets.
+// body records that a request body is too large, because the gateway drops that
+// error.
 type body struct {
 	io.ReadCloser
 	seen *restRequest
@@ -63,17 +65,17 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // an io.Reader's
 }
 
-// probeKey is where the context of a request has a *bool when it is only about
-// whether it has a handler.
+// probeKey is the context key of a *bool. It marks a request that only checks
+// whether a handler exists; the *bool receives the result.
 type probeKey struct{}
 
-// checked stands before every handler of the gateway, and refuses what must not
-// become a call.
+// checked wraps every handler of the gateway. It rejects a request that must
+// not become a call: unknown path, invalid text, body or conditions.
 func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
 		exists := true
 		for _, name := range path {
-			exists = exists && !strings.Contains(name, ":") && !strings.HasSuffix(name, "/") // a verb of none, an id of nothing
+			exists = exists && !strings.Contains(name, ":") && !strings.HasSuffix(name, "/") // not the verb of another method, and not an empty id
 		}
 		if hit, ok := r.Context().Value(probeKey{}).(*bool); ok {
 			*hit = exists
@@ -87,7 +89,7 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 		seen.request = r
 		if err := cmp.Or(checkText(r, path), checkBody(r), seen.checkConditions(r)); err != nil {
 			if r.ProtoMajor == 1 && r.ContentLength != 0 {
-				w.Header().Set("Connection", "close") // net/http would wait for the rest of the body
+				w.Header().Set("Connection", "close") // net/http would otherwise wait for the rest of the body
 			}
 			g.fail(w, r, toStatus(err))
 			return
@@ -96,8 +98,8 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 	}
 }
 
-// checkText refuses bytes that are no UTF-8, which a message cannot hold. In a
-// body, the decoder of JSON does.
+// checkText rejects a path or query that is not UTF-8, which a message cannot
+// hold. The JSON decoder checks bodies.
 func checkText(r *http.Request, path map[string]string) error {
 	for name, value := range path {
 		if !utf8.ValidString(value) {
@@ -115,11 +117,12 @@ func checkText(r *http.Request, path map[string]string) error {
 	return nil
 }
 
-// checkBody refuses a body where there can be none, and one that is no JSON. curl
-// calls JSON a form unless it is told otherwise, and a body may be called nothing.
+// checkBody rejects a body where none is allowed, and one that is not JSON. It
+// accepts the content type of a form, because curl sends that by default, and a
+// missing content type.
 func checkBody(r *http.Request) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
-		if r.ContentLength != 0 { // or of unknown length; it is not waited for
+		if r.ContentLength != 0 { // of any or unknown length; the body is not read
 			return domain.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method)
 		}
 		return nil
@@ -140,14 +143,15 @@ func checkBody(r *http.Request) error {
 	return nil
 }
 
-// routingError is called where no handler has the path and the method.
+// routingError handles a request whose path or method has no handler.
 func (g *gateway) routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, _ int) {
 	if _, probing := r.Context().Value(probeKey{}).(*bool); !probing {
 		g.notHere(w, r)
 	}
 }
 
-// notHere refuses a request: 405 if the path has other methods, else 404.
+// notHere rejects a request: with 405 if its path has other methods, else with
+// 404.
 func (g *gateway) notHere(w http.ResponseWriter, r *http.Request) {
 	allowed := g.methodsOf(r)
 	if len(allowed) == 0 {
@@ -162,8 +166,8 @@ func notAllowed(r *http.Request) *status.Status {
 	return newStatus(reasonMethodNotAllowed, "no method %s here", r.Method)
 }
 
-// methodsOf returns the methods of a path. It routes a request with each of them,
-// which ends before the handler.
+// methodsOf returns the HTTP methods of a path. It routes a probe with each
+// method, which stops before the handler.
 func (g *gateway) methodsOf(r *http.Request) []string {
 	var methods []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
@@ -181,7 +185,7 @@ func (g *gateway) methodsOf(r *http.Request) []string {
 	return methods
 }
 
-// fail writes the error of a request that has no response yet.
+// fail writes the error of a request that has no response yet, and logs it.
 func (g *gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if _, probing := r.Context().Value(probeKey{}).(*bool); probing {
 		return
@@ -198,17 +202,17 @@ func (g *gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	g.requests.rest(r, st.Err())
 }
 
-// streamError returns the error with which a stream ends. Its body has the same
-// form; the header is set for a stream that has not begun.
+// streamError returns the error that ends a stream, in the form of every other
+// error. It also sets the headers, which are sent if the stream has not begun.
 func streamError(ctx context.Context, err error) *status.Status {
 	st := restStatus(err)
 	setErrorHeader(restOf(ctx).header, st)
 	return st
 }
 
-// restStatus returns the status of an error with the fields named as in JSON.
+// restStatus returns the status of an error, with fields named as in JSON.
 func restStatus(err error) *status.Status {
-	if own, ok := errors.AsType[*runtime.HTTPStatusError](err); ok { // an odd percent-encoding in the path
+	if own, ok := errors.AsType[*runtime.HTTPStatusError](err); ok { // invalid percent-encoding in the path
 		err = newStatus(reasonInvalidRequest, "path: %v", own.Err).Err()
 	}
 	named := explain(status.Convert(err), "").Proto()
@@ -222,12 +226,12 @@ func restStatus(err error) *status.Status {
 			named.Message = strings.ReplaceAll(named.GetMessage(), v.GetField(), name)
 			v.Field = name
 		}
-		_ = packed.MarshalFrom(&bad) // it was one before
+		_ = packed.MarshalFrom(&bad) // it was unpacked from one
 	}
 	return status.FromProto(named)
 }
 
-// jsonName returns the path of a field as JSON has it: video.releaseYear.
+// jsonName returns the path of a field with its JSON names: video.releaseYear.
 func jsonName(path string) string {
 	words := strings.Split(path, "_")
 	for i, word := range words[1:] {
@@ -238,12 +242,12 @@ func jsonName(path string) string {
 	return strings.Join(words, "")
 }
 
-// writeError writes an error, in the form of AIP-193.
+// writeError writes an error response in the form of AIP-193.
 func writeError(w http.ResponseWriter, st *status.Status, httpStatus int) {
 	setErrorHeader(w.Header(), st)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus)
-	_, _ = w.Write(append(errorBodyAs(st, httpStatus), '\n')) // the client is gone
+	_, _ = w.Write(append(errorBodyAs(st, httpStatus), '\n')) // the only error is that the client has left
 }
 
 func setErrorHeader(header http.Header, st *status.Status) {
@@ -261,12 +265,13 @@ func setErrorHeader(header http.Header, st *status.Status) {
 
 func errorBody(st *status.Status) []byte { return errorBodyAs(st, httpStatus(st)) }
 
-// errorBodyAs returns the JSON of an error: {"error": {"code", "status", "message",
-// "details"}}, where the code is that of HTTP, and the status that of gRPC.
+// errorBodyAs returns the JSON of an error: {"error": {"code", "status",
+// "message", "details"}}. The code is the HTTP status, and the status is the
+// gRPC code.
 func errorBodyAs(st *status.Status, httpStatus int) []byte {
 	details := make([]json.RawMessage, 0, len(st.Proto().GetDetails()))
 	for _, packed := range st.Proto().GetDetails() {
-		if text, err := protojson.Marshal(packed); err == nil { // not of a type that is linked in
+		if text, err := protojson.Marshal(packed); err == nil { // fails for a type that is not linked in
 			details = append(details, text)
 		}
 	}
@@ -277,17 +282,18 @@ func errorBodyAs(st *status.Status, httpStatus int) []byte {
 		Details []json.RawMessage `json:"details"`
 	}
 	text, err := json.Marshal(map[string]restError{"error": {httpStatus, statusName(st), st.Message(), details}})
-	if err != nil { // not of texts and numbers
+	if err != nil { // cannot happen with strings and numbers
 		return []byte("{}")
 	}
 	return text
 }
 
-// statusName returns the code of a status as google.rpc.Code names it.
+// statusName returns the code of a status by its name in google.rpc.Code.
 func statusName(st *status.Status) string { return code.Code(st.Proto().GetCode()).String() }
 
-// checkConditions reads the conditions of RFC 9110, section 13. One that nobody
-// would look at is refused, because its caller counts on it.
+// checkConditions reads If-Match and rejects conditions that would be ignored
+// (RFC 9110, section 13). Ignoring one is unsafe, because its caller relies on
+// it.
 func (seen *restRequest) checkConditions(r *http.Request) error {
 	match, reads := r.Header.Values("If-Match"), r.Method == http.MethodGet
 	switch {
@@ -304,15 +310,16 @@ func (seen *restRequest) checkConditions(r *http.Request) error {
 	return nil
 }
 
-// isStrong reports whether a text is one strong entity tag (RFC 9110, 8.8.3).
+// isStrong reports whether a string is one strong entity tag (RFC 9110, 8.8.3).
 func isStrong(tag string) bool {
 	opaque, ok := strings.CutPrefix(tag, `"`)
 	opaque, ended := strings.CutSuffix(opaque, `"`)
 	return ok && ended && utf8.ValidString(opaque) && !strings.Contains(opaque, `"`)
 }
 
-// takeIfMatch makes the etag in If-Match that of the request: its own, or the one of
-// the resource in an update. * is whatever exists, as no etag is.
+// takeIfMatch copies the etag of If-Match into the request, or into its
+// resource if it is an update. "*" matches any existing resource, so it needs
+// no etag.
 func (seen *restRequest) takeIfMatch(request proto.Message) error {
 	if seen.ifMatch == "" {
 		return nil
@@ -335,8 +342,8 @@ func (seen *restRequest) takeIfMatch(request proto.Message) error {
 	return nil
 }
 
-// writeETag gives a response the etag of its resource, and makes it 304 for a
-// caller who has that one already (RFC 9110, 13.1.2).
+// writeETag sets the ETag header of a resource. It turns the response into 304
+// if the caller already has that etag (RFC 9110, 13.1.2).
 func writeETag(ctx context.Context, w http.ResponseWriter, response proto.Message) error {
 	resource, ok := response.(interface{ GetEtag() string })
 	seen := restOf(ctx)
@@ -347,14 +354,14 @@ func writeETag(ctx context.Context, w http.ResponseWriter, response proto.Messag
 	for tag := range strings.SplitSeq(strings.Join(seen.request.Header.Values("If-None-Match"), ","), ",") {
 		if tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/"); tag == "*" || tag == resource.GetEtag() {
 			w.Header().Del("Content-Type")
-			w.WriteHeader(http.StatusNotModified) // what is written behind it is discarded
+			w.WriteHeader(http.StatusNotModified) // net/http discards a body written after it
 			return nil
 		}
 	}
 	return nil
 }
 
-// callsOf is the gateway's connection, over which a request becomes a call.
+// callsOf is the gateway's connection. It turns REST requests into gRPC calls.
 type callsOf struct{ grpc.ClientConnInterface }
 
 func (c callsOf) Invoke(ctx context.Context, method string, args, reply any, options ...grpc.CallOption) error {
@@ -375,8 +382,8 @@ func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 	return c.ClientConnInterface.NewStream(ctx, desc, method, options...) //nolint:wrapcheck // the same
 }
 
-// checkQuery refuses the parameters of a method that has none: the gateway parses
-// the query of others only.
+// checkQuery rejects any query parameter for a method that has none. The
+// gateway parses queries only for the other methods.
 func (seen *restRequest) checkQuery() error {
 	if seen.request != nil && seen.request.Form == nil && seen.request.URL.RawQuery != "" {
 		return domain.Errorf(domain.Invalid, "query: unknown parameter: this method has none")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Run serves until ctx is done, then drains and returns nil. Another error
-// means that it could not serve. It can be called once.
+// Run serves until ctx is done, then drains and returns nil. It returns an
+// error if it cannot listen or serve. It can be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener := s.listener
 	if listener == nil {
@@ -38,13 +38,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stop drains. The order matters: what serves a call in flight outlives it. The
-// gateway's connection and the gRPC server go last, because net/http knows of
-// the calls they serve and waits for them, and they do not know of net/http's
-// (grpc.Server.GracefulStop would abort those).
+// stop drains the server: first the port, then the gateway's connection and the
+// gRPC server. net/http waits for the calls that it handed to them. The other
+// order would abort those calls, because grpc.Server.GracefulStop does not wait
+// for net/http.
 func (s *Server) stop(ctx context.Context) {
-	s.health.Shutdown() // NOT_SERVING, for good
-	s.drain()           // not ready; ends the streams, and the patience of GetCatalogEntry
+	s.health.Shutdown() // NOT_SERVING from now on
+	s.drain()           // not ready; ends streams, and shortens the waits of GetCatalogEntry
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
@@ -55,10 +55,10 @@ func (s *Server) stop(ctx context.Context) {
 	s.release()
 }
 
-// release ends everything at once.
+// release closes everything at once, and waits for the readers of awaitVersion.
 func (s *Server) release() {
 	s.drain()
-	_ = s.http.Close() // it would be the error of a connection that we end anyway
+	_ = s.http.Close() // the error of a connection that is closed anyway
 	_ = s.conn.Close() // the same
 	s.grpc.Stop()
 	s.waits.running.Wait()

@@ -1,29 +1,30 @@
-// Package server answers. It serves [videov1.VideoServiceServer], the commands,
-// and [catalogv1.CatalogServiceServer], the queries, on one port:
+// Package server serves the API on one port: the commands of
+// [videov1.VideoServiceServer] and the queries of
+// [catalogv1.CatalogServiceServer].
 //
-//   - gRPC, by its content type, over HTTP/2 without TLS (Cloud Run ends TLS);
-//   - REST as JSON, by the annotations in api/proto, over HTTP/1.1 or HTTP/2,
-//     and its description at /openapi.json;
-//   - /health/live and /health/ready, grpc.health.v1, and gRPC reflection.
+//   - gRPC requests, recognized by their content type, come over HTTP/2 without
+//     TLS, because Cloud Run terminates TLS;
+//   - REST requests are JSON over HTTP/1.1 or HTTP/2, mapped by the annotations in
+//     api/proto and described at /openapi.json;
+//   - /health/live, /health/ready, grpc.health.v1 and gRPC reflection are there too.
 //
-// A handler is a conductor. It turns a request into what domain and the store
-// understand, adds the clock and new ids, and turns the answer back. It decides
-// nothing, and there is no layer between it and the store. [VideoStore],
-// [CatalogStore] and [Changes] say what it needs.
+// A handler converts a request, adds the time and new ids, calls package domain
+// and a store, and converts the result. It makes no decisions, and no layer
+// stands between it and the store. [VideoStore], [CatalogStore] and [Changes] are
+// the interfaces that it needs.
 //
-// Every call passes the same guard once, also one that came over REST, which
-// travels through an in-process connection: Deps.Admit is asked, the rules in
-// api/proto are checked, the call gets an end in time, a panic ends the call and
-// not the process, an error becomes a status, and what the client must not see
-// of it is logged, once.
+// Every call passes the same guard exactly once. A REST request reaches it through
+// an in-process gRPC connection. The guard calls Deps.Admit, checks the rules in
+// api/proto, sets a deadline and turns panics and errors into statuses. It logs
+// once what the client must not see.
 //
-// It promises: a request that was accepted is answered, also while the server
-// stops, within Config.DrainTimeout. A stream is no such request: it ends with
-// UNAVAILABLE when the server begins to stop.
+// The server answers every request that it accepted, even while it stops, within
+// Config.DrainTimeout. Streams are the exception: they end with UNAVAILABLE when
+// the server begins to stop.
 //
-// What a client can make it hold is bounded, whoever the client is: see Config,
-// and docs/limits.md for the attacks that are tested. It does not know who calls, which is
-// for Deps.Admit, and it owns no table.
+// Config limits the resources that clients can hold; docs/limits.md lists the
+// attacks that were tried. Authentication belongs to Deps.Admit. The package owns
+// no table.
 package server
 
 import (
@@ -48,7 +49,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still ask it
+	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
 	"google.golang.org/grpc/test/bufconn"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -56,43 +57,47 @@ import (
 	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
-// Deps is what a Server works with.
+// Deps has the dependencies of a Server.
 type Deps struct {
-	// Videos is what VideoService is served from, Catalog and Changes what
-	// CatalogService is. Nil: that service is not served.
+	// Videos is the store of VideoService; Catalog and Changes are those of
+	// CatalogService. A service without a store is not served.
 	Videos  VideoStore
 	Catalog CatalogStore
 	Changes Changes
-	// TokenKey seals page tokens and resume tokens: 32 bytes, the same in all
-	// processes. Nil: one at random, so tokens end with the process.
+	// TokenKey encrypts page tokens and resume tokens: 32 bytes, the same in
+	// all processes. If it is nil, a random key is used, and tokens become
+	// invalid when the process ends.
 	TokenKey []byte
-	// Admit returns the status of a call that may not go on, by its metadata and
-	// its method, /package.Service/Method, and for the log who calls, or nothing
-	// when that was not checked; nil: all calls may.
+	// Admit decides whether a call may continue, from its metadata and its
+	// method, /package.Service/Method. It returns the status of a rejected
+	// call, and the name of the caller if it verified one. Nil: every call may
+	// continue.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
-	// Address returns where a call comes from, by its metadata and its peer, for the
-	// bounds of a caller whom Admit does not name; nil: the address of the
-	// connection.
+	// Address returns the address of a caller, from the metadata and the peer
+	// of the call. Limits per caller use it when Admit returned no name. Nil:
+	// the address of the connection.
 	Address func(ctx context.Context) string
-	// Ready checks the sides of this process; the zero value has none, and is
-	// always ready.
+	// Ready checks whether each side of this process can serve. The zero value
+	// has no side, and is always ready.
 	Ready Ready
-	// Live returns why this process will never work again and should be started
-	// anew; nil: it always will. What is away may come back: that is for Ready.
+	// Live returns an error if this process can never work again and should be
+	// restarted. Dependencies that are unavailable for a time belong to Ready.
+	// Nil: the process is always live.
 	Live func() error
-	// Tracing makes a span of every call, and Metrics counts them; nil: nothing
-	// does. With or without, a handler is in the trace of its caller.
+	// Tracing makes a span of every call, and Metrics counts calls. Each may be
+	// nil, which turns it off. Handlers continue the trace of their caller in
+	// any case.
 	Tracing trace.TracerProvider
 	Metrics metric.MeterProvider
-	// Log gets a line for every call, and what clients must not see; nil:
-	// slog.Default().
+	// Log receives a line for every call, and the errors that clients must not
+	// see. Nil: slog.Default().
 	Log *slog.Logger
-	// Listener is where to serve, and Run closes it; nil: a new one on
+	// Listener is the listener to serve on; Run closes it. Nil: Run listens on
 	// Config.Addr.
 	Listener net.Listener
 }
 
-// Server serves the API on one port. Make it with New.
+// Server serves the API on one port. Create it with New.
 type Server struct {
 	cfg      Config
 	ready    Ready
@@ -102,29 +107,29 @@ type Server struct {
 
 	grpc      *grpc.Server
 	health    *health.Server
-	inProcess *bufconn.Listener // where grpc serves the gateway
+	inProcess *bufconn.Listener // gRPC calls of the gateway
 	conn      *grpc.ClientConn  // from the gateway to inProcess
 	gateway   http.Handler
-	admitted  http.Handler // route, for the origins that may call
-	http      *http.Server // the port
+	admitted  http.Handler // route, behind the CORS check
+	http      *http.Server // serves the port
 
-	streaming map[string]bool // the methods that are streams, by full name
-	calls     atomic.Int64    // under way, without the streams
-	streams   atomic.Int64    // under way
+	streaming map[string]bool // whether a method is a stream, by full name
+	calls     atomic.Int64    // in flight, without streams
+	streams   atomic.Int64    // in flight
 	refused   metric.Int64Counter
 
 	pages       *budget
 	largeBodies *semaphore.Weighted
 	waits       *waits
-	checking    sync.Mutex // held while the sides are checked
+	checking    sync.Mutex // held during checkSides
 
-	// draining ends when Run begins to stop, by drain.
+	// draining is canceled by drain when Run begins to stop.
 	draining context.Context
 	drain    context.CancelFunc
 }
 
-// New makes a Server that does not serve yet. It must be Run, which releases
-// what it holds.
+// New returns a Server that does not serve yet. The caller must call Run, which
+// releases the resources.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -182,7 +187,7 @@ func (s *Server) makeGRPC(deps Deps) error {
 		grpc.ChainStreamInterceptor(requests.stream, guard.stream),
 		grpc.ForceServerCodecV2(newInboundCodec()),
 		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
-		grpc.WaitForHandlers(true), // so that nothing uses the stores once Run has returned
+		grpc.WaitForHandlers(true), // no handler uses a store after Run has returned
 	)...)
 	services := inboundServices{s.grpc}
 	healthpb.RegisterHealthServer(services, s.health)
@@ -213,8 +218,8 @@ func (s *Server) makeGRPC(deps Deps) error {
 	return nil
 }
 
-// Methods returns all methods that a Server with all its services has, as
-// package.Service/Method.
+// Methods returns the names of all methods of a Server that has all services,
+// as package.Service/Method.
 func Methods() []string {
 	var names []string
 	for _, service := range []grpc.ServiceDesc{
@@ -232,8 +237,9 @@ func Methods() []string {
 	return names
 }
 
-// makeGateway gives REST a connection to the gRPC server of its own. That one
-// speaks gRPC natively, at a quarter of the cost of the way through net/http.
+// makeGateway connects the REST gateway to the gRPC server inside the process.
+// This connection skips net/http, which costs four times as much as gRPC's own
+// transport.
 func (s *Server) makeGateway() error {
 	var err error
 	s.conn, err = grpc.NewClient("passthrough:in-process",
@@ -246,9 +252,9 @@ func (s *Server) makeGateway() error {
 	return err
 }
 
-// makeHTTP limits what a client may hold on to, but not the time of a whole
-// request or response, which handle does: ReadTimeout and WriteTimeout would
-// end streams.
+// makeHTTP returns the HTTP server with limits on what a client can hold. It
+// sets no ReadTimeout and no WriteTimeout, because they would end streams;
+// handle limits the time of each request.
 func (s *Server) makeHTTP() *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -261,10 +267,10 @@ func (s *Server) makeHTTP() *http.Server {
 		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
-			MaxReadFrameSize:     16 << 10, // a connection keeps a buffer of the largest frame it has seen
+			MaxReadFrameSize:     16 << 10, // a connection keeps a buffer of the largest frame it received
 			SendPingTimeout:      s.cfg.PingAfter,
 			PingTimeout:          s.cfg.PingAfter / 2,
-			WriteByteTimeout:     30 * time.Second, // ends connections whose client reads nothing at all
+			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
 		},
 		ErrorLog: slog.NewLogLogger(connlog.New(s.log, "server: connection failed"), slog.LevelWarn),
 	}

@@ -12,37 +12,39 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// errDraining ends what cannot be finished before the server stops.
+// errDraining ends a wait or a stream that cannot finish before the server
+// stops.
 var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again").Because(reasonStopping)
 
-// errStreamOver ends a stream that has lasted as long as one may. The code is
-// the one that clients of a watch resume after.
+// errStreamOver ends a stream at Config.StreamLifetime. Clients of a watch
+// resume after its code, UNAVAILABLE.
 var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again").Because(reasonStreamOver)
 
-// errTooManyCalls refuses what would be more than the server can hold.
+// errTooManyCalls rejects a call beyond Config.MaxCalls.
 var errTooManyCalls = newStatus(reasonTooManyCalls, "too many calls at a time: call again")
 
-// errTooManyPages refuses a list for whose page there was no room in time.
+// errTooManyPages rejects a list call that got no memory for its page in time.
 var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page").Because(reasonTooManyPages)
 
-// errTooManyWaits refuses a call that would wait for a version beside too many
-// others, of its caller or of all.
+// errTooManyWaits rejects a call that would wait for a version when too many
+// calls already wait, of its caller or in total.
 var errTooManyWaits = newStatus(reasonTooManyWaits, "too many calls wait for a min_version: call again without it, or later").Err()
 
-// errNotSeen is the answer to a caller who waited in vain for a version.
+// errNotSeen reports that the version did not arrive within the wait.
 func errNotSeen(want, seen int64) error {
 	return newStatus(reasonVersionNotSeen, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want).Err()
 }
 
-// toStatus returns what a client gets to see of an error: a status that explain has
-// completed. Whoever refuses a call before it gets here uses newStatus. What is
-// none of the client's business becomes Internal, without a word of detail.
+// toStatus converts an error to the status that the client gets, with the
+// details that explain adds. Errors that are not meant for clients become
+// INTERNAL without any detail. Code that rejects a call outside a handler uses
+// newStatus.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	// Only a status made up here passes through: one that an error wraps is what
-	// another service said to us.
+	// Only a status created here is passed on. A status wrapped by an error
+	// came from another service, and is not for our client.
 	if known, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return explain(known.GRPCStatus(), "").Err()
 	}
@@ -99,7 +101,7 @@ func violationsStatus(err *protovalidate.ValidationError) *status.Status {
 func badRequest(message string, violations ...*errdetails.BadRequest_FieldViolation) *status.Status {
 	st := status.New(codes.InvalidArgument, message)
 	detailed, err := st.WithDetails(&errdetails.BadRequest{FieldViolations: violations})
-	if err != nil { // a name that is no UTF-8
+	if err != nil { // a field name that is not UTF-8
 		return st
 	}
 	return detailed

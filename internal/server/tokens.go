@@ -14,12 +14,13 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// tokenFormat is part of what a token is sealed with, so that a token in another
-// format is none at all.
+// tokenFormat is authenticated with every token, so that a token in an older
+// format is rejected.
 const tokenFormat = 2
 
-// newSeal makes what seals tokens: AES-256-GCM, with a nonce at random for each.
-// Without a key it makes one, and the tokens end with the process.
+// newSeal returns the cipher for tokens: AES-256-GCM with a random nonce per
+// token. If key is nil it generates one, and tokens become invalid when the
+// process ends.
 func newSeal(key []byte) (cipher.AEAD, error) {
 	if key == nil {
 		key = make([]byte, 32)
@@ -32,17 +33,17 @@ func newSeal(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// tokens reads and writes the places in a response that a client carries around
-// for us, such as page tokens. One is a cursor as JSON, sealed: a client can
-// neither read it nor make one, nor use it with another request.
+// tokens encodes and decodes cursors that the client carries for us, such as
+// page tokens. A token is an encrypted JSON cursor. A client can neither read
+// it, nor forge it, nor use it with another request.
 type tokens struct {
-	field string // where the request has the token
+	field string // the request field that holds the token
 	seal  cipher.AEAD
-	seed  []byte // what a token is good for: the request
+	seed  []byte // the request that the token is valid for
 }
 
-// newTokens makes the tokens of a request. The field with the token, and
-// page_size, may change between two calls; nothing else may.
+// newTokens returns the tokens of a request. Between two calls only the token
+// field and page_size may change.
 func newTokens(seal cipher.AEAD, request proto.Message, field protoreflect.Name) (tokens, error) {
 	rest := proto.Clone(request).ProtoReflect()
 	for _, name := range []protoreflect.Name{field, "page_size"} {
@@ -76,7 +77,7 @@ func (t tokens) decode(token string, cursor any) error {
 		return t.invalid()
 	}
 	if err := json.Unmarshal(text, cursor); err != nil {
-		return fmt.Errorf("unmarshal cursor: %w", err) // we sealed it
+		return fmt.Errorf("unmarshal cursor: %w", err) // a token that decrypts was made here
 	}
 	return nil
 }

@@ -15,29 +15,28 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// VideoStore remembers videos.
+// VideoStore stores videos. It is safe for concurrent use.
 type VideoStore interface {
-	// CreateVideo records the first event of a video. With a requestID
-	// (uuid.Nil: none) it does so once: the same id with the same fingerprint
-	// again returns the video made first, as it is now; with another
-	// fingerprint the error is domain.Exists.
+	// CreateVideo stores the first event of a video. With a requestID other
+	// than uuid.Nil it is idempotent: a repeated call with the same fingerprint
+	// returns the current state of the video created first. With another
+	// fingerprint it returns domain.Exists.
 	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
-	// ChangeVideo applies a decision to a video, which no one else changes
-	// meanwhile, and records its event. It returns the video as it is then.
+	// ChangeVideo applies a decision to a video, while no other caller can
+	// change it, and stores the event. It returns the new state.
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
-	// GetVideo returns a video, a deleted one too, or domain.NotFound.
+	// GetVideo returns a video, even a deleted one, or domain.NotFound.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
-	// ListVideos returns a page of videos, and whether there is more behind it.
+	// ListVideos returns a page of videos, and whether more follow.
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
 }
 
-// videoService conducts the commands: it reads the request, adds the time and
-// the ids that a decision needs, and leaves the decision to domain and the rest
-// to the store.
+// videoService implements the commands. It adds the time and the new ids;
+// package domain decides, and the store does the rest.
 type videoService struct {
 	videov1.UnimplementedVideoServiceServer
 	store VideoStore
-	seal  cipher.AEAD // of tokens
+	seal  cipher.AEAD // encrypts tokens
 	now   func() time.Time
 	newID func() (uuid.UUID, error)
 }
@@ -109,7 +108,7 @@ func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateV
 		return nil, err
 	}
 	if !slices.Contains(fields, domain.FieldLanguageCode) {
-		video.LanguageCode = "" // not to be changed, so it may be anything
+		video.LanguageCode = "" // it is not changed, so its value does not matter
 	}
 	details, err := detailsOf(video)
 	if err != nil {
@@ -144,7 +143,7 @@ func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.Undel
 	})
 }
 
-// change is what all commands on an existing video have in common.
+// change runs a command on an existing video.
 func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
 	id, err := parseName(field, videos, name)
 	if err != nil {
@@ -172,10 +171,10 @@ func answer(v domain.Video, err error) (*videov1.Video, error) {
 	return videoToProto(v), nil
 }
 
-// fingerprintOf tells whether two requests to create a video ask for the same.
-// What the server ignores in them makes no difference. A field that the
-// contract gets later does not either, where it is empty, so a request may be
-// repeated across a deployment.
+// fingerprintOf returns a hash that is equal for two create requests with the
+// same content. It leaves out the fields that the server ignores. An empty
+// field does not change the hash, so a retry still matches after a deployment
+// that adds fields.
 func fingerprintOf(v *videov1.Video) ([]byte, error) {
 	asked, err := proto.MarshalOptions{Deterministic: true}.Marshal(&videov1.Video{
 		Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
@@ -188,9 +187,9 @@ func fingerprintOf(v *videov1.Video) ([]byte, error) {
 	return sum[:], nil
 }
 
-// fieldsOf returns the fields that an update mask names: all of them for *, and
-// for no mask the ones that are not empty (AIP-134). Fields that only the server
-// sets are ignored, so that a client may send back what it read (AIP-161).
+// fieldsOf returns the fields that an update mask names; "*" names all, and no
+// mask names the fields that are not empty (AIP-134). It ignores fields that
+// only the server sets, so that a client may send back what it read (AIP-161).
 func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
 	if len(paths) == 0 {
 		return populated(video), nil

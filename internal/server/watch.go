@@ -14,33 +14,32 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// How a watch looks for changes. In a busy time it reads at most every
-// watchGap, whatever the number of changes. A change can be announced a little
-// before it can be read (while an older transaction is unfinished anywhere, see
-// ListChanges in the store), so after a change it looks again soon, and then
-// ever less often.
+// A watch reads changes at most once per watchGap. A change can be announced
+// before it is readable, while an older transaction is still open (see
+// ListChanges in the store). So the watch reads again soon after a change.
+// Without changes the interval doubles up to watchPoll.
 const (
 	watchPage      = 100
 	watchGap       = 50 * time.Millisecond
 	watchPoll      = time.Second
 	watchHeartbeat = 15 * time.Second
-	// watchRead is how long a read may take. A stream lasts long, and one that
-	// waits for a database that is gone holds a connection of the pool.
+	// watchRead is the longest time of one read. Without it, a long stream
+	// could hold a pooled connection while the database is unavailable.
 	watchRead = 5 * time.Second
 )
 
-// WatchCatalogEntries ends only with an error, or when the caller or the
-// server does, which both end its context.
+// WatchCatalogEntries streams changes until an error, or until the caller or
+// the server cancels its context.
 func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
 	w, err := newWatch(request, s, stream)
 	if err != nil {
 		return err
 	}
 	ctx := stream.Context()
-	var heartbeat time.Time // when the next is due: as soon as the caller has caught up
+	var heartbeat time.Time // time of the next; zero: as soon as the caller has all changes
 	poll := watchGap
 	for ctx.Err() == nil {
-		changed := s.changes.Changed() // before the read, or a change between the two is missed
+		changed := s.changes.Changed() // before the read, so that no change is missed
 		started := time.Now()
 		if err := w.catchUp(changed); err != nil {
 			return err
@@ -63,15 +62,15 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 	return ctx.Err()
 }
 
-// watch is one stream of changes.
+// watch is one stream of changes. It belongs to one goroutine.
 type watch struct {
 	service  *catalogService
 	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
 	tokens   tokens
-	position domain.Position // of the last change the caller has had
-	// fresh: the caller has had no entry yet, so there is none to remove.
+	position domain.Position // of the last change sent
+	// fresh: no entry has been sent yet, so none needs to be removed.
 	fresh bool
-	begun bool // to read
+	begun bool // the first read is done or in progress
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
@@ -87,8 +86,8 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogSer
 	return w, err
 }
 
-// catchUp sends all changes there are behind the position, and at least those that
-// were announced before changed was taken.
+// catchUp sends all changes after the position. They include every change that
+// was announced before changed was taken.
 func (w *watch) catchUp(changed <-chan struct{}) error {
 	for {
 		page, err := w.look(changed)
@@ -112,9 +111,9 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 			}
 			sent = true
 		}
-		// Only now, because an entry is on a page once: what is hidden on the
-		// first page was not sent before, but an entry that was may be hidden by
-		// the time the next page is read.
+		// fresh is cleared only after the whole page, because an entry appears
+		// once per page. A hidden entry on the first page was never sent. On a
+		// later page it may have been sent before.
 		w.fresh = w.fresh && !sent
 		w.position = page.Next
 		if !page.More {
@@ -123,15 +122,16 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 	}
 }
 
-// restart begins again from the start, in another database.
+// restart tells the client to start over, from the beginning of another
+// database.
 func (w *watch) restart(database string) error {
 	w.position, w.fresh = domain.Position{Database: database}, true
 	return w.send(&catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Restarted{Restarted: true}})
 }
 
-// look reads the next page. When that fails for several watches, and soon, it is
-// tried once more, after a pause of up to a second: a lost connection ends none of
-// them so, and a database that is away not all at the same moment.
+// look reads the next page. If a shared read fails quickly, it reads once more
+// after a random pause of up to a second. So a lost connection does not end all
+// watches, and an unavailable database does not end them all at once.
 func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 	started := time.Now()
 	read := w.read(changed)
@@ -143,11 +143,11 @@ func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 	return page, read.Err
 }
 
-// read reads a page; domain.Unavailable when that takes too long. Watches that
-// wait for the same change are woken together, and read together: hundreds of them
-// would ask hundreds of times for the same page else. One that waits for a later
-// change reads for itself, because the page of the others may be older than what
-// it was woken for, and so does one that begins, whose caller may know of more.
+// read reads a page, and returns domain.Unavailable if that takes too long.
+// Watches that wait for the same change share one read, because a change can
+// wake hundreds of them. A watch that waits for a later change does not share
+// an older read, whose page may lack that change. The first read of a watch is
+// never shared, because its caller may already know of a newer change.
 func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	ctx, position := w.stream.Context(), w.position
 	page := fmt.Sprintf("%p %v", changed, position)
@@ -156,9 +156,9 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 		w.begun = true
 	}
 	reading := w.service.looks.DoChan(page, func() (_ any, err error) {
-		defer func() { err = orPanic(err, recover()) }()                          // in a goroutine of its own it would end the process
-		defer runtime.KeepAlive(changed)                                          // or another could get its address, which names the page
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchRead) // it is not of this watch alone
+		defer func() { err = orPanic(err, recover()) }()                          // otherwise a panic in this goroutine would end the process
+		defer runtime.KeepAlive(changed)                                          // otherwise a new channel could get its address, which is part of the key
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), watchRead) // the read is shared by other watches
 		defer cancel()
 		found, err := w.service.store.ListChanges(ctx, position, watchPage)
 		if err != nil && ctx.Err() != nil {
@@ -174,19 +174,20 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 	}
 }
 
-// responseTo returns nil when the change means nothing to the caller.
+// responseTo returns the response for a change, or nil if the caller does not
+// need it.
 func (w *watch) responseTo(change domain.Change) *catalogv1.WatchCatalogEntriesResponse {
 	switch {
 	case change.Visible:
 		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Updated{Updated: entryToProto(change.Entry)}}
-	case w.fresh || change.Version == 1 && !change.Rebuilt: // a draft just made, which nobody can have seen
+	case w.fresh || change.Version == 1 && !change.Rebuilt: // a new draft, which no caller can have received
 		return nil
 	default:
 		return &catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: catalogEntries + change.VideoID.String()}}
 	}
 }
 
-// send also tells the caller where to go on.
+// send sends a response with the token to resume after it.
 func (w *watch) send(response *catalogv1.WatchCatalogEntriesResponse) error {
 	var err error
 	if response.ResumeToken, err = w.tokens.encode(w.position); err != nil {

@@ -20,32 +20,34 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Catalog is the query side: the projection and the inbox it is guarded by.
+// Catalog stores the query side: the projection and its inbox. It is safe for
+// concurrent use.
 type Catalog struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
 	changes *changes
-	// quarantineBytes is how much the quarantine may have for a message to be kept whole.
+	// quarantineBytes is the size of the quarantine above which new messages
+	// are not kept whole.
 	quarantineBytes int64
 }
 
-// NewCatalog makes the query side over a pool.
+// NewCatalog returns the query side of a pool.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
 	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}, quarantineBytes: QuarantineBytes}
 }
 
-// Over returns the same catalog over another pool: what is changed through one
-// is announced through both.
+// Over returns the same catalog on another pool. A change through either of
+// them closes the channels of both.
 func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
 	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes, quarantineBytes: c.quarantineBytes}
 }
 
-// Changed returns a channel that is closed when this process next changes the
-// catalog. Other processes change it too, so it is a hint to look now, and no
-// reason never to look otherwise.
+// Changed returns a channel that is closed at the next change of the catalog by
+// this process. Other processes also change the catalog, so callers must poll
+// too.
 func (c *Catalog) Changed() <-chan struct{} { return c.changes.wait() }
 
-// changes tells those who wait that the catalog has changed.
+// changes announces changes of the catalog within this process.
 type changes struct {
 	mu   sync.Mutex
 	next chan struct{} // guarded by mu; closed and replaced at every change
@@ -64,12 +66,12 @@ func (c *changes) announce() {
 	c.next = make(chan struct{})
 }
 
-// notTheEvents makes an error of the database that no event can be blamed for,
-// such as a missing privilege, table or extension, or a timeout, one
-// of kind Unavailable: events wait until somebody has mended it. What is left
-// is about the data: classes 22, 23 and 54, and errors raised by a function. A
-// timeout of a statement, or of its wait for a lock, is a context.DeadlineExceeded
-// as well, whoever was the first to lose patience.
+// notTheEvents converts a database error that no event can have caused, such as
+// a missing privilege or a timeout, to domain.Unavailable. Events then wait
+// until the cause is fixed. Errors about the data stay unchanged: classes 22,
+// 23 and 54, and P0, errors raised by a function. A timeout of a statement or a
+// lock also wraps context.DeadlineExceeded, whether the client or the server
+// noticed it first.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
 		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(unprepared(err))}
@@ -77,10 +79,10 @@ func notTheEvents(err error) error {
 	return err
 }
 
-// Project applies events for a consumer in one transaction, and returns what
-// each of them meant. An event that the consumer has had before is a
-// Duplicate; of the others only what is newer than the row changes it. All of
-// them take effect, or, on an error, none.
+// Project applies events for a consumer in one transaction, and returns the
+// outcome of each. An event that the consumer has already received is a
+// Duplicate. The others change a row only if they are newer. On an error no
+// event takes effect.
 func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error) {
 	outcomes := make([]domain.Outcome, len(events))
 	changed := false
@@ -109,7 +111,7 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 				outcomes[i] = domain.Duplicate
 				continue
 			}
-			isNew[e.ID] = false // the same event a second time in one batch
+			isNew[e.ID] = false // for the same event twice in one batch
 			var entry domain.Entry
 			entry, outcomes[i] = domain.Fold(entries[e.Video.ID].Entry, e)
 			if entry.EventID == e.ID && outcomes[i] != domain.Stale {
@@ -128,13 +130,14 @@ func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.
 	return outcomes, nil
 }
 
-// locked is an entry that nobody else writes until the end of the transaction.
+// locked is an entry that no other transaction can change before ours ends.
 type locked struct {
-	domain.Entry        // its id, version and event; version 0: the projection had none
-	changed      uint64 // the transaction that wrote it last
+	domain.Entry        // only id, version and event; version 0: there was none
+	changed      uint64 // the transaction that last wrote it
 }
 
-// lockEntries locks entries, and those to be.
+// lockEntries locks entries. It creates missing ones first, so that they can be
+// locked.
 func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]locked, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -157,7 +160,7 @@ func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[
 	return entries, nil
 }
 
-// upsert writes entries that are locked.
+// upsert writes entries. The caller must have locked them.
 func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domain.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -186,7 +189,7 @@ func upsert(ctx context.Context, q *sqlcgen.Queries, entries map[uuid.UUID]domai
 	return q.UpsertProjections(ctx, params)
 }
 
-// searchOf returns what an entry is found by: nothing while it is not visible.
+// searchOf returns the search document of an entry; "" if it is not visible.
 func searchOf(e domain.Entry) string {
 	if !e.Visible {
 		return ""
@@ -198,8 +201,8 @@ func searchOf(e domain.Entry) string {
 	return search.Document(append(texts, search.Text{Words: e.Description, Weight: 'C'})...)
 }
 
-// arrayLiteral writes a text[] as text: unnest would flatten an array of arrays
-// (https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO).
+// arrayLiteral formats a text[] as text, because unnest would flatten an array
+// of arrays (https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO).
 func arrayLiteral(values []string) string {
 	quoted := mapSlice(values, func(value string) string { return `"` + escapeElement.Replace(value) + `"` })
 	return "{" + strings.Join(quoted, ",") + "}"
@@ -207,8 +210,8 @@ func arrayLiteral(values []string) string {
 
 var escapeElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// GetEntry returns an entry, a hidden one too; domain.NotFound when no event
-// of the video has been seen.
+// GetEntry returns an entry, even a hidden one. It returns domain.NotFound if
+// no event of the video has arrived.
 func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	row, err := c.queries.GetProjection(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -220,7 +223,7 @@ func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, err
 	return entryOf(row), nil
 }
 
-// ListEntries returns a page of the catalog, and whether there is more behind it.
+// ListEntries returns a page of the visible entries, and whether more follow.
 func (c *Catalog) ListEntries(ctx context.Context, query domain.EntryQuery) (entries []domain.Entry, more bool, err error) {
 	if query.ByTitle {
 		after := query.After
@@ -262,8 +265,8 @@ func listedEntry(row sqlcgen.ListProjectionsNewestFirstRow) domain.Entry {
 	})
 }
 
-// SearchEntries returns a page of the entries that match, best first, and whether
-// there is more behind it; none when no letter or digit is among the words.
+// SearchEntries returns a page of the visible entries that match, best first,
+// and whether more follow. Words without any letter or digit match nothing.
 func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (matches []domain.Match, more bool, err error) {
 	words := search.Query(query.Words, true)
 	if words == "" {
@@ -292,9 +295,10 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 	}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
 }
 
-// PruneInbox forgets events that happened and were received longer ago than olderThan
-// by the clock of the database, at most maxRows of them, and returns how many. An
-// event of that age that comes once more is then found out by its version only.
+// PruneInbox deletes at most maxRows inbox rows whose event happened and
+// arrived more than olderThan ago, by the clock of the database. It returns
+// their number. If such an event arrives again, only its version shows that it
+// is old.
 func (c *Catalog) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneInbox(ctx, consumer, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")

@@ -9,17 +9,17 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// maxChangeBytes is the text of a page of changes: the page ends with the entry
-// that reaches it, so that pages of large entries stay small too.
+// maxChangeBytes limits the text of a page of changes. A page ends with the
+// entry that reaches it.
 const maxChangeBytes = 64 << 10
 
-// ListChanges returns the next changes behind a position, at most maxRows, in the
-// order of the transactions that made them. Of several changes of one entry only
-// the last is there. A change is held back while a transaction older than its own
-// is unfinished anywhere in the database server, so that none is ever passed over.
+// ListChanges returns at most maxRows changes after a position, in the order of
+// their transactions. Of several changes of one entry it returns only the last.
+// A change appears only after all older transactions in the database server
+// have ended, so that no change is ever skipped.
 //
-// A position of another database is no place here: then the page is the first of
-// all, and says that it is Restarted. So does one whose transaction has not begun.
+// If the position is of another database, or its transaction has not begun
+// here, the result is the first page, marked Restarted.
 func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRows int) (domain.ChangePage, error) {
 	page, valid, err := c.readChanges(ctx, after, maxRows)
 	if err == nil && !valid {
@@ -29,9 +29,10 @@ func (c *Catalog) ListChanges(ctx context.Context, after domain.Position, maxRow
 	return page, wrap(err, "list changes")
 }
 
-// readChanges reads a page, and the database that it is of in the same round
-// trip; valid reports whether the position is of that one too. Both statements
-// run on one connection, which does not survive a failover or a restore.
+// readChanges reads a page and the identity of the database in one round trip.
+// valid reports whether the position belongs to that database. Both statements
+// run on one connection, which does not survive a failover or a restore, so
+// they see the same database.
 func (c *Catalog) readChanges(ctx context.Context, after domain.Position, maxRows int) (page domain.ChangePage, valid bool, err error) {
 	conn, err := acquire(ctx, c.pool)
 	if err != nil {

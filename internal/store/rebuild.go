@@ -12,9 +12,9 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// RebuildEntries writes entries as their owner has them, and returns the ids of
-// those that it left alone, because the projection is ahead. It may run beside
-// Project.
+// RebuildEntries writes entries from the state of their owner. It skips entries
+// of which the projection has a later version, and returns their ids. It may
+// run concurrently with Project.
 func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) (ahead []uuid.UUID, err error) {
 	if len(entries) == 0 {
 		return nil, nil
@@ -45,8 +45,9 @@ func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) (a
 	return ahead, nil
 }
 
-// LowerEntry writes an entry over one of any version, unless that has changed
-// since it was read at a position; it reports whether it did.
+// LowerEntry writes an entry even over a later version. It writes nothing if
+// the row has changed since it was read at the given position. done reports
+// whether it was written.
 func (c *Catalog) LowerEntry(ctx context.Context, entry domain.Entry, read domain.Position) (done bool, err error) {
 	err = inTx(ctx, c.pool, "store.LowerEntry", func(ctx context.Context, q *sqlcgen.Queries) error {
 		rows, err := q.LockProjections(ctx, []uuid.UUID{entry.VideoID})
@@ -67,7 +68,7 @@ func (c *Catalog) LowerEntry(ctx context.Context, entry domain.Entry, read domai
 	return done, nil
 }
 
-// FindEntries returns those of some entries that exist, each with the position of
+// FindEntries returns the existing entries among ids, each with the position of
 // its last change.
 func (c *Catalog) FindEntries(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Change, error) {
 	rows, err := c.queries.GetProjectionPlaces(ctx, ids)
@@ -88,8 +89,8 @@ func (c *Catalog) FindEntries(ctx context.Context, ids []uuid.UUID) (map[uuid.UU
 	return found, nil
 }
 
-// ListEntryIDs returns the ids of the next entries behind one, at most maxRows,
-// in their order.
+// ListEntryIDs returns at most maxRows ids of entries after the given id, in
+// order.
 func (c *Catalog) ListEntryIDs(ctx context.Context, after uuid.UUID, maxRows int) ([]uuid.UUID, error) {
 	ids, err := c.queries.ListProjectionIDs(ctx, after, limit(maxRows))
 	return ids, wrap(err, "list ids of entries")

@@ -19,7 +19,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Videos is the command side: videos and the outbox.
+// Videos stores the command side: videos and the outbox. It is safe for
+// concurrent use.
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
@@ -27,9 +28,9 @@ type Videos struct {
 	lost     lostClaims
 }
 
-// NewVideos makes the command side over a pool. onCommit, if not nil, is called
-// with the aggregate of an event that was committed, or may have been, because
-// nobody knows what became of the commit; it must not block.
+// NewVideos returns the command side of a pool. onCommit may be nil. It is
+// called with the aggregate of an event after a commit, and also if the result
+// of the commit is unknown. It must not block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 	if onCommit == nil {
 		onCommit = func(event.Aggregate) {}
@@ -37,10 +38,10 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
 	return &Videos{pool: pool, queries: queriesOver(pool), onCommit: onCommit}
 }
 
-// CreateVideo records the first event of a video. With a requestID (uuid.Nil:
-// none) it does so once: when that request was made before, with the same
-// fingerprint, it returns the video of then as it is now; with another one the
-// error is domain.Exists.
+// CreateVideo stores the first event of a video. With a requestID other than
+// uuid.Nil it is idempotent: a repeated call with the same fingerprint returns
+// the current state of the video created first. With another fingerprint it
+// returns domain.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
 	begun := false
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
@@ -66,8 +67,8 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	return created.Video, nil
 }
 
-// committed tells of an event whose transaction ended with err. It was not
-// committed when the database says so; else the answer may have been lost.
+// committed calls onCommit unless the database reported that the transaction
+// failed. Without such a report the commit may have succeeded.
 func (s *Videos) committed(id uuid.UUID, err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
 		s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
@@ -76,7 +77,7 @@ func (s *Videos) committed(id uuid.UUID, err error) {
 
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
 	request, err := s.queries.GetRequest(ctx, requestID)
-	if errors.Is(err, pgx.ErrNoRows) { // pruned this very moment
+	if errors.Is(err, pgx.ErrNoRows) { // pruned between the two statements
 		return domain.Video{}, domain.Errorf(domain.Unavailable, "request_id %q is just being forgotten: try again", requestID)
 	}
 	if err != nil {
@@ -88,9 +89,8 @@ func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, finger
 	return s.GetVideo(ctx, request.VideoID)
 }
 
-// ChangeVideo applies a decision to a video, under the lock of its aggregate,
-// and returns the video as it is then. A decision that makes no event changes
-// nothing.
+// ChangeVideo applies a decision to a video under the lock of its row, and
+// returns the new state. If the decision returns no event, nothing changes.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
 	var video domain.Video
 	changed := false
@@ -122,8 +122,8 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 	return video, nil
 }
 
-// record is the one place where a video is written: the row from the event,
-// and the event. A crash before the commit leaves neither, after it both.
+// record writes a video and its event in the caller's transaction. No other
+// code writes videos, so a crash leaves both or neither.
 func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	message, err := event.Encode(e)
 	if err != nil {
@@ -149,8 +149,8 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	// Last, because the order of the outbox is that of its sequence, which must
-	// be drawn under the lock of the row.
+	// AppendOutbox comes last: its sequence, which orders the outbox, must be
+	// drawn under the lock of the row.
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: message.ID, AggregateType: message.AggregateType, AggregateID: message.AggregateID,
 		EventType: message.Type, Version: message.Version, SchemaVersion: message.SchemaVersion,
@@ -158,7 +158,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	})
 }
 
-// GetVideo returns a video, a deleted one too, or domain.NotFound.
+// GetVideo returns a video, even a deleted one, or domain.NotFound.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -170,13 +170,13 @@ func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, erro
 	return videoOf(row), nil
 }
 
-// Where the first page begins: before and after everything there is.
+// Positions of the first page: before and after every possible time.
 var (
 	endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 	startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// ListVideos returns a page of videos, and whether there is more behind it.
+// ListVideos returns a page of videos, and whether more follow.
 func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error) {
 	after := query.After
 	if query.OldestFirst {
@@ -217,8 +217,8 @@ func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
 	})
 }
 
-// PruneRequests forgets requests older than that by the clock of the database, at
-// most maxRows of them, and returns how many.
+// PruneRequests deletes at most maxRows requests older than olderThan by the
+// clock of the database. It returns their number.
 func (s *Videos) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := s.queries.PruneRequests(ctx, olderThan, limit(maxRows))
 	return n, wrap(err, "prune requests")
@@ -237,7 +237,7 @@ func videoOf(row sqlcgen.VideoVideo) domain.Video {
 	}
 }
 
-// optional writes a zero value as NULL.
+// optional returns nil, which is NULL, for a zero value.
 func optional[T comparable](value T) *T {
 	var zero T
 	if value == zero {
@@ -246,7 +246,8 @@ func optional[T comparable](value T) *T {
 	return &value
 }
 
-// notNil writes no values as an empty array, not as NULL.
+// notNil returns an empty slice for nil, so that it is written as an empty
+// array and not as NULL.
 func notNil[T any](values []T) []T {
 	if values == nil {
 		return []T{}
@@ -261,7 +262,7 @@ func timeOf(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// byteLimit of a page that has none is one that no page reaches.
+// byteLimit returns n, or for 0 a limit that no page reaches.
 func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }
 
 func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked

@@ -13,9 +13,9 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// QueryTracer makes spans of statements inside a trace that is recorded, and
-// metrics of all of them; nil when nobody wants either. A span tells the text
-// of the statement, which has no values in it.
+// QueryTracer returns a tracer for pgx, or nil if tracing and metrics are off.
+// It creates a span for each statement in a recorded trace, and metrics for all
+// statements. A span has the text of the statement, without its arguments.
 func (t *Telemetry) QueryTracer() pgx.QueryTracer {
 	if t.Tracing == nil && t.Metrics == nil {
 		return nil
@@ -37,9 +37,9 @@ func (t *Telemetry) QueryTracer() pgx.QueryTracer {
 	return tracer
 }
 
-// recorded lets through what belongs to a trace that is recorded. The library
-// by itself reads the clock and wraps the context of every statement, for
-// metrics that nobody reads here: a few percent of what a transaction costs.
+// recorded skips statements outside a recorded trace, which saves a few percent
+// per transaction. The library would otherwise read the clock and wrap the
+// context of every statement, for metrics that nobody reads.
 type recorded struct{ *otelpgx.Tracer }
 
 func (t recorded) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -102,8 +102,8 @@ func (t recorded) TracePrepareEnd(ctx context.Context, conn *pgx.Conn, data pgx.
 
 func isRecording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
 
-// queryName is the name that a query has in db/queries, which sqlc leaves in its
-// text, and of other statements the first word.
+// queryName returns the name of a query in db/queries, which sqlc keeps in its
+// text. For other statements it returns the first word.
 func queryName(sql string) string {
 	if named, ok := strings.CutPrefix(sql, "-- name: "); ok {
 		name, _, _ := strings.Cut(named, " ")
@@ -113,7 +113,7 @@ func queryName(sql string) string {
 	return strings.ToUpper(word)
 }
 
-// ObservePool lets metrics show a pool, under a name.
+// ObservePool adds metrics of a connection pool, labeled with name.
 func (t *Telemetry) ObservePool(pool *pgxpool.Pool, name string) error {
 	if t.Metrics == nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/reconnect"
 )
 
-// newTraceExporter makes what sends spans to an endpoint. more is for tests,
-// which bring a network of their own.
+// newTraceExporter returns an exporter that sends spans to an endpoint. Tests
+// pass more options to use their own network.
 func newTraceExporter(ctx context.Context, endpoint string, more ...grpc.DialOption) (sdktrace.SpanExporter, error) {
 	dial, err := dialOptions(ctx, endpoint)
 	if err != nil {
@@ -30,7 +30,7 @@ func newTraceExporter(ctx context.Context, endpoint string, more ...grpc.DialOpt
 	return exporter, nil
 }
 
-// newMetricExporter makes what sends metrics to an endpoint, like
+// newMetricExporter returns an exporter that sends metrics to an endpoint, like
 // newTraceExporter.
 func newMetricExporter(ctx context.Context, endpoint string, more ...grpc.DialOption) (sdkmetric.Exporter, error) {
 	dial, err := dialOptions(ctx, endpoint)
@@ -44,13 +44,13 @@ func newMetricExporter(ctx context.Context, endpoint string, more ...grpc.DialOp
 	return exporter, nil
 }
 
-// dialOptions returns how to stay connected with a collector, and who we are if
-// it is Google's.
+// dialOptions returns the options for connections to a collector. For an https
+// endpoint of googleapis.com they include Google's default credentials.
 func dialOptions(ctx context.Context, endpoint string) ([]grpc.DialOption, error) {
 	options := reconnect.DialOptions()
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "https" || !strings.HasSuffix(u.Hostname(), ".googleapis.com") {
-		return options, nil //nolint:nilerr // Validate has read the URL; others get no token of ours
+		return options, nil //nolint:nilerr // Validate checked the URL; other hosts must not get our token
 	}
 	perCall, err := oauth.NewApplicationDefault(context.WithoutCancel(ctx), "https://www.googleapis.com/auth/cloud-platform")
 	if err != nil {

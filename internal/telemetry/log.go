@@ -10,11 +10,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// NewLogger writes one JSON object per line with the field names that Cloud
-// Logging gives a meaning to
-// (https://cloud.google.com/logging/docs/structured-logging), the place in the
-// source and, inside a trace, that among them. project is the project of the
-// trace; it may be empty. Of lines that repeat each other it writes some.
+// NewLogger returns a logger that writes one JSON object per line with the
+// field names of Cloud Logging
+// (https://cloud.google.com/logging/docs/structured-logging). A line has its
+// source position and its trace. project is the project of the trace; it may be
+// empty. Lines of the same kind are limited to repeatBurst per repeatWindow.
 func NewLogger(w io.Writer, level slog.Leveler, project string) *slog.Logger {
 	prefix := ""
 	if project != "" {
@@ -42,7 +42,7 @@ func cloudLogging(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// traced adds the trace that a line belongs to.
+// traced adds the ids of the current trace to a line.
 type traced struct {
 	slog.Handler
 	prefix string
@@ -69,21 +69,22 @@ func (h *traced) WithGroup(name string) slog.Handler {
 }
 
 const (
-	// repeatWindow and repeatBurst: of one kind of line so many are written in
-	// such a time; then none until it is over.
+	// repeatBurst is how many lines of one kind are written per repeatWindow;
+	// the rest of the window is suppressed.
 	repeatWindow = 10 * time.Second
 	repeatBurst  = 20
-	// maxKinds is more than the code has; what comes beyond it, when a library
-	// writes values into its messages, is of one kind.
+	// maxKinds limits the memory. Our code has fewer kinds; beyond the limit,
+	// for example if a library puts values into its messages, all lines count
+	// as one kind.
 	maxKinds = 1000
 )
 
-// kind is what lines have in common that repeat each other: the message, which
-// has no values in it where it is ours, and for requests the method and the code.
+// kind identifies lines that repeat each other: by message, and for requests
+// also by method and code. Our messages contain no values.
 type kind struct{ message, method, code string }
 
-// repeats drops lines of a kind of which there were many. The first one that is
-// written again says how many were suppressed.
+// repeats suppresses lines of a kind beyond its limit. The next line that is
+// written has the number of suppressed ones.
 type repeats struct {
 	next slog.Handler
 	seen *seen
@@ -126,7 +127,7 @@ func (h *repeats) WithGroup(name string) slog.Handler {
 
 type seen struct {
 	mu    sync.Mutex
-	lines map[kind]*count // guarded by mu; at most maxKinds, and the one of what is beyond
+	lines map[kind]*count // at most maxKinds, and one for all other kinds; guarded by mu
 }
 
 type count struct {
@@ -134,8 +135,8 @@ type count struct {
 	written, suppressed int
 }
 
-// note counts a line and reports whether to write it, and then how many before
-// it were not.
+// note counts a line and reports whether to write it. suppressed is the number
+// of lines of that kind dropped in the previous window.
 func (s *seen) note(k kind, now time.Time) (write bool, suppressed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,18 +15,20 @@ import (
 	"example.com/videocatalog/internal/telemetry/connlog"
 )
 
-// Private is what the private port has, each where it is not nil.
+// Private has the endpoints of the private port. Nil fields are not served.
 type Private struct {
-	// Scrape is at /metrics.
+	// Scrape is served at /metrics.
 	Scrape http.Handler
-	// Level is that of the log: GET /log/level reads it, PUT writes it.
+	// Level is the log level: GET /log/level reads it, PUT sets it.
 	Level *slog.LevelVar
-	// Backlog returns what waits, for /health/backlog. It says how things are, and
-	// never that a process is unhealthy: ending one does not make a backlog less.
+	// Backlog returns the state of the backlog, served at /health/backlog. It
+	// never reports the process as unhealthy, because a restart does not
+	// shorten a backlog.
 	Backlog func(context.Context) (any, error)
 }
 
-// Handler returns the private port: the above, and profiles at /debug/pprof/.
+// Handler returns the handler of the private port: the endpoints above, and
+// profiles at /debug/pprof/.
 func (p Private) Handler() http.Handler {
 	mux := http.NewServeMux()
 	if p.Scrape != nil {
@@ -61,7 +63,7 @@ func (p Private) setLevel(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, level)
 }
 
-// backlogTimeout is how long a look at the backlog may take.
+// backlogTimeout is the longest time to read the backlog.
 const backlogTimeout = 5 * time.Second
 
 func (p Private) backlog(w http.ResponseWriter, r *http.Request) {
@@ -73,17 +75,17 @@ func (p Private) backlog(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(backlog) // the reader is gone
+	_ = json.NewEncoder(w).Encode(backlog) // the only error is that the client has left
 }
 
-// Serve serves a handler until ctx is done, and returns nil then. It closes the
-// listener. Whoever is being answered is cut off.
+// Serve serves a handler until ctx is done, then returns nil. It closes the
+// listener and aborts the requests in flight.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(connlog.New(log, "telemetry: connection failed"), slog.LevelWarn),
 	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // it would be the error of a connection that we end anyway
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // the error of a connection that is closed anyway
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private port: %w", err)

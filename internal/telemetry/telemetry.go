@@ -1,22 +1,18 @@
-// Package telemetry shows what the process does: it makes the providers of
-// traces and metrics, sends what they have by OTLP or lets Prometheus fetch it,
-// writes the log, and serves the private port.
+// Package telemetry provides traces, metrics and logs. It creates the providers,
+// exports their data by OTLP or to Prometheus, and serves the private port.
 //
-// Nothing here is on by itself. What is off has a nil provider, and whoever is
-// given one begins no span and keeps no metric.
+// Everything is off by default. What is off has a nil provider, and code with a
+// nil provider creates no spans and no metrics.
 //
-// # What it promises
+//   - The sampling decision is made where a trace begins: by the caller, or here by
+//     Config.TraceRatio. All later steps follow it, also behind Pub/Sub.
+//   - Nothing waits for a collector. Spans that cannot be sent in time are dropped;
+//     Close waits as long as its context allows.
+//   - Payloads, arguments of statements and secrets never appear in spans, metrics
+//     or log lines. Ids do appear in the log.
 //
-//   - Sampling is decided where a trace begins, by the caller or, without one,
-//     by the ratio here; every step along the way, also behind Pub/Sub, does the
-//     same.
-//   - Nothing waits for a collector. Spans that cannot be sent in time are
-//     dropped; Close waits as long as its context allows.
-//   - No payload, argument of a statement, or secret becomes part of a span, a
-//     metric or a log line; but the log tells ids.
-//
-// The private port has what nobody outside may see. It is not authenticated:
-// whoever can reach it may read profiles and change the level of the log.
+// The private port must not be reachable from outside, because it has no
+// authentication: it serves profiles and can change the log level.
 package telemetry
 
 import (
@@ -43,29 +39,30 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says what is shown, and to whom. The zero value shows nothing.
+// Config has the settings of telemetry. The zero value turns everything off.
 type Config struct {
-	// Service and Version are the name and version that everything carries.
+	// Service and Version are the name and version on every span and metric.
 	Service, Version string
-	// Project is the project of Google Cloud that spans and metrics belong to.
-	// Its OTLP endpoint needs it, others do not.
+	// Project is the Google Cloud project of spans and metrics. Only Google's
+	// OTLP endpoint needs it.
 	Project string
 	// TracesEndpoint is where spans are sent by OTLP over gRPC, such as
-	// http://localhost:4317 or https://telemetry.googleapis.com; empty: there are
-	// no spans. At an address of googleapis.com the process shows who it is with
-	// Google's default credentials.
+	// http://localhost:4317 or https://telemetry.googleapis.com. An endpoint of
+	// googleapis.com is called with Google's default credentials. Empty: no
+	// spans.
 	TracesEndpoint string
-	// TraceRatio is the part of the traces that begin here that is recorded, from
-	// 0 to 1.
+	// TraceRatio is the fraction of traces that are recorded, from 0 to 1. It
+	// applies only to traces that begin here.
 	TraceRatio float64
-	// MetricsEndpoint is where metrics are sent, like TracesEndpoint, every minute:
-	// OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL may say otherwise.
+	// MetricsEndpoint is where metrics are sent by OTLP over gRPC, once a
+	// minute; OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL changes that. Empty:
+	// none are sent.
 	MetricsEndpoint string
-	// Prometheus says that metrics are also fetched, from the private port.
+	// Prometheus also serves the metrics on the private port.
 	Prometheus bool
 }
 
-// Validate tells everything that is wrong with a Config.
+// Validate returns every error of the Config, joined into one.
 func (c Config) Validate() error {
 	var errs []error
 	for _, f := range []struct{ name, value string }{{"TracesEndpoint", c.TracesEndpoint}, {"MetricsEndpoint", c.MetricsEndpoint}} {
@@ -73,14 +70,14 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s %w", f.name, err))
 		}
 	}
-	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // nor NaN
+	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // rejects NaN too
 		errs = append(errs, errors.New("TraceRatio must be between 0 and 1"))
 	}
 	return errors.Join(errs...)
 }
 
-// CheckEndpoint returns what is wrong with an endpoint, without repeating it: it
-// may have a password in it.
+// CheckEndpoint returns an error if an endpoint is not valid. The error does
+// not repeat the endpoint, which may contain a password.
 func CheckEndpoint(endpoint string) error {
 	if endpoint == "" {
 		return nil
@@ -94,22 +91,22 @@ func CheckEndpoint(endpoint string) error {
 
 // Telemetry has the providers of a process.
 type Telemetry struct {
-	// Tracing makes spans; nil: there are none.
+	// Tracing creates spans. Nil: no spans.
 	Tracing trace.TracerProvider
-	// Metrics keeps metrics; nil: nobody reads them.
+	// Metrics holds the metrics. Nil: no metrics.
 	Metrics metric.MeterProvider
-	// Scrape returns Prometheus; nil: nobody fetches.
+	// Scrape serves the metrics to Prometheus. Nil: off.
 	Scrape http.Handler
 
 	close []func(context.Context) error
 }
 
-// cardinality is how many sets of attributes an instrument may have: more than
-// we ever use, and few enough for a mistake to be cheap.
+// cardinality is the largest number of attribute sets per instrument. It is
+// more than we use, and small enough to limit the cost of a mistake.
 const cardinality = 2000
 
-// Start makes the providers. It connects to nobody yet. What goes wrong later
-// is logged.
+// Start creates the providers. It does not connect yet. Later errors are
+// logged.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *Telemetry, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -133,8 +130,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (_ *Telemetry, err
 	return t, t.startMetrics(ctx, cfg, about)
 }
 
-// describe returns what every span and metric says of the process. Variables of
-// OpenTelemetry, such as OTEL_RESOURCE_ATTRIBUTES, add to it.
+// describe returns the attributes of the process for every span and metric.
+// OpenTelemetry's variables, such as OTEL_RESOURCE_ATTRIBUTES, add to them.
 func describe(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	attributes := []attribute.KeyValue{
 		attribute.String("service.name", cfg.Service), attribute.String("service.version", cfg.Version),
@@ -179,18 +176,19 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, about *resourc
 	}
 	if cfg.Prometheus {
 		registry := prometheus.NewRegistry()
-		// OpenTelemetry has the Go runtime, but no process.
+		// OpenTelemetry has metrics of the Go runtime, but none of the process.
 		if err := registry.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})); err != nil {
 			return fmt.Errorf("observe process: %w", err)
 		}
-		// outbox.publish.delay in seconds is outbox_publish_delay_seconds.
+		// This strategy turns outbox.publish.delay in seconds into
+		// outbox_publish_delay_seconds.
 		exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry),
 			otelprometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes), otelprometheus.WithoutScopeInfo())
 		if err != nil {
 			return fmt.Errorf("make exporter for Prometheus: %w", err)
 		}
 		options = append(options, sdkmetric.WithReader(exporter))
-		// Exemplars are in the format of OpenMetrics only.
+		// Only the OpenMetrics format has exemplars.
 		t.Scrape = promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
 	}
 	if len(options) == readers {
@@ -201,7 +199,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, about *resourc
 	return ObserveRuntime(provider)
 }
 
-// ObserveRuntime lets a provider show the Go runtime.
+// ObserveRuntime adds the metrics of the Go runtime to a provider.
 func ObserveRuntime(provider metric.MeterProvider) error {
 	if err := runtime.Start(runtime.WithMeterProvider(provider)); err != nil {
 		return fmt.Errorf("observe Go runtime: %w", err)
@@ -209,7 +207,7 @@ func ObserveRuntime(provider metric.MeterProvider) error {
 	return nil
 }
 
-// Meter returns a meter; nil when nobody reads metrics.
+// Meter returns a meter, or nil if metrics are off.
 func (t *Telemetry) Meter(name string) metric.Meter {
 	if t.Metrics == nil {
 		return nil
@@ -217,7 +215,8 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 	return t.Metrics.Meter(name)
 }
 
-// Close sends what is left, as long as ctx allows, and ends the providers.
+// Close sends the remaining data, as long as ctx allows, and shuts the
+// providers down. Later calls do nothing.
 func (t *Telemetry) Close(ctx context.Context) error {
 	errs := make([]error, len(t.close))
 	for i, end := range t.close {

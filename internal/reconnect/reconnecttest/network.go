@@ -1,5 +1,6 @@
-// Package reconnecttest gives a test a network between a gRPC client and a server
-// that breaks as it is told. It works in the time of testing/synctest.
+// Package reconnecttest provides an in-memory network between a gRPC client and
+// a server, with failures that a test controls. It works inside
+// testing/synctest.
 package reconnecttest
 
 import (
@@ -13,21 +14,20 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Network is a network in memory. Its methods may be called from several
-// goroutines.
+// Network is an in-memory network. It is safe for concurrent use.
 type Network struct {
 	listener *bufconn.Listener
 	away     atomic.Bool
 
 	mu       sync.Mutex
-	attempts int          // guarded by mu: to connect
-	silent   *atomic.Bool // guarded by mu: of the newest connection
+	attempts int          // to connect; guarded by mu
+	silent   *atomic.Bool // of the newest connection; guarded by mu
 }
 
-// New makes a network.
+// New returns a Network that works.
 func New() *Network { return &Network{listener: bufconn.Listen(1 << 20)} }
 
-// Serve lets a server answer who comes by the network, until it is stopped.
+// Serve runs a server on the network until stop is called.
 func (n *Network) Serve(server *grpc.Server) (stop func()) {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(n.listener) }) // an error shows in the calls
@@ -37,7 +37,7 @@ func (n *Network) Serve(server *grpc.Server) (stop func()) {
 	}
 }
 
-// Dial lets a client connect by the network.
+// Dial returns the option with which a client connects over the network.
 func (n *Network) Dial() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		n.mu.Lock()
@@ -52,26 +52,26 @@ func (n *Network) Dial() grpc.DialOption {
 	})
 }
 
-// SetAway lets the network refuse connections, or no longer.
+// SetAway makes the network refuse new connections, or accept them again.
 func (n *Network) SetAway(away bool) { n.away.Store(away) }
 
-// Silence lets nothing through any more on the newest connection, which does not
-// end.
+// Silence drops all later data that the client sends on the newest connection,
+// without closing it.
 func (n *Network) Silence() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.silent.Store(true)
 }
 
-// Attempts is how often a client tried to connect.
+// Attempts returns how often clients tried to connect.
 func (n *Network) Attempts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.attempts
 }
 
-// silentConn loses what is written to it when it is silent; so nothing comes
-// back either.
+// silentConn is a client connection. When silent it drops what is written to
+// it, so the server does not respond either.
 type silentConn struct {
 	net.Conn
 	silent *atomic.Bool

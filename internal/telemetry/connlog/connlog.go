@@ -1,4 +1,4 @@
-// Package connlog shapes the error log of an HTTP server.
+// Package connlog formats the error log of an HTTP server.
 package connlog
 
 import (
@@ -6,9 +6,10 @@ import (
 	"log/slog"
 )
 
-// New returns the handler for the log of http.Server.ErrorLog: it writes every line under one message. What
-// net/http says of a connection has the address of the client in it, so that no line repeats another, and a
-// client could fill the log and the memory of whoever looks for repetitions: it is in the attribute err.
+// New returns a handler for http.Server.ErrorLog that logs every line under one
+// message. The original text is in the attribute err: it contains the client's
+// address, so no two texts are equal. As messages they would defeat the limit
+// on repeated lines, and a client could fill the log.
 func New(to *slog.Logger, message string) slog.Handler {
 	return handler{to.Handler(), message}
 }

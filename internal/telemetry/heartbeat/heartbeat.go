@@ -1,13 +1,13 @@
-// Package heartbeat tells a loop that is stuck from one that waits or works.
+// Package heartbeat detects loops that are stuck.
 //
-// A loop that is stuck is one that has not come by for three times as long as
-// it may take at most between two times. Nothing in the process will set it
-// going again, so that such a process should be started anew; a loop that only
-// fails, because a database or a broker is away, comes by and is not stuck.
+// A running loop must call Beat at least once per interval. It is stuck after
+// three intervals without a beat. Nothing inside the process can resume it, so the
+// process should be restarted. A loop that only fails, because a database or a
+// broker is unavailable, still beats and is not stuck.
 //
-// A process that gets no CPU, as between two requests on Cloud Run, does not
-// come by either. It does as soon as it runs again, so a probe that needs to
-// fail twice before the process is ended does not end it for that.
+// A process without CPU, as between two requests on Cloud Run, does not beat
+// either, but beats again as soon as it runs. A probe should therefore restart a
+// process only after two failures.
 package heartbeat
 
 import (
@@ -17,36 +17,37 @@ import (
 	"time"
 )
 
-// Loop is what a loop shows of itself. Safe for concurrent use.
+// Loop is the heartbeat of one loop. It is safe for concurrent use.
 type Loop struct {
 	name     string
 	interval time.Duration
 
 	mu   sync.Mutex
-	last time.Time // guarded by mu; zero while it rests
+	last time.Time // zero while the loop rests; guarded by mu
 }
 
-// New makes the heart of a loop that comes by every interval at the latest.
-// Until it beats for the first time, it rests.
+// New returns a Loop that must beat at least once per interval. It rests until
+// its first beat.
 func New(name string, interval time.Duration) *Loop {
 	return &Loop{name: name, interval: interval}
 }
 
-// Beat says that the loop has come by.
+// Beat records that the loop is running.
 func (l *Loop) Beat() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = time.Now()
 }
 
-// Rest says that the loop waits for what may never happen, or has ended.
+// Rest records that the loop has ended, or waits for something that may never
+// happen. A resting loop is never stuck.
 func (l *Loop) Rest() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = time.Time{}
 }
 
-// Check returns an error when the loop is stuck.
+// Check returns an error if the loop is stuck.
 func (l *Loop) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +60,7 @@ func (l *Loop) Check() error {
 	return nil
 }
 
-// Check returns an error that names every loop that is stuck.
+// Check returns an error that names every stuck loop.
 func Check(loops ...*Loop) error {
 	errs := make([]error, len(loops))
 	for i, l := range loops {

@@ -25,26 +25,26 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A published video as people who look for one see it.
+// A published video, as clients of the catalog see it.
 type CatalogEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource name, `catalogEntries/{uuid}`, with the uuid of the video.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The video it shows, `videos/{uuid}`.
+	// The video of this entry, `videos/{uuid}`.
 	Video string `protobuf:"bytes,2,opt,name=video,proto3" json:"video,omitempty"`
-	// What people call it.
+	// The title.
 	Title string `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
 	// Free text.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
-	// The year of its first showing; 0: not known.
+	// The year of its first showing; 0: unknown.
 	ReleaseYear int32 `protobuf:"varint,5,opt,name=release_year,json=releaseYear,proto3" json:"release_year,omitempty"`
-	// Its running time; unset: not known.
+	// The running time; unset: unknown.
 	Duration *durationpb.Duration `protobuf:"bytes,6,opt,name=duration,proto3" json:"duration,omitempty"`
-	// The main language as a BCP-47 tag; empty: not known.
+	// The main language as a BCP-47 tag; empty: unknown.
 	LanguageCode string `protobuf:"bytes,7,opt,name=language_code,json=languageCode,proto3" json:"language_code,omitempty"`
-	// Words to find it by.
+	// Keywords for search.
 	Tags []string `protobuf:"bytes,8,rep,name=tags,proto3" json:"tags,omitempty"`
-	// The version of the video that this entry shows.
+	// The version of the video in this entry.
 	Version int64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	// When the video was last published.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
@@ -164,9 +164,9 @@ func (x *CatalogEntry) GetUpdateTime() *timestamppb.Timestamp {
 // The request of GetCatalogEntry.
 type GetCatalogEntryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The entry's name, `catalogEntries/{uuid}`.
+	// The name of the entry, `catalogEntries/{uuid}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Wait until the projection has seen this version of the video; 0: do not.
+	// Wait until the projection has this version of the video; 0: do not wait.
 	MinVersion    int64 `protobuf:"varint,2,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,13 +219,13 @@ func (x *GetCatalogEntryRequest) GetMinVersion() int64 {
 // The request of ListCatalogEntries.
 type ListCatalogEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most: 0 means 50, and more than 1,000 means 1,000.
+	// The largest number of entries: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The `next_page_token` of the page before; all other fields must be as they
-	// were for that page.
+	// The `next_page_token` of the previous page. All other fields must be the
+	// same as for that page, except `page_size`.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Restrictions joined by AND: `language_code = "en"`, `release_year = 1994`,
-	// `tags:"drama"`. There are no wildcards: `*` in a value is refused.
+	// `tags:"drama"`. Wildcards are not supported: `*` in a value is rejected.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// `publish_time desc` (the default) or `title`.
 	OrderBy       string `protobuf:"bytes,4,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
@@ -296,7 +296,7 @@ type ListCatalogEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A page of entries.
 	CatalogEntries []*CatalogEntry `protobuf:"bytes,1,rep,name=catalog_entries,json=catalogEntries,proto3" json:"catalog_entries,omitempty"`
-	// For the next page; empty on the last one.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -349,24 +349,25 @@ func (x *ListCatalogEntriesResponse) GetNextPageToken() string {
 // The request of SearchCatalogEntries.
 type SearchCatalogEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The words to look for, as one types them into a search engine: all of
-	// them, `or` between alternatives, `-word` to exclude, quotes for a phrase.
-	// Case, accents and full or half width make no difference, except that a mark
-	// makes another letter in scripts such as Kana: `amelie` finds Amélie.
+	// The words to search for. All words must match, `or` separates alternatives,
+	// `-word` excludes a word, and quotes make a phrase. Case, accents and full
+	// or half width are ignored: `amelie` finds Amélie. In scripts such as Kana a
+	// mark makes another letter.
 	//
-	// A word is a run of letters and digits, of which 64 characters count. It
-	// matches whole words of title, tags and description; outside of a phrase and
-	// without `-` also a part of a word of the title: any part of three characters
-	// or more, or its first two. Chinese, Japanese, Korean and other text that
-	// does not separate words is matched by any part: `武士` finds 七武士.
+	// A word is a run of letters and digits; its first 64 characters count. It
+	// matches whole words of title, tags and description. Outside of a phrase and
+	// without `-` it also matches a part of a word of the title: any part of
+	// three characters or more, or its first two. Chinese, Japanese, Korean and
+	// other text that does not separate words is matched by any part: `武士` finds
+	// 七武士.
 	//
-	// Whole words rank above parts of words; those in the title above those in
-	// tags, and these above those in the description. A query without any letter or
-	// digit matches nothing.
+	// Whole words rank above parts of words. Words in the title rank above those
+	// in tags, and these above those in the description. A query without any
+	// letter or digit matches nothing.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
-	// How many at most: 0 means 50, and more than 1,000 means 1,000.
+	// The largest number of entries: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The `next_page_token` of the page before, with the same query.
+	// The `next_page_token` of the previous page, with the same query.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -428,7 +429,7 @@ type SearchCatalogEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A page of entries, best match first.
 	CatalogEntries []*CatalogEntry `protobuf:"bytes,1,rep,name=catalog_entries,json=catalogEntries,proto3" json:"catalog_entries,omitempty"`
-	// For the next page; empty on the last one.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -481,8 +482,8 @@ func (x *SearchCatalogEntriesResponse) GetNextPageToken() string {
 // The request of WatchCatalogEntries.
 type WatchCatalogEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The last `resume_token` the caller received: the stream goes on behind it.
-	// Empty: it begins with every entry there is.
+	// The last `resume_token` that the caller received; the stream continues
+	// after it. Empty: the stream starts with all existing entries.
 	ResumeToken   string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -528,9 +529,8 @@ func (x *WatchCatalogEntriesRequest) GetResumeToken() string {
 // One message of the stream of WatchCatalogEntries.
 type WatchCatalogEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What changed. None is set when the caller has seen everything there is;
-	// such a message comes when the stream has caught up and then as a sign of
-	// life about every 15 seconds.
+	// The change. It is unset when the caller has received everything: once after
+	// the stream has caught up, and then about every 15 seconds as a heartbeat.
 	//
 	// Types that are valid to be assigned to Change:
 	//
@@ -538,7 +538,7 @@ type WatchCatalogEntriesResponse struct {
 	//	*WatchCatalogEntriesResponse_Removed
 	//	*WatchCatalogEntriesResponse_Restarted
 	Change isWatchCatalogEntriesResponse_Change `protobuf_oneof:"change"`
-	// Where to go on after a break.
+	// The position to resume after.
 	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -625,15 +625,14 @@ type WatchCatalogEntriesResponse_Updated struct {
 }
 
 type WatchCatalogEntriesResponse_Removed struct {
-	// The name of an entry that left the catalog.
+	// The name of an entry that is no longer in the catalog.
 	Removed string `protobuf:"bytes,2,opt,name=removed,proto3,oneof"`
 }
 
 type WatchCatalogEntriesResponse_Restarted struct {
-	// Always true. The stream begins again from the start, because the catalog
-	// is in another database than the one of the `resume_token`, or of the
-	// messages before: after a failover or a restore, for example. Forget every
-	// entry: those that still exist follow.
+	// Always true. The stream starts over, because the `resume_token` or the
+	// messages before belong to another database, for example after a failover
+	// or a restore. Discard all entries: those that still exist follow.
 	Restarted bool `protobuf:"varint,4,opt,name=restarted,proto3,oneof"`
 }
 

@@ -29,24 +29,25 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Queries on the catalog: the published videos, as the projection has seen
-// them. The projection follows the commands, usually within milliseconds; a
-// caller that must see its own write says so with `min_version`.
+// Queries on the catalog: the published videos, as the projection has received
+// them. The projection follows the commands, usually within milliseconds. To
+// read its own write, a caller sets `min_version`.
 type CatalogServiceClient interface {
-	// Answers one entry; NOT_FOUND when the video is not published. With
-	// `min_version` it first waits until the projection has seen that version;
-	// DEADLINE_EXCEEDED when that takes longer than the call may. See: AIP-131.
+	// Returns one entry; NOT_FOUND if the video is not published. With
+	// `min_version` it first waits until the projection has that version;
+	// DEADLINE_EXCEEDED if that takes too long. See: AIP-131.
 	GetCatalogEntry(ctx context.Context, in *GetCatalogEntryRequest, opts ...grpc.CallOption) (*CatalogEntry, error)
 	// Lists entries a page at a time. See: AIP-132, AIP-158, AIP-160.
 	ListCatalogEntries(ctx context.Context, in *ListCatalogEntriesRequest, opts ...grpc.CallOption) (*ListCatalogEntriesResponse, error)
 	// Finds entries by words in title, tags and description, in any language,
-	// best first. See: AIP-136.
+	// best match first. See: AIP-136.
 	SearchCatalogEntries(ctx context.Context, in *SearchCatalogEntriesRequest, opts ...grpc.CallOption) (*SearchCatalogEntriesResponse, error)
-	// Streams the catalog and then its changes, until the caller ends it or the
-	// server stops (UNAVAILABLE: call again with the last `resume_token`).
-	// After a failover or a restore of the database it begins again from the
-	// start, and says so with `restarted`. Changes of one entry come in order; of several quick ones only the last
-	// may come. Every change comes at least once. See: AIP-136.
+	// Streams all entries of the catalog and then its changes, until the caller
+	// cancels it or the server stops. After UNAVAILABLE, call again with the last
+	// `resume_token`. Every change is sent at least once, and the changes of one
+	// entry are in order; of several quick changes only the last may be sent.
+	// After a failover or a restore of the database the stream starts over, with
+	// the message `restarted`. See: AIP-136.
 	WatchCatalogEntries(ctx context.Context, in *WatchCatalogEntriesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchCatalogEntriesResponse], error)
 }
 
@@ -111,24 +112,25 @@ type CatalogService_WatchCatalogEntriesClient = grpc.ServerStreamingClient[Watch
 // All implementations must embed UnimplementedCatalogServiceServer
 // for forward compatibility.
 //
-// Queries on the catalog: the published videos, as the projection has seen
-// them. The projection follows the commands, usually within milliseconds; a
-// caller that must see its own write says so with `min_version`.
+// Queries on the catalog: the published videos, as the projection has received
+// them. The projection follows the commands, usually within milliseconds. To
+// read its own write, a caller sets `min_version`.
 type CatalogServiceServer interface {
-	// Answers one entry; NOT_FOUND when the video is not published. With
-	// `min_version` it first waits until the projection has seen that version;
-	// DEADLINE_EXCEEDED when that takes longer than the call may. See: AIP-131.
+	// Returns one entry; NOT_FOUND if the video is not published. With
+	// `min_version` it first waits until the projection has that version;
+	// DEADLINE_EXCEEDED if that takes too long. See: AIP-131.
 	GetCatalogEntry(context.Context, *GetCatalogEntryRequest) (*CatalogEntry, error)
 	// Lists entries a page at a time. See: AIP-132, AIP-158, AIP-160.
 	ListCatalogEntries(context.Context, *ListCatalogEntriesRequest) (*ListCatalogEntriesResponse, error)
 	// Finds entries by words in title, tags and description, in any language,
-	// best first. See: AIP-136.
+	// best match first. See: AIP-136.
 	SearchCatalogEntries(context.Context, *SearchCatalogEntriesRequest) (*SearchCatalogEntriesResponse, error)
-	// Streams the catalog and then its changes, until the caller ends it or the
-	// server stops (UNAVAILABLE: call again with the last `resume_token`).
-	// After a failover or a restore of the database it begins again from the
-	// start, and says so with `restarted`. Changes of one entry come in order; of several quick ones only the last
-	// may come. Every change comes at least once. See: AIP-136.
+	// Streams all entries of the catalog and then its changes, until the caller
+	// cancels it or the server stops. After UNAVAILABLE, call again with the last
+	// `resume_token`. Every change is sent at least once, and the changes of one
+	// entry are in order; of several quick changes only the last may be sent.
+	// After a failover or a restore of the database the stream starts over, with
+	// the message `restarted`. See: AIP-136.
 	WatchCatalogEntries(*WatchCatalogEntriesRequest, grpc.ServerStreamingServer[WatchCatalogEntriesResponse]) error
 	mustEmbedUnimplementedCatalogServiceServer()
 }

@@ -25,16 +25,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Where a video is in its life. Whether it is deleted is told by
-// `delete_time` alone, so that undeleting brings back the state it had.
+// The state of a video. Deletion is not a state: only `delete_time` shows it,
+// so that a restored video has the state that it had before.
 type Video_State int32
 
 const (
 	// Never sent by the server.
 	Video_STATE_UNSPECIFIED Video_State = 0
-	// Only its owner sees it.
+	// The video is visible only to its owner.
 	Video_STATE_DRAFT Video_State = 1
-	// It is in the catalog, unless it is deleted.
+	// The video is in the catalog, unless it is deleted.
 	Video_STATE_PUBLISHED Video_State = 2
 )
 
@@ -79,40 +79,40 @@ func (Video_State) EnumDescriptor() ([]byte, []int) {
 	return file_video_v1_video_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// A video: the aggregate of this service. One transaction changes one video.
+// A video, the aggregate of this service: one transaction changes one video.
 type Video struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The resource name, `videos/{uuid}`; the server chooses it.
+	// The resource name, `videos/{uuid}`. The server assigns it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What people call it, 1 to 200 characters, of which one at least is visible.
+	// The title, 1 to 200 characters, at least one of them visible.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	// Free text, at most 10,000 characters.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
-	// The year of its first showing, 1888 to 2200; 0: not known.
+	// The year of its first showing, 1888 to 2200; 0: unknown.
 	ReleaseYear int32 `protobuf:"varint,4,opt,name=release_year,json=releaseYear,proto3" json:"release_year,omitempty"`
-	// Its running time, 0 (not known) to 1,000 hours.
+	// The running time, up to 1,000 hours; 0: unknown.
 	Duration *durationpb.Duration `protobuf:"bytes,5,opt,name=duration,proto3" json:"duration,omitempty"`
 	// The main language as a BCP-47 tag of registered subtags, such as `en` or
-	// `pt-BR`. The server keeps it in its canonical form: `PT-br` becomes `pt-BR`.
+	// `pt-BR`. The server stores the canonical form: `PT-br` becomes `pt-BR`.
 	LanguageCode string `protobuf:"bytes,6,opt,name=language_code,json=languageCode,proto3" json:"language_code,omitempty"`
-	// Words to find it by: at most 50, each of 1 to 50 characters, of which one at
-	// least is visible, and no two alike. The order is kept.
+	// Keywords for search: at most 50 different ones, each of 1 to 50 characters,
+	// at least one of them visible. The order is kept.
 	Tags []string `protobuf:"bytes,7,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Where it is in its life.
+	// The state.
 	State Video_State `protobuf:"varint,8,opt,name=state,proto3,enum=video.v1.Video_State" json:"state,omitempty"`
-	// 1 when created, +1 with every change. Pass it as `min_version` to
-	// GetCatalogEntry to read your own writes.
+	// 1 after creation, and 1 more after every change. To read your own write,
+	// pass it as `min_version` to GetCatalogEntry.
 	Version int64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it was last changed.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// When it was last published; unset while it is a draft.
+	// When it was last published; unset in a draft.
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
-	// When it was deleted; unset while it is not.
+	// When it was deleted; unset if it is not deleted.
 	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
-	// Changes with every change. Sent back in a write, it makes the write fail
-	// with ABORTED when somebody else was faster. See: AIP-154.
+	// The etag of this version. A write with an older etag fails with ABORTED,
+	// because another caller has changed the video. See: AIP-154.
 	Etag          string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

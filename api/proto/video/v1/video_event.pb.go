@@ -4,13 +4,13 @@
 // 	protoc        (unknown)
 // source: video/v1/video_event.proto
 
-// The events of video.v1, one self-contained file with one top-level message:
-// that is what a Pub/Sub protobuf schema accepts, so this very file is
+// The events of video.v1. The file is self-contained and has one top-level
+// message, because a Pub/Sub protobuf schema requires that. This file itself is
 // registered as the schema of the topic video.events.
 //
-// Rules for whoever changes it: fields are only added, never renumbered, never
-// given another meaning; what cannot be read by an old consumer gets a new
-// schema_version (a message attribute).
+// Rules for changes: only add fields; never renumber one or change its meaning.
+// If old consumers cannot read a change, it needs a new schema_version (a
+// message attribute).
 
 package videov1
 
@@ -29,15 +29,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Where a video is in its life.
+// The state of a video.
 type VideoEvent_State int32
 
 const (
 	// Not used.
 	VideoEvent_STATE_UNSPECIFIED VideoEvent_State = 0
-	// Only its owner sees it.
+	// The video is visible only to its owner.
 	VideoEvent_STATE_DRAFT VideoEvent_State = 1
-	// It is in the catalog, unless it is deleted.
+	// The video is in the catalog, unless it is deleted.
 	VideoEvent_STATE_PUBLISHED VideoEvent_State = 2
 )
 
@@ -82,22 +82,25 @@ func (VideoEvent_State) EnumDescriptor() ([]byte, []int) {
 	return file_video_v1_video_event_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// A fact about one video. It carries the full state of the video after it, so
-// the newest event alone is enough to build a row; what kind of fact it is
-// says `type`.
+// A fact about one video. It carries the full state of the video after the
+// event, so the latest event alone is enough to build a row. `type` says what
+// happened.
 type VideoEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifies the event, a UUIDv7: consumers deduplicate by it.
+	// The id of the event, a UUIDv7. Consumers deduplicate by it.
 	EventId string `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
-	// The video's id, a UUIDv7, without the `videos/` prefix. Also the ordering key.
+	// The id of the video, a UUIDv7, without the prefix `videos/`. It is also the
+	// ordering key.
 	VideoId string `protobuf:"bytes,2,opt,name=video_id,json=videoId,proto3" json:"video_id,omitempty"`
-	// The video as it is after this event.
+	// The state of the video after this event.
 	Video *VideoEvent_Snapshot `protobuf:"bytes,3,opt,name=video,proto3" json:"video,omitempty"`
-	// The video's version after this event; +1 per event of a video, from 1.
+	// The version of the video after this event: 1 for the first event, then 1
+	// more per event.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// When it happened, in milliseconds since 1970-01-01 UTC.
 	OccurredAtMs int64 `protobuf:"varint,5,opt,name=occurred_at_ms,json=occurredAtMs,proto3" json:"occurred_at_ms,omitempty"`
-	// What happened. A consumer that knows none of them has met a newer event.
+	// What happened. If a consumer knows none of these, the event is of a newer
+	// type.
 	//
 	// Types that are valid to be assigned to Type:
 	//
@@ -248,27 +251,27 @@ type VideoEvent_Created struct {
 }
 
 type VideoEvent_Updated struct {
-	// Some of what describes it changed.
+	// Some fields of the video changed.
 	Updated *VideoEvent_VideoUpdated `protobuf:"bytes,11,opt,name=updated,proto3,oneof"`
 }
 
 type VideoEvent_Published struct {
-	// It entered the catalog.
+	// The video entered the catalog.
 	Published *VideoEvent_VideoPublished `protobuf:"bytes,12,opt,name=published,proto3,oneof"`
 }
 
 type VideoEvent_Unpublished struct {
-	// It left the catalog and is a draft again.
+	// The video left the catalog and is a draft again.
 	Unpublished *VideoEvent_VideoUnpublished `protobuf:"bytes,13,opt,name=unpublished,proto3,oneof"`
 }
 
 type VideoEvent_Deleted struct {
-	// It was deleted, and can be undeleted.
+	// The video was deleted; it can be undeleted.
 	Deleted *VideoEvent_VideoDeleted `protobuf:"bytes,14,opt,name=deleted,proto3,oneof"`
 }
 
 type VideoEvent_Undeleted struct {
-	// It came back in the state it had when it was deleted.
+	// The video was restored with the state that it had before the deletion.
 	Undeleted *VideoEvent_VideoUndeleted `protobuf:"bytes,15,opt,name=undeleted,proto3,oneof"`
 }
 
@@ -287,27 +290,27 @@ func (*VideoEvent_Undeleted) isVideoEvent_Type() {}
 // The full state of a video.
 type VideoEvent_Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What people call it.
+	// The title.
 	Title string `protobuf:"bytes,1,opt,name=title,proto3" json:"title,omitempty"`
 	// Free text.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// The year of its first showing; 0: not known.
+	// The year of its first showing; 0: unknown.
 	ReleaseYear int32 `protobuf:"varint,3,opt,name=release_year,json=releaseYear,proto3" json:"release_year,omitempty"`
-	// Its running time in milliseconds; 0: not known.
+	// The running time in milliseconds; 0: unknown.
 	DurationMs int64 `protobuf:"varint,4,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
-	// The main language as a BCP-47 tag; empty: not known.
+	// The main language as a BCP-47 tag; empty: unknown.
 	LanguageCode string `protobuf:"bytes,5,opt,name=language_code,json=languageCode,proto3" json:"language_code,omitempty"`
-	// Words to find it by.
+	// Keywords for search.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Where it is in its life.
+	// The state.
 	State VideoEvent_State `protobuf:"varint,7,opt,name=state,proto3,enum=video.v1.VideoEvent_State" json:"state,omitempty"`
 	// When it was created, in milliseconds since 1970-01-01 UTC.
 	CreateTimeMs int64 `protobuf:"varint,8,opt,name=create_time_ms,json=createTimeMs,proto3" json:"create_time_ms,omitempty"`
 	// When it was last changed, in the same unit.
 	UpdateTimeMs int64 `protobuf:"varint,9,opt,name=update_time_ms,json=updateTimeMs,proto3" json:"update_time_ms,omitempty"`
-	// When it was last published; 0: it is a draft.
+	// When it was last published, in the same unit; 0: it is a draft.
 	PublishTimeMs int64 `protobuf:"varint,10,opt,name=publish_time_ms,json=publishTimeMs,proto3" json:"publish_time_ms,omitempty"`
-	// When it was deleted; 0: it is not.
+	// When it was deleted, in the same unit; 0: it is not deleted.
 	DeleteTimeMs  int64 `protobuf:"varint,11,opt,name=delete_time_ms,json=deleteTimeMs,proto3" json:"delete_time_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -460,7 +463,7 @@ func (*VideoEvent_VideoCreated) Descriptor() ([]byte, []int) {
 // A video was changed.
 type VideoEvent_VideoUpdated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The fields of Snapshot that changed, in the order of their numbers.
+	// The changed fields of Snapshot, in the order of their numbers.
 	ChangedFields []string `protobuf:"bytes,1,rep,name=changed_fields,json=changedFields,proto3" json:"changed_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

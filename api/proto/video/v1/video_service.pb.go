@@ -27,9 +27,9 @@ const (
 // The request of CreateVideo.
 type CreateVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video to create. What is OUTPUT_ONLY in it, and its name, is ignored.
+	// The video to create. Its name and its OUTPUT_ONLY fields are ignored.
 	Video *Video `protobuf:"bytes,1,opt,name=video,proto3" json:"video,omitempty"`
-	// A UUID that makes the call safe to repeat for 24 hours. The same id with
+	// A UUID that makes the call safe to retry for 24 hours. The same id with
 	// another video is ALREADY_EXISTS. See: AIP-155.
 	RequestId     string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -83,7 +83,7 @@ func (x *CreateVideoRequest) GetRequestId() string {
 // The request of GetVideo.
 type GetVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video's name, `videos/{uuid}`.
+	// The name of the video, `videos/{uuid}`.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -129,17 +129,17 @@ func (x *GetVideoRequest) GetName() string {
 // The request of ListVideos.
 type ListVideosRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most: 0 means 50, and more than 1,000 means 1,000.
+	// The largest number of videos: 0 means 50, and more than 1,000 means 1,000.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// The `next_page_token` of the page before; all other fields must be as they
-	// were for that page.
+	// The `next_page_token` of the previous page. All other fields must be the
+	// same as for that page, except `page_size`.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Restrictions joined by AND: `state = STATE_DRAFT`, `language_code = "en"`.
-	// There are no wildcards: `*` in a value is refused.
+	// Wildcards are not supported: `*` in a value is rejected.
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// `create_time desc` (the default) or `create_time`.
 	OrderBy string `protobuf:"bytes,4,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
-	// Whether deleted videos are listed too.
+	// Whether to include deleted videos.
 	ShowDeleted   bool `protobuf:"varint,5,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -215,7 +215,7 @@ type ListVideosResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A page of videos.
 	Videos []*Video `protobuf:"bytes,1,rep,name=videos,proto3" json:"videos,omitempty"`
-	// For the next page; empty on the last one.
+	// The token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -268,14 +268,14 @@ func (x *ListVideosResponse) GetNextPageToken() string {
 // The request of UpdateVideo.
 type UpdateVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video with its name and the new values. If it has an etag, it must be
-	// the current one.
+	// The video with its name and its new values. If it has an etag, the etag
+	// must be the current one.
 	Video *Video `protobuf:"bytes,1,opt,name=video,proto3" json:"video,omitempty"`
-	// Which of title, description, release_year, duration, language_code and
-	// tags to change; `*` means all of them. Without a mask, the fields that are
-	// not empty. Over REST the fields present in the body are the default. Fields
-	// that only the server sets are ignored in it. The rules of fields that are not
-	// changed are not applied. See: AIP-161, AIP-203.
+	// The fields to change: title, description, release_year, duration,
+	// language_code, tags, or `*` for all. Without a mask the fields that are not
+	// empty are changed; over REST the fields in the body. Fields that only the
+	// server sets are ignored. Validation rules of unchanged fields do not apply.
+	// See: AIP-161, AIP-203.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -328,7 +328,7 @@ func (x *UpdateVideoRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
 // The request of PublishVideo.
 type PublishVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video's name, `videos/{uuid}`.
+	// The name of the video, `videos/{uuid}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// If set, it must be the current etag.
 	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
@@ -383,7 +383,7 @@ func (x *PublishVideoRequest) GetEtag() string {
 // The request of UnpublishVideo.
 type UnpublishVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video's name, `videos/{uuid}`.
+	// The name of the video, `videos/{uuid}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// If set, it must be the current etag.
 	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
@@ -438,12 +438,12 @@ func (x *UnpublishVideoRequest) GetEtag() string {
 // The request of DeleteVideo.
 type DeleteVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video's name, `videos/{uuid}`.
+	// The name of the video, `videos/{uuid}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// If set, it must be the current etag.
 	Etag string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
-	// Whether deleting a deleted video succeeds, without effect, rather than
-	// being NOT_FOUND. See: AIP-135.
+	// Whether deleting a deleted video succeeds without effect; otherwise it is
+	// NOT_FOUND. See: AIP-135.
 	AllowMissing  bool `protobuf:"varint,3,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -503,7 +503,7 @@ func (x *DeleteVideoRequest) GetAllowMissing() bool {
 // The request of UndeleteVideo.
 type UndeleteVideoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The video's name, `videos/{uuid}`.
+	// The name of the video, `videos/{uuid}`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// If set, it must be the current etag.
 	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`

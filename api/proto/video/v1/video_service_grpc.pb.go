@@ -33,30 +33,30 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Commands on videos, and reads that see every command at once. Each command
-// that changes a video writes one event in the same transaction; a command
-// that changes nothing answers the video as it is and writes none.
+// Commands on videos, and reads that see every command immediately. A command
+// that changes a video writes one event in the same transaction. A command that
+// changes nothing returns the current video and writes no event.
 type VideoServiceClient interface {
-	// Creates a draft. Only a title is required. Repeating a call with the same
-	// `request_id` creates nothing and answers the video that the first one made.
-	// See: AIP-133, AIP-155.
+	// Creates a draft. Only the title is required. A repeated call with the same
+	// `request_id` creates nothing, and returns the video of the first call. See:
+	// AIP-133, AIP-155.
 	CreateVideo(ctx context.Context, in *CreateVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Answers one video, a deleted one too. See: AIP-131, AIP-164.
+	// Returns one video, even a deleted one. See: AIP-131, AIP-164.
 	GetVideo(ctx context.Context, in *GetVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Lists videos a page at a time. Pages are stable: a video that exists all
-	// the while is seen exactly once, whatever is written in between.
-	// See: AIP-132, AIP-158, AIP-160.
+	// Lists videos a page at a time. A video that exists during the whole listing
+	// appears exactly once, whatever is written in between. See: AIP-132,
+	// AIP-158, AIP-160.
 	ListVideos(ctx context.Context, in *ListVideosRequest, opts ...grpc.CallOption) (*ListVideosResponse, error)
-	// Changes the fields named in `update_mask`. See: AIP-134.
+	// Changes the fields in `update_mask`. See: AIP-134.
 	UpdateVideo(ctx context.Context, in *UpdateVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Puts a video into the catalog. See: AIP-136, AIP-216.
+	// Adds a video to the catalog. See: AIP-136, AIP-216.
 	PublishVideo(ctx context.Context, in *PublishVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Takes a video out of the catalog. See: AIP-136, AIP-216.
+	// Removes a video from the catalog. See: AIP-136, AIP-216.
 	UnpublishVideo(ctx context.Context, in *UnpublishVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Deletes a video softly: it leaves the catalog and the lists, and can be
-	// undeleted. See: AIP-135, AIP-164.
+	// Soft-deletes a video: it disappears from the catalog and from lists, and
+	// can be undeleted. See: AIP-135, AIP-164.
 	DeleteVideo(ctx context.Context, in *DeleteVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Brings a deleted video back. See: AIP-164.
+	// Restores a deleted video. See: AIP-164.
 	UndeleteVideo(ctx context.Context, in *UndeleteVideoRequest, opts ...grpc.CallOption) (*Video, error)
 }
 
@@ -152,30 +152,30 @@ func (c *videoServiceClient) UndeleteVideo(ctx context.Context, in *UndeleteVide
 // All implementations must embed UnimplementedVideoServiceServer
 // for forward compatibility.
 //
-// Commands on videos, and reads that see every command at once. Each command
-// that changes a video writes one event in the same transaction; a command
-// that changes nothing answers the video as it is and writes none.
+// Commands on videos, and reads that see every command immediately. A command
+// that changes a video writes one event in the same transaction. A command that
+// changes nothing returns the current video and writes no event.
 type VideoServiceServer interface {
-	// Creates a draft. Only a title is required. Repeating a call with the same
-	// `request_id` creates nothing and answers the video that the first one made.
-	// See: AIP-133, AIP-155.
+	// Creates a draft. Only the title is required. A repeated call with the same
+	// `request_id` creates nothing, and returns the video of the first call. See:
+	// AIP-133, AIP-155.
 	CreateVideo(context.Context, *CreateVideoRequest) (*Video, error)
-	// Answers one video, a deleted one too. See: AIP-131, AIP-164.
+	// Returns one video, even a deleted one. See: AIP-131, AIP-164.
 	GetVideo(context.Context, *GetVideoRequest) (*Video, error)
-	// Lists videos a page at a time. Pages are stable: a video that exists all
-	// the while is seen exactly once, whatever is written in between.
-	// See: AIP-132, AIP-158, AIP-160.
+	// Lists videos a page at a time. A video that exists during the whole listing
+	// appears exactly once, whatever is written in between. See: AIP-132,
+	// AIP-158, AIP-160.
 	ListVideos(context.Context, *ListVideosRequest) (*ListVideosResponse, error)
-	// Changes the fields named in `update_mask`. See: AIP-134.
+	// Changes the fields in `update_mask`. See: AIP-134.
 	UpdateVideo(context.Context, *UpdateVideoRequest) (*Video, error)
-	// Puts a video into the catalog. See: AIP-136, AIP-216.
+	// Adds a video to the catalog. See: AIP-136, AIP-216.
 	PublishVideo(context.Context, *PublishVideoRequest) (*Video, error)
-	// Takes a video out of the catalog. See: AIP-136, AIP-216.
+	// Removes a video from the catalog. See: AIP-136, AIP-216.
 	UnpublishVideo(context.Context, *UnpublishVideoRequest) (*Video, error)
-	// Deletes a video softly: it leaves the catalog and the lists, and can be
-	// undeleted. See: AIP-135, AIP-164.
+	// Soft-deletes a video: it disappears from the catalog and from lists, and
+	// can be undeleted. See: AIP-135, AIP-164.
 	DeleteVideo(context.Context, *DeleteVideoRequest) (*Video, error)
-	// Brings a deleted video back. See: AIP-164.
+	// Restores a deleted video. See: AIP-164.
 	UndeleteVideo(context.Context, *UndeleteVideoRequest) (*Video, error)
 	mustEmbedUnimplementedVideoServiceServer()
 }

@@ -75,7 +75,7 @@ type GetProjectionPlacesRow struct {
 	ChangeXid    uint64
 }
 
-// The rows of some videos, each with the place of its last change.
+// Returns the rows of some videos, each with the transaction of its last change.
 func (q *Queries) GetProjectionPlaces(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionPlacesRow, error) {
 	rows, err := q.db.Query(ctx, GetProjectionPlaces, videoIds)
 	if err != nil {
@@ -118,9 +118,9 @@ ORDER BY video_id
 ON CONFLICT DO NOTHING
 `
 
-// Makes an empty row, of version 0, for each of some videos that has none, because what is not there cannot
-// be locked: without it a projector could wait for a row that another one is inserting, while it holds locks
-// that the other one needs. LockProjections and UpsertProjections follow in the same transaction.
+// Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
+// Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
+// needs. LockProjections and UpsertProjections follow in the same transaction.
 func (q *Queries) InsertMissingProjections(ctx context.Context, videoIds []uuid.UUID) error {
 	_, err := q.db.Exec(ctx, InsertMissingProjections, videoIds)
 	return err
@@ -170,9 +170,10 @@ type ListProjectionChangesRow struct {
 	Total        int64
 }
 
-// Rows changed behind (after_xid, after_id), in the order of their transactions, up to the one with which their text has
-// max_bytes. Only those of which every transaction before has ended: a cursor that went past an unfinished one would
-// miss what it commits. total is the text up to a row; a row is rebuilt when no event but server rebuild wrote it.
+// Returns rows changed after (after_xid, after_id), in the order of their transactions, up to the row with which
+// their text reaches max_bytes. It returns only changes whose earlier transactions have all ended: a cursor that
+// passed an open transaction would miss its changes. total is the size of the texts up to and including a row.
+// rebuilt is true if a rebuild wrote the row, and not an event.
 func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionChangesParams) ([]ListProjectionChangesRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionChanges,
 		arg.AfterXid,
@@ -221,7 +222,7 @@ ORDER BY video_id
 LIMIT $2
 `
 
-// The videos the projection has, behind after_id.
+// Returns the ids of the videos in the projection after after_id.
 func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, ListProjectionIDs, afterID, maxRows)
 	if err != nil {
@@ -294,7 +295,8 @@ type ListProjectionsByTitleRow struct {
 	HasNext      bool
 }
 
-// A page of the catalog behind (after_title, after_id), in the byte order of the titles; else as above.
+// Returns a page of the catalog after (after_title, after_id), in the byte order of the titles, otherwise like
+// ListProjectionsNewestFirst.
 func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjectionsByTitleParams) ([]ListProjectionsByTitleRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsByTitle,
 		arg.MaxBytes,
@@ -390,10 +392,10 @@ type ListProjectionsNewestFirstRow struct {
 	HasNext      bool
 }
 
-// A page of the catalog behind (before_time, before_id), published last first, until the texts have max_bytes;
-// has_next of the last one is whether there are more. The bound is always there, an absurdly late one on the
-// first page, so that the index gives the page whatever plan is cached. octet_length reads the size of a text,
-// not the text.
+// Returns a page of the catalog after (before_time, before_id), newest publish time first. The page ends when its
+// texts reach max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the
+// future on the first page, so that every cached plan uses the index. octet_length reads the size of a text without
+// reading the text.
 func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjectionsNewestFirstParams) ([]ListProjectionsNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionsNewestFirst,
 		arg.MaxBytes,
@@ -454,9 +456,10 @@ type LockProjectionsRow struct {
 	ChangeXid uint64
 }
 
-// What the projection has of some videos: versions, and who wrote them. The locks are taken in the order of the ids, as all
-// statements here write, so that two projectors cannot deadlock. One lookup per id, whatever the plan: with
-// video_id = ANY(@video_ids) a session that began with an empty projection read all of it, until it was analyzed.
+// Locks the rows of some videos and returns their versions, events and last transactions. All statements here lock
+// rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
+// with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
+// was analyzed.
 func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]LockProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, LockProjections, videoIds)
 	if err != nil {
@@ -537,11 +540,11 @@ type SearchProjectionsRow struct {
 	HasNext      bool
 }
 
-// A page of the entries that match a tsquery, behind (before_rank, before_id), best match first, until the texts have
-// max_bytes; else as above. Those that match the one of whole words too come before all others. The weights (D, C, B, A):
-// a word in the title is worth a hundred among the tags, and one of those a hundred in the description; with the weights of
-// PostgreSQL a description that repeats it six times wins over the title. The queries are read once, and not once per
-// row, whatever plan is cached.
+// Returns a page of the entries that match a tsquery, after (before_rank, before_id), best first, otherwise like
+// ListProjectionsNewestFirst. Entries that also match whole_words come before all others. A word in the title weighs
+// a hundred times one in the tags, and that one a hundred times one in the description (weights are in the order D,
+// C, B, A). With PostgreSQL's weights a description that repeats a word six times would rank above a title.
+// MATERIALIZED parses the queries once and not once per row, with any cached plan.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
 		arg.MaxBytes,
@@ -632,8 +635,9 @@ type UpsertProjectionsParams struct {
 	Searches      []string
 }
 
-// Writes the given rows, over any version: the caller has locked them, and has decided.
-// The arrays hold one value per row; a row of tags is an array literal, one of searches a tsvector as text, a missing time the epoch, a missing id zeros.
+// Writes the given rows, over any version: the caller has locked them and compared versions. Each array holds one
+// value per row. Tags are array literals, and searches are tsvectors as text. A missing time is the epoch, and a
+// missing id is all zeros.
 func (q *Queries) UpsertProjections(ctx context.Context, arg UpsertProjectionsParams) error {
 	_, err := q.db.Exec(ctx, UpsertProjections,
 		arg.VideoIds,

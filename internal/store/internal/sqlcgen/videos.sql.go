@@ -129,9 +129,10 @@ type ListVideosNewestFirstRow struct {
 	HasNext      bool
 }
 
-// A page of videos behind (before_time, before_id), newest first, until their texts have max_bytes; has_next of
-// the last one is whether there are more. The bound is always there, an absurdly late one on the first page, so
-// that the index gives the page whatever plan is cached. octet_length reads the size of a text, not the text.
+// Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
+// max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the future on
+// the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
+// text.
 func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosNewestFirst,
 		arg.MaxBytes,
@@ -228,7 +229,7 @@ type ListVideosOldestFirstRow struct {
 	HasNext      bool
 }
 
-// A page of videos behind (after_time, after_id), oldest first; else as above.
+// Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
 func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldestFirstParams) ([]ListVideosOldestFirstRow, error) {
 	rows, err := q.db.Query(ctx, ListVideosOldestFirst,
 		arg.MaxBytes,
@@ -277,7 +278,7 @@ const LockVideo = `-- name: LockVideo :one
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video.videos WHERE id = $1 FOR NO KEY UPDATE
 `
 
-// Reads a video and locks its aggregate until the end of the transaction.
+// Reads a video and locks its row until the end of the transaction.
 func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoVideo, error) {
 	row := q.db.QueryRow(ctx, LockVideo, id)
 	var i VideoVideo
@@ -322,7 +323,7 @@ type UpdateVideoParams struct {
 	ID           uuid.UUID
 }
 
-// Writes the whole state. Only under the lock of LockVideo.
+// Writes the whole state of a video. The caller must hold the lock of LockVideo.
 func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error {
 	_, err := q.db.Exec(ctx, UpdateVideo,
 		arg.Title,

@@ -34,7 +34,7 @@ const (
 )
 
 // databaseName is that of the database in our own PostgreSQL.
-const databaseName = "videocatalog"
+const databaseName = "service"
 
 // stack is the system: what runs, and what has to be known of it.
 type stack struct {

@@ -40,7 +40,7 @@ import (
 type Config struct {
 	// Dir keeps the data, the log of the last run and a lock. Default: a temporary folder, removed by Stop, and fsync off.
 	// As root, a Dir that the server's user cannot enter (a clone below /root) is replaced by a folder in
-	// /var/lib/videocatalog.
+	// /var/lib/localpg.
 	Dir string
 
 	// Fresh deletes the data in Dir first.

@@ -19,7 +19,7 @@ const tempDir = "/tmp"
 
 // varDir is where root keeps what the server's user must reach; root's cache folder is closed to others.
 // A variable for the tests.
-var varDir = "/var/lib/videocatalog"
+var varDir = "/var/lib/localpg"
 
 // serverUser is who runs the server: we, or somebody else if we are root.
 func serverUser() *syscall.Credential {

@@ -8,7 +8,7 @@ API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
 NPM  := $(shell command -v npm 2>/dev/null)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-IMAGE   ?= videocatalog
+IMAGE   ?= server
 
 .PHONY: help
 help: ## Print this list.
@@ -39,7 +39,7 @@ check: drift lint breaking openapi verify build secrets deploy-test ## Run exact
 	@echo 'make check: OK'
 
 .PHONY: generate
-generate: ## Generate Go and OpenAPI from api/proto, and Go from db.
+generate: generate-names ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
 	$(BUF) build -o /dev/null
 	$(SQLC) compile
 	@# Both compile, so what is removed here comes back, except what has lost its source.
@@ -47,6 +47,11 @@ generate: ## Generate Go and OpenAPI from api/proto, and Go from db.
 	$(BUF) generate
 	$(SQLC) generate
 	gofmt -l -w api/proto internal/store/internal/sqlcgen
+
+.PHONY: generate-names
+generate-names:
+	go run ./internal/names/generate
+	go test ./deploy/observe -run TestFilesAreUpToDate -update
 
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.

@@ -8,7 +8,7 @@
 #   --dry-run  read, and show what would be removed; remove nothing
 #   --yes      needed: there is no way back
 #
-# SERVICE (videocatalog) and REPOSITORY (the same) in the environment choose other names.
+# REPOSITORY in the environment is the repository of images; by default it has the name of the service.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
@@ -60,15 +60,17 @@ for name in "$SERVICE-migrate" "$SERVICE-drain"; do
 done
 
 listed=$(look "$owner" gcloud pubsub subscriptions list --format='value(name.basename())')
-for name in "$SUBSCRIPTION" "$DEAD_LETTERS"; do
+for name in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do
 	remove "$listed" "$name" gcloud pubsub subscriptions delete "$name"
 done
 listed=$(look "$owner" gcloud pubsub topics list --format='value(name.basename())')
-for name in "$TOPIC" "$DEAD_LETTERS"; do
+for name in "${TOPICS[@]}" "${DEAD_LETTERS[@]}"; do
 	remove "$listed" "$name" gcloud pubsub topics delete "$name"
 done
 listed=$(look "$owner" gcloud pubsub schemas list --format='value(name.basename())')
-remove "$listed" "$SCHEMA" gcloud pubsub schemas delete "$SCHEMA"
+for name in "${TOPICS[@]}"; do
+	remove "$listed" "$name" gcloud pubsub schemas delete "$name"
+done
 
 listed=$(look "$owner" gcloud secrets list --format='value(name.basename())')
 for name in "$VIDEO_SECRET" "$CATALOG_SECRET" "$MIGRATE_SECRET"; do

@@ -1,14 +1,13 @@
-# Names and helpers of the scripts beside this file, which source it. The names of topics and subscriptions are those of
-# internal/localbroker; deploytest compares them.
+# Helpers of the scripts beside this file, which source it.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 
-SERVICE=${SERVICE:-videocatalog}
+# SERVICE, TOPICS, SCHEMA_FILES and SUBSCRIPTIONS.
+# shellcheck source=names.sh
+. "$here/names.sh"
 REPOSITORY=${REPOSITORY:-$SERVICE} # in Artifact Registry; destroy.sh removes it
 
-TOPIC=video.events
-SUBSCRIPTION=video.events.catalog
-DEAD_LETTERS=video.events.catalog.dead # a topic, and its subscription
-SCHEMA=video.events
+# Topics, each with a subscription of the same name.
+DEAD_LETTERS=("${SUBSCRIPTIONS[@]/%/.dead}")
 
 # The secrets, each one a database URL.
 VIDEO_SECRET=$SERVICE-database-url

@@ -9,7 +9,8 @@
 #   --dry-run       read, and show every command that would be run; change nothing
 #   --exactly-once  exactly-once delivery for the subscription; the inbox makes it unnecessary
 #
-# SERVICE (videocatalog) and REPOSITORY (the same) in the environment choose other names. destroy.sh undoes it.
+# Names are those of internal/names/names.yaml. REPOSITORY in the environment is the repository of images; by default it has the name
+# of the service. destroy.sh undoes it.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
@@ -27,7 +28,6 @@ for argument; do
 done
 start "${arguments[@]}"
 
-schema_file=$here/../api/proto/video/v1/video_event.proto
 retention=7d retention_seconds=604800s
 
 number=$(look "is the id right, and may you see the project? gcloud projects list; gcloud auth login" \
@@ -50,31 +50,35 @@ if ! has "$(look "you need roles/artifactregistry.admin" \
 		--description="Images of services"
 fi
 
-# The schema: events that do not fit it are refused by Pub/Sub. A new revision must be readable by old consumers, which
-# make breaking sees to as well.
-schema_definition() {
-	look "you need roles/pubsub.editor" gcloud pubsub schemas describe "$SCHEMA" --format='value(definition)'
+# The schemas, each with the name of its topic: Pub/Sub refuses events that do not fit them. Old consumers must be able to read a
+# new revision, which make breaking checks too.
+definition() {
+	look "you need roles/pubsub.editor" gcloud pubsub schemas describe "$1" --format='value(definition)'
 }
-if ! has "$(look "you need roles/pubsub.editor" gcloud pubsub schemas list --format='value(name.basename())')" "$SCHEMA"; then
-	change "Pub/Sub wants one message in one file without imports" \
-		gcloud pubsub schemas create "$SCHEMA" --type=protocol-buffer --definition-file="$schema_file"
-elif [ "$(schema_definition)" != "$(cat "$schema_file")" ]; then
-	remedy="a revision may only add fields, a schema has at most 20, and each only once: to go back to an earlier one, gcloud pubsub schemas list-revisions $SCHEMA, then rollback"
-	change "$remedy" gcloud pubsub schemas commit "$SCHEMA" --type=protocol-buffer --definition-file="$schema_file"
-	# gcloud reports a refused revision, and exits with 0.
-	if [ -z "${DRY_RUN:-}" ] && [ "$(schema_definition)" != "$(cat "$schema_file")" ]; then fail "the schema is not what is in $schema_file" "$remedy"; fi
-fi
+schemas=$(look "you need roles/pubsub.editor" gcloud pubsub schemas list --format='value(name.basename())')
+for i in "${!TOPICS[@]}"; do
+	schema=${TOPICS[$i]} file=$here/../${SCHEMA_FILES[$i]}
+	if ! has "$schemas" "$schema"; then
+		change "Pub/Sub wants one message in one file without imports" \
+			gcloud pubsub schemas create "$schema" --type=protocol-buffer --definition-file="$file"
+	elif [ "$(definition "$schema")" != "$(cat "$file")" ]; then
+		remedy="a revision may only add fields, a schema has at most 20, and each only once: to go back to an earlier one, gcloud pubsub schemas list-revisions $schema, then rollback"
+		change "$remedy" gcloud pubsub schemas commit "$schema" --type=protocol-buffer --definition-file="$file"
+		# gcloud reports a refused revision, and exits with 0.
+		if [ -z "${DRY_RUN:-}" ] && [ "$(definition "$schema")" != "$(cat "$file")" ]; then fail "the schema is not what is in $file" "$remedy"; fi
+	fi
+done
 
 # The topics. What is published in the region stays there: order is kept only where publishers use one region.
 topics=$(look "you need roles/pubsub.editor" gcloud pubsub topics list --format='value[separator=" "](
 	name.basename(), messageRetentionDuration, schemaSettings.schema.basename(), schemaSettings.encoding,
 	messageStoragePolicy.allowedPersistenceRegions.list())')
-for topic in "$TOPIC" "$DEAD_LETTERS"; do
+for topic in "${TOPICS[@]}" "${DEAD_LETTERS[@]}"; do
 	flags=("--message-storage-policy-allowed-regions=$REGION")
 	want="$topic    $REGION"
-	if [ "$topic" = "$TOPIC" ]; then # dead letters need not fit the schema, and their subscription retains them
-		flags+=("--schema=$SCHEMA" --message-encoding=binary "--message-retention-duration=$retention")
-		want="$topic $retention_seconds $SCHEMA BINARY $REGION"
+	if [ "${topic%.dead}" = "$topic" ]; then # dead letters need not fit the schema, and their subscription retains them
+		flags+=("--schema=$topic" --message-encoding=binary "--message-retention-duration=$retention")
+		want="$topic $retention_seconds $topic BINARY $REGION"
 	fi
 	if ! grep -q "^${topic//./\\.} " <<<"$topics"; then
 		create "$topic" "you need roles/pubsub.editor; does a policy of the organization forbid $REGION?" gcloud pubsub topics create "$topic" "${flags[@]}"
@@ -89,22 +93,23 @@ subscriptions=$(look "you need roles/pubsub.editor" gcloud pubsub subscriptions 
 	name.basename(), topic.basename(), enableMessageOrdering.yesno(yes=True,no=False), enableExactlyOnceDelivery.yesno(yes=True,no=False),
 	retainAckedMessages.yesno(yes=True,no=False), messageRetentionDuration, ackDeadlineSeconds, retryPolicy.minimumBackoff,
 	retryPolicy.maximumBackoff, deadLetterPolicy.deadLetterTopic.basename(), deadLetterPolicy.maxDeliveryAttempts, expirationPolicy.ttl)')
-for subscription in "$SUBSCRIPTION" "$DEAD_LETTERS"; do
+for subscription in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do
 	flags=(--ack-deadline=60 "--message-retention-duration=$retention" --expiration-period=never)
-	fixed=("--topic=$DEAD_LETTERS")
+	fixed=("--topic=$subscription")
 	ordered=False
-	want="$subscription $DEAD_LETTERS False False False $retention_seconds 60     "
-	if [ "$subscription" = "$SUBSCRIPTION" ]; then
+	want="$subscription $subscription False False False $retention_seconds 60     "
+	if [ "${subscription%.dead}" = "$subscription" ]; then
+		topic=${subscription%.*}
 		flags+=(--retain-acked-messages --min-retry-delay=10s --max-retry-delay=600s
-			"--dead-letter-topic=$DEAD_LETTERS" --max-delivery-attempts=20)
+			"--dead-letter-topic=$subscription.dead" --max-delivery-attempts=20)
 		if [ $EXACTLY_ONCE = True ]; then
 			flags+=(--enable-exactly-once-delivery)
 		else
 			flags+=(--no-enable-exactly-once-delivery)
 		fi
-		fixed=("--topic=$TOPIC" --enable-message-ordering)
+		fixed=("--topic=$topic" --enable-message-ordering)
 		ordered=True
-		want="$subscription $TOPIC True $EXACTLY_ONCE True $retention_seconds 60 10s 600s $DEAD_LETTERS 20 "
+		want="$subscription $topic True $EXACTLY_ONCE True $retention_seconds 60 10s 600s $subscription.dead 20 "
 	fi
 	found=$(grep "^${subscription//./\\.} " <<<"$subscriptions" || true)
 	if [ -z "$found" ]; then
@@ -150,10 +155,14 @@ migrate=serviceAccount:$(email "$SERVICE-migrate")
 release=serviceAccount:$(email "$SERVICE-release")
 pubsub=serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com
 
-bind "$TOPIC" pubsub topics -- roles/pubsub.publisher "$all" roles/pubsub.publisher "$publisher"
-bind "$DEAD_LETTERS" pubsub topics -- roles/pubsub.publisher "$pubsub"
-bind "$SUBSCRIPTION" pubsub subscriptions -- \
-	roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$drain" roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
+for topic in "${TOPICS[@]}"; do
+	bind "$topic" pubsub topics -- roles/pubsub.publisher "$all" roles/pubsub.publisher "$publisher"
+done
+for subscription in "${SUBSCRIPTIONS[@]}"; do
+	bind "$subscription.dead" pubsub topics -- roles/pubsub.publisher "$pubsub"
+	bind "$subscription" pubsub subscriptions -- roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$drain" \
+		roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
+done
 
 CONDITION=(--condition=None)
 reads=roles/secretmanager.secretAccessor

@@ -14,7 +14,7 @@
 #   --rollback  give the traffic back to the revision of an earlier version, then the pools or the drain job its image; the schema
 #               stays: every version runs on the schema of the next
 #
-# In the environment: SERVICE (videocatalog); VERSION, the suffix of the revisions (the time, as 20060102-150405);
+# In the environment: VERSION, the suffix of the revisions (the time, as 20060102-150405);
 # SMOKE, the command that tries a revision (go run deploy/smoke); SMOKE_TOKEN, an identity token for it (gcloud makes one).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -174,7 +174,6 @@ fi
 } >>"$file"
 previous=$(sed -n "s/^\($SERVICE-[^ ]*\) [1-9].*/\1/p" <<<"$current" | head -n 1)
 rollback="deploy/release.sh --rollback ${previous#"$SERVICE-"} $SHAPE $PROJECT $REGION"
-if [ "$SERVICE" != videocatalog ]; then rollback="SERVICE=$SERVICE $rollback"; fi
 BACK=''
 if [ -n "$previous" ] && [ "$SHAPE" = pools ]; then BACK="; the pools have its image, until: $rollback"; fi
 if [ -n "$previous" ] && [ "$SHAPE" = drain ]; then BACK="; the drain job has its image, until: $rollback"; fi

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // With --observe, Prometheus scrapes the server's private port with the rules of deploy/observe, and shows the
@@ -46,7 +48,7 @@ func (s *stack) startPrometheus(ctx context.Context) error {
 	}
 	config := filepath.Join(s.state, "prometheus.yml")
 	if err := s.write(config, fmt.Sprintf("global: {scrape_interval: 2s, evaluation_interval: 2s}\nrule_files: [%q]\n"+
-		"scrape_configs: [{job_name: videocatalog, static_configs: [{targets: [%q]}]}]\n", s.observe("alerts.yaml"), s.private)); err != nil {
+		"scrape_configs: [{job_name: %s, static_configs: [{targets: [%q]}]}]\n", s.observe("alerts.yaml"), names.Service(), s.private)); err != nil {
 		return err
 	}
 	data := filepath.Join(s.state, "prometheus")
@@ -60,7 +62,7 @@ func (s *stack) startPrometheus(ctx context.Context) error {
 		"--web.listen-address="+addr, "--web.console.templates="+pages, "--web.console.libraries="+pages); err != nil {
 		return err
 	}
-	s.watchers = append(s.watchers, [2]string{"dashboard", url + "/consoles/videocatalog.html"}, [2]string{"alerts", url + "/alerts"},
+	s.watchers = append(s.watchers, [2]string{"dashboard", url + "/consoles/service.html"}, [2]string{"alerts", url + "/alerts"},
 		[2]string{"metrics", "http://" + s.private + "/metrics"})
 	return s.startGrafana(ctx, url)
 }
@@ -80,8 +82,8 @@ func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
 	if err := errors.Join(
 		s.write(filepath.Join(provisioning, "datasources", "prometheus.yaml"), fmt.Sprintf(
 			"apiVersion: 1\ndatasources: [{name: Prometheus, type: prometheus, url: %q, isDefault: true}]\n", prometheus)),
-		s.write(filepath.Join(provisioning, "dashboards", "videocatalog.yaml"), fmt.Sprintf(
-			"apiVersion: 1\nproviders: [{name: videocatalog, type: file, options: {path: %q}}]\n", s.observe("dashboard", "grafana"))),
+		s.write(filepath.Join(provisioning, "dashboards", "service.yaml"), fmt.Sprintf(
+			"apiVersion: 1\nproviders: [{name: service, type: file, options: {path: %q}}]\n", s.observe("dashboard", "grafana"))),
 	); err != nil {
 		return err
 	}
@@ -95,7 +97,7 @@ func (s *stack) startGrafana(ctx context.Context, prometheus string) error {
 	if err := s.watch(ctx, "Grafana", "http://"+addr+"/api/health", environ, program, append(args, "--homepath", home)...); err != nil {
 		return err
 	}
-	s.watchers = append(s.watchers, [2]string{"Grafana", "http://" + addr + "/d/videocatalog"})
+	s.watchers = append(s.watchers, [2]string{"Grafana", "http://" + addr + "/d/" + names.Service()})
 	return nil
 }
 

@@ -36,7 +36,7 @@ func grafana(args []string, getenv func(string) string) error {
 		Providers []struct{ Options struct{ Path string } }
 	}
 	provisioning := getenv("GF_PATHS_PROVISIONING")
-	for path, into := range map[string]any{"datasources/prometheus.yaml": &sources, "dashboards/videocatalog.yaml": &boards} {
+	for path, into := range map[string]any{"datasources/prometheus.yaml": &sources, "dashboards/service.yaml": &boards} {
 		content, err := os.ReadFile(filepath.Join(provisioning, path))
 		if err := errors.Join(err, yaml.Unmarshal(content, into)); err != nil {
 			return err
@@ -89,7 +89,7 @@ func TestObserve(t *testing.T) {
 	if got := get(t, prometheus+"/api/v1/rules"); !strings.Contains(got, `"OutboxStalled"`) {
 		t.Errorf("rules of Prometheus = %s, want OutboxStalled among them", got)
 	}
-	page := get(t, prometheus+"/consoles/videocatalog.html")
+	page := get(t, prometheus+"/consoles/service.html")
 	if !strings.Contains(page, "max(outbox_backlog)") || !strings.HasSuffix(strings.TrimSpace(page), "</script>") {
 		t.Errorf("page of the dashboard = %s, want all of it, with its queries", page)
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // databaseName is the name of the database in our own PostgreSQL.
-const databaseName = "videocatalog"
+const databaseName = "service"
 
 // stack is the running system.
 type stack struct {

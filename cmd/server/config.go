@@ -16,6 +16,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/telemetry"
@@ -291,7 +292,7 @@ func (c config) inFlight() int { return 2 * c.outbox.Workers * c.outbox.Batch }
 
 func (c config) telemetry() telemetry.Config {
 	return telemetry.Config{
-		Service: "videocatalog", Version: version, Project: c.PubSubProject,
+		Service: names.Service(), Version: version, Project: c.PubSubProject,
 		TracesEndpoint: c.TracesEndpoint, TraceRatio: c.TraceRatio,
 		MetricsEndpoint: c.MetricsEndpoint, Prometheus: c.TelemetryAddr != "",
 	}

@@ -35,7 +35,7 @@ func failoverTests(t *testing.T) {
 	}
 }
 
-// newServer starts a PostgreSQL server with an empty database videocatalog, and returns it with the URL of the database.
+// newServer starts a PostgreSQL server with an empty database service, and returns it with the URL of the database.
 func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 	t.Helper()
 	server, err := localpg.Start(t.Context(), cfg)
@@ -51,9 +51,9 @@ func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
 	}
 	if cfg.StandbyOf == nil {
-		ask[int](t, server.DSN("postgres"), "CREATE DATABASE videocatalog")
+		ask[int](t, server.DSN("postgres"), "CREATE DATABASE service")
 	}
-	return server, server.DSN("videocatalog")
+	return server, server.DSN("service")
 }
 
 // ask runs a statement on a connection of its own, and returns the only column of its rows.

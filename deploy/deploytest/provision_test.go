@@ -55,12 +55,12 @@ func newStand(t *testing.T) (*stand, bool) {
 	return s, true
 }
 
-const (
+var (
 	topicName        = "projects/" + project + "/topics/" + localbroker.Topic
 	deadTopicName    = "projects/" + project + "/topics/" + localbroker.DeadLetters
 	subscriptionName = "projects/" + project + "/subscriptions/" + localbroker.Subscription
 	deadName         = "projects/" + project + "/subscriptions/" + localbroker.DeadLetters
-	schemaName       = "projects/" + project + "/schemas/video.events"
+	schemaName       = "projects/" + project + "/schemas/" + localbroker.Topic
 )
 
 func account(name string) string {
@@ -185,27 +185,27 @@ func (s *stand) checkGrants(t *testing.T) {
 	}
 	var wantAccounts []string
 	for _, role := range []string{"-api", "-drain", "-migrate", "-projector", "-publisher", "-release", "-scheduler", ""} {
-		wantAccounts = append(wantAccounts, "videocatalog"+role+"@"+project+".iam.gserviceaccount.com")
+		wantAccounts = append(wantAccounts, service+role+"@"+project+".iam.gserviceaccount.com")
 	}
 	if diff := cmp.Diff(wantAccounts, accounts); diff != "" {
 		t.Errorf("accounts (-want +got):\n%s", diff)
 	}
 
-	release := account("videocatalog-release")
+	release := account(service + "-release")
 	const reads, actAs = "roles/secretmanager.secretAccessor ", "roles/iam.serviceAccountUser "
 	inIAM := "projects/" + project + "/serviceAccounts/"
 	want := map[string][]string{
-		topicName:        {"roles/pubsub.publisher " + account("videocatalog"), "roles/pubsub.publisher " + account("videocatalog-publisher")},
+		topicName:        {"roles/pubsub.publisher " + account(service), "roles/pubsub.publisher " + account(service+"-publisher")},
 		deadTopicName:    {"roles/pubsub.publisher " + pubsubAgent},
-		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account("videocatalog"), "roles/pubsub.subscriber " + account("videocatalog-drain"), "roles/pubsub.subscriber " + account("videocatalog-projector")},
+		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account(service), "roles/pubsub.subscriber " + account(service+"-drain"), "roles/pubsub.subscriber " + account(service+"-projector")},
 		deadName:         nil,
 
-		"projects/" + project + "/secrets/videocatalog-database-url":         {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-drain"), reads + account("videocatalog-publisher")},
-		"projects/" + project + "/secrets/videocatalog-catalog-database-url": {reads + account("videocatalog"), reads + account("videocatalog-api"), reads + account("videocatalog-drain"), reads + account("videocatalog-projector")},
-		"projects/" + project + "/secrets/videocatalog-migrate-database-url": {reads + account("videocatalog-migrate")},
+		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-publisher")},
+		"projects/" + project + "/secrets/" + service + "-catalog-database-url": {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-projector")},
+		"projects/" + project + "/secrets/" + service + "-migrate-database-url": {reads + account(service+"-migrate")},
 
 		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},
-		"projects/" + project + "/locations/" + region + "/repositories/videocatalog": {"roles/artifactregistry.writer " + release},
+		"projects/" + project + "/locations/" + region + "/repositories/" + service: {"roles/artifactregistry.writer " + release},
 		inIAM + wantAccounts[5]: {"roles/iam.serviceAccountTokenCreator " + release},
 		inIAM + wantAccounts[6]: nil,
 	}
@@ -213,7 +213,7 @@ func (s *stand) checkGrants(t *testing.T) {
 		want[inIAM+wantAccounts[i]] = []string{actAs + release}
 	}
 	for _, role := range []string{"", "-api", "-drain", "-projector", "-publisher"} {
-		observed := account("videocatalog" + role)
+		observed := account(service + role)
 		want["projects/"+project] = append(want["projects/"+project], "roles/telemetry.tracesWriter "+observed, "roles/telemetry.metricsWriter "+observed)
 	}
 	for resource, grants := range want {

@@ -16,12 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/telemetry"
 )
 
-const (
-	image      = region + "-docker.pkg.dev/" + project + "/videocatalog/server@sha256:0000000000000000000000000000000000000000000000000000000000000001"
-	imageLater = region + "-docker.pkg.dev/" + project + "/videocatalog/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
+var (
+	service    = names.Service()
+	image      = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000001"
+	imageLater = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
 )
 
 // Paths of Cloud Run's resources: the two of its API, and the one by which the control plane keeps them.
@@ -80,31 +82,31 @@ func TestReleaseToPools(t *testing.T) {
 	out := mustScript(t, append(env, "VERSION=v1"), "release.sh", "pools", image, project, region)
 	lines, bodies := sent(control.changed())
 	if diff := cmp.Diff([]string{
-		"POST " + run + "/jobs", "POST " + run + "/jobs/videocatalog-migrate:run",
+		"POST " + run + "/jobs", "POST " + run + "/jobs/" + service + "-migrate:run",
 		"POST " + run + "/workerpools", "POST " + run + "/workerpools",
-		"POST " + knative + "/services", "PUT " + knative + "/services/videocatalog",
+		"POST " + knative + "/services", "PUT " + knative + "/services/" + service,
 	}, lines); diff != "" {
 		t.Errorf("first release (-want +got):\n%s", diff)
 	}
-	if want := "tried https://candidate---videocatalog.example.com"; !strings.Contains(out, want) {
+	if want := "tried https://candidate---" + service + ".example.com"; !strings.Contains(out, want) {
 		t.Errorf("the first release printed\n%s\nwant %q", out, want)
 	}
 	t.Run("the service", func(t *testing.T) {
-		checkService(t, bodies["Service videocatalog"], "videocatalog-api", map[string]string{"ROLES": "api", "AUTH": "iam"})
+		checkService(t, bodies["Service "+service], service+"-api", map[string]string{"ROLES": "api", "AUTH": "iam"})
 	})
 	t.Run("the publisher", func(t *testing.T) {
-		checkPool(t, bodies["WorkerPool videocatalog-publisher"], "publisher", "videocatalog-database-url")
+		checkPool(t, bodies["WorkerPool "+service+"-publisher"], "publisher", service+"-database-url")
 	})
 	t.Run("the projector", func(t *testing.T) {
-		checkPool(t, bodies["WorkerPool videocatalog-projector"], "projector", "videocatalog-catalog-database-url")
+		checkPool(t, bodies["WorkerPool "+service+"-projector"], "projector", service+"-catalog-database-url")
 	})
 	t.Run("the job", func(t *testing.T) {
-		checkJob(t, bodies["Job videocatalog-migrate"], "migrate", "videocatalog-migrate", "videocatalog-migrate-database-url")
+		checkJob(t, bodies["Job "+service+"-migrate"], "migrate", service+"-migrate", service+"-migrate-database-url")
 	})
 
 	out = mustScript(t, append(env, "VERSION=v2"), "release.sh", "pools", imageLater, project, region)
 	traffic := func() string { // as callers see it
-		b, err := json.Marshal(at(control.resources[namespace+"/services/videocatalog"], "spec", "traffic"))
+		b, err := json.Marshal(at(control.resources[namespace+"/services/"+service], "spec", "traffic"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,17 +115,17 @@ func TestReleaseToPools(t *testing.T) {
 	changes := control.changed()
 	var deployed object
 	for _, change := range changes {
-		if change.Path == knative+"/services/videocatalog" && deployed == nil {
+		if change.Path == knative+"/services/"+service && deployed == nil {
 			deployed = change.Body
 		}
 	}
 	if diff := cmp.Diff([]any{
-		object{"revisionName": "videocatalog-v1", "percent": 100.0},
-		object{"revisionName": "videocatalog-v2", "percent": 0.0, "tag": "candidate"},
+		object{"revisionName": service + "-v1", "percent": 100.0},
+		object{"revisionName": service + "-v2", "percent": 0.0, "tag": "candidate"},
 	}, withPercent(at(deployed, "spec", "traffic"))); diff != "" {
 		t.Errorf("traffic while v2 is tried (-want +got):\n%s", diff)
 	}
-	if got, want := traffic(), `{"percent":100,"revisionName":"videocatalog-v2"}`; !strings.Contains(got, want) {
+	if got, want := traffic(), `{"percent":100,"revisionName":"`+service+`-v2"}`; !strings.Contains(got, want) {
 		t.Errorf("traffic after the second release = %s, want %s in it", got, want)
 	}
 	if want := "--rollback v1 pools " + project + " " + region; !strings.Contains(out, want) {
@@ -131,29 +133,29 @@ func TestReleaseToPools(t *testing.T) {
 	}
 
 	out, err := script(t, append(env, "VERSION=v3", "SMOKE=false"), "release.sh", "pools", imageLater, project, region)
-	if err == nil || !strings.Contains(out, "remedy: the new revision videocatalog-v3 gets no traffic") {
+	if err == nil || !strings.Contains(out, "remedy: the new revision "+service+"-v3 gets no traffic") {
 		t.Errorf("a release that fails its smoke test: error %v, want a failure with its remedy; output:\n%s", err, out)
 	}
 	if want := "the pools have its image, until: deploy/release.sh --rollback v2 pools " + project + " " + region + "\n"; !strings.Contains(out, want) {
 		t.Errorf("the release that failed printed\n%s\nwant %q", out, want)
 	}
-	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"videocatalog-v2"}`) {
+	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"`+service+`-v2"}`) {
 		t.Errorf("traffic after a release that failed = %s, want all for v2", got)
 	}
 
 	control.changed()
 	mustScript(t, env, "release.sh", "--rollback", "v1", "pools", project, region)
-	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"videocatalog-v1"}`) {
+	if got := traffic(); !strings.Contains(got, `{"percent":100,"revisionName":"`+service+`-v1"}`) {
 		t.Errorf("traffic after the roll-back = %s, want all for v1", got)
 	}
 	lines, bodies = sent(control.changed())
 	if diff := cmp.Diff([]string{
-		"PUT " + knative + "/services/videocatalog", "PUT " + run + "/workerpools/videocatalog-publisher", "PUT " + run + "/workerpools/videocatalog-projector",
+		"PUT " + knative + "/services/" + service, "PUT " + run + "/workerpools/" + service + "-publisher", "PUT " + run + "/workerpools/" + service + "-projector",
 	}, lines); diff != "" {
 		t.Errorf("roll-back, in the reverse of a release's order (-want +got):\n%s", diff)
 	}
 	for _, role := range []string{"publisher", "projector"} {
-		container := at(bodies["WorkerPool videocatalog-"+role], "spec", "template", "spec", "containers", 0)
+		container := at(bodies["WorkerPool "+service+"-"+role], "spec", "template", "spec", "containers", 0)
 		if got := at(container, "image"); got != image {
 			t.Errorf("after the roll-back the %s runs %v, want %s", role, got, image)
 		}
@@ -162,14 +164,14 @@ func TestReleaseToPools(t *testing.T) {
 	mustScript(t, append(env, "VERSION=v4"), "release.sh", "--dry-run", "pools", imageLater, project, region)
 	lines, _ = sent(control.changed())
 	if diff := cmp.Diff([]string{
-		"PUT " + run + "/workerpools/videocatalog-projector (dry run)", "PUT " + run + "/workerpools/videocatalog-publisher (dry run)",
-		"PUT " + knative + "/services/videocatalog (dry run)",
+		"PUT " + run + "/workerpools/" + service + "-projector (dry run)", "PUT " + run + "/workerpools/" + service + "-publisher (dry run)",
+		"PUT " + knative + "/services/" + service + " (dry run)",
 	}, lines); diff != "" {
 		t.Errorf("dry run where the pools are there (-want +got):\n%s", diff)
 	}
 
-	pool := "/v2/projects/" + project + "/locations/" + region + "/workerPools/videocatalog-"
-	checkDestroy(t, control, env, knative+"/services/videocatalog", pool+"publisher", pool+"projector", run+"/jobs/videocatalog-migrate")
+	pool := "/v2/projects/" + project + "/locations/" + region + "/workerPools/" + service + "-"
+	checkDestroy(t, control, env, knative+"/services/"+service, pool+"publisher", pool+"projector", run+"/jobs/"+service+"-migrate")
 }
 
 // withPercent is a traffic list as sent, in which gcloud leaves a percent of 0 out, or not.
@@ -197,12 +199,12 @@ func TestReleaseDryRun(t *testing.T) {
 		options               []string
 		shown                 []string // and not sent
 	}{
-		{"all", "videocatalog", map[string]string{
+		{"all", service, map[string]string{
 			"ROLES": "api,publisher,projector", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
 		}, nil, nil},
-		{"pools", "videocatalog-api", map[string]string{"ROLES": "api"}, nil, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
-		{"drain", "videocatalog-drain", map[string]string{"ROLES": "api,projector"}, []string{"--schedule"}, []string{
-			"/drain.job.yaml", "+ gcloud run jobs add-iam-policy-binding videocatalog-drain ", "+ gcloud scheduler jobs create http videocatalog-drain ",
+		{"pools", service + "-api", map[string]string{"ROLES": "api"}, nil, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
+		{"drain", service + "-drain", map[string]string{"ROLES": "api,projector"}, []string{"--schedule"}, []string{
+			"/drain.job.yaml", "+ gcloud run jobs add-iam-policy-binding " + service + "-drain ", "+ gcloud scheduler jobs create http " + service + "-drain ",
 		}},
 	} {
 		t.Run(test.shape, func(t *testing.T) {
@@ -214,12 +216,12 @@ func TestReleaseDryRun(t *testing.T) {
 			if names := control.names(); len(names) != 0 {
 				t.Errorf("kept %q, want nothing", names)
 			}
-			for _, want := range append(test.shown, "/migrate.job.yaml", "+ gcloud run jobs execute videocatalog-migrate --wait") {
+			for _, want := range append(test.shown, "/migrate.job.yaml", "+ gcloud run jobs execute "+service+"-migrate --wait") {
 				if !strings.Contains(out, want) {
 					t.Errorf("the dry run does not show %q; output:\n%s", want, out)
 				}
 			}
-			checkService(t, bodies["Service videocatalog"], test.serviceAccount, test.env)
+			checkService(t, bodies["Service "+service], test.serviceAccount, test.env)
 		})
 	}
 }
@@ -235,7 +237,7 @@ func TestReleaseOfOneService(t *testing.T) {
 	}
 	smoke := writeFile(t, "smoke", []byte("echo tried \"$1\" with \"$SMOKE_TOKEN\"\n"))
 	out := mustScript(t, append(env, "SMOKE=bash "+smoke, "VERSION=v1"), "release.sh", "all", image, project, region)
-	if want := "tried https://candidate---videocatalog.example.com with " + idToken + "\n"; !strings.Contains(out, want) {
+	if want := "tried https://candidate---" + service + ".example.com with " + idToken + "\n"; !strings.Contains(out, want) {
 		t.Errorf("the release printed\n%s\nwant %q", out, want)
 	}
 	changes := control.changed()
@@ -243,26 +245,26 @@ func TestReleaseOfOneService(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("requests = %v, want one for a token", changes)
 	}
-	if want := "/v1/projects/-/serviceAccounts/videocatalog-release@" + project + ".iam.gserviceaccount.com:generateIdToken"; changes[i].Path != want {
+	if want := "/v1/projects/-/serviceAccounts/" + service + "-release@" + project + ".iam.gserviceaccount.com:generateIdToken"; changes[i].Path != want {
 		t.Errorf("the token is of %s, want %s", changes[i].Path, want)
 	}
-	if body := changes[i].Body; body["audience"] != "https://videocatalog.example.com" || body["includeEmail"] != true {
+	if body := changes[i].Body; body["audience"] != "https://"+service+".example.com" || body["includeEmail"] != true {
 		t.Errorf("request of a token = %v, want the service's URL as audience, and the e-mail", body)
 	}
 
 	// A second release has the traffic.
-	service := control.resources[namespace+"/services/videocatalog"]
-	service["spec"].(object)["traffic"] = []any{object{"revisionName": "videocatalog-v2", "percent": 100}}
+	deployed := control.resources[namespace+"/services/"+service]
+	deployed["spec"].(object)["traffic"] = []any{object{"revisionName": service + "-v2", "percent": 100}}
 	mustScript(t, env, "release.sh", "--rollback", "v1", "all", project, region)
 	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/videocatalog"}, lines); diff != "" {
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service}, lines); diff != "" {
 		t.Errorf("roll-back (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]any{object{"revisionName": "videocatalog-v1", "percent": 100.0}}, at(bodies["Service videocatalog"], "spec", "traffic")); diff != "" {
+	if diff := cmp.Diff([]any{object{"revisionName": service + "-v1", "percent": 100.0}}, at(bodies["Service "+service], "spec", "traffic")); diff != "" {
 		t.Errorf("traffic after the roll-back (-want +got):\n%s", diff)
 	}
 
-	checkDestroy(t, control, env, knative+"/services/videocatalog", run+"/jobs/videocatalog-migrate")
+	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
 
 // The shape with a job: Cloud Scheduler starts it, and may start nothing else. A roll-back gives the job its image back, after the
@@ -277,9 +279,9 @@ func TestReleaseWithDrainJob(t *testing.T) {
 	env = append(env, "SMOKE_TOKEN=token")
 	mustScript(t, append(env, "SMOKE=true", "VERSION=v1"), "release.sh", "--schedule", "drain", image, project, region)
 	_, bodies := sent(control.changed())
-	checkService(t, bodies["Service videocatalog"], "videocatalog-drain", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
-	checkJob(t, bodies["Job videocatalog-drain"], "drain", "videocatalog-publisher", "videocatalog-database-url")
-	job := "projects/" + project + "/locations/" + region + "/jobs/videocatalog-drain"
+	checkService(t, bodies["Service "+service], service+"-drain", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
+	checkJob(t, bodies["Job "+service+"-drain"], "drain", service+"-publisher", service+"-database-url")
+	job := "projects/" + project + "/locations/" + region + "/jobs/" + service + "-drain"
 	schedule := control.resources[job]
 	for _, test := range []struct {
 		path []any
@@ -288,14 +290,14 @@ func TestReleaseWithDrainJob(t *testing.T) {
 		{[]any{"schedule"}, "* * * * *"},
 		{[]any{"httpTarget", "httpMethod"}, "POST"},
 		{[]any{"httpTarget", "uri"}, "https://run.googleapis.com/v2/" + job + ":run"},
-		{[]any{"httpTarget", "oauthToken", "serviceAccountEmail"}, "videocatalog-scheduler@" + project + ".iam.gserviceaccount.com"},
+		{[]any{"httpTarget", "oauthToken", "serviceAccountEmail"}, service + "-scheduler@" + project + ".iam.gserviceaccount.com"},
 	} {
 		if got := at(schedule, test.path...); got != test.want {
 			t.Errorf("the schedule's %v = %v, want %s", test.path, got, test.want)
 		}
 	}
-	started := namespace + "/jobs/videocatalog-drain"
-	if diff := cmp.Diff([]string{"roles/run.invoker " + account("videocatalog-scheduler")}, control.grants(started)); diff != "" {
+	started := namespace + "/jobs/" + service + "-drain"
+	if diff := cmp.Diff([]string{"roles/run.invoker " + account(service+"-scheduler")}, control.grants(started)); diff != "" {
 		t.Errorf("who may start the job (-want +got):\n%s", diff)
 	}
 	if got := slices.Collect(maps.Keys(control.policies)); len(got) != 1 {
@@ -307,20 +309,20 @@ func TestReleaseWithDrainJob(t *testing.T) {
 		t.Errorf("a release that fails its smoke test: error %v, want a failure with %q; output:\n%s", err, want, out)
 	}
 	_, bodies = sent(control.changed())
-	if got := jobImage(bodies["Job videocatalog-drain"]); got != imageLater {
+	if got := jobImage(bodies["Job "+service+"-drain"]); got != imageLater {
 		t.Errorf("after the release that failed the job runs %v, want %s", got, imageLater)
 	}
 	mustScript(t, env, "release.sh", "--rollback", "v1", "drain", project, region)
 	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/videocatalog", "PUT " + run + "/jobs/videocatalog-drain"}, lines); diff != "" {
+	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-drain"}, lines); diff != "" {
 		t.Errorf("roll-back (-want +got):\n%s", diff)
 	}
-	if got := jobImage(bodies["Job videocatalog-drain"]); got != image {
+	if got := jobImage(bodies["Job "+service+"-drain"]); got != image {
 		t.Errorf("after the roll-back the job runs %v, want %s", got, image)
 	}
 
 	checkDestroy(t, control, env,
-		"/v1/"+job, knative+"/services/videocatalog", run+"/jobs/videocatalog-migrate", run+"/jobs/videocatalog-drain")
+		"/v1/"+job, knative+"/services/"+service, run+"/jobs/"+service+"-migrate", run+"/jobs/"+service+"-drain")
 }
 
 // The lines of docs/deploy.md for a certificate of the database are ones that gcloud takes, in a manifest of each kind, and make
@@ -345,15 +347,15 @@ func TestDatabaseCertificate(t *testing.T) {
 		command        []string
 		spec           []any
 	}{
-		{"all.service", "Service videocatalog", []string{"run", "services"}, []any{"spec", "template", "spec"}},
-		{"pools.publisher", "WorkerPool videocatalog-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
-		{"migrate.job", "Job videocatalog-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
+		{"all.service", "Service " + service, []string{"run", "services"}, []any{"spec", "template", "spec"}},
+		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
+		{"migrate.job", "Job " + service + "-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
 	} {
 		data, err := os.ReadFile("../run/" + test.manifest + ".yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		manifest := strings.NewReplacer("${SERVICE}", "videocatalog", "${VERSION}", "v1", "${IMAGE}", image, "${PROJECT}", project, "${REGION}", region).Replace(string(data))
+		manifest := strings.NewReplacer("${SERVICE}", service, "${VERSION}", "v1", "${IMAGE}", image, "${PROJECT}", project, "${REGION}", region).Replace(string(data))
 		for i, above := range []string{"args:", "containers:"} {
 			lines, _, _ := strings.Cut(blocks[i+1], "```")
 			start := strings.Index(manifest, above)
@@ -369,7 +371,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		_, bodies := sent(control.changed())
 		spec := at(bodies[test.name], test.spec...)
 		if diff := cmp.Diff([]any{object{"name": "database-ca", "secret": object{
-			"secretName": "videocatalog-database-ca", "items": []any{object{"key": "latest", "path": "db-ca.crt"}},
+			"secretName": service + "-database-ca", "items": []any{object{"key": "latest", "path": "db-ca.crt"}},
 		}}}, at(spec, "volumes")); diff != "" {
 			t.Errorf("volumes of %s (-want +got):\n%s", test.manifest, diff)
 		}
@@ -409,19 +411,19 @@ func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...str
 }
 
 // checkService looks at what Cloud Run was sent for a service: what every shape needs, and the environment of this one.
-func checkService(t *testing.T, service object, serviceAccount string, env map[string]string) {
+func checkService(t *testing.T, manifest object, serviceAccount string, env map[string]string) {
 	t.Helper()
-	spec := at(service, "spec", "template", "spec")
-	annotations := at(service, "spec", "template", "metadata", "annotations")
+	spec := at(manifest, "spec", "template", "spec")
+	annotations := at(manifest, "spec", "template", "metadata", "annotations")
 	container := at(spec, "containers", 0)
 	for _, test := range []struct {
 		what      string
 		got, want any
 	}{
-		{"who may come in", at(service, "metadata", "annotations", "run.googleapis.com/ingress"), "all"},
-		{"check of callers", at(service, "metadata", "annotations", "run.googleapis.com/invoker-iam-disabled"), nil},
-		{"least number of instances", at(service, "metadata", "annotations", "run.googleapis.com/minScale"), "1"},
-		{"launch stage", at(service, "metadata", "annotations", "run.googleapis.com/launch-stage"), nil},
+		{"who may come in", at(manifest, "metadata", "annotations", "run.googleapis.com/ingress"), "all"},
+		{"check of callers", at(manifest, "metadata", "annotations", "run.googleapis.com/invoker-iam-disabled"), nil},
+		{"least number of instances", at(manifest, "metadata", "annotations", "run.googleapis.com/minScale"), "1"},
+		{"launch stage", at(manifest, "metadata", "annotations", "run.googleapis.com/launch-stage"), nil},
 		{"CPU between requests", at(annotations, "run.googleapis.com/cpu-throttling"), "false"},
 		{"execution environment", at(annotations, "run.googleapis.com/execution-environment"), "gen2"},
 		{"service account", at(spec, "serviceAccountName"), serviceAccount + "@" + project + ".iam.gserviceaccount.com"},
@@ -446,7 +448,7 @@ func checkService(t *testing.T, service object, serviceAccount string, env map[s
 	}
 	checkTelemetry(t, values)
 	if diff := cmp.Diff(map[string]string{
-		"DATABASE_URL": "videocatalog-database-url", "CATALOG_DATABASE_URL": "videocatalog-catalog-database-url",
+		"DATABASE_URL": service + "-database-url", "CATALOG_DATABASE_URL": service + "-catalog-database-url",
 	}, secrets); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
@@ -474,7 +476,7 @@ func checkPool(t *testing.T, pool object, role, secret string) {
 	}{
 		{"scaling", at(pool, "metadata", "annotations", "run.googleapis.com/scalingMode"), "manual"},
 		{"instances", at(pool, "metadata", "annotations", "run.googleapis.com/manualInstanceCount"), "2"},
-		{"service account", at(spec, "serviceAccountName"), "videocatalog-" + role + "@" + project + ".iam.gserviceaccount.com"},
+		{"service account", at(spec, "serviceAccountName"), service + "-" + role + "@" + project + ".iam.gserviceaccount.com"},
 		{"image", at(container, "image"), image},
 		{"start", at(container, "startupProbe", "httpGet", "path"), "/health/ready"},
 		{"life", at(container, "livenessProbe", "httpGet", "path"), "/health/live"},

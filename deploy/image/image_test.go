@@ -224,7 +224,7 @@ func TestBadArguments(t *testing.T) {
 	for _, test := range []struct{ name, args, want string }{
 		{"nowhere to write to", "--version v1", "--output"},
 		{"no name", "--push UPPER:v1", "name of the image"},
-		{"too much", "--output x.tar videocatalog", `"videocatalog"`},
+		{"too much", "--output x.tar server", `"server"`},
 	} {
 		err := run(t.Context(), strings.Fields(test.args), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -56,7 +56,7 @@ func newImage(binary []byte, version string) (v1.Image, error) {
 		Config: v1.Config{
 			User: user + ":" + user, Entrypoint: []string{"/server"}, WorkingDir: "/",
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
-			Labels:       map[string]string{"org.opencontainers.image.title": "videocatalog", "org.opencontainers.image.version": version},
+			Labels:       map[string]string{"org.opencontainers.image.title": "server", "org.opencontainers.image.version": version},
 		},
 	})
 	if err != nil {

@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *output == "" && *push == "" {
 		return errors.New("want --output, --push, or both: try --help")
 	}
-	tag, err := name.NewTag("videocatalog:" + *version)
+	tag, err := name.NewTag("server:" + *version)
 	if *push != "" {
 		tag, err = name.NewTag(*push)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	dashboards "google.golang.org/api/monitoring/v1"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // page is the source of the dashboards. A section is on the left, on the right, or below both.
@@ -178,7 +180,7 @@ func (p page) grafana() object {
 		o["fieldConfig"] = object{"defaults": object{"unit": unit, "min": 0}, "overrides": []object{}}
 	}
 	return object{
-		"uid": "videocatalog", "title": p.Title, "schemaVersion": 39, "editable": false, "refresh": "10s", "tags": []string{"videocatalog"},
+		"uid": names.Service(), "title": p.Title, "schemaVersion": 39, "editable": false, "refresh": "10s", "tags": []string{names.Service()},
 		"time":   object{"from": "now-1h", "to": "now"},
 		"panels": panels,
 		"templating": object{"list": []object{{

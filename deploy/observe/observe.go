@@ -20,6 +20,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	monitoring "google.golang.org/api/monitoring/v3"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // Sources of the rules: those that a Prometheus loads, and those about metrics that only Cloud Monitoring has.
@@ -59,7 +61,7 @@ func Files(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files["dashboard/grafana/videocatalog.json"] = page.grafana()
+	files["dashboard/grafana/service.json"] = page.grafana()
 	if files["dashboard/monitoring.json"], err = page.cloud(metrics); err != nil {
 		return nil, fmt.Errorf("dashboard.yaml: %w", err)
 	}
@@ -70,7 +72,7 @@ func Files(dir string) (map[string][]byte, error) {
 			return nil, fmt.Errorf("encode %s: %w", path, err)
 		}
 	}
-	if encoded["dashboard/prometheus/videocatalog.html"], err = page.console(filepath.Join(dir, "console.tmpl")); err != nil {
+	if encoded["dashboard/prometheus/service.html"], err = page.console(filepath.Join(dir, "console.tmpl")); err != nil {
 		return nil, err
 	}
 	return encoded, nil
@@ -120,16 +122,34 @@ func readRules(path string) (rules, error) {
 
 // readYAML refuses fields that it does not know.
 func readYAML(path string, v any) error {
-	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this folder
+	content, err := readSource(path)
 	if err != nil {
-		return fmt.Errorf("read source: %w", err)
+		return err
 	}
-	d := yaml.NewDecoder(bytes.NewReader(content))
+	d := yaml.NewDecoder(strings.NewReader(content))
 	d.KnownFields(true)
 	if err := d.Decode(v); err != nil {
 		return fmt.Errorf("decode %s: %w", path, err)
 	}
 	return nil
+}
+
+// readSource reads a file, and sets the names of internal/names for their
+// placeholders. ${SUBSCRIPTIONS} and ${DEAD_LETTERS} are patterns.
+func readSource(path string) (string, error) {
+	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this folder
+	if err != nil {
+		return "", fmt.Errorf("read source: %w", err)
+	}
+	var subscriptions, dead []string
+	for _, t := range names.Topics() {
+		for _, c := range t.Consumers {
+			subscriptions = append(subscriptions, t.Subscription(c))
+			dead = append(dead, t.DeadLetters(c))
+		}
+	}
+	return strings.NewReplacer("${SERVICE}", names.Service(), "${SUBSCRIPTION}", subscriptions[0],
+		"${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"), "${DEAD_LETTERS}", strings.Join(dead, "|")).Replace(string(content)), nil
 }
 
 // severities are those of Cloud Monitoring, by ours.
@@ -163,7 +183,7 @@ func policy(group string, r rule, m metrics) (*monitoring.AlertPolicy, error) {
 	return &monitoring.AlertPolicy{
 		DisplayName: r.Alert,
 		Severity:    severity,
-		UserLabels:  map[string]string{"service": "videocatalog", "severity": r.Labels["severity"]},
+		UserLabels:  map[string]string{"service": names.Service(), "severity": r.Labels["severity"]},
 		Documentation: &monitoring.Documentation{
 			MimeType: "text/markdown",
 			Content:  summary + "\n\nWhat to do: `" + runbook + "` of the service's repository.",

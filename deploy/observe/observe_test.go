@@ -296,8 +296,20 @@ func TestRulesWithPromtool(t *testing.T) {
 		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
 		return
 	}
+	dir := t.TempDir() // promtool reads the sources with their names
+	for _, name := range []string{alerts, cloudAlerts, "alerts_test.yaml"} {
+		text, err := readSource(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, args := range [][]string{{"check", "rules", alerts, cloudAlerts}, {"test", "rules", "alerts_test.yaml"}} {
-		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+		cmd := exec.CommandContext(t.Context(), promtool, args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}

@@ -165,7 +165,7 @@ func (s *system) quiet() {
 	for name, content := range map[string]string{
 		"alerts.yaml": hasten(s.T, s.pace),
 		"prometheus.yml": fmt.Sprintf("global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 250ms}\n"+
-			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: videocatalog, static_configs: [{targets: ['%s']}]}]\n",
+			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: service, static_configs: [{targets: ['%s']}]}]\n",
 			strings.Join(s.targets, "', '")),
 		"past": fmt.Sprintf("%s %d\n# EOF\n", s.past, yesterday),
 	} {

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, token string, stdout io.Writer) err
 		return err
 	}
 	if flags.NArg() != 1 {
-		return errors.New("want one argument, the URL of the service, such as https://videocatalog-abc.a.run.app")
+		return errors.New("want one argument, the URL of the service, such as https://service-abc.a.run.app")
 	}
 	conn, err := dial(flags.Arg(0), token)
 	if err != nil {

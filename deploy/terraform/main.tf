@@ -4,7 +4,9 @@
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 
 locals {
-  apis = ["artifactregistry", "cloudscheduler", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
+  names   = yamldecode(file("${path.module}/../../internal/names/names.yaml"))
+  service = local.names.service
+  apis    = ["artifactregistry", "cloudscheduler", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
 data "google_project" "this" {
@@ -21,7 +23,7 @@ resource "google_project_service" "this" {
 resource "google_artifact_registry_repository" "this" {
   project       = var.project
   location      = var.region
-  repository_id = var.service
+  repository_id = local.service
   format        = "DOCKER"
   docker_config {
     immutable_tags = true
@@ -32,15 +34,18 @@ resource "google_artifact_registry_repository" "this" {
 module "iam" {
   source     = "./modules/iam"
   project    = var.project
-  service    = var.service
+  service    = local.service
   depends_on = [google_project_service.this]
 }
 
 module "pubsub" {
   source       = "./modules/pubsub"
+  for_each     = { for topic in local.names.topics : topic.name => topic }
   project      = var.project
   region       = var.region
-  schema       = file("${path.module}/../../api/proto/video/v1/video_event.proto")
+  topic        = each.key
+  schema       = file("${path.module}/../../${each.value.schema}")
+  consumers    = each.value.consumers
   exactly_once = var.exactly_once
   publishers   = [module.iam.members["all"], module.iam.members["publisher"]]
   subscribers  = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]
@@ -54,9 +59,9 @@ module "secrets" {
   project = var.project
   region  = var.region
   readers = {
-    "${var.service}-database-url"         = [for role in ["all", "drain", "api", "publisher"] : module.iam.members[role]]
-    "${var.service}-catalog-database-url" = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
-    "${var.service}-migrate-database-url" = [module.iam.members["migrate"]]
+    "${local.service}-database-url"         = [for role in ["all", "drain", "api", "publisher"] : module.iam.members[role]]
+    "${local.service}-catalog-database-url" = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
+    "${local.service}-migrate-database-url" = [module.iam.members["migrate"]]
   }
   depends_on = [google_project_service.this]
 }
@@ -65,7 +70,7 @@ module "run" {
   source   = "./modules/run"
   project  = var.project
   region   = var.region
-  service  = var.service
+  service  = local.service
   shape    = var.shape
   image    = var.image
   emails   = module.iam.emails

@@ -8,12 +8,6 @@ variable "region" {
   type        = string
 }
 
-variable "service" {
-  description = "Name of the service; the names of everything but Pub/Sub's resources start with it."
-  type        = string
-  default     = "videocatalog"
-}
-
 variable "shape" {
   description = "all: one service with every role; pools: a service and two worker pools; drain: a service, and a job every minute."
   type        = string

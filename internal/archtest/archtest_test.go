@@ -27,6 +27,9 @@ const root = "../.."
 var imports = map[string][]string{
 	"api":                      {"api"},
 	"internal/domain":          {},
+	"internal/names":           {},
+	"internal/names/generate":  {"internal/names"},
+	"deploy/observe":           {"internal/names"},
 	"internal/auth":            {},
 	"internal/event":           {"internal/domain", "api"},
 	"internal/store":           {"internal/domain", "internal/event", "internal/search", "internal/store/internal/sqlcgen"},

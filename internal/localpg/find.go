@@ -96,7 +96,7 @@ func fetch(ctx context.Context, user *syscall.Credential, progress func(string))
 		if err != nil {
 			return "", err
 		}
-		cache = filepath.Join(dir, "videocatalog")
+		cache = filepath.Join(dir, "localpg")
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err

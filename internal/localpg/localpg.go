@@ -39,7 +39,7 @@ import (
 // Config has the settings of a Server. The zero value makes a temporary server.
 type Config struct {
 	// Dir keeps the data, the log of the last run and a lock. If root starts the server and the server's user cannot
-	// enter Dir (a clone below /root), a folder in /var/lib/videocatalog replaces it. Default: a temporary folder,
+	// enter Dir (a clone below /root), a folder in /var/lib/localpg replaces it. Default: a temporary folder,
 	// with fsync off, which Stop removes.
 	Dir string
 

@@ -20,7 +20,7 @@ const tempDir = "/tmp"
 
 // varDir is root's folder for files that the server's user must reach, because root's cache folder is closed to
 // others. Tests change it.
-var varDir = "/var/lib/videocatalog"
+var varDir = "/var/lib/localpg"
 
 // serverUser returns the user that runs the server: our own user, or postgres or nobody if we are root.
 func serverUser() *syscall.Credential {

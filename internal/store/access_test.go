@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -131,7 +132,7 @@ func TestDocumentedUsers(t *testing.T) {
 	admin := emptyDatabase(t)
 	database := admin.Config().ConnConfig.Database
 	// Users belong to the server, and another test run may have the same names.
-	rename := strings.NewReplacer("DATABASE videocatalog", "DATABASE "+database, "migrator", "migrator_"+database,
+	rename := strings.NewReplacer("DATABASE "+names.Service(), "DATABASE "+database, "migrator", "migrator_"+database,
 		"video_app", "video_app_"+database, "catalog_app", "catalog_app_"+database, "support_person", "support_person_"+database)
 	want, got := make(map[string][]string), make(map[string][]string)
 	for _, statement := range documented(t, "database.md") {

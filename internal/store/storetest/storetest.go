@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	template       = "template_videocatalog"
+	template       = "template_service"
 	poolerVariable = "STORETEST_POOLER"
 )
 

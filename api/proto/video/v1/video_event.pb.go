@@ -6,7 +6,7 @@
 
 // The events of video.v1. The file is self-contained and has one top-level
 // message, because a Pub/Sub protobuf schema requires that. This file itself is
-// registered as the schema of the topic video.events.
+// registered as the schema of its topic.
 //
 // Rules for changes: only add fields; never renumber one or change its meaning.
 // If old consumers cannot read a change, it needs a new schema_version (a

@@ -1,30 +1,36 @@
-# Topic, subscription, and where dead letters go. The names are those of internal/localbroker.
+# A topic with its schema, and for each consumer a subscription and its dead letters.
 
 variable "project" { type = string }
 variable "region" { type = string }
+variable "topic" { type = string }
 variable "schema" { type = string } # a protobuf file with one message
+variable "consumers" { type = list(string) }
 variable "exactly_once" { type = bool }
 variable "publishers" { type = list(string) }
 variable "subscribers" { type = list(string) }
 variable "agent" { type = string }
 
 locals {
-  week = "604800s"
+  week          = "604800s"
+  subscriptions = { for consumer in var.consumers : consumer => "${var.topic}.${consumer}" }
+  # The addresses of the members are known only later, so their number is the key.
+  members = concat(var.subscribers, [var.agent])
+  readers = { for pair in setproduct(var.consumers, range(length(var.subscribers) + 1)) : "${pair[0]} ${pair[1]}" => { consumer = pair[0], member = pair[1] } }
 }
 
-resource "google_pubsub_schema" "events" {
+resource "google_pubsub_schema" "this" {
   project    = var.project
-  name       = "video.events"
+  name       = var.topic
   type       = "PROTOCOL_BUFFER"
   definition = var.schema
 }
 
 resource "google_pubsub_topic" "events" {
   project                    = var.project
-  name                       = "video.events"
+  name                       = var.topic
   message_retention_duration = local.week
   schema_settings {
-    schema   = google_pubsub_schema.events.id
+    schema   = google_pubsub_schema.this.id
     encoding = "BINARY"
   }
   # Order is kept only where publishers use one region.
@@ -34,16 +40,18 @@ resource "google_pubsub_topic" "events" {
 }
 
 resource "google_pubsub_topic" "dead" {
-  project = var.project
-  name    = "video.events.catalog.dead"
+  for_each = local.subscriptions
+  project  = var.project
+  name     = "${each.value}.dead"
   message_storage_policy {
     allowed_persistence_regions = [var.region]
   }
 }
 
-resource "google_pubsub_subscription" "catalog" {
+resource "google_pubsub_subscription" "events" {
+  for_each                     = local.subscriptions
   project                      = var.project
-  name                         = "video.events.catalog"
+  name                         = each.value
   topic                        = google_pubsub_topic.events.id
   ack_deadline_seconds         = 60
   enable_message_ordering      = true
@@ -59,15 +67,16 @@ resource "google_pubsub_subscription" "catalog" {
   }
   # The projector gives a message back only when it is stopped, or dies: after 20 times in a row the message is at fault.
   dead_letter_policy {
-    dead_letter_topic     = google_pubsub_topic.dead.id
+    dead_letter_topic     = google_pubsub_topic.dead[each.key].id
     max_delivery_attempts = 20
   }
 }
 
 resource "google_pubsub_subscription" "dead" {
+  for_each                   = local.subscriptions
   project                    = var.project
-  name                       = "video.events.catalog.dead"
-  topic                      = google_pubsub_topic.dead.id
+  name                       = "${each.value}.dead"
+  topic                      = google_pubsub_topic.dead[each.key].id
   ack_deadline_seconds       = 60
   message_retention_duration = local.week
   expiration_policy {
@@ -84,16 +93,17 @@ resource "google_pubsub_topic_iam_member" "publisher" {
 }
 
 resource "google_pubsub_topic_iam_member" "dead" {
-  project = var.project
-  topic   = google_pubsub_topic.dead.name
-  role    = "roles/pubsub.publisher"
-  member  = var.agent
+  for_each = local.subscriptions
+  project  = var.project
+  topic    = google_pubsub_topic.dead[each.key].name
+  role     = "roles/pubsub.publisher"
+  member   = var.agent
 }
 
 resource "google_pubsub_subscription_iam_member" "subscriber" {
-  count        = length(var.subscribers) + 1
+  for_each     = local.readers
   project      = var.project
-  subscription = google_pubsub_subscription.catalog.name
+  subscription = google_pubsub_subscription.events[each.value.consumer].name
   role         = "roles/pubsub.subscriber"
-  member       = concat(var.subscribers, [var.agent])[count.index]
+  member       = local.members[each.value.member]
 }

@@ -1,0 +1,6 @@
+# Generated from internal/names/names.yaml by make generate; do not edit.
+# shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
+SERVICE=videocatalog
+TOPICS=(video.events)
+SUBSCRIPTIONS=(video.events.catalog) # TOPIC.CONSUMER, with dead letters in TOPIC.CONSUMER.dead
+SCHEMA_FILES=(api/proto/video/v1/video_event.proto) # of the topics, in their order

@@ -1,0 +1,115 @@
+// Command generate writes the names of names.yaml where they cannot be read from
+// it: deploy/names.sh for the scripts, cloudbuild.yaml, and all Markdown, whose
+// commands people copy. It runs in the root of the repository.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"example.com/videocatalog/internal/names"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+// script is the file of the names that were generated last, so it is written
+// after all others.
+const script = "deploy/names.sh"
+
+func run() error {
+	before, err := os.ReadFile(script)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	now := render()
+	if err := rename(words(before), words(now)); err != nil {
+		return err
+	}
+	return os.WriteFile(script, now, 0o644) //nolint:gosec // everybody may read it
+}
+
+// render returns the script.
+func render() []byte {
+	var topics, schemas, subscriptions []string
+	for _, t := range names.Topics() {
+		topics = append(topics, t.Name)
+		schemas = append(schemas, t.Schema)
+		for _, c := range t.Consumers {
+			subscriptions = append(subscriptions, t.Subscription(c))
+		}
+	}
+	return fmt.Appendf(nil, `# Generated from internal/names/names.yaml by make generate; do not edit.
+# shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
+SERVICE=%s
+TOPICS=(%s)
+SUBSCRIPTIONS=(%s) # TOPIC.CONSUMER, with dead letters in TOPIC.CONSUMER.dead
+SCHEMA_FILES=(%s) # of the topics, in their order
+`, names.Service(), strings.Join(topics, " "), strings.Join(subscriptions, " "), strings.Join(schemas, " "))
+}
+
+// words returns the service, the topics and the subscriptions of a script.
+func words(script []byte) (all [][]string) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:SERVICE|TOPICS|SUBSCRIPTIONS)=\(?([^)\n]*)`).FindAllSubmatch(script, -1) {
+		all = append(all, strings.Fields(string(m[1])))
+	}
+	return all
+}
+
+// rename replaces the names that have changed. Where a name was added or removed,
+// nobody can say which one became which: those are left to their author.
+func rename(before, now [][]string) error {
+	if len(before) != len(now) {
+		return nil
+	}
+	to := make(map[string]string)
+	for i := range now {
+		for j := range now[i] {
+			if len(before[i]) == len(now[i]) && before[i][j] != now[i][j] {
+				to[before[i][j]] = now[i][j]
+			}
+		}
+	}
+	if len(to) == 0 {
+		return nil
+	}
+	return filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".md" && path != "cloudbuild.yaml" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		renamed := content
+		for old, name := range to {
+			renamed = replace(renamed, old, name)
+		}
+		if bytes.Equal(renamed, content) {
+			return nil
+		}
+		return os.WriteFile(path, renamed, 0o644) //nolint:gosec // everybody may read it
+	})
+}
+
+// replace replaces a name where it is one, and no part of a longer word, of the
+// module's path or of a domain.
+func replace(text []byte, old, name string) []byte {
+	rule := regexp.MustCompile(`(example\.com/)?\b` + regexp.QuoteMeta(old) + `\b(\.example\.com)?`)
+	return rule.ReplaceAllFunc(text, func(found []byte) []byte {
+		if string(found) != old {
+			return found
+		}
+		return []byte(name)
+	})
+}

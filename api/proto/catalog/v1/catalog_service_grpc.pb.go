@@ -44,10 +44,10 @@ type CatalogServiceClient interface {
 	SearchCatalogEntries(ctx context.Context, in *SearchCatalogEntriesRequest, opts ...grpc.CallOption) (*SearchCatalogEntriesResponse, error)
 	// Streams all entries of the catalog and then its changes, until the caller
 	// cancels it or the server stops. After UNAVAILABLE, call again with the last
-	// `resume_token`. Every change is sent at least once, and the changes of one
-	// entry are in order; of several quick changes only the last may be sent.
-	// After a failover or a restore of the database the stream starts over, with
-	// the message `restarted`. See: AIP-136.
+	// `resume_token`. Every change is sent at least once, in order for each
+	// entry; of several quick changes only the last may be sent. After a failover
+	// or a restore of the database the stream starts over, with the message
+	// `restarted`. See: AIP-136.
 	WatchCatalogEntries(ctx context.Context, in *WatchCatalogEntriesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchCatalogEntriesResponse], error)
 }
 
@@ -127,10 +127,10 @@ type CatalogServiceServer interface {
 	SearchCatalogEntries(context.Context, *SearchCatalogEntriesRequest) (*SearchCatalogEntriesResponse, error)
 	// Streams all entries of the catalog and then its changes, until the caller
 	// cancels it or the server stops. After UNAVAILABLE, call again with the last
-	// `resume_token`. Every change is sent at least once, and the changes of one
-	// entry are in order; of several quick changes only the last may be sent.
-	// After a failover or a restore of the database the stream starts over, with
-	// the message `restarted`. See: AIP-136.
+	// `resume_token`. Every change is sent at least once, in order for each
+	// entry; of several quick changes only the last may be sent. After a failover
+	// or a restore of the database the stream starts over, with the message
+	// `restarted`. See: AIP-136.
 	WatchCatalogEntries(*WatchCatalogEntriesRequest, grpc.ServerStreamingServer[WatchCatalogEntriesResponse]) error
 	mustEmbedUnimplementedCatalogServiceServer()
 }

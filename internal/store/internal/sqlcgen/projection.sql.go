@@ -541,10 +541,10 @@ type SearchProjectionsRow struct {
 }
 
 // Returns a page of the entries that match a tsquery, after (before_rank, before_id), best first, otherwise like
-// ListProjectionsNewestFirst. Entries that also match whole_words come before all others. A word in the title weighs
-// a hundred times one in the tags, and that one a hundred times one in the description (weights are in the order D,
-// C, B, A). With PostgreSQL's weights a description that repeats a word six times would rank above a title.
-// MATERIALIZED parses the queries once and not once per row, with any cached plan.
+// ListProjectionsNewestFirst. Entries that also match whole_words come before all others. The weights are in the
+// order D, C, B, A: title, tags and description are a factor of 100 apart. With PostgreSQL's weights a description
+// that repeats a word six times would rank above a title. MATERIALIZED parses the queries once and not once per row,
+// with any cached plan.
 func (q *Queries) SearchProjections(ctx context.Context, arg SearchProjectionsParams) ([]SearchProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, SearchProjections,
 		arg.MaxBytes,

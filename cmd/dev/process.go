@@ -70,8 +70,8 @@ func startChild(cmd *exec.Cmd, end context.CancelFunc) (*child, error) {
 }
 
 // stop ends the program and waits for it; if killed is done, it kills the
-// program. It returns the program's error, or nil if the program had ended
-// before.
+// program. It returns the program's error, or nil if the program ended normally
+// or before the call.
 func (c *child) stop(killed context.Context) error {
 	select {
 	case <-c.done:

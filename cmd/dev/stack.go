@@ -244,8 +244,8 @@ func (s *stack) explainPostgres(err error) error {
 	return errors.New(strings.TrimRight(sentence+": "+remedy+"\n"+details, "\n"))
 }
 
-// openPubSub connects to Pub/Sub, starts one without PUBSUB_EMULATOR_HOST, and
-// creates topics and subscriptions.
+// openPubSub connects to Pub/Sub and creates topics and subscriptions. If
+// PUBSUB_EMULATOR_HOST is not set, it starts Pub/Sub first.
 func (s *stack) openPubSub(ctx context.Context) error {
 	s.screen.begin("starting Pub/Sub")
 	if s.project = s.getenv("PUBSUB_PROJECT"); s.project == "" {

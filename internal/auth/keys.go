@@ -26,9 +26,9 @@ const (
 	keysPause   = 10 * time.Second // shortest time between two requests
 	keysRetry   = 5 * time.Minute  // longest time between two requests while they fail
 	keysTimeout = 5 * time.Second  // of one request
-	keysBytes   = 1 << 20          // largest size of one response
+	keysBytes   = 1 << 20          // largest size of one response in bytes
 	keysMost    = 100              // most keys in one set
-	keysBits    = 2048             // shortest RSA key
+	keysBits    = 2048             // shortest RSA key in bits
 )
 
 var (
@@ -85,7 +85,7 @@ func (k *keys) run(ctx context.Context) {
 	}
 }
 
-// wait waits for pause, or until want asks for an earlier read.
+// wait waits for pause, or until a signal on want.
 func (k *keys) wait(ctx context.Context, pause time.Duration) {
 	over := time.NewTimer(pause)
 	defer over.Stop()

@@ -84,8 +84,8 @@ type Match struct {
 }
 
 // Position is a position in the sequence of catalog changes. The zero Position
-// is before all changes. It is valid only in one Database: the identity of a
-// database and its history, see docs/decisions/0025.
+// is before all changes. A Position is valid only in its Database, which
+// identifies a database and its history (see docs/decisions/0025).
 type Position struct {
 	Database    string
 	Transaction uint64

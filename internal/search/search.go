@@ -14,7 +14,7 @@
 //     joins particles to words), Thai, Lao, Khmer, Burmese and Yi.
 //   - The words of a Text with Parts are found by any part of three characters or more, and by their first two.
 //     Matches of whole words rank first, then beginnings of words. Other parts have no rank.
-//   - A query for whole words reads fewer lexemes than one with parts, and its matches rank above all others.
+//   - A query without parts matches only whole words. The caller can rank its matches above those with parts.
 //
 // There is no stemming, because a stemmer for the wrong language does more harm than none. There is no translation
 // (东京 does not find 東京) and no correction of spelling.

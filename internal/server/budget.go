@@ -69,8 +69,8 @@ func (b *budget) share(w http.ResponseWriter, r *http.Request) (shared *http.Req
 
 // inBudget makes a call. A list call first waits for room; its client then has
 // a limited time to read the page, because it holds that room. A call without a
-// share in its context does not wait: behind the gateway, the outer call
-// already has the room.
+// share in its context does not wait. Calls of the gateway have none, because
+// the REST request already holds the room.
 func inBudget(ctx context.Context, request any, call func() (any, error)) (any, error) {
 	s, hasShare := ctx.Value(shareKey{}).(*share)
 	if _, isList := request.(interface{ GetPageSize() int32 }); !isList || !hasShare {

@@ -123,8 +123,9 @@ func optionalDuration(d time.Duration) *durationpb.Duration {
 // etag returns the version as a quoted string (AIP-154; RFC 9110, 8.8.3).
 func etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
 
-// expectedVersion returns the version in an etag. For an etag that this server
-// never creates, it returns a version that no video has.
+// expectedVersion returns the version in an etag, or domain.AnyVersion for "".
+// For an etag that this server never creates, it returns a version that no
+// video has.
 func expectedVersion(tag string) int64 {
 	if tag == "" {
 		return domain.AnyVersion

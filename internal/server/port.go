@@ -25,7 +25,7 @@ const limitGrace = time.Second
 const grpcOverhead = 1 << 10
 
 // handle serves every request of the port and limits its time. The content type
-// identifies gRPC, and the path health checks and the API description. All
+// selects gRPC. The path selects health checks and the API description. All
 // other requests are REST.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	s.limitTime(w, r, s.isStream(r) && r.Method != http.MethodOptions)
@@ -66,7 +66,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/openapi.json":
 		onlyRead(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(api.OpenAPI) // the client is gone
+			_, _ = w.Write(api.OpenAPI) // the only error is that the client has left
 		})(w, r)
 	default:
 		leave, ok := s.enter(r.Context(), isStream)
@@ -182,5 +182,5 @@ func writeHealthOf(w http.ResponseWriter, code int, of map[string]string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(of) // the client is gone
+	_ = json.NewEncoder(w).Encode(of) // the only error is that the client has left
 }

@@ -38,10 +38,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stop drains the server: first the port, then the gateway's connection and the
-// gRPC server. net/http waits for the calls that it handed to them. The other
-// order would abort those calls, because grpc.Server.GracefulStop does not wait
-// for net/http.
+// stop drains the server. net/http goes first, because it waits for all its
+// calls. The gateway's connection and the gRPC server, which serve those calls,
+// go last: grpc.Server.GracefulStop would abort calls that came through
+// net/http.
 func (s *Server) stop(ctx context.Context) {
 	s.health.Shutdown() // NOT_SERVING from now on
 	s.drain()           // not ready; ends streams, and shortens the waits of GetCatalogEntry

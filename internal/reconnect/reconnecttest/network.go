@@ -24,7 +24,7 @@ type Network struct {
 	silent   *atomic.Bool // of the newest connection; guarded by mu
 }
 
-// New returns a Network that works.
+// New returns a Network that accepts connections.
 func New() *Network { return &Network{listener: bufconn.Listen(1 << 20)} }
 
 // Serve runs a server on the network until stop is called.

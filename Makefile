@@ -3,7 +3,7 @@
 
 BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc
-LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
 NPM  := $(shell command -v npm 2>/dev/null)
 
@@ -21,6 +21,7 @@ run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, 
 .PHONY: test
 test: ## Run the tests. They start what they need.
 	go test ./...
+	cd pubsublocal && go test ./...
 
 .PHONY: test-pooler
 test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
@@ -33,6 +34,7 @@ test-failover: ## Fail over, and move the service by the commands of docs/failov
 .PHONY: check
 check: drift lint breaking openapi verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
+	cd pubsublocal && go test -race -shuffle=on ./...
 	cd bench && go vet ./... && go test ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
 	$(MAKE) --no-print-directory test-failover test-pooler chaos
@@ -54,7 +56,7 @@ drift: ## Check that the generated files are what make generate makes.
 	mkdir -p "$$tmp/internal/store/internal" && \
 	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party "$$tmp" && \
-	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
+	mkdir "$$tmp/tools" "$$tmp/pubsublocal" && cp tools/go.mod tools/go.sum "$$tmp/tools" && cp pubsublocal/go.mod "$$tmp/pubsublocal" && \
 	$(MAKE) --silent -C "$$tmp" generate && \
 	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
@@ -62,6 +64,7 @@ drift: ## Check that the generated files are what make generate makes.
 .PHONY: lint
 lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
+	cd pubsublocal && $(LINT) run
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
 	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
@@ -70,6 +73,7 @@ lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and t
 .PHONY: fmt
 fmt: ## Format Go and proto files.
 	$(LINT) fmt
+	cd pubsublocal && $(LINT) fmt
 	$(BUF) format api/proto --write
 
 .PHONY: breaking
@@ -93,11 +97,13 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.
 	go mod verify
+	cd pubsublocal && go mod verify
 
 .PHONY: build
 build: ## Build everything, and vet what only macOS builds.
 	go build ./...
 	GOOS=darwin go vet ./...
+	cd pubsublocal && go build ./... && GOOS=darwin go vet ./...
 
 .PHONY: bench-go
 bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.

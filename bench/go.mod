@@ -8,11 +8,15 @@ exclude (
 	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e
 )
 
-replace example.com/videocatalog => ../
+replace (
+	example.com/videocatalog => ../
+	example.com/videocatalog/pubsublocal => ../pubsublocal
+)
 
 require (
 	cloud.google.com/go/pubsub/v2 v2.8.1
 	example.com/videocatalog v0.0.0
+	example.com/videocatalog/pubsublocal v0.0.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/google/uuid v1.6.0

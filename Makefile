@@ -12,7 +12,7 @@ IMAGE   ?= videocatalog
 
 .PHONY: help
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, server.
@@ -32,12 +32,11 @@ test-failover: ## Fail over, and move the service by the commands of docs/failov
 	FAILOVER_TEST=1 go test -count=1 -run 'TestFailover|TestMove' ./cmd/server
 
 .PHONY: check
-check: drift lint breaking openapi verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking openapi verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
 	cd pubsublocal && go test -race -shuffle=on ./...
-	cd bench && go vet ./... && go test ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
-	$(MAKE) --no-print-directory test-failover test-pooler chaos
+	$(MAKE) --no-print-directory test-failover test-pooler
 	@echo 'make check: OK'
 
 .PHONY: generate
@@ -110,38 +109,15 @@ bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchst
 	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 
-.PHONY: bench
-bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew tables and plots.
-	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
-	$(MAKE) --no-print-directory bench-plots
-
-.PHONY: bench-plots
-bench-plots: ## Make the tables and plots in docs anew from bench/results.txt.
-	cd bench && go run ./report -in results.txt -doc ../docs/performance.md -img ../docs/img
-
-.PHONY: chaos
-chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
-	go run ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(OLDER),--older $(OLDER))
-
 .PHONY: image
 image: ## Build the container image, reproducibly and without Docker; docker load takes it.
 	go run -C deploy/image . --source=$(CURDIR) --version=$(VERSION) --output=$(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)
 	@echo 'docker load -i $(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)'
 
-.PHONY: deploy-test
-deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
-	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
-	DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploy/deploytest
-
 .PHONY: deploy-check
-deploy-check: ## Test the image, the Terraform files and the list of licenses.
+deploy-check: ## Test the image and the Terraform files.
 	cd deploy/image && go vet ./... && go test ./...
 	cd deploy/terraform/check && go vet ./... && go test ./...
-	cd deploy/licenses && go vet ./... && go test ./...
-
-.PHONY: licenses
-licenses: ## Renew the list of modules and their licenses, docs/licenses.md.
-	go run -C deploy/licenses . --source=$(CURDIR) > docs/licenses.md.new && mv docs/licenses.md.new docs/licenses.md
 
 .PHONY: secrets
 secrets: ## Look for secrets in the tree.
@@ -150,3 +126,6 @@ secrets: ## Look for secrets in the tree.
 .PHONY: vulns
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
+
+# What may be deleted: without the folder, make check does without its steps.
+-include lab/lab.mk

@@ -37,8 +37,6 @@ var imports = map[string][]string{
 	"internal/telemetry":          {"internal/telemetry/connlog", "internal/reconnect"},
 	"internal/reconnect":          {},
 	"internal/failpoint":          {},
-	"internal/chaos":              {"api", "internal/failpoint", "internal/localbroker", "internal/localpg", "pubsublocal"},
-	"cmd/chaos":                   {"internal/chaos"},
 	"cmd/server":                  {"."},
 	"cmd/dev":                     {"."},
 	"deploy/smoke":                {"api"},
@@ -53,8 +51,8 @@ var imports = map[string][]string{
 // localStack is what stands in for the platform, and who may import it outside
 // of tests.
 var (
-	localStack      = []string{"internal/chaos", "internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
-	localStackUsers = []string{"cmd/chaos", "cmd/dev", "pubsublocal/cmd/pubsublocal", "internal/chaos", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
+	localStack      = []string{"internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
+	localStackUsers = []string{"cmd/dev", "pubsublocal/cmd/pubsublocal", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the

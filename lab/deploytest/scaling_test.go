@@ -23,7 +23,7 @@ func TestScalingFitsThePool(t *testing.T) {
 	}
 	trigger := list(at(object, "spec", "triggers"))[0]
 	query, _ := at(trigger, "metadata", "query").(string)
-	names, err := os.ReadFile("../lib.sh")
+	names, err := os.ReadFile("../../deploy/lib.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestScalingFitsThePool(t *testing.T) {
 
 func readManifest(t *testing.T, name string) object {
 	t.Helper()
-	text, err := os.ReadFile("../run/" + name + ".yaml")
+	text, err := os.ReadFile("../../deploy/run/" + name + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

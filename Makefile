@@ -3,7 +3,7 @@
 
 BUF  := go tool -modfile=tools/go.mod buf
 SQLC := go tool -modfile=tools/go.mod sqlc
-LINT := go tool -modfile=tools/lint/go.mod golangci-lint
+LINT := go tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 API_LINT := go tool -modfile=tools/apilint/go.mod api-linter
 NPM  := $(shell command -v npm 2>/dev/null)
 
@@ -12,7 +12,7 @@ IMAGE   ?= server
 
 .PHONY: help
 help: ## Print this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, server.
@@ -21,6 +21,7 @@ run: ## Start the whole thing on this machine: PostgreSQL, Pub/Sub, migrations, 
 .PHONY: test
 test: ## Run the tests. They start what they need.
 	go test ./...
+	cd pubsublocal && go test ./...
 
 .PHONY: test-pooler
 test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
@@ -31,11 +32,11 @@ test-failover: ## Fail over, and move the service by the commands of docs/failov
 	FAILOVER_TEST=1 go test -count=1 -run 'TestFailover|TestMove' ./cmd/server
 
 .PHONY: check
-check: drift lint breaking openapi verify build secrets deploy-test ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking openapi verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
 	go test -race -shuffle=on ./...
-	cd bench && go vet ./... && go test ./...
+	cd pubsublocal && go test -race -shuffle=on ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
-	$(MAKE) --no-print-directory test-failover test-pooler chaos
+	$(MAKE) --no-print-directory test-failover test-pooler
 	@echo 'make check: OK'
 
 .PHONY: generate
@@ -59,7 +60,7 @@ drift: ## Check that the generated files are what make generate makes.
 	mkdir -p "$$tmp/internal/store/internal" && \
 	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party "$$tmp" && \
-	mkdir "$$tmp/tools" && cp tools/go.mod tools/go.sum "$$tmp/tools" && \
+	mkdir "$$tmp/tools" "$$tmp/pubsublocal" && cp tools/go.mod tools/go.sum "$$tmp/tools" && cp pubsublocal/go.mod "$$tmp/pubsublocal" && \
 	$(MAKE) --silent -C "$$tmp" generate && \
 	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
@@ -67,6 +68,7 @@ drift: ## Check that the generated files are what make generate makes.
 .PHONY: lint
 lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
+	cd pubsublocal && $(LINT) run
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
 	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
@@ -75,6 +77,7 @@ lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and t
 .PHONY: fmt
 fmt: ## Format Go and proto files.
 	$(LINT) fmt
+	cd pubsublocal && $(LINT) fmt
 	$(BUF) format api/proto --write
 
 .PHONY: breaking
@@ -98,49 +101,28 @@ tools/openapi/node_modules/.package-lock.json: tools/openapi/package-lock.json
 .PHONY: verify
 verify: ## Check the downloaded modules against go.sum.
 	go mod verify
+	cd pubsublocal && go mod verify
 
 .PHONY: build
 build: ## Build everything, and vet what only macOS builds.
 	go build ./...
 	GOOS=darwin go vet ./...
+	cd pubsublocal && go build ./... && GOOS=darwin go vet ./...
 
 .PHONY: bench-go
 bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchstat.
 	go test -p 1 -run '^$$' -bench . -benchtime 1x -count 3 -timeout 1h ./internal/store ./internal/outbox ./cmd/server | tee bench.txt
 	@! grep -q '^FAIL' bench.txt
 
-.PHONY: bench
-bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew bench/RESULTS.md.
-	cd bench && go run . -profile $(or $(PROFILE),quick) -out results.txt.new && mv results.txt.new results.txt
-	$(MAKE) --no-print-directory bench-plots
-
-.PHONY: bench-plots
-bench-plots: ## Make the tables and plots of bench/RESULTS.md from bench/results.txt.
-	cd bench && go run ./report -in results.txt -doc RESULTS.md -img img
-
-.PHONY: chaos
-chaos: ## Break everything around the service, and check every promise (an hour: PROFILE=long; longer: DURATION=85m; again: SEED=N; back to: OLDER=commit).
-	go run ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(OLDER),--older $(OLDER))
-
 .PHONY: image
 image: ## Build the container image, reproducibly and without Docker; docker load takes it.
 	go run -C deploy/image . --source=$(CURDIR) --version=$(VERSION) --output=$(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)
 	@echo 'docker load -i $(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)'
 
-.PHONY: deploy-test
-deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
-	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
-	DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploy/deploytest
-
 .PHONY: deploy-check
-deploy-check: ## Test the image, the Terraform files and the list of licenses.
+deploy-check: ## Test the image and the Terraform files.
 	cd deploy/image && go vet ./... && go test ./...
 	cd deploy/terraform/check && go vet ./... && go test ./...
-	cd deploy/licenses && go vet ./... && go test ./...
-
-.PHONY: licenses
-licenses: ## Renew the list of modules and their licenses, docs/licenses.md.
-	go run -C deploy/licenses . --source=$(CURDIR) > docs/licenses.md.new && mv docs/licenses.md.new docs/licenses.md
 
 .PHONY: secrets
 secrets: ## Look for secrets in the tree.
@@ -149,3 +131,6 @@ secrets: ## Look for secrets in the tree.
 .PHONY: vulns
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
+
+# What may be deleted: without the folder, make check does without its steps.
+-include lab/lab.mk

@@ -236,12 +236,15 @@ func TestBadArguments(t *testing.T) {
 // copySource copies what the server is built from.
 func copySource(t *testing.T, to string) {
 	t.Helper()
-	for _, dir := range []string{"api", "cmd/server", "db", "internal", "pubsublocal"} {
+	for _, dir := range []string{"api", "cmd/server", "db", "internal"} {
 		if err := os.CopyFS(filepath.Join(to, dir), os.DirFS(filepath.Join(source, dir))); err != nil {
 			t.Fatalf("copy %s: %v", dir, err)
 		}
 	}
-	for _, file := range []string{"go.mod", "go.sum"} {
+	if err := os.Mkdir(filepath.Join(to, "pubsublocal"), 0o700); err != nil {
+		t.Fatalf("make the folder of pubsublocal: %v", err)
+	}
+	for _, file := range []string{"go.mod", "go.sum", "pubsublocal/go.mod"} {
 		if err := os.WriteFile(filepath.Join(to, file), read(t, filepath.Join(source, file)), 0o600); err != nil {
 			t.Fatalf("copy %s: %v", file, err)
 		}

@@ -25,39 +25,37 @@ const root = "../.."
 // imports is who may import whom, of ours: the packages below each of the
 // named paths. A package that is not here may import none of ours.
 var imports = map[string][]string{
-	"api":                      {"api"},
-	"internal/domain":          {},
-	"internal/names":           {},
-	"internal/names/generate":  {"internal/names"},
-	"deploy/observe":           {"internal/names"},
-	"internal/auth":            {},
-	"internal/event":           {"internal/domain", "api"},
-	"internal/store":           {"internal/domain", "internal/event", "internal/search", "internal/store/internal/sqlcgen"},
-	"internal/search":          {},
-	"internal/server":          {"internal/domain", "api", "internal/telemetry/connlog"},
-	"internal/outbox":          {"internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
-	"internal/consumer":        {"internal/domain", "internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
-	"internal/telemetry":       {"internal/telemetry/connlog", "internal/reconnect"},
-	"internal/reconnect":       {},
-	"internal/failpoint":       {},
-	"internal/chaos":           {"api", "internal/failpoint", "internal/localbroker", "internal/localpg", "pubsublocal"},
-	"cmd/chaos":                {"internal/chaos"},
-	"cmd/server":               {"."},
-	"cmd/dev":                  {"."},
-	"deploy/smoke":             {"api"},
-	"internal/store/storetest": {"db", "internal/localbouncer", "internal/localpg"},
-	"internal/localbouncer":    {"internal/localpg"},
-	"internal/localbroker":     {"pubsublocal"},
-	"pubsublocal":              {},
-	"pubsublocal/conformance":  {},
-	"cmd/pubsublocal":          {"pubsublocal"},
+	"api":                         {"api"},
+	"internal/domain":             {},
+	"internal/names":              {},
+	"internal/names/generate":     {"internal/names"},
+	"deploy/observe":              {"internal/names"},
+	"internal/auth":               {},
+	"internal/event":              {"internal/domain", "api"},
+	"internal/store":              {"internal/domain", "internal/event", "internal/search", "internal/store/internal/sqlcgen"},
+	"internal/search":             {},
+	"internal/server":             {"internal/domain", "api", "internal/telemetry/connlog"},
+	"internal/outbox":             {"internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/consumer":           {"internal/domain", "internal/event", "internal/failpoint", "internal/telemetry/heartbeat"},
+	"internal/telemetry":          {"internal/telemetry/connlog", "internal/reconnect"},
+	"internal/reconnect":          {},
+	"internal/failpoint":          {},
+	"cmd/server":                  {"."},
+	"cmd/dev":                     {"."},
+	"deploy/smoke":                {"api"},
+	"internal/store/storetest":    {"db", "internal/localbouncer", "internal/localpg"},
+	"internal/localbouncer":       {"internal/localpg"},
+	"internal/localbroker":        {"pubsublocal"},
+	"pubsublocal":                 {},
+	"pubsublocal/conformance":     {},
+	"pubsublocal/cmd/pubsublocal": {"pubsublocal"},
 }
 
 // localStack is what stands in for the platform, and who may import it outside
 // of tests.
 var (
-	localStack      = []string{"internal/chaos", "internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
-	localStackUsers = []string{"cmd/chaos", "cmd/dev", "cmd/pubsublocal", "internal/chaos", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
+	localStack      = []string{"internal/localbouncer", "internal/localpg", "internal/localbroker", "internal/store/storetest", "pubsublocal", "pubsublocal/conformance"}
+	localStackUsers = []string{"cmd/dev", "pubsublocal/cmd/pubsublocal", "internal/localbouncer", "internal/localbroker", "internal/store/storetest"}
 )
 
 // double is the Pub/Sub of the client library for tests. It is not like the
@@ -356,6 +354,10 @@ var readSource = sync.OnceValues(func() ([]file, error) {
 	return files, err
 })
 
+// modules are the nested modules that are ours like the service, and held to the
+// same table.
+var modules = []string{"pubsublocal"}
+
 // skipFolder skips what the Go command skips, other modules, and this package.
 func skipFolder(name, base string) error {
 	if name == root {
@@ -364,7 +366,7 @@ func skipFolder(name, base string) error {
 	if strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata" || base == "archtest" {
 		return filepath.SkipDir
 	}
-	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil && !slices.Contains(modules, base) {
 		return filepath.SkipDir
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Package conformance says what a Pub/Sub server does, as cases that run
 // against any endpoint: a local double, Google's emulator, the service itself.
 //
-// Each case bears the number of the sentence it proves; docs/pubsublocal.md
+// Each case bears the number of the sentence it proves; README.md
 // explains the numbers. A case uses the official Go client, has topics and
 // subscriptions of its own, and tells nothing but what the client was told.
 package conformance

@@ -2,7 +2,7 @@
 // under load, while everything around it breaks, and a checker that looks
 // whether every promise was kept.
 //
-//	go run ./cmd/chaos --profile quick
+//	go run -C lab ./cmd/chaos --profile quick
 //
 // It exits with 1 when one was not, or when too little happened to say so. --help lists its flags; package
 // internal/chaos says what it does.
@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"example.com/videocatalog/internal/chaos"
+	"example.com/videocatalog/lab/internal/chaos"
 )
 
 const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.

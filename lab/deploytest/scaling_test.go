@@ -33,7 +33,7 @@ func TestScalingFitsThePool(t *testing.T) {
 
 func readManifest(t *testing.T, name string) object {
 	t.Helper()
-	text, err := os.ReadFile("../run/" + name + ".yaml")
+	text, err := os.ReadFile("../../deploy/run/" + name + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ const tags = "-tags=chaos"
 func (l *lab) build(ctx context.Context) error {
 	l.present = filepath.Join(l.cfg.Out, "server")
 	l.older = filepath.Join(l.cfg.Out, "server-older")
-	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Path}}").Output()
+	found, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Path}}", "example.com/videocatalog").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
 	}
@@ -106,7 +106,7 @@ func overlayClock(root, module, out string) (string, error) {
 func withJumpingClock(source, module string) (string, error) {
 	const imports = "\nimport (\n"
 	if strings.Count(source, seam) != 1 || strings.Count(source, imports) != 1 {
-		return "", fmt.Errorf("give the service a clock that jumps: %s has no %q, or not once; adapt the seam in internal/chaos/build.go", seamFile, seam)
+		return "", fmt.Errorf("give the service a clock that jumps: %s has no %q, or not once; adapt the seam in lab/internal/chaos/build.go", seamFile, seam)
 	}
 	source = strings.Replace(source, imports, imports+"\t\""+module+"/internal/failpoint\"\n", 1)
 	return strings.Replace(source, seam, jumping, 1), nil

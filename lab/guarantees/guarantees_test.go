@@ -1,10 +1,13 @@
-package archtest
+// Package guarantees checks docs/guarantees.md: every row names a test that
+// exists, and what the fault lab can break.
+package guarantees
 
 import (
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -14,12 +17,15 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/videocatalog/internal/chaos"
+	"example.com/videocatalog/lab/internal/chaos"
 )
+
+// root is the folder of the repository.
+const root = "../.."
 
 // proofs is what a row of docs/guarantees.md may name.
 type proofs struct {
-	tests   map[string]bool // like store.TestX: the folder, without internal/ in front, and the function
+	tests   map[string]bool // like store.TestX: the folder, without lab/ and internal/ in front, and the function
 	targets map[string]bool // of the Makefile
 	faults  map[string]bool // of the fault lab: the names of its kinds
 }
@@ -160,46 +166,56 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z-]*):`)
 )
 
-// findProofs reads the tests of the module, those of this package too, and the
-// Makefile; the fault lab says itself what it can do.
+// findProofs reads the tests of the repository, the Makefile and lab.mk; the
+// fault lab returns its own kinds.
 func findProofs(t *testing.T) proofs {
 	t.Helper()
-	known := proofs{tests: make(map[string]bool), targets: make(map[string]bool), faults: make(map[string]bool)}
+	known := proofs{tests: findTests(t), targets: make(map[string]bool), faults: make(map[string]bool)}
 	for _, kind := range chaos.Kinds() {
 		known.faults[kind] = true
 	}
-	addTests := func(dir string, tree *ast.File) {
-		for _, decl := range tree.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
-				known.tests[strings.TrimPrefix(dir, "internal/")+"."+f.Name.Name] = true
-			}
-		}
-	}
-	for _, f := range source(t) {
-		if f.test {
-			addTests(f.dir, f.tree)
-		}
-	}
-	own, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range own { // source leaves them out
-		tree, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+	for _, name := range []string{"Makefile", "lab/lab.mk"} {
+		makefile, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		addTests(path.Join("internal", "archtest"), tree)
-	}
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, match := range makeTarget.FindAllStringSubmatch(string(makefile), -1) {
-		known.targets[match[1]] = true
+		for _, match := range makeTarget.FindAllStringSubmatch(string(makefile), -1) {
+			known.targets[match[1]] = true
+		}
 	}
 	if len(known.tests) == 0 || len(known.targets) == 0 {
 		t.Fatalf("found %d tests and the targets %q, want some", len(known.tests), slices.Collect(maps.Keys(known.targets)))
 	}
 	return known
+}
+
+// findTests returns the test functions of all modules.
+func findTests(t *testing.T) map[string]bool {
+	t.Helper()
+	found := make(map[string]bool)
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata" || entry.Name() == "node_modules"):
+			return fs.SkipDir
+		case !strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		folder := strings.TrimPrefix(strings.TrimPrefix(path.Dir(name), "lab/"), "internal/")
+		for _, decl := range tree.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
+				found[folder+"."+f.Name.Name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }

@@ -79,7 +79,7 @@ const patience = 10 * time.Minute
 // script runs a script of deploy/ and returns what it printed.
 func script(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
-	path, err := filepath.Abs(filepath.Join("..", name))
+	path, err := filepath.Abs(filepath.Join("../../deploy", name))
 	if err != nil {
 		t.Fatalf("find %s: %v", name, err)
 	}

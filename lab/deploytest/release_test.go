@@ -351,7 +351,7 @@ func TestDatabaseCertificate(t *testing.T) {
 		{"pools.publisher", "WorkerPool " + service + "-publisher", []string{"beta", "run", "worker-pools"}, []any{"spec", "template", "spec"}},
 		{"migrate.job", "Job " + service + "-migrate", []string{"run", "jobs"}, []any{"spec", "template", "spec", "template", "spec"}},
 	} {
-		data, err := os.ReadFile("../run/" + test.manifest + ".yaml")
+		data, err := os.ReadFile("../../deploy/run/" + test.manifest + ".yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -592,7 +592,9 @@ func server(t *testing.T) string {
 
 var buildServer = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(folder, "server")
-	out, err := exec.Command("go", "build", "-tags=chaos", "-o", file, "../../cmd/server").CombinedOutput()
+	cmd := exec.Command("go", "build", "-tags=chaos", "-o", file, "./cmd/server")
+	cmd.Dir = "../.."
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

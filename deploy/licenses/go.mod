@@ -1,5 +1,0 @@
-module example.com/videocatalog/deploy/licenses
-
-go 1.26.0
-
-require github.com/google/licensecheck v0.3.1

@@ -171,7 +171,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	defer topic.Stop()
 	var publisher *outbox.Publisher
 	videos := store.NewVideos(w.pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
-	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
+	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}
 	projector, err := newProjector(w.client, consumer.Config{}, &timedCatalog{store.NewCatalog(w.pool), times})

@@ -72,7 +72,7 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		pool.Close()
 		return instance{}, err
 	}
-	publisher, err := outbox.New(store.NewVideos(pool, nil), broker, outbox.Config{}, discard, nil)
+	publisher, err := outbox.New(store.NewOutbox(pool), broker, outbox.Config{}, discard, nil)
 	if err != nil {
 		pool.Close()
 		return instance{}, errors.Join(err, closeBroker())

@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -66,15 +67,15 @@ func TestLanesAreWatched(t *testing.T) {
 			}
 			conn.Release()
 			execute(t, lab, `SELECT video.outbox_append($1, 'video', 'a', 'VideoUpdated', 1, 1, '', now(), NULL)`, uuid.Must(uuid.NewV7()).String())
-			claim := func(name string, lease time.Duration) (event.Settlement, *store.Videos) {
-				publisher := store.NewVideos(open(name), nil)
+			claim := func(name string, lease time.Duration) (outbox.Settlement, *store.Outbox) {
+				publisher := store.NewOutbox(open(name))
 				claim, err := publisher.ClaimEvents(t.Context(), 10, 1<<20, lease, tt.of)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return event.Settlement{Lane: claim.Lane, Token: claim.Token}, publisher
+				return outbox.Settlement{Lane: claim.Lane, Token: claim.Token}, publisher
 			}
-			settle := func(s event.Settlement, publisher *store.Videos) {
+			settle := func(s outbox.Settlement, publisher *store.Outbox) {
 				if _, err := publisher.SettleClaim(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}

@@ -27,14 +27,14 @@ func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.
 
 // claimed makes the events of a claim from names like a1, which is version 1 of
 // aggregate a. Their sequence numbers are 1, 2, 3 and so on.
-func claimed(names string) []event.Claimed {
-	var events []event.Claimed
+func claimed(names string) []outbox.Claimed {
+	var events []outbox.Claimed
 	for i, name := range strings.Fields(names) {
 		version, err := strconv.Atoi(name[1:])
 		if err != nil {
 			panic(err)
 		}
-		events = append(events, event.Claimed{Seq: int64(i + 1), Message: event.Message{
+		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: event.Message{
 			AggregateType: "letter", AggregateID: name[:1], Version: int64(version), OccurredAt: time.Now(),
 		}})
 	}

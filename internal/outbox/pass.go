@@ -72,7 +72,7 @@ func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Re
 
 // full tells whether a claim has as many events or bytes as a pass takes, so
 // that there may be more.
-func (p *Publisher) full(claim event.Claim, batch int) bool {
+func (p *Publisher) full(claim Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
 		bytes += int64(len(e.Payload))
@@ -83,7 +83,7 @@ func (p *Publisher) full(claim event.Claim, batch int) bool {
 // publish hands the events of a claim to the broker, in their order. What is
 // blocked, or comes when the pass is at its end, it leaves out: that has no
 // receipt.
-func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time, spans *passTrace) []handed {
+func (p *Publisher) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []handed {
 	receipts := make([]handed, len(claim.Events))
 	for i, e := range claim.Events {
 		if e.Blocked {
@@ -115,11 +115,11 @@ var errLeftOut = errors.New("not sent: the pass was at its end")
 // attempts that are known of a blocked aggregate are those of its first event.
 // So a refusal behind that one is not counted; the event is soon tried as the
 // first.
-func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
+func (p *Publisher) collect(ctx context.Context, claim Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	result := Result{Claimed: true}
-	settlement := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+	settlement := Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	const refused, unknown = 1, 2
 	stopped := make(map[event.Aggregate]int)
 	recovered := make(map[event.Aggregate]bool)
@@ -196,9 +196,9 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 }
 
 // failure decides when a refused event is tried again.
-func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
+func (p *Publisher) failure(ctx context.Context, e Claimed, cause error) Failure {
 	attempts := e.Attempts + 1
-	failure := event.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
+	failure := Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
 	alone := e.Retry && e.Attempts > 0 // else it may be refused for what is sent with it
 	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
@@ -218,7 +218,7 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 // would never settle what is published again and again; the first is short,
 // because its connection may be lost. held is false when the settlement took no
 // effect, or nobody knows.
-func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
+func (p *Publisher) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
 		timeout := p.cfg.SettleTimeout * time.Duration(attempt)
@@ -245,7 +245,7 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 }
 
 // settleOnce has timeout, but only Config.SettleTimeout from when ctx is done.
-func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, timeout time.Duration) (bool, error) {
+func (p *Publisher) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
 	last, end := after(ctx, p.cfg.SettleTimeout)
 	defer end()
 	settling, cancel := context.WithTimeout(last, timeout)

@@ -271,7 +271,7 @@ func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 a2")}}
+		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2")}}
 		store.settle = func(context.Context, int) (bool, error) { return false, errors.New("no database") }
 		publisher, log := logged(t, store, &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
 		if err := publisher.Run(ctx); err != nil {

@@ -110,11 +110,11 @@ func (s *storm) nudge(aggregate event.Aggregate) {
 // publish runs a publisher with connections of its own until stop is called.
 func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Store, to outbox.Broker) (stop func()) {
 	s.t.Helper()
-	var videos outbox.Store = store.NewVideos(s.connect(int32(cfg.Workers)), nil)
+	var events outbox.Store = store.NewOutbox(s.connect(int32(cfg.Workers)))
 	if around != nil {
-		videos = around(videos)
+		events = around(events)
 	}
-	publisher := mustNew(s.t, videos, to, cfg)
+	publisher := mustNew(s.t, events, to, cfg)
 	s.mu.Lock()
 	s.publishers = append(s.publishers, publisher)
 	s.mu.Unlock()
@@ -370,7 +370,7 @@ func (h *hazards) oversleepWith(aggregateID string) {
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	if claim.Token == 0 {
 		return claim, err
@@ -383,7 +383,7 @@ func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease 
 	case h.shared.hits(): // between claim and publish
 		h.shared.crashes.Add(1)
 		h.shared.expire(claim.Lane)
-		return event.Claim{}, errCrashed
+		return outbox.Claim{}, errCrashed
 	case h.shared.hits():
 		h.shared.zombies.Add(1)
 		h.shared.oversleep(claim.Lane)
@@ -391,7 +391,7 @@ func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease 
 	return claim, err
 }
 
-func (h *hazard) SettleClaim(ctx context.Context, settlement event.Settlement) (bool, error) {
+func (h *hazard) SettleClaim(ctx context.Context, settlement outbox.Settlement) (bool, error) {
 	switch {
 	case h.shared.hits(): // between publish and settle
 		h.shared.crashes.Add(1)
@@ -475,7 +475,7 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 					Workers: 2, Batch: 20, Lease: time.Minute, PollInterval: 20 * time.Millisecond,
 					RetryMin: time.Millisecond, ProbeInterval: 40 * time.Millisecond,
 				}
-				stop := s.publish(cfg, func(videos outbox.Store) outbox.Store { return &hazard{videos, shared} }, to)
+				stop := s.publish(cfg, func(events outbox.Store) outbox.Store { return &hazard{events, shared} }, to)
 				stops = append(stops, func() {
 					stop()
 					to.sending.Wait()
@@ -562,7 +562,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if claim, err := videos.ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
+	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	claimed := time.Now()
@@ -641,7 +641,6 @@ func findPoison(t *testing.T, maxAttempts int) {
 	t.Parallel()
 	const events, poisoned = 5, 3
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
 	client, server := newClient(t)
 	const project, topic = "projects/test-project", "projects/test-project/topics/with-schema"
 	conn, err := grpc.NewClient(server.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -680,7 +679,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	var blocked []store.Blocked
 	eventually(t, "it is parked", func() bool {
 		var err error
-		if blocked, err = videos.ListBlocked(t.Context(), 10); err != nil {
+		if blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}
 		return len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
@@ -691,7 +690,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()
@@ -740,7 +739,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	var blocked []store.Blocked
 	eventually(t, "the event is parked", func() bool {
 		var err error
-		blocked, err = videos.ListBlocked(t.Context(), 10)
+		blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
 	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != maxAttempts || got.LastError != "not a letter" {
@@ -754,7 +753,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, maxAttempts)
 	}
 	skipped.Store(true)
-	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

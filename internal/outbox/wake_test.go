@@ -123,7 +123,7 @@ func TestNudgeAboutALaneOfAnotherProcess(t *testing.T) {
 			store.add(0, "a2")
 			publisher.Nudge(letter("a"))
 			time.Sleep(time.Millisecond)
-			if _, err := store.SettleClaim(t.Context(), event.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
+			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
 				t.Fatal(err)
 			}
 			settled := time.Now()
@@ -165,7 +165,7 @@ type slowEmpty struct {
 	by time.Duration
 }
 
-func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token == 0 {
 		time.Sleep(s.by)
@@ -344,7 +344,7 @@ func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
-		held := make(map[string]event.Settlement)
+		held := make(map[string]outbox.Settlement)
 		lanes := map[string]int{"b": 1, "c": 2}
 		for name, lane := range lanes {
 			store.add(lane, name+"1")
@@ -352,7 +352,7 @@ func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 			if err != nil || len(claim.Events) != 1 {
 				t.Fatalf("claim of %s: %+v, %v", name, claim, err)
 			}
-			held[name] = event.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}
+			held[name] = outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}
 		}
 		release := func(name string) {
 			if _, err := store.SettleClaim(t.Context(), held[name]); err != nil {
@@ -439,7 +439,7 @@ type recovering struct {
 	recovered bool
 }
 
-func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token != 0 && s.recovered {
 		claim.Recovered, s.recovered = []event.Aggregate{letter("r")}, false

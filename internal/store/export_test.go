@@ -1,7 +1,7 @@
 package store
 
 // LoseAnswer makes a claim that had an answer one whose answer was lost.
-func (s *Videos) LoseAnswer(token int64) { s.lost.add(token) }
+func (o *Outbox) LoseAnswer(token int64) { o.lost.add(token) }
 
 // BoundQuarantine makes the quarantine keep fewer bytes.
 func (c *Catalog) BoundQuarantine(bytes int64) { c.quarantineBytes = bytes }

@@ -16,6 +16,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -104,7 +105,7 @@ func TestSmallClaimRetriesFew(t *testing.T) {
 		l.due(name)
 	}
 	claim := l.claimNames(1, "d1/1 e2")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Head: 6, Tail: 6}) // unknown
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Head: 6, Tail: 6}) // unknown
 	l.settle(l.settlement(l.claimNames(3, "b1/1 c1/1 d1/1 e2 e3"), ""))
 }
 
@@ -156,7 +157,7 @@ func TestProgressForgetsTheError(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1"), ""))
-	blocked, err := l.Videos.ListBlocked(t.Context(), 10)
+	blocked, err := l.Outbox.ListBlocked(t.Context(), 10)
 	if err != nil || len(blocked) != 1 || blocked[0].Version != 2 || blocked[0].Attempts != 0 || blocked[0].LastError != "" {
 		t.Errorf("ListBlocked() = %+v, %v, want a2, never refused", blocked, err)
 	}
@@ -191,12 +192,12 @@ func TestRetriesShareTheirPlaces(t *testing.T) {
 	l.due("a")
 	l.due("b")
 	claim := l.claimNames(2, "a1/1 b1/1")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token})
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
 	l.settle(l.settlement(l.claimNames(2, "a1/1 b1/1"), "b1"))
 	l.due("b")
 	// Now a batch of a is tried, and not answered.
 	claim = l.claimNames(2, "a2/0 a3/0")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
 	l.claimNames(2, "a2/0 b1/2")
 }
 
@@ -293,7 +294,7 @@ func TestListBlocked(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
 	second := l.append(l.pool, "b1")
 	l.park("b1", "b1")
-	got, err := l.Videos.ListBlocked(t.Context(), 10)
+	got, err := l.Outbox.ListBlocked(t.Context(), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,10 +311,10 @@ func TestListBlocked(t *testing.T) {
 	if until := time.Until(got[1].NextRetry); until < 59*time.Minute || until > time.Hour {
 		t.Errorf("next retry in %s, want the hour of the settlement", until)
 	}
-	if got, err := l.Videos.ListBlocked(t.Context(), 1); len(got) != 1 || err != nil {
+	if got, err := l.Outbox.ListBlocked(t.Context(), 1); len(got) != 1 || err != nil {
 		t.Errorf("ListBlocked(1) = %+v, %v, want one", got, err)
 	}
-	backlog, err := l.MeasureOutbox(t.Context(), 2)
+	backlog, err := l.Measure(t.Context(), 2)
 	wantBacklog := store.Backlog{OldestBlocked: epoch, Pending: 2, Blocked: 2, Parked: 1}
 	if diff := cmp.Diff(wantBacklog, backlog); diff != "" || err != nil {
 		t.Errorf("backlog (-want +got), %v:\n%s", err, diff)
@@ -524,7 +525,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	for range operators {
 		running.Go(func() {
 			for !stopped() {
-				blocked, err := l.Videos.ListBlocked(t.Context(), 100)
+				blocked, err := l.Outbox.ListBlocked(t.Context(), 100)
 				if err != nil {
 					t.Error(err)
 					return

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 )
 
 // P-A5: a transaction that drew its place early and commits late is not
@@ -101,7 +102,7 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	early := begin()
 	_, err = early.Exec(t.Context(), "SELECT pg_current_xact_id()")
 	do(err)
-	claims := make(chan event.Claim, 1)
+	claims := make(chan outbox.Claim, 1)
 	go func() {
 		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, event.Aggregate{})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 )
 
 // outboxMachine drives PostgreSQL and the model with the same steps.
@@ -396,8 +397,8 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 }
 
 // settlementOf tells the store what a pass knows.
-func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
-	s := event.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
+func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
+	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
 	for _, e := range p.claim.Events {
 		if !e.Retry {
 			if s.Head == 0 {
@@ -415,7 +416,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
-		s.Failed = append(s.Failed, event.Failure{
+		s.Failed = append(s.Failed, outbox.Failure{
 			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
 		})
 	}
@@ -542,7 +543,7 @@ func (m *outboxMachine) maintainOnce(t *rapid.T) {
 	if len(m.writers) > 0 {
 		t.Skip("it would wait")
 	}
-	if _, _, err := m.MaintainOutbox(t.Context(), 7, 48*time.Hour); err != nil {
+	if _, _, err := m.Maintain(t.Context(), 7, 48*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 }

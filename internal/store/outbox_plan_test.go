@@ -20,6 +20,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -106,7 +107,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			claimed, aside := l.passes(passes, batch, 50)
 			ofOne := l.passesOf(passes, batch)
 			for range 10 {
-				if _, err := l.MeasureOutbox(t.Context(), 1000); err != nil {
+				if _, err := l.Measure(t.Context(), 1000); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -160,7 +161,7 @@ func BenchmarkClaim(b *testing.B) {
 	took := func(name string, begun time.Time) {
 		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
 	}
-	claim := func(name string, of event.Aggregate, want int) event.Claim {
+	claim := func(name string, of event.Aggregate, want int) outbox.Claim {
 		begun := time.Now()
 		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
 		took(name, begun)
@@ -229,7 +230,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 		if len(claim.Events) != batch {
 			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
 		}
-		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		_, after := l.read()
 		return after - before
 	}
@@ -274,7 +275,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 		if len(claim.Events) != batch {
 			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
 		}
-		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 	}
 	l.hold("BEGIN; SELECT FROM video.outbox_claim(1, 1000, '1 hour', 3::smallint)")
 	_, before := l.read()
@@ -371,7 +372,7 @@ func TestSessionKeepsTheMemoryOfAClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(session.Close)
-	l.Videos = store.NewVideos(session, nil)
+	l.Outbox = store.NewOutbox(session)
 	// What it reads of a table for the first time is a fault, too.
 	execute(t, session, "SELECT sum(length(payload)) FROM video.outbox_pending")
 	pid := count(t, session, "SELECT pg_backend_pid()")
@@ -434,7 +435,7 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 	for i := range n {
 		claim := l.claimAs(event.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
 		if claim.Token != 0 {
-			l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}
 		claimed += len(claim.Events)
 	}
@@ -453,7 +454,7 @@ func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 		}
 		claimed += len(claim.Events)
 		seen := 0
-		s := settlement(claim, func(e event.Claimed) bool {
+		s := settlement(claim, func(e outbox.Claimed) bool {
 			seen++
 			return i < n/2 && !e.Retry && seen%refuse == 0
 		})

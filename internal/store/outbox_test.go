@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -37,7 +38,7 @@ func TestClaimAnswersALane(t *testing.T) {
 	l.settle(l.settlement(first, ""))
 	l.settle(l.settlement(second, ""))
 	got := l.claimNames(10, "a3").Events[0]
-	want := event.Claimed{Seq: 6, Message: l.sent[id]}
+	want := outbox.Claimed{Seq: 6, Message: l.sent[id]}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("claimed event (-want +got):\n%s", diff)
 	}
@@ -153,7 +154,7 @@ func TestSettlementIsFenced(t *testing.T) {
 		t.Fatalf("lanes and tokens %d/%d and %d/%d, want one lane and two tokens", zombie.Lane, zombie.Token, owner.Lane, owner.Token)
 	}
 	before := l.dump()
-	for name, settlement := range map[string]event.Settlement{
+	for name, settlement := range map[string]outbox.Settlement{
 		"everything":    l.settlement(zombie, "b1 e1"),
 		"nothing":       {Lane: zombie.Lane, Token: zombie.Token},
 		"a later token": {Lane: zombie.Lane, Token: owner.Token + 1},
@@ -295,7 +296,7 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 func TestClaimIsBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
-	claim := func(maxBytes int64) event.Claim {
+	claim := func(maxBytes int64) outbox.Claim {
 		t.Helper()
 		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, event.Aggregate{})
 		if err != nil {
@@ -312,7 +313,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 		if l.namesOf(got) != test.want {
 			t.Errorf("claim of %d bytes = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
 		}
-		l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[0].Seq, Tail: got.Events[len(got.Events)-1].Seq})
+		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[0].Seq, Tail: got.Events[len(got.Events)-1].Seq})
 	}
 	l.settle(l.settlement(claim(3), "a1 b1")) // both are refused
 	l.due("a")
@@ -325,16 +326,16 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 		if l.namesOf(got) != test.want {
 			t.Errorf("claim of %d bytes beside blocked aggregates = %q, want %q", test.maxBytes, l.namesOf(got), test.want)
 		}
-		l.settle(event.Settlement{Lane: got.Lane, Token: got.Token})
+		l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token})
 	}
 	got := claim(5000)
-	l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
+	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Done: []int64{3, 4, 5, 6}, Head: 3, Tail: 6})
 	l.append(l.pool, "a2 a3 c5 c6 c7")
 	got = claim(3)
 	if got, want := l.namesOf(got), "a1/1 b1/1 a2! a3!"; got != want {
 		t.Errorf("claim of 3 bytes with blocked events = %q, want %q", got, want)
 	}
-	l.settle(event.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[2].Seq, Tail: got.Events[3].Seq})
+	l.settle(outbox.Settlement{Lane: got.Lane, Token: got.Token, Head: got.Events[2].Seq, Tail: got.Events[3].Seq})
 	if got, want := l.namesOf(claim(3005)), "a1/1 b1/1 a2! a3! c5"; got != want {
 		t.Errorf("claim of 3005 bytes with blocked events = %q, want %q", got, want)
 	}
@@ -356,7 +357,7 @@ func TestClaimNeedsBinaryRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0, event.Aggregate{})
+		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, 0, event.Aggregate{})
 		pool.Close()
 		if !able {
 			if err == nil || !strings.Contains(err.Error(), "simple_protocol") {
@@ -400,7 +401,7 @@ func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := l.claim(10, hour)
-	l.settle(event.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
+	l.settle(outbox.Settlement{Lane: first.Lane, Token: first.Token}) // nothing was published
 	if second := l.claim(10, hour); second.Lane == first.Lane {
 		t.Errorf("lane %d was claimed twice, while %q waits in another", first.Lane, "a1 A1")
 	}

@@ -19,12 +19,11 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Videos is the command side: videos and the outbox.
+// Videos is the command side: videos, and their events.
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
 	onCommit func(event.Aggregate)
-	lost     lostClaims
 }
 
 // NewVideos makes the command side over a pool. onCommit, if not nil, is called
@@ -129,7 +128,6 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	message.Traceparent = event.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
@@ -149,13 +147,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	// Last, because the order of the outbox is that of its sequence, which must
-	// be drawn under the lock of the row.
-	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
-		ID: message.ID, AggregateType: message.AggregateType, AggregateID: message.AggregateID,
-		EventType: message.Type, Version: message.Version, SchemaVersion: message.SchemaVersion,
-		Payload: message.Payload, OccurredAt: message.OccurredAt, Traceparent: optional(message.Traceparent),
-	})
+	return appendEvent(ctx, q, message) // last: the row is locked
 }
 
 // GetVideo returns a video, a deleted one too, or domain.NotFound.
@@ -215,13 +207,6 @@ func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
 		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
 		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime,
 	})
-}
-
-// PruneRequests forgets requests older than that by the clock of the database, at
-// most maxRows of them, and returns how many.
-func (s *Videos) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := s.queries.PruneRequests(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune requests")
 }
 
 func videoOf(row sqlcgen.VideoVideo) domain.Video {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -35,9 +36,9 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := event.Claim{Lane: 3}
+	want := outbox.Claim{Lane: 3}
 	for _, row := range rows {
-		e := event.Claimed{Message: event.Message{
+		e := outbox.Claimed{Message: event.Message{
 			ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version, SchemaVersion: row.SchemaVersion,
 			Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
 		}, Seq: row.Seq, Retry: row.Retry, Blocked: row.Blocked, Attempts: int(row.Attempts)}
@@ -47,15 +48,15 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 			want.Events = append(want.Events, e)
 		}
 	}
-	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease, event.Aggregate{})
+	got, err := NewOutbox(pool).ClaimEvents(t.Context(), all, 1<<30, noLease, event.Aggregate{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Token == 0 || len(got.Events) != 1001 || len(got.Recovered) != 1 {
 		t.Errorf("a claim with token %d, %d events and %v recovered, want 1001 events and one", got.Token, len(got.Events), got.Recovered)
 	}
-	bySeq := cmpopts.SortSlices(func(a, b event.Claimed) bool { return a.Seq < b.Seq })
-	if diff := cmp.Diff(want, got, bySeq, cmpopts.IgnoreFields(event.Claim{}, "Token"), cmp.Comparer(func(a, b time.Time) bool { return a == b })); diff != "" {
+	bySeq := cmpopts.SortSlices(func(a, b outbox.Claimed) bool { return a.Seq < b.Seq })
+	if diff := cmp.Diff(want, got, bySeq, cmpopts.IgnoreFields(outbox.Claim{}, "Token"), cmp.Comparer(func(a, b time.Time) bool { return a == b })); diff != "" {
 		t.Errorf("claim (-sqlc +store):\n%s", diff)
 	}
 }
@@ -84,27 +85,27 @@ func TestClaimFailsWhole(t *testing.T) {
 // has refused is none of them.
 func TestLostClaimsAreFew(t *testing.T) {
 	t.Parallel()
-	videos := NewVideos(storetest.Pool(t, 1), nil)
-	if tokens := videos.lost.list(); tokens == nil || len(tokens) > 0 {
+	events := NewOutbox(storetest.Pool(t, 1))
+	if tokens := events.lost.list(); tokens == nil || len(tokens) > 0 {
 		t.Errorf("lost at first: %#v, want empty, not nil", tokens)
 	}
 	for token := range int64(3 * maxLost) {
-		videos.lost.add(token + 1)
+		events.lost.add(token + 1)
 	}
-	want := videos.lost.list()
+	want := events.lost.list()
 	if len(want) != maxLost || want[0] != 2*maxLost+1 || want[maxLost-1] != 3*maxLost {
 		t.Errorf("lost: %v, want the newest %d of %d", want, maxLost, 3*maxLost)
 	}
 	const negative = -1 // which LIMIT refuses
-	if _, err := videos.pool.Exec(t.Context(), `
+	if _, err := events.pool.Exec(t.Context(), `
 		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		VALUES (3, gen_random_uuid(), 'a', 'b', 'c', 1, 1, '', now())`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := videos.ClaimEvents(t.Context(), negative, 1, time.Hour, event.Aggregate{}); err == nil {
+	if _, err := events.ClaimEvents(t.Context(), negative, 1, time.Hour, event.Aggregate{}); err == nil {
 		t.Error("ClaimEvents() of a negative number of events = nil, want an error")
 	}
-	if got := videos.lost.list(); !slices.Equal(got, want) {
+	if got := events.lost.list(); !slices.Equal(got, want) {
 		t.Errorf("lost after a refusal: %v, want as before", got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -32,28 +33,28 @@ import (
 // what was committed later than what is behind it, may wait for a claim without.
 //
 // A claim that fails without a word from PostgreSQL may have been made, or be
-// made later. What it holds, or will, later claims of the same Videos take as
+// made later. What it holds, or will, later claims of the same Outbox take as
 // if it were free.
-func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
-	conn, err := acquire(ctx, s.pool)
+func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (outbox.Claim, error) {
+	conn, err := acquire(ctx, o.pool)
 	if err != nil {
-		return event.Claim{}, wrap(err, "claim events")
+		return outbox.Claim{}, wrap(err, "claim events")
 	}
 	defer conn.Release()
 	token := 1 + rand.Int64N(math.MaxInt64) // why at random: see video.outbox_claim
-	rows, err := conn.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID), token, s.lost.list())
-	var claim event.Claim
+	rows, err := conn.Query(ctx, sqlcgen.ClaimOutbox, pgx.QueryResultFormats{pgx.BinaryFormatCode}, limit(maxEvents), maxBytes, leaseFor, optional(of.Type), optional(of.ID), token, o.lost.list())
+	var claim outbox.Claim
 	if err == nil {
 		claim, err = readClaim(rows)
 	}
 	if err != nil {
 		if !isRefused(err) {
-			s.lost.add(token)
+			o.lost.add(token)
 		}
-		return event.Claim{}, wrap(err, "claim events")
+		return outbox.Claim{}, wrap(err, "claim events")
 	}
 	// Here, because sorting rows with their payloads costs the database more.
-	slices.SortFunc(claim.Events, func(a, b event.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	unblock(&claim, maxEvents, maxBytes)
 	return claim, nil
 }
@@ -62,7 +63,7 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 // set aside, when the claim has all of those. Else an aggregate that never rests
 // would stay blocked. The claim may lack some when it is full, and always does
 // of an aggregate with attempts, of which it has one event.
-func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
+func unblock(claim *outbox.Claim, maxEvents int, maxBytes int64) {
 	whole := make(map[event.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)
 	for _, aggregate := range claim.Recovered {
@@ -87,15 +88,15 @@ func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
 // readClaim reads the rows of a claim from their binary form. Every event ever
 // published comes this way, and the code of sqlc, which makes each row twice,
 // costs the publisher a fifth more.
-func readClaim(rows pgx.Rows) (claim event.Claim, err error) {
+func readClaim(rows pgx.Rows) (claim outbox.Claim, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		if claim.Token == 0 && slices.ContainsFunc(rows.FieldDescriptions(), isText) {
-			return event.Claim{}, errors.New("the connection answers text: its URL must not ask for the exec mode simple_protocol or exec")
+			return outbox.Claim{}, errors.New("the connection answers text: its URL must not ask for the exec mode simple_protocol or exec")
 		}
 		row := binaryRow{values: rows.RawValues()}
 		claim.Lane, claim.Token = row.int16(), row.int64()
-		e := event.Claimed{Seq: row.int64(), Retry: row.bool(), Blocked: row.bool(), Attempts: int(row.int32())}
+		e := outbox.Claimed{Seq: row.int64(), Retry: row.bool(), Blocked: row.bool(), Attempts: int(row.int32())}
 		last := &e
 		if n := len(claim.Events); n > 0 {
 			last = &claim.Events[n-1]
@@ -105,9 +106,9 @@ func readClaim(rows pgx.Rows) (claim event.Claim, err error) {
 		e.Payload, e.OccurredAt, e.Traceparent = row.bytes(), row.time(), row.text("")
 		switch {
 		case row.err != nil:
-			return event.Claim{}, row.err
+			return outbox.Claim{}, row.err
 		case len(row.values) > 0:
-			return event.Claim{}, errors.New("a claim has more columns than are read")
+			return outbox.Claim{}, errors.New("a claim has more columns than are read")
 		case e.Seq != 0:
 			claim.Events = append(claim.Events, e)
 		case e.AggregateID != "":

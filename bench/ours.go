@@ -29,16 +29,20 @@ const outboxSQL = `
 	SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, ` + payloadSQL + `, now()
 	FROM ` + eventsSQL + ` ORDER BY e.n`
 
+// pending makes the events pending that an insert appends, as the service does.
+func pending(insert string) string {
+	return `WITH event AS (` + insert + `
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
+		)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
+}
+
 // published leaves events as if they had been published.
 func (p *ours) published(ctx context.Context, w workload) error { return p.insert(ctx, w, outboxSQL) }
 
 func (p *ours) backlog(ctx context.Context, w workload) error {
-	return p.insert(ctx, w, `
-		WITH event AS (`+outboxSQL+`
-			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
-		)
-		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`)
+	return p.insert(ctx, w, pending(outboxSQL))
 }
 
 func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
@@ -46,7 +50,9 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 	if err != nil {
 		return fmt.Errorf("make id: %w", err)
 	}
-	_, err = tx.Exec(ctx, "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5, NULL)",
+	_, err = tx.Exec(ctx, pending(`
+		INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`),
 		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i), time.Now())
 	return err
 }

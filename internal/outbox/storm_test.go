@@ -669,10 +669,10 @@ func findPoison(t *testing.T, maxAttempts int) {
 		if version == poisoned {
 			payload = unknown
 		}
-		if _, err := s.pool.Exec(t.Context(), "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, now(), NULL)",
-			uuid.Must(uuid.NewV7()), video, version, []byte(payload)); err != nil {
-			t.Fatal(err)
-		}
+		storetest.Append(t, s.pool, event.Message{
+			ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: video, Type: "VideoUpdated", Version: int64(version), SchemaVersion: 1,
+			Payload: []byte(payload), OccurredAt: time.Now(),
+		})
 	}
 	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}, nil, broker)
 	defer stop()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/event"
@@ -70,14 +69,9 @@ func (l *letters) nameOf(e outbox.Claimed) string {
 	return l.names[e.AggregateID] + strconv.FormatInt(e.Version, 10)
 }
 
-// execer is a pool or a transaction.
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // append appends events, in one transaction each if to is the pool, and returns
 // the id of the last.
-func (l *letters) append(to execer, names string) (id uuid.UUID) {
+func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
 	l.t.Helper()
 	for name := range strings.FieldsSeq(names) {
 		id = newID(l.t)
@@ -88,7 +82,7 @@ func (l *letters) append(to execer, names string) (id uuid.UUID) {
 
 // appendAs appends an event with an id. No two have anything else in common, and
 // every third one is so long that it is stored out of line.
-func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
+func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 	l.t.Helper()
 	version, err := strconv.Atoi(name[1:])
 	if err != nil {
@@ -103,10 +97,7 @@ func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
 		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
 		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
 	}
-	if _, err := to.Exec(l.t.Context(), "SELECT video.outbox_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-		m.ID, m.AggregateType, m.AggregateID, m.Type, m.Version, m.SchemaVersion, m.Payload, m.OccurredAt, m.Traceparent); err != nil {
-		l.t.Fatalf("append %s: %v", name, err)
-	}
+	storetest.Append(l.t, to, m)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[id] = m

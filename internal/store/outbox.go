@@ -59,7 +59,13 @@ type Backlog struct {
 
 // Measure returns the backlog, counting up to maxCounted rows of each.
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
-	row, err := o.queries.MeasureOutbox(ctx, limit(maxCounted))
+	var row sqlcgen.MeasureOutboxRow
+	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		if err = q.UseOutboxIndexes(ctx); err == nil {
+			row, err = q.MeasureOutbox(ctx, limit(maxCounted))
+		}
+		return err
+	})
 	if err != nil {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
@@ -72,11 +78,4 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 		backlog.OldestBlocked = row.OldestBlocked.UTC()
 	}
 	return backlog, nil
-}
-
-// PruneRequests forgets requests older than that by the clock of the database, at
-// most maxRows of them, and returns how many.
-func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune requests")
 }

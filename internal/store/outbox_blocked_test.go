@@ -403,7 +403,8 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l.append(l.pool, "a1")
 	l.park("a1", "a1")
 	if _, err := l.pool.Exec(t.Context(), `
-		SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', $1, 'LetterWritten', n + 1, 1, '', now(), NULL)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane('letter', $1), gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
 		FROM generate_series(1, $2::int) n`, l.ids["a"], behind); err != nil {
 		t.Fatal(err)
 	}

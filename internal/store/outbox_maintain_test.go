@@ -178,7 +178,7 @@ func TestMaintenanceGivesWay(t *testing.T) {
 	tests := []struct{ name, sql string }{
 		{"reader of an old day", "SELECT count(*) FROM video.outbox_p%s"},
 		{"reader of the outbox", "SELECT count(*) FROM video.outbox -- %s"},
-		{"writer", "SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now(), NULL) -- %s"},
+		{"writer", "INSERT INTO video.outbox SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now() -- %s"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

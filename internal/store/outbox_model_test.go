@@ -16,6 +16,7 @@ import (
 
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
 // outboxMachine drives PostgreSQL and the model with the same steps.
@@ -153,10 +154,9 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 		if rapid.IntRange(0, 9).Draw(t, "of a past day") == 9 && m.hasOldDay(t) {
 			copy(id[:6], m.oldID(t))
 		}
-		if _, err := m.writers[writer].Exec(t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, $4, $5, NULL)",
-			id, m.ids[aggregate], e.version, e.payload(), epoch); err != nil {
-			t.Fatalf("append %s: %v", e, err)
-		}
+		storetest.Append(m.t, m.writers[writer], event.Message{
+			ID: id, AggregateType: "letter", AggregateID: m.ids[aggregate], Type: "LetterWritten", Version: e.version, Payload: e.payload(), OccurredAt: epoch,
+		})
 		m.appended[writer] = append(m.appended[writer], e)
 	}
 	if rapid.Bool().Draw(t, "commit at once") {

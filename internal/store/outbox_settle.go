@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
-	"time"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -10,29 +12,49 @@ import (
 
 // SettleClaim records what became of a claim and releases its lane. held is
 // false when the lease was lost; then nothing has changed.
-func (o *Outbox) SettleClaim(ctx context.Context, settlement outbox.Settlement) (held bool, err error) {
-	params := sqlcgen.SettleOutboxParams{
-		Lane: settlement.Lane, LeaseToken: settlement.Token,
-		// Empty, not NULL: see video.outbox_settle.
-		DoneSeqs: notNil(settlement.Done), RetriedSeqs: notNil(settlement.Retried), AsideSeqs: notNil(settlement.Aside),
-		FailedTypes: []string{}, FailedIds: []string{}, FailedSeqs: []int64{}, FailedAttempts: []int32{}, FailedErrors: []string{}, FailedRetryIn: []time.Duration{}, FailedPark: []bool{},
-		RecoveredTypes: []string{}, RecoveredIds: []string{},
-		HeadSeq: optional(settlement.Head), TailSeq: optional(settlement.Tail),
+func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
+	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
+		if err := q.UseOutboxIndexes(ctx); err != nil {
+			return err
+		}
+		held, err = q.SettleOutbox(ctx, sqlcgen.SettleOutboxParams{Lane: s.Lane, LeaseToken: s.Token, HeadSeq: s.Head, TailSeq: s.Tail})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // the lease was lost
+		}
+		if err != nil {
+			return err
+		}
+		return settle(ctx, q, s)
+	})
+	if err != nil {
+		return false, wrap(err, "settle lane %d", s.Lane)
 	}
-	for _, failure := range settlement.Failed {
-		params.FailedTypes = append(params.FailedTypes, failure.Type)
-		params.FailedIds = append(params.FailedIds, failure.ID)
-		params.FailedSeqs = append(params.FailedSeqs, failure.Seq)
-		params.FailedAttempts = append(params.FailedAttempts, limit(failure.Attempts))
-		// The broker's words. For a text that it cannot store, PostgreSQL would refuse the settlement of the whole claim, again and again.
-		params.FailedErrors = append(params.FailedErrors, escape(failure.Error))
-		params.FailedRetryIn = append(params.FailedRetryIn, failure.RetryIn)
-		params.FailedPark = append(params.FailedPark, failure.Park)
+	return held, nil
+}
+
+// settle writes what became of the events of a claim, once its lane is locked.
+// All that is set aside is so before an aggregate is unblocked.
+func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) error {
+	errs := []error{q.CommitOutboxAsync(ctx)}
+	if len(s.Done) > 0 {
+		errs = append(errs, q.DeletePublished(ctx, sqlcgen.DeletePublishedParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Done}))
 	}
-	for _, aggregate := range settlement.Recovered {
-		params.RecoveredTypes = append(params.RecoveredTypes, aggregate.Type)
-		params.RecoveredIds = append(params.RecoveredIds, aggregate.ID)
+	for _, seq := range s.Retried {
+		errs = append(errs, q.DeleteRetried(ctx, seq))
 	}
-	held, err = o.queries.SettleOutbox(ctx, params)
-	return held, wrap(err, "settle lane %d", settlement.Lane)
+	for _, f := range s.Failed {
+		errs = append(errs, q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
+			AggregateType: f.Type, AggregateID: f.ID, Lane: s.Lane, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
+			// The broker's words. For a text that it cannot store, PostgreSQL would refuse the whole settlement, again and again.
+			LastError: escape(f.Error),
+			FloorSeq:  f.Seq - 1,
+		}))
+	}
+	if len(s.Aside) > 0 {
+		errs = append(errs, q.SetAside(ctx, sqlcgen.SetAsideParams{Lane: s.Lane, HeadSeq: s.Head, TailSeq: s.Tail, Seqs: s.Aside}))
+	}
+	for _, aggregate := range s.Recovered {
+		errs = append(errs, q.UnblockAggregate(ctx, aggregate.Type, aggregate.ID))
+	}
+	return errors.Join(errs...)
 }

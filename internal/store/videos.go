@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -45,7 +44,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		begun = true
 		if requestID != uuid.Nil {
-			if err := q.InsertRequest(ctx, requestID, created.Video.ID, fingerprint); err != nil {
+			if err := insertRequest(ctx, q, requestID, aggregateOf(created.Video.ID), fingerprint); err != nil {
 				return err
 			}
 		}
@@ -54,9 +53,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	if begun {
 		s.committed(created.Video.ID, err)
 	}
-	const uniqueViolation = "23505"
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey" {
+	if isRepeated(err) {
 		return s.repeatedCreate(ctx, requestID, fingerprint)
 	}
 	if err != nil {
@@ -69,22 +66,24 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 // committed when the database says so; else the answer may have been lost.
 func (s *Videos) committed(id uuid.UUID, err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-		s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
+		s.onCommit(aggregateOf(id))
 	}
 }
 
+func aggregateOf(id uuid.UUID) event.Aggregate {
+	return event.Aggregate{Type: event.AggregateVideo, ID: id.String()}
+}
+
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
-	request, err := s.queries.GetRequest(ctx, requestID)
-	if errors.Is(err, pgx.ErrNoRows) { // pruned this very moment
-		return domain.Video{}, domain.Errorf(domain.Unavailable, "request_id %q is just being forgotten: try again", requestID)
-	}
+	made, err := madeBy(ctx, s.queries, event.AggregateVideo, requestID, fingerprint)
 	if err != nil {
-		return domain.Video{}, wrap(err, "get request %s", requestID)
+		return domain.Video{}, err
 	}
-	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return domain.Video{}, &domain.Error{Kind: domain.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another video"}
+	id, err := uuid.Parse(made)
+	if err != nil {
+		return domain.Video{}, fmt.Errorf("id of request %s: %w", requestID, err)
 	}
-	return s.GetVideo(ctx, request.VideoID)
+	return s.GetVideo(ctx, id)
 }
 
 // ChangeVideo applies a decision to a video, under the lock of its aggregate,

@@ -16,7 +16,7 @@ import (
 // ours is the publisher of the service, with its default settings.
 type ours struct {
 	base
-	nudge func(event.Aggregate) // of the newest instance: the writers are in its process
+	wake func(event.Aggregate) // of the newest instance: the writers are in its process
 }
 
 func (p *ours) prepare(context.Context) error { return nil } // the template has it all
@@ -58,8 +58,8 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 }
 
 func (p *ours) committed(w workload, i int) {
-	if p.nudge != nil {
-		p.nudge(event.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
+	if p.wake != nil {
+		p.wake(event.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
 	}
 }
 
@@ -83,6 +83,6 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		pool.Close()
 		return instance{}, errors.Join(err, closeBroker())
 	}
-	p.nudge = publisher.Nudge
+	p.wake = publisher.Wake
 	return instance{run: publisher.Run, close: func() error { pool.Close(); return closeBroker() }}, nil
 }

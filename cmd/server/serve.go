@@ -95,7 +95,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if cfg.has(roleAPI) {
 		deps.Videos = store.NewVideos(database.video.calls, func(aggregate event.Aggregate) {
 			if publisher != nil {
-				publisher.Nudge(aggregate)
+				publisher.Wake(aggregate)
 			}
 		})
 		deps.Catalog = catalog.Over(database.catalog.calls)

@@ -124,7 +124,7 @@ func latency(b *testing.B, pool *pgxpool.Pool, perSecond, seconds int) []time.Du
 	var mu sync.Mutex
 	committed, sent := map[uuid.UUID]time.Time{}, map[uuid.UUID]time.Time{}
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
+	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Wake(aggregate) })
 	publisher = newPublisher(b, store.NewOutbox(pool), sink{seen: func(m event.Message) {
 		now := time.Now()
 		mu.Lock()

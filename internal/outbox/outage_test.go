@@ -47,7 +47,7 @@ const requestTimeout = 4 * time.Second
 func newPipe(t testing.TB, videos int, cfg outbox.Config) (p *pipe, stop func()) {
 	t.Helper()
 	p = &pipe{storm: newStorm(t)}
-	p.videos = store.NewVideos(p.pool, p.nudge)
+	p.videos = store.NewVideos(p.pool, p.wake)
 	topic, server := newTopic(t, requestTimeout, 1000)
 	p.server = server
 	stop = p.publish(cfg, func(events outbox.Store) outbox.Store { return counted{events, &p.claims} }, topic)
@@ -160,7 +160,7 @@ func (o *outage) check(t *testing.T) {
 	}
 }
 
-// P-B2: five seconds and a minute without Pub/Sub cost no attempt and park
+// Five seconds and a minute without Pub/Sub cost no attempt and park
 // nothing, whether it returns Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
@@ -187,7 +187,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		topic := outbox.NewTopic(client.Publisher(name), requestTimeout, 100)
 		defer topic.Stop()
 		s := newStorm(t)
-		videos := store.NewVideos(s.pool, s.nudge)
+		videos := store.NewVideos(s.pool, s.wake)
 		id := uuid.Must(uuid.NewV7())
 		if err := s.create(videos, id); err != nil {
 			t.Fatal(err)

@@ -109,9 +109,9 @@ type Config struct {
 	// PublishTimeout is how long a pass waits for the broker; default 12 s. What
 	// is not answered by then is unknown, and published again.
 	PublishTimeout time.Duration
-	// PollInterval is the longest pause between two looks at all of the outbox;
-	// default 1 s. In the process that writes, Nudge makes a look at the lane of
-	// the event come at once; PollInterval bounds the delay of events that other
+	// PollInterval is the longest pause between two polls of all lanes;
+	// default 1 s. In the process that writes, Wake makes a pass of the lane of the
+	// event come at once; PollInterval bounds the delay of events that other
 	// processes write, and of retries and takeovers.
 	PollInterval time.Duration
 	// MaxAttempts is how often a refused message is tried before it is parked,

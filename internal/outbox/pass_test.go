@@ -77,13 +77,13 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 3},
 		},
 		{
-			name: "P-A6: first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
+			name: "first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
 			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
 			want:   outbox.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "P-E3: refused in the middle", events: claimed("a1 a2 a3 b1"),
+			name: "refused in the middle", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
 			want:   outbox.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
@@ -231,7 +231,7 @@ func TestPassWithoutClaim(t *testing.T) {
 	}
 }
 
-// P-A7, P-D4: the pause after a refusal is never nothing, doubles with each
+// The pause after a refusal is never nothing, doubles with each
 // attempt, is drawn from the upper half of its range, stops growing at
 // RetryMax, and after MaxAttempts the event is parked.
 func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
@@ -281,7 +281,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
 	return store.settled[0].Failed[0]
 }
 
-// P-A3: a settlement after the lease was lost is counted as that, and its
+// A settlement after the lease was lost is counted as that, and its
 // events not as published.
 func TestLostLeaseIsNoSuccess(t *testing.T) {
 	t.Parallel()
@@ -414,7 +414,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 	}
 }
 
-// P-B4: what the broker has is settled under a live context when the process
+// What the broker has is settled under a live context when the process
 // is told to stop; where the database is away just then, once and no more.
 func TestSettlementAtShutdown(t *testing.T) {
 	t.Parallel()
@@ -471,7 +471,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 	}
 }
 
-// P-A11: a process that is stopped for longer than its pass may take, in the
+// A process that is stopped for longer than its pass may take, in the
 // middle of handing over, sends nothing more when it goes on.
 func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	t.Parallel()
@@ -498,7 +498,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	})
 }
 
-// P-B4: when ctx ends in the middle of handing over, nothing more is handed
+// When ctx ends in the middle of handing over, nothing more is handed
 // over, and what was acknowledged by then is settled.
 func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	t.Parallel()
@@ -526,7 +526,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	}
 }
 
-// P-A11: a database that does not answer the claim holds a worker no longer
+// A database that does not answer the claim holds a worker no longer
 // than a pass may take.
 func TestClaimHasADeadline(t *testing.T) {
 	t.Parallel()
@@ -551,7 +551,7 @@ func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Durat
 	return outbox.Claim{}, ctx.Err()
 }
 
-// P-A9: the events of a pass are under way together; one round trip is enough
+// The events of a pass are under way together; one round trip is enough
 // for all of them.
 func TestPassPublishesTogether(t *testing.T) {
 	t.Parallel()

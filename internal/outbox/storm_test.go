@@ -98,12 +98,12 @@ func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	return pool
 }
 
-// nudge wakes one of the publishers, as if the writer were in its process.
-func (s *storm) nudge(aggregate event.Aggregate) {
+// wake wakes one of the publishers, as if the writer were in its process.
+func (s *storm) wake(aggregate event.Aggregate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.publishers); n > 0 {
-		s.publishers[rand.N(n)].Nudge(aggregate)
+		s.publishers[rand.N(n)].Wake(aggregate)
 	}
 }
 
@@ -125,7 +125,7 @@ func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Stor
 // returns when they are done. One decision in twenty is slow.
 func (s *storm) write(aggregates, changes int) {
 	s.t.Helper()
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	ids := make([]uuid.UUID, aggregates)
 	exists := make([]chan struct{}, aggregates)
 	for i := range ids {
@@ -277,8 +277,7 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 
 // Sixteen writers, four publishers, and nobody crashes: every event is
 // published exactly once, in the order of its aggregate, and none waits for
-// PollInterval. P-A1, P-A4, P-A5,
-// P-A8, P-B1.
+// PollInterval.
 func TestPublishersShareTheOutbox(t *testing.T) {
 	t.Parallel()
 	events := 0
@@ -457,8 +456,7 @@ func (c *client) Publish(m event.Message) outbox.Receipt {
 }
 
 // Publishers crash, and wake up after their leases: nothing is lost, first
-// deliveries are in the order of the aggregate, and no zombie settles. P-A1,
-// P-A2, P-A3, P-D2, P-D3.
+// deliveries are in the order of the aggregate, and no zombie settles.
 func TestPublishersCrashAndOversleep(t *testing.T) {
 	t.Parallel()
 	const runs = 6
@@ -550,7 +548,7 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 	}
 }
 
-// P-A2, P-D2: what a publisher had claimed that died is published by another
+// What a publisher had claimed that died is published by another
 // one when the lease ends, and not before.
 func TestDeadPublisherIsReplaced(t *testing.T) {
 	t.Parallel()
@@ -585,7 +583,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	refused, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	var repaired atomic.Bool
 	cfg := outbox.Config{Workers: 2, Batch: 7, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, MaxAttempts: 1 << 30, PollInterval: 5 * time.Millisecond}
@@ -705,7 +703,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	t.Parallel()
 	const maxAttempts = 4
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	poisoned, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	var refusals atomic.Int64
 	var skipped atomic.Bool

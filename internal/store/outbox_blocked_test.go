@@ -20,7 +20,7 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// P-A6: a blocked aggregate waits with all its events, old and new, and holds
+// A blocked aggregate waits with all its events, old and new, and holds
 // up nobody; when its time has come the first is tried, alone; and when that is
 // acknowledged the others follow in order, a batch at a time, and new ones behind
 // the last of them.

@@ -16,7 +16,7 @@ import (
 	"example.com/videocatalog/internal/outbox"
 )
 
-// P-A5: a transaction that drew its place early and commits late is not
+// A transaction that drew its place early and commits late is not
 // overlooked, however many passes went by, and whichever transaction has the
 // lower id.
 func TestLateCommitIsNotLost(t *testing.T) {
@@ -142,7 +142,7 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
 }
 
-// P-A5, section 3.4 of the publisher's design: many late commits into one lane,
+// Many late commits into one lane,
 // while passes follow one another as fast as they can and the floor moves; each
 // event is claimed, in the order of its aggregate.
 func TestLateCommitsAreNotLost(t *testing.T) {

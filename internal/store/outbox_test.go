@@ -83,7 +83,7 @@ func TestClaimOfOneLane(t *testing.T) {
 	l.settle(l.settlement(l.claimOf("a", "a1/1 b1"), ""))
 }
 
-// P-A1, P-A2, P-D2: a lease keeps everybody else away, however often they ask,
+// A lease keeps everybody else away, however often they ask,
 // and ends by itself when its owner is gone.
 func TestLeaseKeepsOthersAwayUntilItEnds(t *testing.T) {
 	t.Parallel()
@@ -132,7 +132,7 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	}
 }
 
-// P-A3, P-D3: the settlement of a lost lease changes nothing, whatever is in
+// The settlement of a lost lease changes nothing, whatever is in
 // it, and says so; that of the new owner counts.
 func TestSettlementIsFenced(t *testing.T) {
 	t.Parallel()
@@ -453,7 +453,7 @@ func TestExpiredLeaseSettlesUntilItIsTaken(t *testing.T) {
 	}
 }
 
-// P-A1, P-A4, P-B1: however many claim at a time, no two have the same event,
+// However many claim at a time, no two have the same event,
 // nor the same aggregate, nor the same lane.
 func TestConcurrentClaimsShareNothing(t *testing.T) {
 	t.Parallel()

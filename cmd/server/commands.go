@@ -51,10 +51,10 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		return err
 	}
 	defer client.Close()
-	videos := store.NewVideos(database.video.own, nil)
+	events := store.NewOutbox(database.video.own)
 	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.outbox.RequestTimeout, cfg.inFlight())
 	defer closeTopic(topic)
-	publisher, err := outbox.New(videos, topic, cfg.outbox, log, nil)
+	publisher, err := outbox.New(events, topic, cfg.outbox, log, nil)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		if err != nil {
 			return fmt.Errorf("after %d events: %w", published, err)
 		}
-		backlog, err := videos.MeasureOutbox(ctx, 1)
+		backlog, err := events.Measure(ctx, 1)
 		if err != nil {
 			return err
 		}
@@ -86,26 +86,26 @@ func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Wri
 		return err
 	}
 	defer database.close()
-	videos := store.NewVideos(database.video.own, nil)
+	events := store.NewOutbox(database.video.own)
 	switch {
 	case len(args) == 1 && args[0] == "list":
-		return listBlocked(ctx, videos, stdout)
+		return listBlocked(ctx, events, stdout)
 	case len(args) == 2 && args[0] == "requeue" && args[1] == "--all":
-		return requeueParked(ctx, videos, stdout)
+		return requeueParked(ctx, events, stdout)
 	case len(args) == 3 && args[0] == "requeue":
-		return videos.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
+		return events.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
 	case len(args) == 4 && args[0] == "skip":
 		eventID, err := uuid.Parse(args[3])
 		if err != nil {
 			return fmt.Errorf("EVENT_ID: %w", err)
 		}
-		return videos.SkipEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]}, eventID)
+		return events.SkipEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]}, eventID)
 	}
 	return errUsage
 }
 
-func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) error {
-	blocked, err := videos.ListBlocked(ctx, listRows)
+func listBlocked(ctx context.Context, events *store.Outbox, stdout io.Writer) error {
+	blocked, err := events.ListBlocked(ctx, listRows)
 	if err != nil {
 		return err
 	}
@@ -123,11 +123,11 @@ func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) er
 
 // requeueParked lets all parked aggregates try again, each once. Those that are
 // blocked and not parked do by themselves.
-func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) error {
+func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) error {
 	requeued := map[event.Aggregate]bool{}
 	for before := -1; before < len(requeued); {
 		before = len(requeued)
-		blocked, err := videos.ListBlocked(ctx, listRows) // parked ones first
+		blocked, err := events.ListBlocked(ctx, listRows) // parked ones first
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) 
 			if b.ParkedAt.IsZero() || requeued[b.Aggregate] {
 				continue
 			}
-			err := videos.RequeueEvent(ctx, b.Aggregate)
+			err := events.RequeueEvent(ctx, b.Aggregate)
 			if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
 				continue // somebody else was faster
 			}

@@ -45,26 +45,26 @@ type step func(context.Context) (more bool, err error)
 
 // prepareOutbox makes the partitions before the first write, because after a
 // long stop today's may be missing. It is tried again until config.databaseWait is over.
-func prepareOutbox(ctx context.Context, videos *store.Videos, cfg config) error {
+func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
 	return untilItWorks(ctx, func(ctx context.Context) error {
-		_, _, err := videos.MaintainOutbox(ctx, partitionsAhead, cfg.OutboxRetention)
+		_, _, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
 		return err
 	})
 }
 
 // maintainOutbox makes and drops partitions and forgets old requests, until
 // ctx ends. Any number of processes may do so at once.
-func maintainOutbox(ctx context.Context, videos *store.Videos, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
+func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
 	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
-		created, dropped, err := videos.MaintainOutbox(ctx, partitionsAhead, retention)
+		created, dropped, err := events.Maintain(ctx, partitionsAhead, retention)
 		if created+dropped > 0 {
 			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 		}
 		return false, err
 	}, func(ctx context.Context) (more bool, err error) {
-		n, err := videos.PruneRequests(ctx, requestRetention, pruneRows)
+		n, err := events.PruneRequests(ctx, requestRetention, pruneRows)
 		return n == pruneRows, err
 	})
 }

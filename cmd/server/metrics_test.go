@@ -66,7 +66,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(err)
 	_, err = consumer.New(consumer.Config{}, new(pubsub.Subscriber), nil, nil, meter)
 	check(err)
-	check(store.NewVideos(nil, nil).Observe(meter))
+	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewCatalog(nil).Observe(meter, "catalog"))
 	check(observeReplaced(meter, nil))
 	tel.QueryTracer()

@@ -33,14 +33,14 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 
 // observeStores lets metrics show the pools and what this process's roles look
 // after.
-func observeStores(cfg config, tel *telemetry.Telemetry, database database, videos *store.Videos, catalog *store.Catalog) error {
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, catalog *store.Catalog) error {
 	meter := tel.Meter(scope)
 	if meter == nil {
 		return nil
 	}
 	var errs []error
-	if videos != nil {
-		errs = append(errs, videos.Observe(meter))
+	if events != nil {
+		errs = append(errs, events.Observe(meter))
 	}
 	if cfg.has(roleProjector) {
 		errs = append(errs, catalog.Observe(meter, cfg.ConsumerName))
@@ -55,9 +55,9 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, vide
 const backlogCount = 100_000
 
 // backlog returns what waits, as JSON.
-func backlog(videos *store.Videos) func(context.Context) (any, error) {
+func backlog(events *store.Outbox) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
-		b, err := videos.MeasureOutbox(ctx, backlogCount)
+		b, err := events.Measure(ctx, backlogCount)
 		if err != nil {
 			return nil, err
 		}
@@ -81,10 +81,10 @@ func seconds(since time.Time) int64 {
 
 // servePrivate serves the private port until ctx ends. It goes on while the
 // process stops, so that one can see how.
-func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, videos *store.Videos, level *slog.LevelVar, log *slog.Logger) error {
+func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, events *store.Outbox, level *slog.LevelVar, log *slog.Logger) error {
 	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
-	if videos != nil {
-		private.Backlog = backlog(videos)
+	if events != nil {
+		private.Backlog = backlog(events)
 	}
 	log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
 	return telemetry.Serve(ctx, listener, private.Handler(), log)

@@ -313,9 +313,9 @@ type (
 	}
 )
 
-func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
+func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
 	<-h.release
-	return event.Claim{}, nil
+	return outbox.Claim{}, nil
 }
 
 func (h hungCatalog) Quarantine(context.Context, string, event.Quarantined) error {

@@ -45,22 +45,24 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 
 	var publisher *outbox.Publisher
 	var videos *store.Videos   // nil: no role uses them
+	var events *store.Outbox   // the same
 	var catalog *store.Catalog // the same
 	if database.video != nil {
 		videos = store.NewVideos(database.video.own, nil)
+		events = store.NewOutbox(database.video.own)
 	}
 	if database.catalog != nil {
 		catalog = store.NewCatalog(database.catalog.own)
 	}
-	if err := observeStores(cfg, tel, database, videos, catalog); err != nil {
+	if err := observeStores(cfg, tel, database, events, catalog); err != nil {
 		return err
 	}
 	watched := sidesOf(videos, catalog)
 	if err := observeReplaced(tel.Meter(scope), watched); err != nil {
 		return err
 	}
-	if videos != nil {
-		if err := prepareOutbox(ctx, videos, cfg); err != nil {
+	if events != nil {
+		if err := prepareOutbox(ctx, events, cfg); err != nil {
 			return err
 		}
 	}
@@ -79,7 +81,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		defer closeTopic(topic)
 		outboxConfig := cfg.outbox
 		outboxConfig.Tracing = tel.Tracing
-		if publisher, err = outbox.New(videos, topic, outboxConfig, log, tel.Meter(scope)); err != nil {
+		if publisher, err = outbox.New(events, topic, outboxConfig, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
@@ -93,7 +95,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if cfg.has(roleAPI) {
 		deps.Videos = store.NewVideos(database.video.calls, func(aggregate event.Aggregate) {
 			if publisher != nil {
-				publisher.Nudge(aggregate)
+				publisher.Wake(aggregate)
 			}
 		})
 		deps.Catalog = catalog.Over(database.catalog.calls)
@@ -135,7 +137,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		return srv.Run(ctx)
 	})
 	if private != nil {
-		g.Go(func() error { return servePrivate(loops, private, tel, videos, level, log) })
+		g.Go(func() error { return servePrivate(loops, private, tel, events, level, log) })
 	}
 	if verifier != nil {
 		g.Go(func() error { return verifier.Run(loops) })
@@ -144,8 +146,8 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if publisher != nil {
 		g.Go(func() error { return publisher.Run(loops) })
 	}
-	if videos != nil {
-		g.Go(func() error { return maintainOutbox(ctx, videos, cfg.OutboxRetention, log, outboxMaintenance) })
+	if events != nil {
+		g.Go(func() error { return maintainOutbox(ctx, events, cfg.OutboxRetention, log, outboxMaintenance) })
 	}
 	if projector != nil {
 		g.Go(func() error { return projector.Run(loops) })

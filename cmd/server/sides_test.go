@@ -127,7 +127,7 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		if err != nil {
 			t.Fatalf("openDatabase() = %v", err)
 		}
-		if err := prepareOutbox(t.Context(), store.NewVideos(database.video.own, nil), cfg); err != nil {
+		if err := prepareOutbox(t.Context(), store.NewOutbox(database.video.own), cfg); err != nil {
 			t.Errorf("prepareOutbox() = %v", err)
 		}
 		database.close()

@@ -28,18 +28,6 @@ CREATE INDEX videos_create_time ON video.videos (create_time, id);
 CREATE INDEX videos_state ON video.videos (state, create_time, id);
 CREATE INDEX videos_language_code ON video.videos (language_code, create_time, id);
 
-CREATE TABLE video.requests (
-	request_id uuid PRIMARY KEY,
-	video_id uuid NOT NULL,
-	fingerprint bytea NOT NULL,
-	create_time timestamptz NOT NULL
-);
-
-COMMENT ON TABLE video.requests IS 'Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.';
-COMMENT ON COLUMN video.requests.fingerprint IS 'SHA-256 of what was asked for: the same id with another video is refused.';
-
-CREATE INDEX requests_create_time ON video.requests (create_time);
-
 -- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
 -- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and
 -- another cluster another system identifier. A restart or a crash changes nothing. On a standby it fails like a write

@@ -121,32 +121,30 @@ COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a p
 
 CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 
--- The functions below are functions, and not statements of the client, because their plan is then
--- cached by the session even where the client must not prepare statements (a transaction pooler): of the
--- 0.80 ms of an empty claim, 0.65 are planning.
+CREATE TABLE video.requests (
+	aggregate_type text NOT NULL,
+	request_id uuid NOT NULL,
+	aggregate_id text NOT NULL,
+	fingerprint bytea NOT NULL,
+	create_time timestamptz NOT NULL,
+	PRIMARY KEY (aggregate_type, request_id)
+);
+
+COMMENT ON TABLE video.requests IS 'Which aggregate a request_id made, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
+COMMENT ON COLUMN video.requests.fingerprint IS 'SHA-256 of what was asked for: the same id with another content is refused.';
+
+CREATE INDEX requests_create_time ON video.requests (create_time);
+
+-- The claim is a function, and not a statement of the client, because its plan is then cached by the session even where
+-- the client must not prepare statements (a transaction pooler): of the 0.80 ms of an empty claim, 0.65 are planning.
 --
--- Their plans must not depend on statistics. Those of a queue are always wrong: mostly it is empty when they are
--- taken, and a session that made its plans then keeps them through the next outage. So claim, settle and measure
--- know neither sequential scans nor bitmaps, leave the planner one index to use, and are never compiled, which takes
--- longer than they do.
+-- Its plans must not depend on statistics. Those of a queue are always wrong: mostly it is empty when they are taken, and a
+-- session that made its plans then keeps them through the next outage. So the claim knows neither sequential scans nor
+-- bitmaps, leaves the planner one index to use, and is never compiled, which takes longer than it does. The queries that
+-- settle and measure do the same: see UseOutboxIndexes in db/queries/outbox.sql.
 --
 -- The row of a lane is looked for by its highest era. While somebody holds an old snapshot, as a dump does, PostgreSQL
 -- keeps every version of the eight rows, two per pass: WHERE lane = n alone would read them all.
-
--- Appends one event: its row in the outbox, and a pending one. Call it in the transaction of the business row, after
--- that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are committed in the order
--- of seq. The pending row comes second, so that the transaction has its id before seq is drawn; the floor of a lane rests
--- on that.
--- +goose StatementBegin
-CREATE FUNCTION video.outbox_append(event_id uuid, a_type text, a_id text, e_type text, a_version bigint, e_schema_version int, e_payload bytea, e_time timestamptz, e_traceparent text)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-	VALUES (event_id, a_type, a_id, e_type, a_version, e_schema_version, e_payload, e_time, e_traceparent);
-	INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-	VALUES (video.outbox_lane(a_type, a_id), event_id, a_type, a_id, e_type, a_version, e_schema_version, e_payload, e_time, e_traceparent);
-END $$;
--- +goose StatementEnd
 
 -- Takes the lease of the lane that has work and was served longest ago, and returns its oldest events, in
 -- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
@@ -179,15 +177,9 @@ CREATE FUNCTION video.outbox_claim(
 DECLARE
 	the_row tid;
 	lease record;
-	kept CONSTANT int := 4096; -- KiB; a variable, so that they are allocated when this runs and not when it is planned
 	none bool; -- of its aggregates are blocked
 	few bool;
 BEGIN
-	-- Once per session. A claim needs some megabytes, which the C library of the server may hand back to the kernel at its
-	-- end, and fetch page by page for the next one, until it has seen a larger piece freed (mallopt(3), M_TRIM_THRESHOLD).
-	IF current_setting('video.memory_kept', true) IS DISTINCT FROM 'on' THEN
-		PERFORM set_config('video.memory_kept', 'on', false), octet_length(repeat(repeat(' ', 1024), kept));
-	END IF;
 	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
 	-- which the plan may be a sequential scan.
 	IF only_lane IS NOT NULL THEN
@@ -322,140 +314,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Records what became of a claim and releases its lane; held is false, and nothing is touched, when the
--- lease was lost. Rows in no array stay pending. Arrays must be empty rather than NULL, and a row is
--- done, retried or aside: one of them at most. head_seq and tail_seq: first and last seq of the claim's rows but
--- those for a retry, whatever became of them; NULL when there were none. What is done or goes aside is between them.
--- An aggregate that has recovered, or is on the way, is blocked no longer when nothing of it is aside; else it is due at
--- once, behind those that are due already, with no attempts.
--- +goose StatementBegin
-CREATE FUNCTION video.outbox_settle(
-	the_lane smallint, token bigint, done_seqs bigint[], retried_seqs bigint[],
-	failed_types text[], failed_ids text[], failed_seqs bigint[], failed_attempts int[], failed_errors text[], failed_retry_in interval[], failed_park bool[],
-	aside_seqs bigint[], recovered_types text[], recovered_ids text[], head_seq bigint, tail_seq bigint
-) RETURNS bool LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-#variable_conflict use_column
-DECLARE
-	a_seq bigint;
-	a_floor bigint;
-BEGIN
-	-- The fence. It locks the lane, so nobody else claims or settles it before this transaction ends.
-	UPDATE video.outbox_lanes
-	SET lease_token = 0,
-		settlements = settlements + 1,
-		era = (settlements + 1) / 50,
-		leased_until = clock_timestamp(),
-		floor_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN greatest(floor_seq, least(mark_seq, head_seq - 1)) ELSE floor_seq END,
-		mark_seq = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN tail_seq ELSE mark_seq END,
-		-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
-		mark_xid = CASE WHEN mark_ripe AND head_seq IS NOT NULL THEN pg_current_xact_id() ELSE mark_xid END,
-		settled_seq = greatest(settled_seq, tail_seq)
-	WHERE ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = the_lane ORDER BY l.era DESC LIMIT 1)
-		AND lease_token = token;
-	IF NOT FOUND THEN
-		RETURN false;
-	END IF;
-	-- Losing a delete in a crash means publishing twice, never losing.
-	PERFORM set_config('synchronous_commit', 'off', true);
-
-	-- The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is
-	-- what committed late and was never sent.
-	DELETE FROM video.outbox_pending p
-	WHERE p.lane = the_lane AND p.seq BETWEEN head_seq AND tail_seq
-		AND (p.seq IN (SELECT unnest(done_seqs))) IS TRUE;
-	FOREACH a_seq IN ARRAY retried_seqs LOOP
-		DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = a_seq;
-	END LOOP;
-	IF cardinality(failed_ids) > 0 THEN
-		INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
-		SELECT f.aggregate_type, f.aggregate_id, the_lane, f.attempts,
-			CASE WHEN NOT f.park THEN clock_timestamp() + f.retry_in END, f.error,
-			CASE WHEN f.park THEN clock_timestamp() END,
-			f.seq - 1 -- it is the first
-		FROM unnest(failed_types, failed_ids, failed_seqs, failed_attempts, failed_errors, failed_retry_in, failed_park)
-			AS f (aggregate_type, aggregate_id, seq, attempts, error, retry_in, park)
-		ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
-		SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
-		-- Else a person has requeued the event meanwhile, or skipped it.
-		WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq;
-	END IF;
-	IF cardinality(aside_seqs) > 0 THEN
-		UPDATE video.outbox_pending p SET lane = -1
-		WHERE p.lane = the_lane AND p.seq BETWEEN head_seq AND tail_seq
-			AND (p.seq IN (SELECT unnest(aside_seqs))) IS TRUE;
-	END IF;
-	FOR i IN 1..cardinality(recovered_ids) LOOP
-		SELECT floor_seq INTO a_floor FROM video.outbox_blocked
-		WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
-		SELECT a.seq INTO a_seq FROM video.outbox_aside a
-		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (recovered_types[i], recovered_ids[i], a_floor)
-			AND (a.aggregate_type, a.aggregate_id) <= (recovered_types[i], recovered_ids[i])
-		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1;
-		IF FOUND THEN
-			-- What is left, or has just gone aside, is tried after those that are due already.
-			UPDATE video.outbox_blocked
-			SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = a_seq - 1
-			WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
-		ELSE
-			DELETE FROM video.outbox_blocked WHERE aggregate_type = recovered_types[i] AND aggregate_id = recovered_ids[i];
-		END IF;
-	END LOOP;
-	RETURN true;
-END $$;
--- +goose StatementEnd
-
--- The backlog, without reading all of it: when the oldest event happened that waits, and the oldest that is set aside
--- (NULL: none), how many events are pending, and how many aggregates blocked and parked, each counted up to max_counted,
--- and how many lanes somebody publishes.
--- +goose StatementBegin
-CREATE FUNCTION video.outbox_measure(max_counted int)
-RETURNS TABLE (oldest timestamptz, oldest_blocked timestamptz, pending bigint, blocked bigint, parked bigint, leased bigint)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-BEGIN
-	RETURN QUERY
-	WITH lanes AS (
-		SELECT l.* FROM generate_series(0, 7) AS n
-		CROSS JOIN LATERAL (
-			SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l
-			WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
-		) l
-		UNION ALL
-		SELECT -1::smallint, 0, '-infinity'
-	), heads AS (
-		SELECT l.lane, head.occurred_at
-		FROM lanes l
-		CROSS JOIN LATERAL (
-			SELECT p.occurred_at FROM video.outbox_pending p
-			WHERE p.lane = l.lane AND p.seq > l.floor_seq
-			ORDER BY p.seq LIMIT 1
-		) head
-	)
-	SELECT
-		(SELECT min(h.occurred_at) FROM heads h WHERE h.lane >= 0),
-		(SELECT h.occurred_at FROM heads h WHERE h.lane = -1),
-		(SELECT count(*) FROM (
-			SELECT 1 FROM lanes l
-			CROSS JOIN LATERAL (
-				SELECT 1 FROM video.outbox_pending p
-				WHERE p.lane = l.lane AND p.seq > l.floor_seq
-				ORDER BY p.seq LIMIT max_counted
-			) p
-			LIMIT max_counted
-		) counted),
-		(SELECT count(*) FROM (
-			SELECT 1 FROM lanes l
-			CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT max_counted) b
-			LIMIT max_counted
-		) counted),
-		(SELECT count(*) FROM (
-			SELECT 1 FROM lanes l
-			CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT max_counted) b
-			LIMIT max_counted
-		) counted),
-		(SELECT count(*) FROM lanes l WHERE l.leased_until > now());
-END $$;
--- +goose StatementEnd
-
 -- Makes the partitions of the outbox from yesterday until days_ahead days from now, and drops those that
 -- are older than keep: an event that is still pending is published all the same. Answers how many it made and dropped; none
 -- while another process is at it, and not all while somebody uses them, or when there are many: the next time goes on.
@@ -521,5 +379,5 @@ END $$;
 SELECT * FROM video.outbox_maintain(7, interval '7 days');
 
 -- +goose Down
-DROP TABLE video.outbox, video.outbox_pending, video.outbox_lanes, video.outbox_blocked;
-DROP FUNCTION video.outbox_append, video.outbox_claim, video.outbox_settle, video.outbox_measure, video.outbox_maintain, video.outbox_lane, video.uuid7_floor;
+DROP TABLE video.outbox, video.outbox_pending, video.outbox_lanes, video.outbox_blocked, video.requests;
+DROP FUNCTION video.outbox_claim, video.outbox_maintain, video.outbox_lane, video.uuid7_floor;

@@ -19,7 +19,7 @@ END $$;
 -- looked at what the next version of it may hold about a person. So a new column there is closed until granted.
 GRANT USAGE ON SCHEMA video, catalog_read TO support_ro;
 GRANT SELECT ON video.videos, video.outbox_blocked, video.outbox_lanes TO support_ro;
-GRANT SELECT (request_id, video_id, create_time) ON video.requests TO support_ro;
+GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video.requests TO support_ro;
 GRANT SELECT (one, identity, updated_at) ON video.known_database TO support_ro;
 GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox TO support_ro;
 GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending TO support_ro;
@@ -80,7 +80,7 @@ ALTER TABLE goose_db_version DISABLE ROW LEVEL SECURITY;
 ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC;
 REVOKE ALL ON goose_db_version FROM support_ro;
 REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM support_ro;
-REVOKE ALL (request_id, video_id, create_time) ON video.requests FROM support_ro;
+REVOKE ALL (aggregate_type, request_id, aggregate_id, create_time) ON video.requests FROM support_ro;
 REVOKE ALL (one, identity, updated_at) ON video.known_database FROM support_ro;
 REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox FROM support_ro;
 REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending FROM support_ro;

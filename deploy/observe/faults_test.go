@@ -270,7 +270,13 @@ func tablesGrow(s *system) {
 	for i := range ids {
 		ids[i] = uuid.Must(uuid.NewV7())
 	}
-	s.exec(`SELECT video.outbox_append(id, 'video', 'x', 'VideoCreated', 1, 1, '\x00', now(), NULL) FROM unnest($1::uuid[]) id`, ids)
+	s.exec(`WITH event AS (
+			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT id, 'video', 'x', 'VideoCreated', 1, 1, '\x00', now() FROM unnest($1::uuid[]) id
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
+		)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, ids)
 	s.fire("PendingTableBloated")
 	s.exec(`VACUUM (FULL) video.outbox_pending`) // does not help
 	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('video.outbox_pending')`); size < 1_000_000 {

@@ -124,8 +124,8 @@ func latency(b *testing.B, pool *pgxpool.Pool, perSecond, seconds int) []time.Du
 	var mu sync.Mutex
 	committed, sent := map[uuid.UUID]time.Time{}, map[uuid.UUID]time.Time{}
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
-	publisher = newPublisher(b, videos, sink{seen: func(m event.Message) {
+	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Wake(aggregate) })
+	publisher = newPublisher(b, store.NewOutbox(pool), sink{seen: func(m event.Message) {
 		now := time.Now()
 		mu.Lock()
 		defer mu.Unlock()
@@ -203,7 +203,7 @@ func drainRate(b *testing.B, pool *pgxpool.Pool, broker sink, events int) float6
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	broker.seen = func(event.Message) { sent.Add(1) }
-	publisher := newPublisher(b, store.NewVideos(pool, nil), broker)
+	publisher := newPublisher(b, store.NewOutbox(pool), broker)
 	start := time.Now()
 	go func() {
 		for sent.Load() < int64(events) && ctx.Err() == nil {

@@ -20,12 +20,12 @@ type memory struct {
 	fail    func() error // of claims; nil: they succeed
 	seq     int64
 	claims  []memoryClaim
-	settled []event.Settlement
+	settled []outbox.Settlement
 	laneOf  map[event.Aggregate]int // of those that have had an event
 }
 
 type memoryLane struct {
-	pending []event.Claimed
+	pending []outbox.Claimed
 	mark    int64 // the last event that was settled
 	token   int64
 	until   time.Time
@@ -87,7 +87,7 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -98,12 +98,12 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 		switch {
 		case lane.until.After(now):
 			made.busy++
-		case of != event.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e event.Claimed) bool { return e.Seq > lane.mark })):
+		case of != event.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e outbox.Claimed) bool { return e.Seq > lane.mark })):
 		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
 			pick = i
 		}
 	}
-	var claim event.Claim
+	var claim outbox.Claim
 	var err error
 	if s.fail != nil {
 		err = s.fail()
@@ -112,7 +112,7 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 		lane := &s.lanes[pick]
 		lane.token++
 		lane.until = now.Add(lease)
-		claim = event.Claim{Lane: int16(pick), Token: lane.token}
+		claim = outbox.Claim{Lane: int16(pick), Token: lane.token}
 		for _, e := range lane.pending[:min(batch, len(lane.pending))] {
 			if maxBytes <= 0 {
 				break
@@ -126,7 +126,7 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 	return claim, err
 }
 
-func (s *memory) SettleClaim(_ context.Context, settlement event.Settlement) (bool, error) {
+func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	lane := &s.lanes[settlement.Lane]
@@ -136,7 +136,7 @@ func (s *memory) SettleClaim(_ context.Context, settlement event.Settlement) (bo
 	lane.token++
 	lane.until = time.Now()
 	lane.mark = max(lane.mark, settlement.Tail)
-	lane.pending = slices.DeleteFunc(lane.pending, func(e event.Claimed) bool { return slices.Contains(settlement.Done, e.Seq) })
+	lane.pending = slices.DeleteFunc(lane.pending, func(e outbox.Claimed) bool { return slices.Contains(settlement.Done, e.Seq) })
 	s.settled = append(s.settled, settlement)
 	return true, nil
 }

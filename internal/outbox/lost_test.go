@@ -24,7 +24,7 @@ type watchful struct {
 	lost   atomic.Bool // the first claim leased a lane and failed
 }
 
-func (s *watchful) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s *watchful) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	if s.claims.Add(1) > 1 {
 		return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	}
@@ -54,15 +54,15 @@ func TestClaimWithoutAnAnswerIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	videos := store.NewVideos(pool, nil)
-	if _, err := videos.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{}); err != nil { // it prepares the statement
+	events := store.NewOutbox(pool)
+	if _, err := events.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{}); err != nil { // it prepares the statement
 		t.Fatal(err)
 	}
 	if err := s.create(store.NewVideos(s.pool, nil), uuid.Must(uuid.NewV7())); err != nil {
 		t.Fatal(err)
 	}
 	network.Freeze()() // from here on the answers on this connection are lost
-	watched := &watchful{Store: videos, leased: func() (leased bool) {
+	watched := &watchful{Store: events, leased: func() (leased bool) {
 		if err := s.pool.QueryRow(t.Context(), "SELECT bool_or(leased_until > now()) FROM video.outbox_lanes").Scan(&leased); err != nil {
 			t.Error(err)
 		}

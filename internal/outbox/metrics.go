@@ -88,7 +88,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	return &m, nil
 }
 
-func (m *metrics) attempted(ctx context.Context, e event.Claimed) {
+func (m *metrics) attempted(ctx context.Context, e Claimed) {
 	if e.Retry {
 		m.attempts.Add(ctx, 1, attemptRetry)
 	} else {
@@ -121,7 +121,7 @@ func errorType(err error) string {
 
 func (m *metrics) retrying(ctx context.Context, in time.Duration) { m.retry.Record(ctx, in.Seconds()) }
 
-func (m *metrics) pass(ctx context.Context, claim event.Claim, result Result, settled bool) {
+func (m *metrics) pass(ctx context.Context, claim Claim, result Result, settled bool) {
 	m.batch.Record(ctx, int64(len(claim.Events)))
 	published := outcomePublished
 	if !settled {

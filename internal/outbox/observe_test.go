@@ -24,7 +24,7 @@ import (
 
 // traced puts the events of a claim into traces of their own, of which those
 // that are named are sampled.
-func traced(events []event.Claimed, sampled string) []event.Claimed {
+func traced(events []outbox.Claimed, sampled string) []outbox.Claimed {
 	for i := range events {
 		flags := "00"
 		if slices.Contains(strings.Fields(sampled), nameOf(events[i].Message)) {
@@ -41,7 +41,7 @@ func traced(events []event.Claimed, sampled string) []event.Claimed {
 func TestSampledEventsAreTraced(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
-	store := &oneClaim{claim: event.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1 d2"), "a1 c1 d2")}}
+	store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1 d2"), "a1 c1 d2")}}
 	store.claim.Events[3].Blocked = true
 	sent := make(map[string]string)
 	publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
@@ -85,7 +85,7 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 	t.Parallel()
 	for sampled, want := range map[string]int{"a1": 1, "": 0} {
 		reader := metric.NewManualReader()
-		store := &oneClaim{claim: event.Claim{Token: 1, Events: traced(claimed("a1"), sampled)}}
+		store := &oneClaim{claim: outbox.Claim{Token: 1, Events: traced(claimed("a1"), sampled)}}
 		publisher, err := outbox.New(store, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
 			outbox.Config{Tracing: sdktrace.NewTracerProvider()}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
@@ -117,7 +117,7 @@ func TestPublishDelayIsNotNegative(t *testing.T) {
 	events := claimed("a1")
 	events[0].OccurredAt = time.Now().Add(time.Hour)
 	reader := metric.NewManualReader()
-	publisher, err := outbox.New(&oneClaim{claim: event.Claim{Token: 1, Events: events}}, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
+	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
 		outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestAttemptsAndFailuresAreCounted(t *testing.T) {
 	events[0].Retry, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
 	events[6].Blocked = true // never an attempt
 	reader := metric.NewManualReader()
-	publisher, err := outbox.New(&oneClaim{claim: event.Claim{Token: 1, Events: events}}, broker(func(m event.Message) outbox.Receipt {
+	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(m event.Message) outbox.Receipt {
 		return answer(answers[nameOf(m)])
 	}), outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
@@ -246,9 +246,9 @@ type hangingStore struct {
 	hang chan struct{}
 }
 
-func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
+func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
 	<-s.hang
-	return event.Claim{}, nil
+	return outbox.Claim{}, nil
 }
 
 // A worker that hangs is found after three times as long as a pass may take. A

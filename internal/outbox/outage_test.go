@@ -35,7 +35,7 @@ type counted struct {
 	claims *atomic.Int64
 }
 
-func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	s.claims.Add(1)
 	return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 }
@@ -47,10 +47,10 @@ const requestTimeout = 4 * time.Second
 func newPipe(t testing.TB, videos int, cfg outbox.Config) (p *pipe, stop func()) {
 	t.Helper()
 	p = &pipe{storm: newStorm(t)}
-	p.videos = store.NewVideos(p.pool, p.nudge)
+	p.videos = store.NewVideos(p.pool, p.wake)
 	topic, server := newTopic(t, requestTimeout, 1000)
 	p.server = server
-	stop = p.publish(cfg, func(videos outbox.Store) outbox.Store { return counted{videos, &p.claims} }, topic)
+	stop = p.publish(cfg, func(events outbox.Store) outbox.Store { return counted{events, &p.claims} }, topic)
 	for range videos {
 		p.ids = append(p.ids, uuid.Must(uuid.NewV7()))
 		if err := p.create(p.videos, p.ids[len(p.ids)-1]); err != nil {
@@ -85,7 +85,7 @@ func (p *pipe) stored(id uuid.UUID) (versions []string) {
 // blocked returns the blocked aggregates.
 func (p *pipe) blocked() []store.Blocked {
 	p.t.Helper()
-	blocked, err := p.videos.ListBlocked(p.t.Context(), 10)
+	blocked, err := store.NewOutbox(p.pool).ListBlocked(p.t.Context(), 10)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func (o *outage) check(t *testing.T) {
 	}
 }
 
-// P-B2: five seconds and a minute without Pub/Sub cost no attempt and park
+// Five seconds and a minute without Pub/Sub cost no attempt and park
 // nothing, whether it returns Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
@@ -187,14 +187,14 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		topic := outbox.NewTopic(client.Publisher(name), requestTimeout, 100)
 		defer topic.Stop()
 		s := newStorm(t)
-		videos := store.NewVideos(s.pool, s.nudge)
+		videos := store.NewVideos(s.pool, s.wake)
 		id := uuid.Must(uuid.NewV7())
 		if err := s.create(videos, id); err != nil {
 			t.Fatal(err)
 		}
 		stop := s.publish(outbox.Config{Workers: 2}, nil, topic)
 		time.Sleep(2 * time.Second)
-		if blocked, err := videos.ListBlocked(t.Context(), 10); len(blocked) > 0 || err != nil {
+		if blocked, err := store.NewOutbox(s.pool).ListBlocked(t.Context(), 10); len(blocked) > 0 || err != nil {
 			t.Errorf("blocked: %+v, %v, want nothing", blocked, err)
 		}
 		if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: name}); err != nil {
@@ -254,7 +254,7 @@ func TestRefusedKeyBlocksItselfOnly(t *testing.T) {
 	eventually(t, "all others are published", func() bool { return len(p.server.Published()) >= 20+19*3 })
 	remove()
 	p.changeAll()
-	if err := p.videos.RequeueEvent(t.Context(), got.Aggregate); err != nil {
+	if err := store.NewOutbox(p.pool).RequeueEvent(t.Context(), got.Aggregate); err != nil {
 		t.Fatal(err)
 	}
 	p.settled()

@@ -56,10 +56,10 @@ type Store interface {
 	// zero one) it takes the lane of that or none, and may take none though
 	// something is due there, or was committed late. A claim that fails may have
 	// taken a lane all the same: later claims take it again, before its lease ends.
-	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error)
+	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
-	SettleClaim(ctx context.Context, settlement event.Settlement) (held bool, err error)
+	SettleClaim(ctx context.Context, settlement Settlement) (held bool, err error)
 }
 
 // Broker is where events are published. Its methods are called concurrently,
@@ -112,9 +112,9 @@ type Config struct {
 	// RequestTimeout is how long NewTopic tries one publish request; default a third
 	// of PublishTimeout, at most half of it.
 	RequestTimeout time.Duration
-	// PollInterval is the longest pause between two looks at all of the outbox;
-	// default 1 s. In the process that writes, Nudge makes a look at the lane of
-	// the event come at once; PollInterval bounds the delay of events that other
+	// PollInterval is the longest pause between two polls of all lanes;
+	// default 1 s. In the process that writes, Wake makes a pass of the lane of the
+	// event come at once; PollInterval bounds the delay of events that other
 	// processes write, and of retries and takeovers.
 	PollInterval time.Duration
 	// MaxAttempts is how often a refused message is tried before it is parked,

@@ -27,14 +27,14 @@ func mustNew(t testing.TB, store outbox.Store, broker outbox.Broker, cfg outbox.
 
 // claimed makes the events of a claim from names like a1, which is version 1 of
 // aggregate a. Their sequence numbers are 1, 2, 3 and so on.
-func claimed(names string) []event.Claimed {
-	var events []event.Claimed
+func claimed(names string) []outbox.Claimed {
+	var events []outbox.Claimed
 	for i, name := range strings.Fields(names) {
 		version, err := strconv.Atoi(name[1:])
 		if err != nil {
 			panic(err)
 		}
-		events = append(events, event.Claimed{Seq: int64(i + 1), Message: event.Message{
+		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: event.Message{
 			AggregateType: "letter", AggregateID: name[:1], Version: int64(version), OccurredAt: time.Now(),
 		}})
 	}
@@ -104,7 +104,7 @@ func TestConfigValidate(t *testing.T) {
 			cfg:  outbox.Config{Workers: -1, Batch: -1, Lease: -1, PublishTimeout: -1, RequestTimeout: -1, PollInterval: -1, MaxAttempts: -1, RetryMin: -1, RetryMax: -1, ProbeInterval: -1, StopTimeout: -1, SettleTimeout: -1},
 			want: []string{"Workers", "Batch", "Lease", "PublishTimeout", "RequestTimeout", "PollInterval", "MaxAttempts", "RetryMin", "RetryMax", "ProbeInterval", "StopTimeout", "SettleTimeout"},
 		},
-		// P-A11: a pass has an end, well before that of its lease.
+		// A pass has an end, well before that of its lease.
 		{name: "timeout of half the lease", cfg: outbox.Config{Lease: 10 * time.Second, PublishTimeout: 5 * time.Second}, want: []string{"PublishTimeout (5s)"}},
 		{name: "lease against the default timeout", cfg: outbox.Config{Lease: 20 * time.Second}, want: []string{"PublishTimeout (12s) must be less than half of Lease (20s)"}},
 		{name: "requests", cfg: outbox.Config{RequestTimeout: 7 * time.Second}, want: []string{"RequestTimeout (7s) must be at most half of PublishTimeout (12s)"}},

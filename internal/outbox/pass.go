@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/failpoint"
@@ -25,20 +28,27 @@ type Result struct {
 	left bool  // not all was published, or an aggregate has recovered: there may be more to do at once
 }
 
-// outage tells whether the broker seems to be away: it was asked, and answered
-// nothing.
+// outage reports whether the broker seems to be unavailable: it was sent events, and
+// answered none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
-// RunOnce makes one pass over at most batch events, and as many that were set
-// aside: claim, publish, settle.
-// When ctx ends it hands nothing more to the broker and waits for it no longer;
-// what was acknowledged by then is settled all the same.
-func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.pass(ctx, batch, event.Aggregate{})
+// passes makes passes: it claims, publishes and settles. When, it does not know:
+// see schedule.
+type passes struct {
+	store   Store
+	broker  Broker
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	tracer  trace.Tracer // nil: none
+	full    func()       // called when a claim is full, so that there may be work for another worker
 }
 
-// pass is RunOnce; of one lane when there is an aggregate: see Store.
-func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Result, error) {
+// run makes one pass over at most batch events, and as many that were set aside;
+// of one lane when there is an aggregate: see Store. When ctx ends it hands
+// nothing more to the broker and waits for it no longer. Events that were
+// acknowledged by then are settled all the same.
+func (p *passes) run(ctx context.Context, batch int, of event.Aggregate) (Result, error) {
 	// Before the claim, so that by the clock of the database we stop earlier
 	// than we think.
 	start := time.Now()
@@ -51,8 +61,8 @@ func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Re
 	}
 	// A crash from here on leaves the lane leased: its events wait until
 	// leased_until, then another publisher claims them.
-	if p.full(claim, batch) {
-		p.Nudge(event.Aggregate{}) // there is more than one worker's work
+	if p.isFull(claim, batch) {
+		p.full()
 	}
 	failpoint.Hit(failpoint.OutboxClaimed)
 	spans := passTrace{tracer: p.tracer}
@@ -70,9 +80,8 @@ func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Re
 	return result, err
 }
 
-// full tells whether a claim has as many events or bytes as a pass takes, so
-// that there may be more.
-func (p *Publisher) full(claim event.Claim, batch int) bool {
+// isFull reports whether a claim has as many events or bytes as a pass takes.
+func (p *passes) isFull(claim Claim, batch int) bool {
 	var bytes int64
 	for _, e := range claim.Events {
 		bytes += int64(len(e.Payload))
@@ -83,7 +92,7 @@ func (p *Publisher) full(claim event.Claim, batch int) bool {
 // publish hands the events of a claim to the broker, in their order. What is
 // blocked, or comes when the pass is at its end, it leaves out: that has no
 // receipt.
-func (p *Publisher) publish(ctx context.Context, claim event.Claim, deadline time.Time, spans *passTrace) []handed {
+func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []handed {
 	receipts := make([]handed, len(claim.Events))
 	for i, e := range claim.Events {
 		if e.Blocked {
@@ -110,31 +119,16 @@ type handed struct {
 
 var errLeftOut = errors.New("not sent: the pass was at its end")
 
-// collect waits for the answers and says what became of each event. The fate
-// of an aggregate is decided at its first event that is not acknowledged. The
-// attempts that are known of a blocked aggregate are those of its first event.
-// So a refusal behind that one is not counted; the event is soon tried as the
-// first.
-func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, event.Settlement) {
+// collect waits for the answers, in the order of the claim, and returns what
+// became of the events. An aggregate stops at its first event that is not
+// acknowledged: see tally.
+func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	result := Result{Claimed: true}
-	settlement := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
-	const refused, unknown = 1, 2
-	stopped := make(map[event.Aggregate]int)
-	recovered := make(map[event.Aggregate]bool)
-	for _, aggregate := range claim.Recovered {
-		recovered[aggregate] = true
-	}
+	t := newTally(claim)
 	for i, e := range claim.Events {
-		if !e.Retry {
-			if settlement.Head == 0 {
-				settlement.Head = e.Seq
-			}
-			settlement.Tail = e.Seq
-		}
 		if e.Blocked {
-			settlement.Aside = append(settlement.Aside, e.Seq)
+			t.setAside(e)
 			continue
 		}
 		err := errLeftOut
@@ -145,60 +139,32 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 		if err != nil {
 			p.metrics.failed(traced, err)
 		}
-		switch stopped[e.Aggregate()] {
-		case refused:
-			if !e.Retry {
-				settlement.Aside = append(settlement.Aside, e.Seq)
-			}
-			continue
-		case unknown:
-			result.Unknown++
-			continue
-		}
 		var refusal *RefusedError
 		switch {
+		case t.behind(e):
 		case err == nil:
-			result.Published++
+			t.published(e)
 			p.metrics.published(traced, e.Message, receipts[i].at)
-			if e.Retry {
-				settlement.Retried = append(settlement.Retried, e.Seq)
-				if !recovered[e.Aggregate()] {
-					recovered[e.Aggregate()] = true
-					settlement.Recovered = append(settlement.Recovered, e.Aggregate())
-				}
-			} else {
-				settlement.Done = append(settlement.Done, e.Seq)
-			}
 		case errors.As(err, &refusal):
-			result.Refused++
-			stopped[e.Aggregate()] = refused
-			if recovered[e.Aggregate()] {
-				p.log.WarnContext(ctx, "outbox: event refused behind another one", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version, "err", refusal.Err)
+			if t.refused(e) {
+				t.settlement.Failed = append(t.settlement.Failed, p.failure(ctx, e, refusal.Err))
 			} else {
-				settlement.Failed = append(settlement.Failed, p.failure(ctx, e, refusal.Err))
-			}
-			if !e.Retry {
-				settlement.Aside = append(settlement.Aside, e.Seq)
+				p.log.WarnContext(ctx, "outbox: event refused behind another one", "event_id", e.ID, "ordering_key", e.AggregateID, "version", e.Version, "err", refusal.Err)
 			}
 		default:
-			result.Unknown++
-			stopped[e.Aggregate()] = unknown
-			if e.Retry && e.Attempts == 0 && !recovered[e.Aggregate()] {
-				// It had many places in this claim, and leaves them to others in the next one.
-				settlement.Recovered = append(settlement.Recovered, e.Aggregate())
-			}
-			if result.err == nil && receipts[i].receipt != nil {
-				result.err = err
+			t.unknown(e)
+			if t.result.err == nil && receipts[i].receipt != nil {
+				t.result.err = err
 			}
 		}
 	}
-	return result, settlement
+	return t.result, t.settlement
 }
 
 // failure decides when a refused event is tried again.
-func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) event.Failure {
+func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
 	attempts := e.Attempts + 1
-	failure := event.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
+	failure := Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
 	alone := e.Retry && e.Attempts > 0 // else it may be refused for what is sent with it
 	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
@@ -218,7 +184,7 @@ func (p *Publisher) failure(ctx context.Context, e event.Claimed, cause error) e
 // would never settle what is published again and again; the first is short,
 // because its connection may be lost. held is false when the settlement took no
 // effect, or nobody knows.
-func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, deadline time.Time) (held bool, err error) {
+func (p *passes) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
 		timeout := p.cfg.SettleTimeout * time.Duration(attempt)
@@ -245,10 +211,10 @@ func (p *Publisher) settle(ctx context.Context, settlement event.Settlement, dea
 }
 
 // settleOnce has timeout, but only Config.SettleTimeout from when ctx is done.
-func (p *Publisher) settleOnce(ctx context.Context, settlement event.Settlement, timeout time.Duration) (bool, error) {
-	last, end := after(ctx, p.cfg.SettleTimeout)
+func (p *passes) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
+	ctx, end := after(ctx, p.cfg.SettleTimeout)
 	defer end()
-	settling, cancel := context.WithTimeout(last, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return p.store.SettleClaim(settling, settlement)
+	return p.store.SettleClaim(ctx, settlement)
 }

@@ -21,18 +21,18 @@ import (
 
 // oneClaim is a store with one claim to give; it keeps the settlements.
 type oneClaim struct {
-	claim   event.Claim
+	claim   outbox.Claim
 	settle  func(ctx context.Context, attempt int) (held bool, err error) // nil: it holds
-	settled []event.Settlement
+	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
 	claim := s.claim
-	s.claim = event.Claim{}
+	s.claim = outbox.Claim{}
 	return claim, nil
 }
 
-func (s *oneClaim) SettleClaim(ctx context.Context, settlement event.Settlement) (bool, error) {
+func (s *oneClaim) SettleClaim(ctx context.Context, settlement outbox.Settlement) (bool, error) {
 	s.settled = append(s.settled, settlement)
 	if s.settle == nil {
 		return true, nil
@@ -45,7 +45,7 @@ func (s *oneClaim) SettleClaim(ctx context.Context, settlement event.Settlement)
 // done, and the rest of that aggregate, and of no other, follows its fate.
 func TestPassSettles(t *testing.T) {
 	t.Parallel()
-	retry := func(events []event.Claimed, attempts int, seqs ...int64) []event.Claimed {
+	retry := func(events []outbox.Claimed, attempts int, seqs ...int64) []outbox.Claimed {
 		for i := range events {
 			if slices.Contains(seqs, events[i].Seq) {
 				events[i].Retry, events[i].Attempts = true, attempts
@@ -53,148 +53,148 @@ func TestPassSettles(t *testing.T) {
 		}
 		return events
 	}
-	blocked := func(events []event.Claimed, seqs ...int64) []event.Claimed {
+	blocked := func(events []outbox.Claimed, seqs ...int64) []outbox.Claimed {
 		for i := range events {
 			events[i].Blocked = slices.Contains(seqs, events[i].Seq)
 		}
 		return events
 	}
-	failed := func(id string, seq int64, attempts int) []event.Failure {
-		return []event.Failure{{Aggregate: letter(id), Seq: seq, Attempts: attempts, Error: "not a letter"}}
+	failed := func(id string, seq int64, attempts int) []outbox.Failure {
+		return []outbox.Failure{{Aggregate: letter(id), Seq: seq, Attempts: attempts, Error: "not a letter"}}
 	}
 	tests := []struct {
 		name     string
-		events   []event.Claimed
+		events   []outbox.Claimed
 		settled  []event.Aggregate // Recovered of the claim
 		answers  map[string]error  // of the broker, by name; nil: it has the event
 		wantSent string
-		want     event.Settlement
+		want     outbox.Settlement
 		result   outbox.Result
 	}{
 		{
 			name: "all acknowledged", events: claimed("a1 b1 a2"), wantSent: "a1 b1 a2",
-			want:   event.Settlement{Done: []int64{1, 2, 3}, Head: 1, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{1, 2, 3}, Head: 1, Tail: 3},
 			result: outbox.Result{Published: 3},
 		},
 		{
-			name: "P-A6: first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
+			name: "first refused, later ones wait with it", events: claimed("a1 b1 a2 b2 a3"),
 			answers: map[string]error{"a1": errRefused, "a2": errAway, "a3": errAway}, wantSent: "a1 b1 a2 b2 a3",
-			want:   event.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
+			want:   outbox.Settlement{Done: []int64{2, 4}, Failed: failed("a", 1, 1), Aside: []int64{1, 3, 5}, Head: 1, Tail: 5},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "P-E3: refused in the middle", events: claimed("a1 a2 a3 b1"),
+			name: "refused in the middle", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errRefused, "a3": errAway}, wantSent: "a1 a2 a3 b1",
-			want:   event.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{1, 4}, Failed: failed("a", 2, 1), Aside: []int64{2, 3}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused, then acknowledged all the same", events: claimed("a1 a2"),
 			answers: map[string]error{"a1": errRefused}, wantSent: "a1 a2",
-			want:   event.Settlement{Failed: failed("a", 1, 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want:   outbox.Settlement{Failed: failed("a", 1, 1), Aside: []int64{1, 2}, Head: 1, Tail: 2},
 			result: outbox.Result{Refused: 1},
 		},
 		{
 			name: "unknown in the middle: the rest stays", events: claimed("a1 a2 a3 b1"),
 			answers: map[string]error{"a2": errAway}, wantSent: "a1 a2 a3 b1",
-			want:   event.Settlement{Done: []int64{1, 4}, Head: 1, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{1, 4}, Head: 1, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
 			name: "unknown before refused: no failure", events: claimed("a1 a2"),
 			answers: map[string]error{"a1": errAway, "a2": errRefused}, wantSent: "a1 a2",
-			want:   event.Settlement{Head: 1, Tail: 2},
+			want:   outbox.Settlement{Head: 1, Tail: 2},
 			result: outbox.Result{Unknown: 2},
 		},
 		{
 			name: "retried head acknowledged", events: retry(claimed("a4 b1"), 3, 1), wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{2}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 2},
 			result: outbox.Result{Published: 2},
 		},
 		{
 			name: "retried head refused", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{2}, Failed: failed("a", 1, 4), Head: 2, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Failed: failed("a", 1, 4), Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "retried head unknown", events: retry(claimed("a4 b1"), 3, 1), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{2}, Head: 2, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Head: 2, Tail: 2},
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
 			name: "recovered only", settled: []event.Aggregate{letter("a")},
-			want: event.Settlement{Recovered: []event.Aggregate{letter("a")}},
+			want: outbox.Settlement{Recovered: []event.Aggregate{letter("a")}},
 		},
 		{
 			name: "recovered and retried", events: retry(claimed("b2"), 1, 1), settled: []event.Aggregate{letter("a")}, wantSent: "b2",
-			want:   event.Settlement{Retried: []int64{1}, Recovered: []event.Aggregate{letter("a"), letter("b")}},
+			want:   outbox.Settlement{Retried: []int64{1}, Recovered: []event.Aggregate{letter("a"), letter("b")}},
 			result: outbox.Result{Published: 1},
 		},
 		{
 			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 4},
 		},
 		{
 			name: "several retried, the first refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Aside: []int64{4}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 1), Aside: []int64{4}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
 			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
 			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "refused once it has recovered", events: claimed("a5 b1"), settled: []event.Aggregate{letter("a")}, answers: map[string]error{"a5": errRefused}, wantSent: "a5 b1",
-			want:   event.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 1, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 1, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "blocked", events: blocked(claimed("a5 b1 a6"), 1, 3), wantSent: "b1",
-			want:   event.Settlement{Done: []int64{2}, Aside: []int64{1, 3}, Head: 1, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1, 3}, Head: 1, Tail: 3},
 			result: outbox.Result{Published: 1},
 		},
 		{
 			name: "blocked, and its head acknowledged", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 2},
 		},
 		{
 			name: "blocked, and its head unknown", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{3}, Aside: []int64{2}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Aside: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
 			name: "blocked, and its head refused", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), answers: map[string]error{"a4": errRefused}, wantSent: "a4 b1",
-			want:   event.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Aside: []int64{2}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Failed: failed("a", 1, 4), Aside: []int64{2}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
 			name: "all blocked", events: blocked(claimed("a5 a6"), 1, 2),
-			want: event.Settlement{Aside: []int64{1, 2}, Head: 1, Tail: 2},
+			want: outbox.Settlement{Aside: []int64{1, 2}, Head: 1, Tail: 2},
 		},
 		{name: "nothing any longer"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			store := &oneClaim{claim: event.Claim{Lane: 3, Token: 7, Events: test.events, Recovered: test.settled}}
+			store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 7, Events: test.events, Recovered: test.settled}}
 			var sent []string
 			publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))
@@ -213,8 +213,8 @@ func TestPassSettles(t *testing.T) {
 				t.Errorf("sent %q, want %q", got, test.wantSent)
 			}
 			test.want.Lane, test.want.Token = 3, 7
-			withoutPause := cmpopts.IgnoreFields(event.Failure{}, "RetryIn") // TestRefusedEventIsRetriedLaterAndLater
-			if diff := cmp.Diff([]event.Settlement{test.want}, store.settled, withoutPause); diff != "" {
+			withoutPause := cmpopts.IgnoreFields(outbox.Failure{}, "RetryIn") // TestRefusedEventIsRetriedLaterAndLater
+			if diff := cmp.Diff([]outbox.Settlement{test.want}, store.settled, withoutPause); diff != "" {
 				t.Errorf("settlements (-want +got):\n%s", diff)
 			}
 		})
@@ -231,7 +231,7 @@ func TestPassWithoutClaim(t *testing.T) {
 	}
 }
 
-// P-A7, P-D4: the pause after a refusal is never nothing, doubles with each
+// The pause after a refusal is never nothing, doubles with each
 // attempt, is drawn from the upper half of its range, stops growing at
 // RetryMax, and after MaxAttempts the event is parked.
 func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
@@ -269,11 +269,11 @@ func TestRefusedEventIsRetriedLaterAndLater(t *testing.T) {
 }
 
 // refuse lets an event be refused that was tried some times before.
-func refuse(t *testing.T, cfg outbox.Config, attempts int) event.Failure {
+func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
 	t.Helper()
 	events := claimed("a1")
 	events[0].Retry, events[0].Attempts = attempts > 0, attempts
-	store := &oneClaim{claim: event.Claim{Token: 1, Events: events}}
+	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
 	publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(errRefused) }), cfg)
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
@@ -281,13 +281,13 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) event.Failure {
 	return store.settled[0].Failed[0]
 }
 
-// P-A3: a settlement after the lease was lost is counted as that, and its
+// A settlement after the lease was lost is counted as that, and its
 // events not as published.
 func TestLostLeaseIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{true, false} {
 		reader := metric.NewManualReader()
-		store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 a2 b1")}}
+		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 b1")}}
 		store.settle = func(context.Context, int) (bool, error) { return held, nil }
 		acknowledge := broker(func(event.Message) outbox.Receipt { return answer(nil) })
 		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
@@ -361,7 +361,7 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
+				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					if time.Since(start) >= test.away {
 						return true, nil
@@ -396,7 +396,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 		t.Run(takes.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1")}}
+				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1")}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					select {
 					case <-time.After(takes):
@@ -414,7 +414,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 	}
 }
 
-// P-B4: what the broker has is settled under a live context when the process
+// What the broker has is settled under a live context when the process
 // is told to stop; where the database is away just then, once and no more.
 func TestSettlementAtShutdown(t *testing.T) {
 	t.Parallel()
@@ -440,7 +440,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 				if test.slow {
 					events = "a1 b1"
 				}
-				store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed(events)}}
+				store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed(events)}}
 				store.settle = func(ctx context.Context, _ int) (bool, error) {
 					if ctx.Err() != nil {
 						t.Errorf("the settlement's context = %v, want a live one", ctx.Err())
@@ -471,12 +471,12 @@ func TestSettlementAtShutdown(t *testing.T) {
 	}
 }
 
-// P-A11: a process that is stopped for longer than its pass may take, in the
+// A process that is stopped for longer than its pass may take, in the
 // middle of handing over, sends nothing more when it goes on.
 func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
+		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
 		var sent []string
 		publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
 			sent = append(sent, nameOf(m))
@@ -498,11 +498,11 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	})
 }
 
-// P-B4: when ctx ends in the middle of handing over, nothing more is handed
+// When ctx ends in the middle of handing over, nothing more is handed
 // over, and what was acknowledged by then is settled.
 func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
+	store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var sent []string
@@ -520,13 +520,13 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	if diff := cmp.Diff([]string{"a1", "b1", "a2"}, sent); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
-	want := []event.Settlement{{Token: 7, Done: []int64{1, 2, 3}, Head: 1, Tail: 5}}
+	want := []outbox.Settlement{{Token: 7, Done: []int64{1, 2, 3}, Head: 1, Tail: 5}}
 	if diff := cmp.Diff(want, store.settled); diff != "" {
 		t.Errorf("settlements (-want +got):\n%s", diff)
 	}
 }
 
-// P-A11: a database that does not answer the claim holds a worker no longer
+// A database that does not answer the claim holds a worker no longer
 // than a pass may take.
 func TestClaimHasADeadline(t *testing.T) {
 	t.Parallel()
@@ -546,18 +546,18 @@ func TestClaimHasADeadline(t *testing.T) {
 
 type silentStore struct{ outbox.Store }
 
-func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ event.Aggregate) (event.Claim, error) {
+func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ event.Aggregate) (outbox.Claim, error) {
 	<-ctx.Done()
-	return event.Claim{}, ctx.Err()
+	return outbox.Claim{}, ctx.Err()
 }
 
-// P-A9: the events of a pass are under way together; one round trip is enough
+// The events of a pass are under way together; one round trip is enough
 // for all of them.
 func TestPassPublishesTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
+		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
 		publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
 		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -19,30 +18,12 @@ import (
 
 // Publisher empties the outbox.
 type Publisher struct {
-	store   Store
-	broker  Broker
-	cfg     Config
-	log     *slog.Logger
-	metrics *metrics
-	breaker *breaker
-	tracer  trace.Tracer      // nil: none
-	loops   []*heartbeat.Loop // one per worker, which rests while it is idle
-	passes  *heartbeat.Loop   // of all workers: one of them looks every PollInterval
-
-	// wake has an entry per worker that should look at the outbox now: at the
-	// lane of that aggregate, or at all of them.
-	wake chan event.Aggregate
-	// sentry is held by the one idle worker that watches the clock.
-	sentry chan struct{}
-	clock  *clock
-	// sooner has a token when the clock was set forward.
-	sooner chan struct{}
-	// busy is how many workers are in a pass.
-	busy atomic.Int32
-	// missed: who ends a pass should look at all lanes. A worker was nudged and
-	// found nothing while others were in a pass, and the event may be in the lane
-	// of one of them, whose claim came before; or a nudge had no place.
-	missed atomic.Bool
+	cfg      Config
+	log      *slog.Logger
+	schedule *schedule
+	passes   *passes
+	loops    []*heartbeat.Loop // one per worker, which rests while it is idle
+	anyLoop  *heartbeat.Loop   // of all workers: one of them polls every PollInterval
 }
 
 // New makes a publisher. meter may be nil.
@@ -51,8 +32,8 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	breaker := &breaker{max: cfg.ProbeInterval, batch: cfg.Batch}
-	m, err := newMetrics(meter, breaker.isOpen)
+	schedule := newSchedule(cfg)
+	m, err := newMetrics(meter, schedule.breaker.isOpen)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +41,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	if cfg.Tracing != nil {
 		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
 	}
+	full := func() { schedule.wake(event.Aggregate{}) }
 	// A pass ends with its lease, and one of the pauses comes on top.
 	interval := cfg.Lease + max(cfg.PollInterval, cfg.ProbeInterval, maxPause)
 	loops := make([]*heartbeat.Loop, cfg.Workers)
@@ -67,52 +49,46 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		loops[i] = heartbeat.New(fmt.Sprintf("outbox: worker %d", i), interval)
 	}
 	return &Publisher{
-		store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, loops: loops,
-		passes:  heartbeat.New("outbox: any worker", interval),
-		breaker: breaker,
-		wake:    make(chan event.Aggregate, cfg.Workers),
-		sentry:  make(chan struct{}, 1),
-		sooner:  make(chan struct{}, 1),
-		clock:   newClock(cfg.PollInterval),
+		cfg: cfg, log: log, schedule: schedule,
+		passes:  &passes{store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, full: full},
+		loops:   loops,
+		anyLoop: heartbeat.New("outbox: any worker", interval),
 	}, nil
 }
 
-// Nudge says that an event of an aggregate was committed; of the zero
-// Aggregate, that there may be something anywhere. It never blocks and may be
-// called from anywhere, also when Run is not running.
-func (p *Publisher) Nudge(aggregate event.Aggregate) {
-	select {
-	case p.wake <- aggregate:
-	default: // every worker has a reason to look already, but perhaps elsewhere
-		p.missed.Store(true)
-		p.hasten()
-	}
-}
+// Wake wakes a worker after the commit of an event of an aggregate; the zero
+// Aggregate means any. It never blocks, and is safe for concurrent use, also when
+// Run is not running.
+func (p *Publisher) Wake(aggregate event.Aggregate) { p.schedule.wake(aggregate) }
 
-// Run publishes until ctx is done. Then it goes on until the outbox is empty
-// or the broker is away, for at most Config.StopTimeout, so that what was
-// committed last does not wait for another process; settles, and returns nil.
-// It must be called once.
+// Run publishes until ctx is done. Then it goes on until the outbox is empty or
+// the broker is unavailable, for at most Config.StopTimeout, so that the last
+// commits do not wait for another process; settles, and returns nil. Call it once.
 func (p *Publisher) Run(ctx context.Context) error {
-	grace, cancel := after(ctx, p.cfg.StopTimeout)
-	defer cancel()
-	// The last pass has the other half for its answers: what is not answered is published again.
 	begin, cancel := after(ctx, p.cfg.StopTimeout/2)
 	defer cancel()
 	var workers sync.WaitGroup
 	for _, loop := range p.loops {
-		workers.Go(func() { p.work(ctx, begin, grace, loop) })
+		workers.Go(func() { p.work(ctx, begin, loop) })
 	}
 	workers.Wait()
-	p.passes.Rest()
+	p.anyLoop.Rest()
 	return nil
+}
+
+// RunOnce makes one pass over at most batch events, and as many that were set
+// aside: claim, publish, settle. When ctx ends it hands nothing more to the broker
+// and waits for it no longer. Events that were acknowledged by then are settled
+// all the same.
+func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
+	return p.passes.run(ctx, batch, event.Aggregate{})
 }
 
 // Stuck returns an error when a worker is in a pass for three times as long as
 // it may take, or none has made a pass for as long: none ever will, and the
-// process should be started anew. Passes that fail, because the database or the
-// broker is away, are passes.
-func (p *Publisher) Stuck() error { return errors.Join(p.passes.Check(), heartbeat.Check(p.loops...)) }
+// process should be restarted. Passes that fail, because the database or the
+// broker is unavailable, are passes.
+func (p *Publisher) Stuck() error { return errors.Join(p.anyLoop.Check(), heartbeat.Check(p.loops...)) }
 
 // after returns a context that ends a while after ctx.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -144,17 +120,17 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	return published, ctx.Err()
 }
 
-// work makes passes while there is work, and waits while there is none. Once
-// ctx is done it ends after a look at all lanes that finds nothing, begins no
-// pass when begin is done, and gives up the one in hand when grace is.
-func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop) {
+// work makes passes while there is work, and waits while there is none. Once ctx
+// is done it ends after a poll of all lanes that finds nothing. It begins no pass
+// when begin is done.
+func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
-	failures, nudged := 0, false
-	var about event.Aggregate // what the nudge was about
+	failures, woken := 0, false
+	var of event.Aggregate // of which lane the next pass is; the zero Aggregate: of any
 	for begin.Err() == nil {
 		loop.Beat()
-		p.passes.Beat()
-		batch, wait := p.breaker.allow(time.Now())
+		p.anyLoop.Beat()
+		batch, wait := p.schedule.breaker.allow(time.Now())
 		if wait > 0 {
 			if ctx.Err() != nil {
 				return
@@ -162,105 +138,49 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			sleep(ctx, wait)
 			continue
 		}
-		all := about == event.Aggregate{}
-		others := p.busy.Add(1) - 1
-		result, err := p.pass(grace, batch, about)
-		p.busy.Add(-1)
-		about = event.Aggregate{}
-		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
-			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
-		}
-		if ctx.Err() != nil && (err != nil || (all && !result.Claimed) || result.outage()) {
+		polled := of == event.Aggregate{}
+		others := p.schedule.begin()
+		result, err := p.pass(begin, batch, of)
+		p.schedule.end(polled, result)
+		of = event.Aggregate{}
+		if ctx.Err() != nil && (err != nil || (polled && !result.Claimed) || result.outage()) {
 			return
 		}
-		if opened, closed := p.breaker.report(time.Now(), batch, result); opened {
-			p.log.ErrorContext(ctx, "outbox: broker is away, publishing pauses", "err", result.err)
-		} else if closed {
-			p.log.InfoContext(ctx, "outbox: broker is back")
-			p.wakeAll()
-		}
-		// What other processes write goes on where a look at all lanes found something, and the lane of a nudge
-		// that was in vain may be in the hands of one.
-		found, inVain := all && result.Claimed, !all && !result.Claimed
-		if found || inVain || result.left {
-			p.hasten()
-		}
+		p.report(ctx, batch, result)
 		switch {
 		case err != nil:
 			failures++
 			sleep(ctx, backoff(failures, minPause, maxPause))
-		case p.again(result, nudged, others > 0):
+		case p.schedule.again(result, woken, others):
 			failures = 0
 		default:
-			about, nudged = p.idle(ctx, loop)
+			loop.Rest()
+			of, woken = p.schedule.wait(ctx)
 			failures = 0
 		}
 	}
 }
 
-// again tells whether a worker looks once more after a pass, at all lanes, or
-// waits until it is called. Called by the clock it looks until there is nothing.
-// Called by a nudge, which is about one event, it has mostly done its work with
-// one pass: to look again after each would double the load of the database.
-func (p *Publisher) again(result Result, nudged, others bool) bool {
-	switch {
-	case !result.Claimed && nudged && others:
-		// Somebody's pass began before us, perhaps in the lane of the event that we
-		// were called for: who is last in a pass looks for it. Whoever ends one
-		// reads missed after busy, we write it before, so one of us sees the other.
-		p.missed.Store(true)
-		return p.busy.Load() == 0 && p.missed.Swap(false)
-	case !result.Claimed:
-		return false
-	default:
-		return !nudged || p.missed.Swap(false)
+// pass makes one pass. Its time ends with StopTimeout, of which begin is the first
+// half: the second half is for the answers to the last pass.
+func (p *Publisher) pass(begin context.Context, batch int, of event.Aggregate) (Result, error) {
+	grace, cancel := after(begin, p.cfg.StopTimeout/2)
+	defer cancel()
+	result, err := p.passes.run(grace, batch, of)
+	if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
+		p.log.ErrorContext(grace, "outbox: pass failed", "err", err)
 	}
+	return result, err
 }
 
-// idle waits until there may be work, and tells whether a nudge says so, and
-// what that is about. One of the idle workers is the sentry, which also watches
-// the clock, so that an idle process makes one query per PollInterval, whatever
-// its workers are. Nudges that never cease put a look that is due off by some
-// passes: which is heard first is drawn by lot.
-func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
-	loop.Rest()
-	select {
-	case <-ctx.Done():
-		return about, false
-	case about = <-p.wake:
-		return about, true
-	case p.sentry <- struct{}{}:
-		defer func() { <-p.sentry }()
-		timer := time.NewTimer(p.clock.wait())
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return about, false
-			case about = <-p.wake:
-				return about, true
-			case <-p.sooner:
-				timer.Reset(p.clock.wait())
-			case <-timer.C:
-				p.clock.rang()
-				return about, false
-			}
-		}
-	}
-}
-
-// hasten makes the next look at all lanes come after minPause.
-func (p *Publisher) hasten() {
-	p.clock.soon()
-	select {
-	case p.sooner <- struct{}{}:
-	default: // the sentry does not know of the last time yet
-	}
-}
-
-func (p *Publisher) wakeAll() {
-	for range p.cfg.Workers {
-		p.Nudge(event.Aggregate{})
+// report tells the breaker how a pass went.
+func (p *Publisher) report(ctx context.Context, batch int, result Result) {
+	switch opened, closed := p.schedule.breaker.report(time.Now(), batch, result); {
+	case opened:
+		p.log.ErrorContext(ctx, "outbox: broker is away, publishing pauses", "err", result.err)
+	case closed:
+		p.log.InfoContext(ctx, "outbox: broker is back")
+		p.schedule.wakeAll()
 	}
 }
 

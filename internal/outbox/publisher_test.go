@@ -72,7 +72,7 @@ func (b *flaky) Publish(m event.Message) outbox.Receipt {
 	return answerAfter(wait, nil)
 }
 
-// P-B2: an outage of the broker costs no attempt and sets nothing aside; one
+// An outage of the broker costs no attempt and sets nothing aside; one
 // probe at a time, with one event, asks whether it is over; and then everything
 // is published soon, in order.
 func TestOutageParksNothing(t *testing.T) {
@@ -152,7 +152,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 		for range 120 {
 			time.Sleep(time.Second / 2)
 			store.add(0, "b1 c1 c2")
-			publisher.Nudge(letter("b"))
+			publisher.Wake(letter("b"))
 		}
 		stop()
 		for _, claim := range store.claimsSince(start) {
@@ -167,7 +167,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 	})
 }
 
-// P-B4: a publisher that is stopped in the middle of a pass publishes what is
+// A publisher that is stopped in the middle of a pass publishes what is
 // left, settles it, and Run returns nil.
 func TestStopPublishesWhatIsLeft(t *testing.T) {
 	t.Parallel()
@@ -271,7 +271,7 @@ func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		store := &oneClaim{claim: event.Claim{Token: 7, Events: claimed("a1 a2")}}
+		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2")}}
 		store.settle = func(context.Context, int) (bool, error) { return false, errors.New("no database") }
 		publisher, log := logged(t, store, &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
 		if err := publisher.Run(ctx); err != nil {

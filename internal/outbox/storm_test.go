@@ -98,23 +98,23 @@ func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 	return pool
 }
 
-// nudge wakes one of the publishers, as if the writer were in its process.
-func (s *storm) nudge(aggregate event.Aggregate) {
+// wake wakes one of the publishers, as if the writer were in its process.
+func (s *storm) wake(aggregate event.Aggregate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.publishers); n > 0 {
-		s.publishers[rand.N(n)].Nudge(aggregate)
+		s.publishers[rand.N(n)].Wake(aggregate)
 	}
 }
 
 // publish runs a publisher with connections of its own until stop is called.
 func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Store, to outbox.Broker) (stop func()) {
 	s.t.Helper()
-	var videos outbox.Store = store.NewVideos(s.connect(int32(cfg.Workers)), nil)
+	var events outbox.Store = store.NewOutbox(s.connect(int32(cfg.Workers)))
 	if around != nil {
-		videos = around(videos)
+		events = around(events)
 	}
-	publisher := mustNew(s.t, videos, to, cfg)
+	publisher := mustNew(s.t, events, to, cfg)
 	s.mu.Lock()
 	s.publishers = append(s.publishers, publisher)
 	s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *storm) publish(cfg outbox.Config, around func(outbox.Store) outbox.Stor
 // returns when they are done. One decision in twenty is slow.
 func (s *storm) write(aggregates, changes int) {
 	s.t.Helper()
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	ids := make([]uuid.UUID, aggregates)
 	exists := make([]chan struct{}, aggregates)
 	for i := range ids {
@@ -277,8 +277,7 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 
 // Sixteen writers, four publishers, and nobody crashes: every event is
 // published exactly once, in the order of its aggregate, and none waits for
-// PollInterval. P-A1, P-A4, P-A5,
-// P-A8, P-B1.
+// PollInterval.
 func TestPublishersShareTheOutbox(t *testing.T) {
 	t.Parallel()
 	events := 0
@@ -370,7 +369,7 @@ func (h *hazards) oversleepWith(aggregateID string) {
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	if claim.Token == 0 {
 		return claim, err
@@ -383,7 +382,7 @@ func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease 
 	case h.shared.hits(): // between claim and publish
 		h.shared.crashes.Add(1)
 		h.shared.expire(claim.Lane)
-		return event.Claim{}, errCrashed
+		return outbox.Claim{}, errCrashed
 	case h.shared.hits():
 		h.shared.zombies.Add(1)
 		h.shared.oversleep(claim.Lane)
@@ -391,7 +390,7 @@ func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease 
 	return claim, err
 }
 
-func (h *hazard) SettleClaim(ctx context.Context, settlement event.Settlement) (bool, error) {
+func (h *hazard) SettleClaim(ctx context.Context, settlement outbox.Settlement) (bool, error) {
 	switch {
 	case h.shared.hits(): // between publish and settle
 		h.shared.crashes.Add(1)
@@ -457,8 +456,7 @@ func (c *client) Publish(m event.Message) outbox.Receipt {
 }
 
 // Publishers crash, and wake up after their leases: nothing is lost, first
-// deliveries are in the order of the aggregate, and no zombie settles. P-A1,
-// P-A2, P-A3, P-D2, P-D3.
+// deliveries are in the order of the aggregate, and no zombie settles.
 func TestPublishersCrashAndOversleep(t *testing.T) {
 	t.Parallel()
 	const runs = 6
@@ -475,7 +473,7 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 					Workers: 2, Batch: 20, Lease: time.Minute, PollInterval: 20 * time.Millisecond,
 					RetryMin: time.Millisecond, ProbeInterval: 40 * time.Millisecond,
 				}
-				stop := s.publish(cfg, func(videos outbox.Store) outbox.Store { return &hazard{videos, shared} }, to)
+				stop := s.publish(cfg, func(events outbox.Store) outbox.Store { return &hazard{events, shared} }, to)
 				stops = append(stops, func() {
 					stop()
 					to.sending.Wait()
@@ -550,7 +548,7 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 	}
 }
 
-// P-A2, P-D2: what a publisher had claimed that died is published by another
+// What a publisher had claimed that died is published by another
 // one when the lease ends, and not before.
 func TestDeadPublisherIsReplaced(t *testing.T) {
 	t.Parallel()
@@ -562,7 +560,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if claim, err := videos.ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
+	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	claimed := time.Now()
@@ -585,7 +583,7 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	refused, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	var repaired atomic.Bool
 	cfg := outbox.Config{Workers: 2, Batch: 7, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, MaxAttempts: 1 << 30, PollInterval: 5 * time.Millisecond}
@@ -641,7 +639,6 @@ func findPoison(t *testing.T, maxAttempts int) {
 	t.Parallel()
 	const events, poisoned = 5, 3
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
 	client, server := newClient(t)
 	const project, topic = "projects/test-project", "projects/test-project/topics/with-schema"
 	conn, err := grpc.NewClient(server.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -670,17 +667,17 @@ func findPoison(t *testing.T, maxAttempts int) {
 		if version == poisoned {
 			payload = unknown
 		}
-		if _, err := s.pool.Exec(t.Context(), "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, now(), NULL)",
-			uuid.Must(uuid.NewV7()), video, version, []byte(payload)); err != nil {
-			t.Fatal(err)
-		}
+		storetest.Append(t, s.pool, event.Message{
+			ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: video, Type: "VideoUpdated", Version: int64(version), SchemaVersion: 1,
+			Payload: []byte(payload), OccurredAt: time.Now(),
+		})
 	}
 	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}, nil, broker)
 	defer stop()
 	var blocked []store.Blocked
 	eventually(t, "it is parked", func() bool {
 		var err error
-		if blocked, err = videos.ListBlocked(t.Context(), 10); err != nil {
+		if blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}
 		return len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
@@ -691,7 +688,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()
@@ -706,7 +703,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	t.Parallel()
 	const maxAttempts = 4
 	s := newStorm(t)
-	videos := store.NewVideos(s.pool, s.nudge)
+	videos := store.NewVideos(s.pool, s.wake)
 	poisoned, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	var refusals atomic.Int64
 	var skipped atomic.Bool
@@ -740,7 +737,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	var blocked []store.Blocked
 	eventually(t, "the event is parked", func() bool {
 		var err error
-		blocked, err = videos.ListBlocked(t.Context(), 10)
+		blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
 	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != maxAttempts || got.LastError != "not a letter" {
@@ -754,7 +751,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, maxAttempts)
 	}
 	skipped.Store(true)
-	if err := videos.SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

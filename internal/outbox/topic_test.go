@@ -170,7 +170,7 @@ func TestTopicPublishesALongPassInOrder(t *testing.T) {
 	}
 }
 
-// P-A10: after an error the client has paused the key; the next pass resumes
+// After an error the client has paused the key; the next pass resumes
 // it, begins at the first message that is not acknowledged, and order holds.
 func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 	t.Parallel()
@@ -193,7 +193,7 @@ func TestTopicResumesAKeyWithTheNextPass(t *testing.T) {
 	}
 }
 
-// P-A10: a key is not resumed while the client still holds messages of it:
+// A key is not resumed while the client still holds messages of it:
 // they would go out without the one that failed.
 func TestTopicDoesNotResumeWhileAnswersAreOutstanding(t *testing.T) {
 	t.Parallel()
@@ -261,7 +261,7 @@ func TestTopicKeepsAKeyClosedWhileMessagesAreAbandoned(t *testing.T) {
 	}
 }
 
-// P-A10: when a key opens in the middle of a pass whose first message of it was
+// When a key opens in the middle of a pass whose first message of it was
 // turned away, the others of that pass are turned away too: they must not go
 // out without the first.
 func TestTopicDoesNotOpenAKeyInTheMiddleOfAPass(t *testing.T) {
@@ -465,7 +465,7 @@ func TestTopicUnderFaults(t *testing.T) {
 				}
 			}
 		}
-		publisher.Nudge(event.Aggregate{})
+		publisher.Wake(event.Aggregate{})
 		time.Sleep(50 * time.Millisecond)
 	}
 	close(done)

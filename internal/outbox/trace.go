@@ -21,7 +21,7 @@ type passTrace struct {
 
 // claimed adds the claim to the traces of its events, each of which waited for
 // it until now.
-func (t *passTrace) claimed(ctx context.Context, claim event.Claim, start time.Time) {
+func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
 	if t.tracer == nil {
 		return
 	}
@@ -38,7 +38,7 @@ func (t *passTrace) claimed(ctx context.Context, claim event.Claim, start time.T
 
 // publish begins the span of the i-th of n events and returns the message that
 // carries it on; without a span the message stays what it is.
-func (t *passTrace) publish(ctx context.Context, i, n int, e event.Claimed) event.Message {
+func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) event.Message {
 	if t.tracer == nil {
 		return e.Message
 	}

@@ -31,8 +31,8 @@ func TestIdlePublisherAsksOncePerPollInterval(t *testing.T) {
 	}
 }
 
-// A nudge wakes a worker at once, and one worker only.
-func TestNudgeWakesAWorkerAtOnce(t *testing.T) {
+// A wake-up wakes a worker at once, and one worker only.
+func TestWakeUpIsHeardAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, topic := newMemory(8), &recorder{}
@@ -42,7 +42,7 @@ func TestNudgeWakesAWorkerAtOnce(t *testing.T) {
 		for range 10 { // whoever of the workers takes it
 			start := time.Now()
 			store.add(0, "a1 a2 b1")
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 			synctest.Wait()
 			if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "a2", "b1"}) {
 				t.Errorf("sent at once: %q, want everything", sent)
@@ -55,23 +55,23 @@ func TestNudgeWakesAWorkerAtOnce(t *testing.T) {
 	})
 }
 
-// A nudge is never lost and never blocks: before Run, while all workers are
+// A wake-up is never lost and never blocks: before Run, while all workers are
 // busy, and many at once.
-func TestNudgeIsNeverLost(t *testing.T) {
+func TestWakeUpIsNeverLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(time.Second, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		for range 100 {
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 		}
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Second / 2) // the one worker waits for the broker
 		store.add(1, "b1")
-		publisher.Nudge(letter("b"))
+		publisher.Wake(letter("b"))
 		time.Sleep(5 * time.Second)
 		if sent, _ := topic.take(); !slices.Equal(sent, []string{"a1", "b1"}) {
 			t.Errorf("sent %q, want a1 and b1", sent)
@@ -79,9 +79,9 @@ func TestNudgeIsNeverLost(t *testing.T) {
 	})
 }
 
-// A nudge about an event of a lane that another worker has is not lost, though
+// A wake-up about an event of a lane that another worker has is not lost, though
 // the worker that it wakes finds nothing: who has the lane looks again.
-func TestNudgeAboutALeasedLane(t *testing.T) {
+func TestWakeUpAboutALeasedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// Shorter than the first pause of the clock, which would find it as well.
@@ -93,10 +93,10 @@ func TestNudgeAboutALeasedLane(t *testing.T) {
 		for range 10 {
 			start := time.Now()
 			store.add(0, "a1")
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 			time.Sleep(time.Millisecond)
 			store.add(0, "a2")
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 			time.Sleep(time.Hour)
 			if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != publishing {
 				t.Errorf("sent %q, the last one after %s, want a1, and a2 after %s", sent, last.Sub(start), publishing)
@@ -105,9 +105,9 @@ func TestNudgeAboutALeasedLane(t *testing.T) {
 	})
 }
 
-// A nudge about an event of a lane that another process has makes the clock
+// A wake-up about an event of a lane that another process has makes the clock
 // begin anew, so that it does not wait for PollInterval.
-func TestNudgeAboutALaneOfAnotherProcess(t *testing.T) {
+func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -121,9 +121,9 @@ func TestNudgeAboutALaneOfAnotherProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			store.add(0, "a2")
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 			time.Sleep(time.Millisecond)
-			if _, err := store.SettleClaim(t.Context(), event.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
+			if _, err := store.SettleClaim(t.Context(), outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}); err != nil {
 				t.Fatal(err)
 			}
 			settled := time.Now()
@@ -137,7 +137,7 @@ func TestNudgeAboutALaneOfAnotherProcess(t *testing.T) {
 
 // The worker that finds nothing looks again itself when, by the time it knows,
 // nobody is in a pass any longer who could.
-func TestNudgeAboutALaneReleasedMeanwhile(t *testing.T) {
+func TestWakeUpAboutALaneReleasedMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const publishing = 3 * time.Millisecond
@@ -148,10 +148,10 @@ func TestNudgeAboutALaneReleasedMeanwhile(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		start := time.Now()
 		store.add(0, "a1")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Millisecond)
 		store.add(0, "a2")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Hour)
 		if sent, last := topic.take(); !slices.Equal(sent, []string{"a1", "a2"}) || last.Sub(start) != 5*time.Millisecond {
 			t.Errorf("sent %q, the last one after %s, want a1, and a2 after 5ms", sent, last.Sub(start))
@@ -165,7 +165,7 @@ type slowEmpty struct {
 	by time.Duration
 }
 
-func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token == 0 {
 		time.Sleep(s.by)
@@ -174,18 +174,18 @@ func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, l
 }
 
 // Called by the clock a worker goes on until there is nothing in any lane;
-// called by a nudge it leaves that to the clock.
+// woken by one it leaves that to the clock.
 func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name       string
-		nudge      bool
+		woken      bool
 		publishing time.Duration
 		want       time.Duration // until the last of eight lanes is sent, each in its turn
 	}{
 		{"called by the clock", false, 0, 0},
-		{"nudged", true, 0, 5 * time.Millisecond}, // the first pause of the clock
-		{"nudged, and the broker is slow", true, 10 * time.Millisecond, 75 * time.Millisecond},
+		{"woken", true, 0, 5 * time.Millisecond}, // the first pause of the clock
+		{"woken, and the broker is slow", true, 10 * time.Millisecond, 75 * time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -197,8 +197,8 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 				for lane := range 8 {
 					store.add(lane, "a1")
 				}
-				if test.nudge {
-					publisher.Nudge(event.Aggregate{})
+				if test.woken {
+					publisher.Wake(event.Aggregate{})
 				}
 				time.Sleep(2 * time.Hour)
 				topic.mu.Lock()
@@ -214,9 +214,9 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 	}
 }
 
-// Nudges that never cease are each about a lane, and do not put off the look at
-// what nobody was nudged about.
-func TestAllLanesAreLookedAtThoughNudgesNeverCease(t *testing.T) {
+// Wake-ups that never cease are each about a lane, and do not put off the look at
+// what nobody had a wake-up about.
+func TestAllLanesArePolledThoughWakeUpsNeverCease(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -227,15 +227,15 @@ func TestAllLanesAreLookedAtThoughNudgesNeverCease(t *testing.T) {
 			time.Sleep(time.Second)
 			start := time.Now()
 			store.add(0, "z1") // of another process
-			const nudges = 200
-			for i := range nudges {
+			const wakeUps = 200
+			for i := range wakeUps {
 				store.add(1+i%7, "b"+strconv.Itoa(i+1))
-				publisher.Nudge(letter("b"))
+				publisher.Wake(letter("b"))
 				time.Sleep(1013 * time.Microsecond) // never when the clock rings
 			}
 			topic.mu.Lock()
 			defer topic.mu.Unlock()
-			if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(start) > poll || len(topic.sent) != nudges+1 {
+			if i := slices.Index(topic.sent, "z1"); i < 0 || topic.at[i].Sub(start) > poll || len(topic.sent) != wakeUps+1 {
 				t.Errorf("%d workers: of %d events z1 was number %d, want it within %s: %v", workers, len(topic.sent), i, poll, topic.at)
 			}
 			all := 0
@@ -252,7 +252,7 @@ func TestAllLanesAreLookedAtThoughNudgesNeverCease(t *testing.T) {
 }
 
 // Nor do so many that no worker is ever idle without one.
-func TestAllLanesAreLookedAtThoughNoWorkerIsIdle(t *testing.T) {
+func TestAllLanesArePolledThoughNoWorkerIsIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const poll = 50 * time.Millisecond
@@ -263,7 +263,7 @@ func TestAllLanesAreLookedAtThoughNoWorkerIsIdle(t *testing.T) {
 			if m.AggregateID == "b" && version < 1000 {
 				version++
 				store.add(1, "b"+strconv.Itoa(version))
-				publisher.Nudge(letter("b"))
+				publisher.Wake(letter("b"))
 			}
 			return answerAfter(time.Millisecond, nil)
 		}}
@@ -273,7 +273,7 @@ func TestAllLanesAreLookedAtThoughNoWorkerIsIdle(t *testing.T) {
 		start := time.Now()
 		store.add(0, "z1") // of another process
 		store.add(1, "b1")
-		publisher.Nudge(letter("b"))
+		publisher.Wake(letter("b"))
 		time.Sleep(2 * time.Second)
 		topic.mu.Lock()
 		defer topic.mu.Unlock()
@@ -284,8 +284,8 @@ func TestAllLanesAreLookedAtThoughNoWorkerIsIdle(t *testing.T) {
 	})
 }
 
-// Nor do nudges that find nothing, because another process has the lane.
-func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
+// Nor do wake-ups that find nothing, because another process has the lane.
+func TestAllLanesArePolledThoughWakeUpsFindNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, topic := newMemory(8), &recorder{}
@@ -299,7 +299,7 @@ func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
 		start := time.Now()
 		store.add(0, "z1")
 		for range 20 {
-			publisher.Nudge(letter("b"))
+			publisher.Wake(letter("b"))
 			time.Sleep(1013 * time.Microsecond)
 		}
 		if sent, last := topic.take(); !slices.Equal(sent, []string{"z1"}) || last.Sub(start) > 6*time.Millisecond {
@@ -308,9 +308,9 @@ func TestAllLanesAreLookedAtThoughNudgesFindNothing(t *testing.T) {
 	})
 }
 
-// A nudge that has no place, because every worker has one before it, is not
+// A wake-up that has no place, because every worker has one before it, is not
 // forgotten: who ends a pass looks at all lanes, and so does the clock soon.
-func TestNudgeWithoutAPlace(t *testing.T) {
+func TestWakeUpWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// Shorter than the first pause of the clock, which would find it as well.
@@ -321,12 +321,12 @@ func TestNudgeWithoutAPlace(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		start := time.Now()
 		store.add(0, "a1")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Millisecond)
 		store.add(2, "b1")
-		publisher.Nudge(letter("b"))
+		publisher.Wake(letter("b"))
 		store.add(1, "c1")
-		publisher.Nudge(letter("c"))
+		publisher.Wake(letter("c"))
 		time.Sleep(time.Hour)
 		if sent, last := topic.take(); len(sent) != 3 || last.Sub(start) != 2*publishing {
 			t.Errorf("sent %q, the last one after %s, want all three after %s", sent, last.Sub(start), 2*publishing)
@@ -335,7 +335,7 @@ func TestNudgeWithoutAPlace(t *testing.T) {
 }
 
 // Nor when that look is in vain, because other processes have the lanes.
-func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
+func TestWakeUpWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const publishing = 3 * time.Millisecond
@@ -344,7 +344,7 @@ func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
-		held := make(map[string]event.Settlement)
+		held := make(map[string]outbox.Settlement)
 		lanes := map[string]int{"b": 1, "c": 2}
 		for name, lane := range lanes {
 			store.add(lane, name+"1")
@@ -352,7 +352,7 @@ func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 			if err != nil || len(claim.Events) != 1 {
 				t.Fatalf("claim of %s: %+v, %v", name, claim, err)
 			}
-			held[name] = event.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}
+			held[name] = outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Done: []int64{claim.Events[0].Seq}}
 		}
 		release := func(name string) {
 			if _, err := store.SettleClaim(t.Context(), held[name]); err != nil {
@@ -360,11 +360,11 @@ func TestNudgeWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 			}
 		}
 		store.add(0, "a1")
-		publisher.Nudge(letter("a")) // publishes until 3 ms
+		publisher.Wake(letter("a")) // publishes until 3 ms
 		time.Sleep(time.Millisecond)
 		for _, name := range []string{"b", "c"} {
 			store.add(lanes[name], name+"2")
-			publisher.Nudge(letter(name))
+			publisher.Wake(letter(name))
 		}
 		time.Sleep(4 * time.Millisecond)
 		release("b") // the look from 3 to 7 ms has not seen it
@@ -387,9 +387,9 @@ func TestStopLooksAtAllLanes(t *testing.T) {
 		stop := run(t, publisher)
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Millisecond)
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		time.Sleep(time.Millisecond)
 		store.add(3, "z1") // of another process
 		stop()
@@ -402,7 +402,7 @@ func TestStopLooksAtAllLanes(t *testing.T) {
 	})
 }
 
-// What a pass that was nudged leaves is tried again after the first pause of the
+// What a pass after a wake-up leaves is tried again after the first pause of the
 // clock: what the broker did not answer, and an aggregate that has recovered.
 func TestPassThatLeavesSomething(t *testing.T) {
 	t.Parallel()
@@ -422,7 +422,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 			time.Sleep(10 * time.Hour)
 			start := time.Now()
 			store.add(0, "a1 b1")
-			publisher.Nudge(letter("a"))
+			publisher.Wake(letter("a"))
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
 			claims := store.claimsSince(start)
@@ -439,7 +439,7 @@ type recovering struct {
 	recovered bool
 }
 
-func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token != 0 && s.recovered {
 		claim.Recovered, s.recovered = []event.Aggregate{letter("r")}, false
@@ -464,13 +464,13 @@ func TestFullOfBytes(t *testing.T) {
 			t.Errorf("sent %q, the last one after %s, want two, and the third after 1ms", sent, last.Sub(start))
 		}
 		store.addPayload(1, "b1") // so that the other lane was served longer ago
-		publisher.Nudge(letter("b"))
+		publisher.Wake(letter("b"))
 		time.Sleep(time.Hour)
 		topic.take()
 		store.addPayload(0, "a4")
 		store.addPayload(0, "a5")
 		store.addPayload(1, "b2")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		synctest.Wait()
 		if sent, _ := topic.take(); len(sent) != 3 {
 			t.Errorf("sent at once: %q, want a4, a5 and b2", sent)
@@ -489,7 +489,7 @@ func TestFullBatchWakesASecondWorker(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		store.add(0, "a1 a2 a3 a4")
 		store.add(1, "b1")
-		publisher.Nudge(letter("a"))
+		publisher.Wake(letter("a"))
 		synctest.Wait()
 		sent, _ := topic.take()
 		slices.Sort(sent)

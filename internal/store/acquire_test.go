@@ -20,8 +20,8 @@ import (
 func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
-	nudged := 0
-	videos, catalog := store.NewVideos(pool, func(event.Aggregate) { nudged++ }), store.NewCatalog(pool)
+	woken := 0
+	videos, catalog := store.NewVideos(pool, func(event.Aggregate) { woken++ }), store.NewCatalog(pool)
 	held, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -43,8 +43,8 @@ func TestWaitForConnection(t *testing.T) {
 		}
 		cancel()
 	}
-	if nudged > 0 {
-		t.Error("what was not begun has nudged the publisher")
+	if woken > 0 {
+		t.Error("what was not begun has woken the publisher")
 	}
 
 	held.Release()

@@ -144,7 +144,7 @@ SELECT * FROM video.videos WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::te
 \endpipeline
 \startpipeline
 UPDATE video.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'))::uuid;
-SELECT video.outbox_append(('%s' || substr(gen_random_uuid()::text, 15))::uuid, 'video', '00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'), 'VideoUpdated', 2, 1, '\x%s', now(), NULL);
+WITH event AS (INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) VALUES (('%s' || substr(gen_random_uuid()::text, 15))::uuid, 'video', '00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'), 'VideoUpdated', 2, 1, '\x%s', now(), NULL) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent FROM event;
 COMMIT;
 \endpipeline
 `, prefix, strings.Repeat("ab", payload))

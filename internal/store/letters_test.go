@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -25,7 +25,7 @@ import (
 type letters struct {
 	t    testing.TB
 	pool *pgxpool.Pool
-	*store.Videos
+	*store.Outbox
 	ids   map[string]string // of the aggregates, by letter
 	names map[string]string // and the other way round
 
@@ -36,7 +36,7 @@ type letters struct {
 func newLetters(t testing.TB, maxConns int32) *letters {
 	t.Helper()
 	pool := storetest.Pool(t, maxConns)
-	l := &letters{t: t, pool: pool, Videos: store.NewVideos(pool, nil), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]event.Message)}
+	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]event.Message)}
 	rows, err := pool.Query(t.Context(), `
 		SELECT DISTINCT ON (c) chr(c), chr(c) || n
 		FROM generate_series(65, 122) c, generate_series(1, 200) n
@@ -65,18 +65,13 @@ func (l *letters) letter(name string) event.Aggregate {
 }
 
 // nameOf is the name of an event.
-func (l *letters) nameOf(e event.Claimed) string {
+func (l *letters) nameOf(e outbox.Claimed) string {
 	return l.names[e.AggregateID] + strconv.FormatInt(e.Version, 10)
-}
-
-// execer is a pool or a transaction.
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 // append appends events, in one transaction each if to is the pool, and returns
 // the id of the last.
-func (l *letters) append(to execer, names string) (id uuid.UUID) {
+func (l *letters) append(to storetest.DB, names string) (id uuid.UUID) {
 	l.t.Helper()
 	for name := range strings.FieldsSeq(names) {
 		id = newID(l.t)
@@ -87,7 +82,7 @@ func (l *letters) append(to execer, names string) (id uuid.UUID) {
 
 // appendAs appends an event with an id. No two have anything else in common, and
 // every third one is so long that it is stored out of line.
-func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
+func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 	l.t.Helper()
 	version, err := strconv.Atoi(name[1:])
 	if err != nil {
@@ -102,10 +97,7 @@ func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
 		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
 		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
 	}
-	if _, err := to.Exec(l.t.Context(), "SELECT video.outbox_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-		m.ID, m.AggregateType, m.AggregateID, m.Type, m.Version, m.SchemaVersion, m.Payload, m.OccurredAt, m.Traceparent); err != nil {
-		l.t.Fatalf("append %s: %v", name, err)
-	}
+	storetest.Append(l.t, to, m)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[id] = m
@@ -113,7 +105,7 @@ func (l *letters) appendAs(to execer, id uuid.UUID, name string) {
 
 // differ says how the events of a claim differ from what append appended, if
 // they do.
-func (l *letters) differ(claim event.Claim) string {
+func (l *letters) differ(claim outbox.Claim) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var want, got []event.Message
@@ -128,13 +120,13 @@ func (l *letters) differ(claim event.Claim) string {
 const hour = time.Hour
 
 // claim makes a claim of at most batch events.
-func (l *letters) claim(batch int, lease time.Duration) event.Claim {
+func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	return l.claimAs(event.Aggregate{}, batch, lease)
 }
 
 // claimAs makes a claim, of the lane of an aggregate unless that is the zero one.
-func (l *letters) claimAs(of event.Aggregate, batch int, lease time.Duration) event.Claim {
+func (l *letters) claimAs(of event.Aggregate, batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, of)
 	if err != nil {
@@ -147,7 +139,7 @@ func (l *letters) claimAs(of event.Aggregate, batch int, lease time.Duration) ev
 }
 
 // claimNames makes a claim, which must answer the events that are named.
-func (l *letters) claimNames(batch int, want string) event.Claim {
+func (l *letters) claimNames(batch int, want string) outbox.Claim {
 	l.t.Helper()
 	claim := l.claim(batch, hour)
 	if got := l.namesOf(claim); got != want {
@@ -158,7 +150,7 @@ func (l *letters) claimNames(batch int, want string) event.Claim {
 
 // claimOf makes a claim of the lane of a letter, which must answer the events
 // that are named, and lease nothing when there are none.
-func (l *letters) claimOf(letter, want string) event.Claim {
+func (l *letters) claimOf(letter, want string) outbox.Claim {
 	l.t.Helper()
 	claim := l.claimAs(l.letter(letter), 10, hour)
 	if got := l.namesOf(claim); got != want || (claim.Token != 0) != (want != "") {
@@ -169,7 +161,7 @@ func (l *letters) claimOf(letter, want string) event.Claim {
 
 // namesOf is what a claim answered; an event for a retry has the attempts behind
 // it, a blocked one an exclamation mark.
-func (l *letters) namesOf(claim event.Claim) string {
+func (l *letters) namesOf(claim outbox.Claim) string {
 	var names []string
 	for _, e := range claim.Events {
 		name := l.nameOf(e)
@@ -185,7 +177,7 @@ func (l *letters) namesOf(claim event.Claim) string {
 }
 
 // settle records what became of a claim, and must hold the lease.
-func (l *letters) settle(settlement event.Settlement) {
+func (l *letters) settle(settlement outbox.Settlement) {
 	l.t.Helper()
 	held, err := l.SettleClaim(l.t.Context(), settlement)
 	if err != nil || !held {
@@ -195,14 +187,14 @@ func (l *letters) settle(settlement event.Settlement) {
 
 // settlement is the one of a claim of which the broker acknowledged all that is
 // not blocked but the events named, which it refused.
-func (l *letters) settlement(claim event.Claim, refused string) event.Settlement {
-	return settlement(claim, func(e event.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
+func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settlement {
+	return settlement(claim, func(e outbox.Claimed) bool { return slices.Contains(strings.Fields(refused), l.nameOf(e)) })
 }
 
-func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settlement {
-	s := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
+func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
+	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	stopped := make(map[event.Aggregate]bool)
-	recovered := func(e event.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
+	recovered := func(e outbox.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
 	for _, e := range claim.Events {
 		if !e.Retry {
 			if s.Head == 0 {
@@ -217,7 +209,7 @@ func settlement(claim event.Claim, refuse func(event.Claimed) bool) event.Settle
 		case refuse(e):
 			stopped[e.Aggregate()] = true
 			if !recovered(e) {
-				s.Failed = append(s.Failed, event.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
+				s.Failed = append(s.Failed, outbox.Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: e.Attempts + 1, Error: "refused", RetryIn: hour})
 			}
 			if !e.Retry {
 				s.Aside = append(s.Aside, e.Seq)

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -26,75 +25,7 @@ const (
 	sendTime = 500 * time.Millisecond
 )
 
-// Observe lets a meter show the outbox. Every process that does so shows the
-// same, that of the database: take the maximum of them, not the sum. A sample
-// that fails shows nothing, and its error goes to the handler of OpenTelemetry.
-func (s *Videos) Observe(meter metric.Meter) error {
-	var errs [9]error
-	gauge := func(i int, name, unit, description string, options ...metric.Int64ObservableGaugeOption) metric.Int64ObservableGauge {
-		var g metric.Int64ObservableGauge
-		g, errs[i] = meter.Int64ObservableGauge(name, append(options, metric.WithUnit(unit), metric.WithDescription(description))...)
-		return g
-	}
-	age := func(i int, name, description string) metric.Float64ObservableGauge {
-		var g metric.Float64ObservableGauge
-		g, errs[i] = meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
-		return g
-	}
-	type measured struct {
-		Backlog
-		age, blockedAge float64 // when it was taken; later the event may be gone, and must not seem to grow older
-	}
-	backlogs := sample[measured]{take: func(ctx context.Context) (measured, error) {
-		backlog, err := s.MeasureOutbox(ctx, countLimit)
-		return measured{Backlog: backlog, age: since(backlog.Oldest), blockedAge: since(backlog.OldestBlocked)}, err
-	}}
-	tables := sample[outboxTables]{take: s.measureTables}
-
-	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit), ahead(&backlogs))
-	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
-	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates that have had an event refused by the broker and have not caught up since, parked ones too; counted up to %d.", countLimit))
-	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
-	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
-	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
-	days := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
-	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.", ahead(&tables))
-	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		backlog, err := backlogs.get(ctx)
-		if err == nil {
-			o.ObserveInt64(pending, backlog.Pending)
-			o.ObserveInt64(blocked, backlog.Blocked)
-			o.ObserveInt64(parked, backlog.Parked)
-			o.ObserveInt64(leased, backlog.Leased)
-			o.ObserveFloat64(oldest, backlog.age)
-			o.ObserveFloat64(oldestBlocked, backlog.blockedAge)
-		}
-		table, tablesErr := tables.get(ctx)
-		if tablesErr == nil {
-			o.ObserveInt64(days, int64(table.daysAhead))
-			o.ObserveInt64(size, table.outbox, ofTable("outbox"))
-			o.ObserveInt64(size, table.pending, ofTable("outbox_pending"))
-		}
-		report(errors.Join(err, tablesErr))
-		return nil
-	}, pending, oldest, blocked, parked, oldestBlocked, leased, days, size)
-	if err := errors.Join(errs[:]...); err != nil {
-		return fmt.Errorf("make instruments: %w", err)
-	}
-	return nil
-}
-
-type outboxTables struct {
-	daysAhead       int32
-	outbox, pending int64
-}
-
-func (s *Videos) measureTables(ctx context.Context) (outboxTables, error) {
-	row, err := s.queries.MeasureOutboxTables(ctx)
-	return outboxTables{daysAhead: row.DaysAhead, outbox: row.OutboxBytes, pending: row.PendingBytes}, wrap(err, "measure tables of the outbox")
-}
-
-// Observe lets a meter show the catalog of a consumer, as Videos.Observe does
+// Observe lets a meter show the catalog of a consumer, as Outbox.Observe does
 // the outbox.
 func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	type measured struct{ quarantined, quarantineBytes, projection, inbox int64 }

@@ -142,7 +142,7 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	for _, err := range []error{store.NewVideos(pool, nil).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+	for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 	t.Cleanup(pool.Close)
 	observe := func(readers ...metric.Option) {
 		meter := metric.NewMeterProvider(readers...).Meter("test")
-		for _, err := range []error{store.NewVideos(pool, nil).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+		for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,10 +16,11 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
 
-// P-A6: a blocked aggregate waits with all its events, old and new, and holds
+// A blocked aggregate waits with all its events, old and new, and holds
 // up nobody; when its time has come the first is tried, alone; and when that is
 // acknowledged the others follow in order, a batch at a time, and new ones behind
 // the last of them.
@@ -104,7 +105,7 @@ func TestSmallClaimRetriesFew(t *testing.T) {
 		l.due(name)
 	}
 	claim := l.claimNames(1, "d1/1 e2")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Head: 6, Tail: 6}) // unknown
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Head: 6, Tail: 6}) // unknown
 	l.settle(l.settlement(l.claimNames(3, "b1/1 c1/1 d1/1 e2 e3"), ""))
 }
 
@@ -156,7 +157,7 @@ func TestProgressForgetsTheError(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1"), ""))
-	blocked, err := l.Videos.ListBlocked(t.Context(), 10)
+	blocked, err := l.Outbox.ListBlocked(t.Context(), 10)
 	if err != nil || len(blocked) != 1 || blocked[0].Version != 2 || blocked[0].Attempts != 0 || blocked[0].LastError != "" {
 		t.Errorf("ListBlocked() = %+v, %v, want a2, never refused", blocked, err)
 	}
@@ -191,12 +192,12 @@ func TestRetriesShareTheirPlaces(t *testing.T) {
 	l.due("a")
 	l.due("b")
 	claim := l.claimNames(2, "a1/1 b1/1")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token})
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
 	l.settle(l.settlement(l.claimNames(2, "a1/1 b1/1"), "b1"))
 	l.due("b")
 	// Now a batch of a is tried, and not answered.
 	claim = l.claimNames(2, "a2/0 a3/0")
-	l.settle(event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
 	l.claimNames(2, "a2/0 b1/2")
 }
 
@@ -293,7 +294,7 @@ func TestListBlocked(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a1 a2"), "a1"))
 	second := l.append(l.pool, "b1")
 	l.park("b1", "b1")
-	got, err := l.Videos.ListBlocked(t.Context(), 10)
+	got, err := l.Outbox.ListBlocked(t.Context(), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,10 +311,10 @@ func TestListBlocked(t *testing.T) {
 	if until := time.Until(got[1].NextRetry); until < 59*time.Minute || until > time.Hour {
 		t.Errorf("next retry in %s, want the hour of the settlement", until)
 	}
-	if got, err := l.Videos.ListBlocked(t.Context(), 1); len(got) != 1 || err != nil {
+	if got, err := l.Outbox.ListBlocked(t.Context(), 1); len(got) != 1 || err != nil {
 		t.Errorf("ListBlocked(1) = %+v, %v, want one", got, err)
 	}
-	backlog, err := l.MeasureOutbox(t.Context(), 2)
+	backlog, err := l.Measure(t.Context(), 2)
 	wantBacklog := store.Backlog{OldestBlocked: epoch, Pending: 2, Blocked: 2, Parked: 1}
 	if diff := cmp.Diff(wantBacklog, backlog); diff != "" || err != nil {
 		t.Errorf("backlog (-want +got), %v:\n%s", err, diff)
@@ -402,7 +403,8 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l.append(l.pool, "a1")
 	l.park("a1", "a1")
 	if _, err := l.pool.Exec(t.Context(), `
-		SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', $1, 'LetterWritten', n + 1, 1, '', now(), NULL)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane('letter', $1), gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
 		FROM generate_series(1, $2::int) n`, l.ids["a"], behind); err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +526,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	for range operators {
 		running.Go(func() {
 			for !stopped() {
-				blocked, err := l.Videos.ListBlocked(t.Context(), 100)
+				blocked, err := l.Outbox.ListBlocked(t.Context(), 100)
 				if err != nil {
 					t.Error(err)
 					return

@@ -13,9 +13,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 )
 
-// P-A5: a transaction that drew its place early and commits late is not
+// A transaction that drew its place early and commits late is not
 // overlooked, however many passes went by, and whichever transaction has the
 // lower id.
 func TestLateCommitIsNotLost(t *testing.T) {
@@ -101,7 +102,7 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	early := begin()
 	_, err = early.Exec(t.Context(), "SELECT pg_current_xact_id()")
 	do(err)
-	claims := make(chan event.Claim, 1)
+	claims := make(chan outbox.Claim, 1)
 	go func() {
 		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, event.Aggregate{})
 		if err != nil {
@@ -141,7 +142,7 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
 }
 
-// P-A5, section 3.4 of the publisher's design: many late commits into one lane,
+// Many late commits into one lane,
 // while passes follow one another as fast as they can and the floor moves; each
 // event is claimed, in the order of its aggregate.
 func TestLateCommitsAreNotLost(t *testing.T) {

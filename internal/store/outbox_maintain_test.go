@@ -73,9 +73,9 @@ func days(from, to int) (days []int) {
 // maintain runs a maintenance and returns what it did.
 func (l *letters) maintain(daysAhead int, keep time.Duration) (created, dropped int) {
 	l.t.Helper()
-	created, dropped, err := l.MaintainOutbox(l.t.Context(), daysAhead, keep)
+	created, dropped, err := l.Maintain(l.t.Context(), daysAhead, keep)
 	if err != nil {
-		l.t.Fatalf("MaintainOutbox() = %v", err)
+		l.t.Fatalf("Maintain() = %v", err)
 	}
 	return created, dropped
 }
@@ -91,10 +91,10 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 		t.Errorf("partitions after the migration (-want +got):\n%s", diff)
 	}
 	if created, dropped := l.maintain(9, week); created != 2 || dropped != 0 {
-		t.Errorf("MaintainOutbox() = %d, %d, want 2, 0", created, dropped)
+		t.Errorf("Maintain() = %d, %d, want 2, 0", created, dropped)
 	}
 	if created, dropped := l.maintain(9, week); created != 0 || dropped != 0 {
-		t.Errorf("MaintainOutbox() once more = %d, %d, want 0, 0", created, dropped)
+		t.Errorf("Maintain() once more = %d, %d, want 0, 0", created, dropped)
 	}
 	for day := -1; day <= 9; day++ {
 		l.appendOn(day, fmt.Sprintf("a%d", day+2))
@@ -159,11 +159,11 @@ func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
 	execute(t, l.pool, "CREATE VIEW public.audit AS SELECT * FROM video.outbox_p"+oldest)
 	execute(t, l.pool, "CREATE TABLE video.outbox_default PARTITION OF video.outbox DEFAULT")
 	if created, dropped := l.maintain(9, week); created != 2 || dropped != 1 {
-		t.Errorf("MaintainOutbox() = %d, %d, want 2, 1", created, dropped)
+		t.Errorf("Maintain() = %d, %d, want 2, 1", created, dropped)
 	}
 	execute(t, l.pool, "DROP VIEW public.audit")
 	if created, dropped := l.maintain(9, week); created != 0 || dropped != 1 {
-		t.Errorf("MaintainOutbox() once nothing stands in the way = %d, %d, want 0, 1", created, dropped)
+		t.Errorf("Maintain() once nothing stands in the way = %d, %d, want 0, 1", created, dropped)
 	}
 	if n := l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass"); n != 12 {
 		t.Errorf("%d partitions, want 12: eleven days and the one that is not ours", n)
@@ -178,7 +178,7 @@ func TestMaintenanceGivesWay(t *testing.T) {
 	tests := []struct{ name, sql string }{
 		{"reader of an old day", "SELECT count(*) FROM video.outbox_p%s"},
 		{"reader of the outbox", "SELECT count(*) FROM video.outbox -- %s"},
-		{"writer", "SELECT video.outbox_append((substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now(), NULL) -- %s"},
+		{"writer", "INSERT INTO video.outbox SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now() -- %s"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -281,12 +281,12 @@ func TestMaintenanceRunsEverywhere(t *testing.T) {
 	}
 	var created, dropped atomic.Int64
 	for range 4 {
-		videos := store.NewVideos(l.pool, nil)
+		events := store.NewOutbox(l.pool)
 		processes.Go(func() {
 			for range 10 {
-				c, d, err := videos.MaintainOutbox(t.Context(), 12, week)
+				c, d, err := events.Maintain(t.Context(), 12, week)
 				if err != nil {
-					t.Errorf("MaintainOutbox() = %v", err)
+					t.Errorf("Maintain() = %v", err)
 				}
 				created.Add(int64(c))
 				dropped.Add(int64(d))

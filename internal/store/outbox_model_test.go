@@ -15,6 +15,8 @@ import (
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/store/storetest"
 )
 
 // outboxMachine drives PostgreSQL and the model with the same steps.
@@ -152,10 +154,9 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 		if rapid.IntRange(0, 9).Draw(t, "of a past day") == 9 && m.hasOldDay(t) {
 			copy(id[:6], m.oldID(t))
 		}
-		if _, err := m.writers[writer].Exec(t.Context(), "SELECT video.outbox_append($1, 'letter', $2, 'LetterWritten', $3, 1, $4, $5, NULL)",
-			id, m.ids[aggregate], e.version, e.payload(), epoch); err != nil {
-			t.Fatalf("append %s: %v", e, err)
-		}
+		storetest.Append(m.t, m.writers[writer], event.Message{
+			ID: id, AggregateType: "letter", AggregateID: m.ids[aggregate], Type: "LetterWritten", Version: e.version, Payload: e.payload(), OccurredAt: epoch,
+		})
 		m.appended[writer] = append(m.appended[writer], e)
 	}
 	if rapid.Bool().Draw(t, "commit at once") {
@@ -396,8 +397,8 @@ func (m *outboxMachine) settleOf(t *rapid.T, publisher int) {
 }
 
 // settlementOf tells the store what a pass knows.
-func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
-	s := event.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
+func (m *outboxMachine) settlementOf(p *modelPass) outbox.Settlement {
+	s := outbox.Settlement{Lane: p.claim.Lane, Token: p.claim.Token}
 	for _, e := range p.claim.Events {
 		if !e.Retry {
 			if s.Head == 0 {
@@ -415,7 +416,7 @@ func (m *outboxMachine) settlementOf(p *modelPass) event.Settlement {
 		}
 	}
 	for _, aggregate := range slices.Sorted(maps.Keys(p.failed)) {
-		s.Failed = append(s.Failed, event.Failure{
+		s.Failed = append(s.Failed, outbox.Failure{
 			Aggregate: m.letter(aggregate), Seq: p.failed[aggregate].seq, Attempts: p.failed[aggregate].attempts, Error: "refused", RetryIn: hour, Park: p.failed[aggregate].park,
 		})
 	}
@@ -542,7 +543,7 @@ func (m *outboxMachine) maintainOnce(t *rapid.T) {
 	if len(m.writers) > 0 {
 		t.Skip("it would wait")
 	}
-	if _, _, err := m.MaintainOutbox(t.Context(), 7, 48*time.Hour); err != nil {
+	if _, _, err := m.Maintain(t.Context(), 7, 48*time.Hour); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,27 +1,21 @@
 package store_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"os"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/store"
-	"example.com/videocatalog/internal/store/storetest"
+	"example.com/videocatalog/internal/outbox"
 )
 
 // read returns which of the tables that a publisher uses were read as a whole,
@@ -106,7 +100,7 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			claimed, aside := l.passes(passes, batch, 50)
 			ofOne := l.passesOf(passes, batch)
 			for range 10 {
-				if _, err := l.MeasureOutbox(t.Context(), 1000); err != nil {
+				if _, err := l.Measure(t.Context(), 1000); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -147,7 +141,7 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 	}
 }
 
-// BenchmarkClaim measures a claim at all lanes, and one at the lane that a nudge
+// BenchmarkClaim measures a claim at all lanes, and one at the lane that a wake-up
 // is about, when there is one event and when there is none. The kinds take turns
 // in one session; each time is a median, less that of an empty statement, which
 // takes part. The first claim of a session, which compiles the function, makes its
@@ -160,7 +154,7 @@ func BenchmarkClaim(b *testing.B) {
 	took := func(name string, begun time.Time) {
 		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
 	}
-	claim := func(name string, of event.Aggregate, want int) event.Claim {
+	claim := func(name string, of event.Aggregate, want int) outbox.Claim {
 		begun := time.Now()
 		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
 		took(name, begun)
@@ -229,7 +223,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 		if len(claim.Events) != batch {
 			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
 		}
-		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		_, after := l.read()
 		return after - before
 	}
@@ -274,7 +268,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 		if len(claim.Events) != batch {
 			t.Fatalf("claimed %d events, want %d", len(claim.Events), batch)
 		}
-		l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 	}
 	l.hold("BEGIN; SELECT FROM video.outbox_claim(1, 1000, '1 hour', 3::smallint)")
 	_, before := l.read()
@@ -319,23 +313,21 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
 		return l.count("SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video.outbox_lanes'::regclass")
 	}
-	passes := func(n int) (blocks int) { // every other one is about a lane, as by a nudge
+	passes := func(n int) (blocks int) { // every other one is about a lane, as when a commit wakes a worker
 		before := read()
-		execute(t, l.pool, fmt.Sprintf(`DO $$ DECLARE claim record; BEGIN
-			FOR i IN 1..%d LOOP
-				SELECT lane, lease_token INTO STRICT claim FROM video.outbox_claim(1, 1000, '1 hour', CASE i %% 4 WHEN 0 THEN video.outbox_lane('letter', '%s') WHEN 2 THEN video.outbox_lane('letter', '%s') END);
-				COMMIT;
-				ASSERT video.outbox_settle(claim.lane, claim.lease_token, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', NULL, NULL);
-				COMMIT;
-				PERFORM video.outbox_measure(1);
-			END LOOP;
-		END $$`, n, l.ids["a"], l.ids["A"]))
+		for i := range n {
+			claim := l.claimAs([]event.Aggregate{{}, l.letter("a"), {}, l.letter("A")}[i%4], 1, hour)
+			l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
+			if _, err := l.Measure(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return read() - before
 	}
 	least, most := math.MaxInt, 0
 	for range 2 {
 		release := l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video.outbox_lanes")
-		for range 20 {
+		for range 10 {
 			blocks := passes(200)
 			least, most = min(least, blocks), max(most, blocks)
 		}
@@ -348,60 +340,11 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	// Some 200 entries of the index are one page. A second level, from 290 on, would read a third more.
+	// The entries of the index, fewer than 200, are one page. A second level, from 290 on, would read a third more.
 	if most > least*9/8 {
 		t.Errorf("200 passes read %d to %d blocks of the leases, want about as many each time", least, most)
 	}
 	t.Logf("%d to %d blocks", least, most)
-}
-
-// A session keeps the memory of a claim for the next one, also beside what is
-// parked. That it does not, and fetches it anew page by page, is seen on Linux
-// only, and with some payloads only.
-func TestSessionKeepsTheMemoryOfAClaim(t *testing.T) {
-	t.Parallel()
-	const passes, batch, refuseNone = 20, 2000, math.MaxInt
-	l := newLetters(t, 1)
-	for _, sql := range []string{fillOutbox, fillAside, parkAside} {
-		execute(t, l.pool, sql)
-	}
-	// A session of our own, which has done nothing large.
-	session, err := db.Open(t.Context(), storetest.Direct(t, l.pool.Config().ConnString()), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(session.Close)
-	l.Videos = store.NewVideos(session, nil)
-	// What it reads of a table for the first time is a fault, too.
-	execute(t, session, "SELECT sum(length(payload)) FROM video.outbox_pending")
-	pid := count(t, session, "SELECT pg_backend_pid()")
-	l.passes(passes, batch, refuseNone)
-	before := pageFaults(t, pid)
-	if claimed, _ := l.passes(passes, batch, refuseNone); claimed != passes*batch {
-		t.Fatalf("claimed %d events, want %d", claimed, passes*batch)
-	}
-	if perPass := (pageFaults(t, pid) - before) / passes; perPass > 50 {
-		t.Errorf("%d page faults per pass, want next to none", perPass)
-	}
-}
-
-// pageFaults is how many pages a process has fetched from the kernel that were
-// in memory: minflt of proc(5). None where there is no Linux.
-func pageFaults(t *testing.T, pid int) int {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		return 0
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):])) // the name before may have spaces
-	faults, err := strconv.Atoi(fields[8])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return faults
 }
 
 // fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
@@ -409,11 +352,6 @@ func pageFaults(t *testing.T, pid int) int {
 const fillAside = `
 	INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
-
-// parkAside parks the aggregates of fillAside.
-const parkAside = `
-	INSERT INTO video.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-	SELECT DISTINCT aggregate_type, aggregate_id, video.outbox_lane(aggregate_type, aggregate_id), 10, 'refused', now() FROM video.outbox_aside`
 
 // fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
 // aggregates.
@@ -434,7 +372,7 @@ func (l *letters) passesOf(n, batch int) (claimed int) {
 	for i := range n {
 		claim := l.claimAs(event.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
 		if claim.Token != 0 {
-			l.settle(settlement(claim, func(event.Claimed) bool { return false }))
+			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}
 		claimed += len(claim.Events)
 	}
@@ -453,7 +391,7 @@ func (l *letters) passes(n, batch, refuse int) (claimed, aside int) {
 		}
 		claimed += len(claim.Events)
 		seen := 0
-		s := settlement(claim, func(e event.Claimed) bool {
+		s := settlement(claim, func(e outbox.Claimed) bool {
 			seen++
 			return i < n/2 && !e.Retry && seen%refuse == 0
 		})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 )
 
 // outboxModel says what the outbox has to do: lists and maps where PostgreSQL
@@ -234,7 +234,7 @@ type modelFailure struct {
 // modelPass is what a publisher has in hand between claim and settlement.
 type modelPass struct {
 	number    int
-	claim     event.Claim
+	claim     outbox.Claim
 	sent      int                     // how many of the claimed events have a fate
 	fates     map[string]fate         // by event
 	failed    map[string]modelFailure // aggregates with a refused event

@@ -19,6 +19,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -75,7 +76,7 @@ func check(t testing.TB, step string, err error) {
 func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), videoRole)
-	videos := store.NewVideos(pool, nil)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	ctx := t.Context()
 	check(t, "Check()", db.Check(ctx, pool))
 	database, err := videos.Database(ctx)
@@ -99,7 +100,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		_, _, err := videos.ListVideos(ctx, domain.VideoQuery{OldestFirst: oldestFirst, Limit: 1})
 		check(t, "ListVideos()", err)
 	}
-	pruned, err := videos.PruneRequests(ctx, 0, 1)
+	pruned, err := events.PruneRequests(ctx, 0, 1)
 	check(t, "PruneRequests()", err)
 	if pruned != 1 {
 		t.Errorf("PruneRequests() = %d, want 1", pruned)
@@ -108,15 +109,15 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	// One event is refused and the rest set aside, then it is skipped, the next
 	// one tried again, and what is left is published.
 	aggregate := event.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
-	claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+	claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
 	check(t, "ClaimEvents()", err)
 	if len(claim.Events) != 4 {
 		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
 	}
-	settle := func(settlement event.Settlement) {
+	settle := func(settlement outbox.Settlement) {
 		t.Helper()
 		settlement.Lane, settlement.Token = claim.Lane, claim.Token
-		held, err := videos.SettleClaim(ctx, settlement)
+		held, err := events.SettleClaim(ctx, settlement)
 		check(t, "SettleClaim()", err)
 		if !held {
 			t.Error("SettleClaim() = false, want the lease held")
@@ -126,29 +127,29 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	for _, claimed := range claim.Events {
 		seqs = append(seqs, claimed.Seq)
 	}
-	settle(event.Settlement{
-		Done: seqs[:1], Failed: []event.Failure{{Aggregate: aggregate, Seq: seqs[1], Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
+	settle(outbox.Settlement{
+		Done: seqs[:1], Failed: []outbox.Failure{{Aggregate: aggregate, Seq: seqs[1], Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
 	})
-	blocked, err := videos.ListBlocked(ctx, 10)
+	blocked, err := events.ListBlocked(ctx, 10)
 	check(t, "ListBlocked()", err)
 	if len(blocked) != 1 {
 		t.Fatalf("blocked aggregates = %d, want 1", len(blocked))
 	}
-	backlog, err := videos.MeasureOutbox(ctx, 10)
-	check(t, "MeasureOutbox()", err)
+	backlog, err := events.Measure(ctx, 10)
+	check(t, "Measure()", err)
 	if backlog.Pending != 3 || backlog.Parked != 1 {
-		t.Errorf("MeasureOutbox() = %+v, want 3 pending, 1 parked", backlog)
+		t.Errorf("Measure() = %+v, want 3 pending, 1 parked", backlog)
 	}
-	check(t, "RequeueEvent()", videos.RequeueEvent(ctx, aggregate))
-	check(t, "SkipEvent()", videos.SkipEvent(ctx, aggregate, blocked[0].EventID))
+	check(t, "RequeueEvent()", events.RequeueEvent(ctx, aggregate))
+	check(t, "SkipEvent()", events.SkipEvent(ctx, aggregate, blocked[0].EventID))
 	for range 10 {
 		if backlog.Pending == 0 {
 			return
 		}
-		if claim, err = videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
+		if claim, err = events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
 			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
 		}
-		settlement := event.Settlement{Recovered: claim.Recovered}
+		settlement := outbox.Settlement{Recovered: claim.Recovered}
 		for _, claimed := range claim.Events {
 			if claimed.Retry {
 				settlement.Retried = append(settlement.Retried, claimed.Seq)
@@ -162,10 +163,10 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 			settlement.Head = settlement.Done[0]
 		}
 		settle(settlement)
-		backlog, err = videos.MeasureOutbox(ctx, 10)
-		check(t, "MeasureOutbox()", err)
+		backlog, err = events.Measure(ctx, 10)
+		check(t, "Measure()", err)
 	}
-	t.Errorf("MeasureOutbox() = %+v after ten passes, want nothing pending", backlog)
+	t.Errorf("Measure() = %+v after ten passes, want nothing pending", backlog)
 }
 
 // The user of the service may not create or drop tables; the function that
@@ -175,12 +176,12 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Pool(t, 2)
 	pool := userPool(t, admin, videoRole)
-	videos := store.NewVideos(pool, nil)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'video.outbox'::regclass"
 	before := count(t, admin, partitions)
-	made, dropped, err := videos.MaintainOutbox(t.Context(), 9, 7*24*time.Hour)
+	made, dropped, err := events.Maintain(t.Context(), 9, 7*24*time.Hour)
 	if made != 2 || dropped != 0 || err != nil {
-		t.Errorf("MaintainOutbox() = %d, %d, %v, want 2 more days made, none dropped", made, dropped, err)
+		t.Errorf("Maintain() = %d, %d, %v, want 2 more days made, none dropped", made, dropped, err)
 	}
 	if after := count(t, admin, partitions); after != before+2 {
 		t.Errorf("partitions = %d, want %d", after, before+2)
@@ -193,8 +194,8 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Errorf("CreateVideo() in a new partition = %v", err)
 	}
-	if made, dropped, err = videos.MaintainOutbox(t.Context(), 9, 0); made != 0 || dropped != 1 || err != nil {
-		t.Errorf("MaintainOutbox() = %d, %d, %v, want none made, yesterday dropped", made, dropped, err)
+	if made, dropped, err = events.Maintain(t.Context(), 9, 0); made != 0 || dropped != 1 || err != nil {
+		t.Errorf("Maintain() = %d, %d, %v, want none made, yesterday dropped", made, dropped, err)
 	}
 }
 
@@ -295,15 +296,15 @@ func TestRolesAreSeparate(t *testing.T) {
 	if err := store.NewCatalog(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
 		t.Errorf("Quarantine() as %s = %v, want permission denied", videoRole, err)
 	}
-	videos := store.NewVideos(catalogUser, nil)
+	videos, events := store.NewVideos(catalogUser, nil), store.NewOutbox(catalogUser)
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
 		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, err := videos.ClaimEvents(t.Context(), 1, 1<<20, time.Second, event.Aggregate{}); !isDenied(err) {
+	if _, err := events.ClaimEvents(t.Context(), 1, 1<<20, time.Second, event.Aggregate{}); !isDenied(err) {
 		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, _, err := videos.MaintainOutbox(t.Context(), 1, time.Hour); !isDenied(err) {
-		t.Errorf("MaintainOutbox() as %s = %v, want permission denied", catalogRole, err)
+	if _, _, err := events.Maintain(t.Context(), 1, time.Hour); !isDenied(err) {
+		t.Errorf("Maintain() as %s = %v, want permission denied", catalogRole, err)
 	}
 }
 

@@ -2,9 +2,9 @@
 // method, over the SQL in db/queries, which sqlc compiles into a package below
 // this one that nothing else can reach.
 //
-// [Videos] is the command side and owns the tables of the schema video; it is
-// also what the publisher claims from. [Catalog] is the query side and owns
-// catalog_read. Neither touches the tables of the other, so each can have its
+// [Videos] is the command side and [Outbox] holds its events, which the publisher
+// claims; both are in the schema video. [Catalog] is the query side and owns
+// catalog_read. Neither side touches the tables of the other, so each can have its
 // own user, or its own database.
 //
 // # No row without its event

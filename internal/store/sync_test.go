@@ -17,6 +17,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -99,8 +100,8 @@ func TestOneSyncAtATime(t *testing.T) {
 			t.Parallel()
 			s := newSyncs(t)
 			p := pool(t, s.url+"&default_query_exec_mode="+mode)
-			videos, catalog := store.NewVideos(p, nil), store.NewCatalog(p)
-			calls := everyMethod(t, videos, catalog)
+			videos, events, catalog := store.NewVideos(p, nil), store.NewOutbox(p), store.NewCatalog(p)
+			calls := everyMethod(t, videos, events, catalog)
 			for range 2 { // with statements that are prepared, and such that are not
 				for name, call := range calls {
 					if err := call(t.Context()); err != nil && kindOf(err) == 0 {
@@ -108,7 +109,7 @@ func TestOneSyncAtATime(t *testing.T) {
 					}
 				}
 			}
-			for _, service := range []any{videos, catalog} {
+			for _, service := range []any{videos, events, catalog} {
 				kind := reflect.TypeOf(service)
 				for method := range kind.Methods() {
 					if _, ok := calls[kind.Elem().Name()+"."+method.Name]; !ok {
@@ -125,13 +126,13 @@ func TestOneSyncAtATime(t *testing.T) {
 
 // everyMethod calls each method of the stores, by its name. Those that fail for
 // what they are asked, such as a video that does not exist, return a domain.Error.
-func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map[string]func(context.Context) error {
+func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }
 	const consumer = "catalog"
 	message := event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
 	return map[string]func(context.Context) error{
-		"Videos.Observe": nothing, // its callbacks call MeasureOutbox
+		"Outbox.Observe": nothing, // its callbacks call Measure
 		"Videos.CreateVideo": func(ctx context.Context) error {
 			_, err := videos.CreateVideo(ctx, newID(t), []byte("fingerprint"), created(t, "Ran"))
 			return err
@@ -152,47 +153,47 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 			_, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 10})
 			return err
 		},
-		"Videos.PruneRequests": func(ctx context.Context) error {
-			_, err := videos.PruneRequests(ctx, time.Hour, 10)
+		"Outbox.PruneRequests": func(ctx context.Context) error {
+			_, err := events.PruneRequests(ctx, time.Hour, 10)
 			return err
 		},
-		"Videos.ClaimEvents": func(ctx context.Context) error {
-			_, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+		"Outbox.ClaimEvents": func(ctx context.Context) error {
+			_, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
 			return err
 		},
-		"Videos.SettleClaim": func(ctx context.Context) error {
-			claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+		"Outbox.SettleClaim": func(ctx context.Context) error {
+			claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
 			if err != nil || len(claim.Events) == 0 {
 				return err
 			}
 			first, last := claim.Events[0], claim.Events[len(claim.Events)-1]
-			_, err = videos.SettleClaim(ctx, event.Settlement{
+			_, err = events.SettleClaim(ctx, outbox.Settlement{
 				Lane: claim.Lane, Token: claim.Token, Head: first.Seq, Tail: last.Seq, Aside: []int64{first.Seq},
-				Failed: []event.Failure{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
+				Failed: []outbox.Failure{{Aggregate: first.Aggregate(), Seq: first.Seq, Attempts: 1, Park: true, Error: "refused"}},
 			})
 			return err
 		},
-		"Videos.MaintainOutbox": func(ctx context.Context) error {
-			_, _, err := videos.MaintainOutbox(ctx, 1, 24*time.Hour)
+		"Outbox.Maintain": func(ctx context.Context) error {
+			_, _, err := events.Maintain(ctx, 1, 24*time.Hour)
 			return err
 		},
-		"Videos.MeasureOutbox": func(ctx context.Context) error {
-			_, err := videos.MeasureOutbox(ctx, 10)
+		"Outbox.Measure": func(ctx context.Context) error {
+			_, err := events.Measure(ctx, 10)
 			return err
 		},
-		"Videos.ListBlocked": func(ctx context.Context) error {
-			_, err := videos.ListBlocked(ctx, 10)
+		"Outbox.ListBlocked": func(ctx context.Context) error {
+			_, err := events.ListBlocked(ctx, 10)
 			return err
 		},
-		"Videos.RequeueEvent": func(ctx context.Context) error {
-			return videos.RequeueEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()})
+		"Outbox.RequeueEvent": func(ctx context.Context) error {
+			return events.RequeueEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()})
 		},
-		"Videos.SkipEvent": func(ctx context.Context) error {
-			return videos.SkipEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
+		"Outbox.SkipEvent": func(ctx context.Context) error {
+			return events.SkipEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
 		},
 		"Catalog.Observe":         nothing, // its callbacks read one row each
 		"Catalog.BoundQuarantine": nothing, // only tests have it
-		"Videos.LoseAnswer":       nothing, // the same
+		"Outbox.LoseAnswer":       nothing, // the same
 		"Catalog.Changed":         nothing,
 		"Catalog.Over":            nothing,
 		"Catalog.Project": func(ctx context.Context) error {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -19,13 +18,11 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Videos stores the command side: videos and the outbox. It is safe for
-// concurrent use.
+// Videos is the command side: videos, and their events.
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
 	onCommit func(event.Aggregate)
-	lost     lostClaims
 }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is
@@ -47,7 +44,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		begun = true
 		if requestID != uuid.Nil {
-			if err := q.InsertRequest(ctx, requestID, created.Video.ID, fingerprint); err != nil {
+			if err := insertRequest(ctx, q, requestID, aggregateOf(created.Video.ID), fingerprint); err != nil {
 				return err
 			}
 		}
@@ -56,9 +53,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 	if begun {
 		s.committed(created.Video.ID, err)
 	}
-	const uniqueViolation = "23505"
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey" {
+	if isRepeated(err) {
 		return s.repeatedCreate(ctx, requestID, fingerprint)
 	}
 	if err != nil {
@@ -71,22 +66,24 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 // failed. Without such a report the commit may have succeeded.
 func (s *Videos) committed(id uuid.UUID, err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-		s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
+		s.onCommit(aggregateOf(id))
 	}
 }
 
+func aggregateOf(id uuid.UUID) event.Aggregate {
+	return event.Aggregate{Type: event.AggregateVideo, ID: id.String()}
+}
+
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
-	request, err := s.queries.GetRequest(ctx, requestID)
-	if errors.Is(err, pgx.ErrNoRows) { // pruned between the two statements
-		return domain.Video{}, domain.Errorf(domain.Unavailable, "request_id %q is just being forgotten: try again", requestID)
-	}
+	made, err := madeBy(ctx, s.queries, event.AggregateVideo, requestID, fingerprint)
 	if err != nil {
-		return domain.Video{}, wrap(err, "get request %s", requestID)
+		return domain.Video{}, err
 	}
-	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return domain.Video{}, &domain.Error{Kind: domain.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another video"}
+	id, err := uuid.Parse(made)
+	if err != nil {
+		return domain.Video{}, fmt.Errorf("id of request %s: %w", requestID, err)
 	}
-	return s.GetVideo(ctx, request.VideoID)
+	return s.GetVideo(ctx, id)
 }
 
 // ChangeVideo applies a decision to a video under the lock of its row, and
@@ -129,7 +126,6 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	message.Traceparent = event.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
@@ -149,13 +145,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	// AppendOutbox comes last: its sequence, which orders the outbox, must be
-	// drawn under the lock of the row.
-	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
-		ID: message.ID, AggregateType: message.AggregateType, AggregateID: message.AggregateID,
-		EventType: message.Type, Version: message.Version, SchemaVersion: message.SchemaVersion,
-		Payload: message.Payload, OccurredAt: message.OccurredAt, Traceparent: optional(message.Traceparent),
-	})
+	return appendEvent(ctx, q, message) // last: the row is locked
 }
 
 // GetVideo returns a video, even a deleted one, or domain.NotFound.
@@ -215,13 +205,6 @@ func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
 		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
 		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime,
 	})
-}
-
-// PruneRequests deletes at most maxRows requests older than olderThan by the
-// clock of the database. It returns their number.
-func (s *Videos) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := s.queries.PruneRequests(ctx, olderThan, limit(maxRows))
-	return n, wrap(err, "prune requests")
 }
 
 func videoOf(row sqlcgen.VideoVideo) domain.Video {

@@ -362,10 +362,10 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
 	}
 	// Its age is by the clock of the database: the video was made at epoch.
-	if n, err := videos.PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {
+	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {
 		t.Errorf("PruneRequests() of an hour = %d, %v, want 0, nil", n, err)
 	}
-	if n, err := videos.PruneRequests(t.Context(), 0, 10); n != 1 || err != nil {
+	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), 0, 10); n != 1 || err != nil {
 		t.Errorf("PruneRequests() = %d, %v, want 1, nil", n, err)
 	}
 	// A forgotten request is a new one.

@@ -10,6 +10,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
 )
@@ -57,6 +58,7 @@ func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *
 type place struct {
 	name   string
 	peer   *ours
+	events *store.Outbox
 	videos *store.Videos
 	newest uuid.UUID // of the events that stay
 }
@@ -170,7 +172,7 @@ func newPlace(ctx context.Context, m *machine, name string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &place{name: name, peer: &ours{base: base{url: url, pool: pool}}, videos: store.NewVideos(pool, nil)}, nil
+	return &place{name: name, peer: &ours{base: base{url: url, pool: pool}}, events: store.NewOutbox(pool), videos: store.NewVideos(pool, nil)}, nil
 }
 
 // retain leaves events that were published.
@@ -260,7 +262,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 	var took time.Duration
 	for range times {
 		begun := time.Now()
-		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
 		took += time.Since(begun)
 		if err != nil {
 			return 0, err
@@ -268,7 +270,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 		if len(claim.Events) == 0 {
 			return 0, errors.New("a claim found no event")
 		}
-		if _, err := p.videos.SettleClaim(ctx, event.Settlement{Lane: claim.Lane, Token: claim.Token}); err != nil {
+		if _, err := p.events.SettleClaim(ctx, outbox.Settlement{Lane: claim.Lane, Token: claim.Token}); err != nil {
 			return 0, err
 		}
 	}
@@ -280,7 +282,7 @@ func (p *place) looks(ctx context.Context) (float64, error) {
 	const times = 200
 	begun := time.Now()
 	for range times {
-		claim, err := p.videos.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
 		if err != nil {
 			return 0, err
 		}

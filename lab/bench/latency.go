@@ -170,8 +170,8 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(w.pool, func(aggregate event.Aggregate) { publisher.Nudge(aggregate) })
-	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
+	videos := store.NewVideos(w.pool, func(aggregate event.Aggregate) { publisher.Wake(aggregate) })
+	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}
 	projector, err := newProjector(w.client, consumer.Config{}, &timedCatalog{store.NewCatalog(w.pool), times})

@@ -16,7 +16,7 @@ import (
 // ours is the publisher of the service, with its default settings.
 type ours struct {
 	base
-	nudge func(event.Aggregate) // of the newest instance: the writers are in its process
+	wake func(event.Aggregate) // of the newest instance: the writers are in its process
 }
 
 func (p *ours) prepare(context.Context) error { return nil } // the template has it all
@@ -29,16 +29,20 @@ const outboxSQL = `
 	SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, ` + payloadSQL + `, now()
 	FROM ` + eventsSQL + ` ORDER BY e.n`
 
+// pending makes the events pending that an insert appends, as the service does.
+func pending(insert string) string {
+	return `WITH event AS (` + insert + `
+			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
+		)
+		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
+}
+
 // published leaves events as if they had been published.
 func (p *ours) published(ctx context.Context, w workload) error { return p.insert(ctx, w, outboxSQL) }
 
 func (p *ours) backlog(ctx context.Context, w workload) error {
-	return p.insert(ctx, w, `
-		WITH event AS (`+outboxSQL+`
-			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
-		)
-		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT video.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`)
+	return p.insert(ctx, w, pending(outboxSQL))
 }
 
 func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
@@ -46,14 +50,16 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 	if err != nil {
 		return fmt.Errorf("make id: %w", err)
 	}
-	_, err = tx.Exec(ctx, "SELECT video.outbox_append($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5, NULL)",
+	_, err = tx.Exec(ctx, pending(`
+		INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`),
 		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i), time.Now())
 	return err
 }
 
 func (p *ours) committed(w workload, i int) {
-	if p.nudge != nil {
-		p.nudge(event.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
+	if p.wake != nil {
+		p.wake(event.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
 	}
 }
 
@@ -72,11 +78,11 @@ func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {
 		pool.Close()
 		return instance{}, err
 	}
-	publisher, err := outbox.New(store.NewVideos(pool, nil), broker, outbox.Config{}, discard, nil)
+	publisher, err := outbox.New(store.NewOutbox(pool), broker, outbox.Config{}, discard, nil)
 	if err != nil {
 		pool.Close()
 		return instance{}, errors.Join(err, closeBroker())
 	}
-	p.nudge = publisher.Nudge
+	p.wake = publisher.Wake
 	return instance{run: publisher.Run, close: func() error { pool.Close(); return closeBroker() }}, nil
 }

@@ -226,7 +226,7 @@ SELECT * FROM video.videos WHERE id = (` + video + `)::uuid FOR NO KEY UPDATE;
 \endpipeline
 \startpipeline
 UPDATE video.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = (` + video + `)::uuid;
-SELECT video.outbox_append(('` + prefix + `' || lpad(:event::text, 12, '0'))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now(), NULL);
+WITH event AS (INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) VALUES (('` + prefix + `' || lpad(:event::text, 12, '0'))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now()) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM event;
 COMMIT;
 \endpipeline
 `

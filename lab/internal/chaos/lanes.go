@@ -55,7 +55,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, holder, '%[3]s');
 				END IF;
 				INSERT INTO chaos.holders AS h VALUES (OLD.lane, me, true) ON CONFLICT (lane) DO UPDATE SET who = excluded.who, held = true;
-			ELSIF current_query() LIKE '%%outbox_settle%%' THEN
+			ELSIF current_query() LIKE '%%name: SettleOutbox %%' THEN
 				IF held IS NOT TRUE OR holder <> me THEN
 					INSERT INTO chaos.trespasses VALUES (now(), OLD.lane, me, coalesce(holder, ''), '%[4]s');
 				END IF;

@@ -17,7 +17,7 @@ const (
 	// itself.
 	backWithin = 15 * time.Second
 	// shareAfter is how long a publisher may go unseen, when no lane can be leased by
-	// a victim any more, before the others leave it something. One that is nudged, or whose clock has just found something, looks
+	// a victim any more, before the others leave it something. One that is woken, or whose clock has just found something, looks
 	// every few milliseconds; one that has found nothing, every pollInterval. While
 	// most lanes are leased, as after a jump of the database's clock, hardly anything
 	// is left for it.

@@ -28,15 +28,6 @@ type CatalogReadQuarantine struct {
 	ReceivedAt    time.Time
 }
 
-// Which video a request_id made, so that a repeated CreateVideo makes no second one (AIP-155). Pruned after a day.
-type VideoRequest struct {
-	RequestID uuid.UUID
-	VideoID   uuid.UUID
-	// SHA-256 of what was asked for: the same id with another video is refused.
-	Fingerprint []byte
-	CreateTime  time.Time
-}
-
 // The aggregates. The row lock of a video is the lock of its aggregate: version and outbox row are written under it.
 type VideoVideo struct {
 	ID          uuid.UUID

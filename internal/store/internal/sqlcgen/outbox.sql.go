@@ -13,7 +13,14 @@ import (
 )
 
 const AppendOutbox = `-- name: AppendOutbox :exec
-SELECT video.outbox_append($1::uuid, $2::text, $3::text, $4::text, $5::bigint, $6::int, $7::bytea, $8::timestamptz, $9::text)
+WITH event AS (
+	INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+)
+INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+SELECT video.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+FROM event
 `
 
 type AppendOutboxParams struct {
@@ -28,6 +35,10 @@ type AppendOutboxParams struct {
 	Traceparent   *string
 }
 
+// Appends one event: its row in the outbox, and then a pending one, which draws its seq. Run it last in the transaction of
+// the business row, after that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are
+// committed in the order of seq. The floor of a lane rests on it that a transaction has its id before it draws a seq, which
+// the first insert makes sure of.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.ID,
@@ -39,6 +50,43 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 		arg.Payload,
 		arg.OccurredAt,
 		arg.Traceparent,
+	)
+	return err
+}
+
+const BlockAggregate = `-- name: BlockAggregate :exec
+INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
+VALUES ($1, $2, $3, $4,
+	CASE WHEN $5::bool THEN NULL ELSE clock_timestamp() + $6::interval END, $7,
+	CASE WHEN $5 THEN clock_timestamp() END, $8)
+ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
+SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
+WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq
+`
+
+type BlockAggregateParams struct {
+	AggregateType string
+	AggregateID   string
+	Lane          int16
+	Attempts      int32
+	Park          bool
+	RetryIn       time.Duration
+	LastError     string
+	FloorSeq      int64
+}
+
+// Blocks an aggregate, whose first event behind floor_seq was refused, until retry_in from now; park: until a person comes.
+// Else a person has requeued the event meanwhile, or skipped it.
+func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) error {
+	_, err := q.db.Exec(ctx, BlockAggregate,
+		arg.AggregateType,
+		arg.AggregateID,
+		arg.Lane,
+		arg.Attempts,
+		arg.Park,
+		arg.RetryIn,
+		arg.LastError,
+		arg.FloorSeq,
 	)
 	return err
 }
@@ -82,7 +130,7 @@ type ClaimOutboxRow struct {
 	Traceparent   string
 }
 
-// Claims a lane: see video.outbox_claim. The service reads the rows itself (store.readClaim), in the order of these columns.
+// Claims a lane: see video.outbox_claim.
 func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]ClaimOutboxRow, error) {
 	rows, err := q.db.Query(ctx, ClaimOutbox,
 		arg.MaxEvents,
@@ -125,6 +173,50 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 		return nil, err
 	}
 	return items, nil
+}
+
+const CommitOutboxAsync = `-- name: CommitOutboxAsync :exec
+SELECT set_config('synchronous_commit', 'off', true)
+`
+
+// Losing a settlement in a crash means publishing twice, never losing.
+func (q *Queries) CommitOutboxAsync(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, CommitOutboxAsync)
+	return err
+}
+
+const DeletePublished = `-- name: DeletePublished :exec
+DELETE FROM video.outbox_pending p
+WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
+	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+`
+
+type DeletePublishedParams struct {
+	Lane    int16
+	HeadSeq int64
+	TailSeq int64
+	Seqs    []int64
+}
+
+// The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is what committed
+// late and was never sent.
+func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams) error {
+	_, err := q.db.Exec(ctx, DeletePublished,
+		arg.Lane,
+		arg.HeadSeq,
+		arg.TailSeq,
+		arg.Seqs,
+	)
+	return err
+}
+
+const DeleteRetried = `-- name: DeleteRetried :exec
+DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = $1
+`
+
+func (q *Queries) DeleteRetried(ctx context.Context, seq int64) error {
+	_, err := q.db.Exec(ctx, DeleteRetried, seq)
+	return err
 }
 
 const ListOutboxBlocked = `-- name: ListOutboxBlocked :many
@@ -200,9 +292,46 @@ func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time
 }
 
 const MeasureOutbox = `-- name: MeasureOutbox :one
-SELECT coalesce(m.oldest, 'epoch')::timestamptz AS oldest, coalesce(m.oldest_blocked, 'epoch')::timestamptz AS oldest_blocked,
-	m.pending::bigint AS pending, m.blocked::bigint AS blocked, m.parked::bigint AS parked, m.leased::bigint AS leased
-FROM video.outbox_measure($1::int) AS m
+WITH lanes AS (
+	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
+	CROSS JOIN LATERAL (
+		SELECT l.lane, l.floor_seq, l.leased_until FROM video.outbox_lanes l
+		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
+	) l
+	UNION ALL
+	SELECT -1::smallint, 0, '-infinity'
+), heads AS (
+	SELECT l.lane, head.occurred_at
+	FROM lanes l
+	CROSS JOIN LATERAL (
+		SELECT p.occurred_at FROM video.outbox_pending p
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		ORDER BY p.seq LIMIT 1
+	) head
+)
+SELECT
+	coalesce((SELECT min(h.occurred_at) FROM heads h WHERE h.lane >= 0), 'epoch')::timestamptz AS oldest,
+	coalesce((SELECT h.occurred_at FROM heads h WHERE h.lane = -1), 'epoch')::timestamptz AS oldest_blocked,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM lanes l
+		CROSS JOIN LATERAL (
+			SELECT 1 FROM video.outbox_pending p
+			WHERE p.lane = l.lane AND p.seq > l.floor_seq
+			ORDER BY p.seq LIMIT $1
+		) p
+		LIMIT $1
+	) counted)::bigint AS pending,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM lanes l
+		CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT $1) b
+		LIMIT $1
+	) counted)::bigint AS blocked,
+	(SELECT count(*) FROM (
+		SELECT 1 FROM lanes l
+		CROSS JOIN LATERAL (SELECT 1 FROM video.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1) b
+		LIMIT $1
+	) counted)::bigint AS parked,
+	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased
 `
 
 type MeasureOutboxRow struct {
@@ -214,7 +343,9 @@ type MeasureOutboxRow struct {
 	Leased        int64
 }
 
-// The backlog: see video.outbox_measure. The epoch is the word for none.
+// The backlog, without reading all of it: when the oldest event happened that waits, and the oldest that is set aside (the
+// epoch: none), how many events are pending, and how many aggregates blocked and parked, each counted up to max_counted, and
+// how many lanes somebody publishes.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
@@ -269,51 +400,62 @@ func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggre
 	return result.RowsAffected(), nil
 }
 
+const SetAside = `-- name: SetAside :exec
+UPDATE video.outbox_pending p SET lane = -1
+WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
+	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
+`
+
+type SetAsideParams struct {
+	Lane    int16
+	HeadSeq int64
+	TailSeq int64
+	Seqs    []int64
+}
+
+func (q *Queries) SetAside(ctx context.Context, arg SetAsideParams) error {
+	_, err := q.db.Exec(ctx, SetAside,
+		arg.Lane,
+		arg.HeadSeq,
+		arg.TailSeq,
+		arg.Seqs,
+	)
+	return err
+}
+
 const SettleOutbox = `-- name: SettleOutbox :one
-SELECT video.outbox_settle($1::smallint, $2::bigint, $3::bigint[], $4::bigint[],
-	$5::text[], $6::text[], $7::bigint[], $8::int[], $9::text[], $10::interval[], $11::bool[],
-	$12::bigint[], $13::text[], $14::text[],
-	$15::bigint, $16::bigint)::bool AS held
+UPDATE video.outbox_lanes n
+SET lease_token = 0,
+	settlements = settlements + 1,
+	era = (settlements + 1) / 50,
+	leased_until = clock_timestamp(),
+	floor_seq = CASE WHEN mark_ripe AND $1::bigint > 0 THEN greatest(floor_seq, least(mark_seq + 1, $1) - 1) ELSE floor_seq END,
+	mark_seq = CASE WHEN mark_ripe AND $1 > 0 THEN $2::bigint ELSE mark_seq END,
+	-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
+	mark_xid = CASE WHEN mark_ripe AND $1 > 0 THEN pg_current_xact_id() ELSE mark_xid END,
+	settled_seq = greatest(settled_seq, $2)
+WHERE n.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = $3 ORDER BY l.era DESC LIMIT 1)
+	AND n.lease_token = $4
+RETURNING true AS held
 `
 
 type SettleOutboxParams struct {
-	Lane           int16
-	LeaseToken     int64
-	DoneSeqs       []int64
-	RetriedSeqs    []int64
-	FailedTypes    []string
-	FailedIds      []string
-	FailedSeqs     []int64
-	FailedAttempts []int32
-	FailedErrors   []string
-	FailedRetryIn  []time.Duration
-	FailedPark     []bool
-	AsideSeqs      []int64
-	RecoveredTypes []string
-	RecoveredIds   []string
-	HeadSeq        *int64
-	TailSeq        *int64
+	HeadSeq    int64
+	TailSeq    int64
+	Lane       int16
+	LeaseToken int64
 }
 
-// Settles a claim: see video.outbox_settle.
+// Releases a lane, the first step of a settlement, and returns a row only if the lease is still held. This is the fence: it
+// locks the lane, so nobody else claims or settles it before the transaction ends.
+// head_seq and tail_seq: first and last seq of the claim's rows but those for a retry, whatever became of them; 0 when
+// there were none. What is published or goes aside is between them.
 func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (bool, error) {
 	row := q.db.QueryRow(ctx, SettleOutbox,
-		arg.Lane,
-		arg.LeaseToken,
-		arg.DoneSeqs,
-		arg.RetriedSeqs,
-		arg.FailedTypes,
-		arg.FailedIds,
-		arg.FailedSeqs,
-		arg.FailedAttempts,
-		arg.FailedErrors,
-		arg.FailedRetryIn,
-		arg.FailedPark,
-		arg.AsideSeqs,
-		arg.RecoveredTypes,
-		arg.RecoveredIds,
 		arg.HeadSeq,
 		arg.TailSeq,
+		arg.Lane,
+		arg.LeaseToken,
 	)
 	var held bool
 	err := row.Scan(&held)
@@ -343,4 +485,44 @@ func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregat
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const UnblockAggregate = `-- name: UnblockAggregate :exec
+WITH next AS (
+	SELECT a.seq
+	FROM video.outbox_blocked b
+	CROSS JOIN LATERAL (
+		SELECT a.seq FROM video.outbox_aside a
+		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
+			AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
+		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1
+	) a
+	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
+), ended AS (
+	DELETE FROM video.outbox_blocked b
+	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND NOT EXISTS (SELECT FROM next)
+)
+UPDATE video.outbox_blocked b
+SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = next.seq - 1
+FROM next
+WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
+`
+
+// Ends the block of an aggregate of which nothing is set aside. Else it is due at once, behind those that are due already,
+// with no attempts.
+func (q *Queries) UnblockAggregate(ctx context.Context, aggregateType string, aggregateID string) error {
+	_, err := q.db.Exec(ctx, UnblockAggregate, aggregateType, aggregateID)
+	return err
+}
+
+const UseOutboxIndexes = `-- name: UseOutboxIndexes :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true)
+`
+
+// For the rest of the transaction: the plans of the statements below must not depend on statistics, which are always wrong
+// for a queue, and each leaves the planner one index to use. See video.outbox_claim.
+func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, UseOutboxIndexes)
+	return err
 }

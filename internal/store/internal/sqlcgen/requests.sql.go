@@ -13,36 +13,48 @@ import (
 )
 
 const GetRequest = `-- name: GetRequest :one
-SELECT request_id, video_id, fingerprint, create_time FROM video.requests WHERE request_id = $1
+SELECT aggregate_id, fingerprint FROM video.requests WHERE aggregate_type = $1 AND request_id = $2
 `
 
-func (q *Queries) GetRequest(ctx context.Context, requestID uuid.UUID) (VideoRequest, error) {
-	row := q.db.QueryRow(ctx, GetRequest, requestID)
-	var i VideoRequest
-	err := row.Scan(
-		&i.RequestID,
-		&i.VideoID,
-		&i.Fingerprint,
-		&i.CreateTime,
-	)
+type GetRequestRow struct {
+	AggregateID string
+	Fingerprint []byte
+}
+
+func (q *Queries) GetRequest(ctx context.Context, aggregateType string, requestID uuid.UUID) (GetRequestRow, error) {
+	row := q.db.QueryRow(ctx, GetRequest, aggregateType, requestID)
+	var i GetRequestRow
+	err := row.Scan(&i.AggregateID, &i.Fingerprint)
 	return i, err
 }
 
 const InsertRequest = `-- name: InsertRequest :exec
-INSERT INTO video.requests (request_id, video_id, fingerprint, create_time)
-VALUES ($1, $2, $3, now())
+INSERT INTO video.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time)
+VALUES ($1, $2, $3, $4, now())
 `
 
+type InsertRequestParams struct {
+	AggregateType string
+	RequestID     uuid.UUID
+	AggregateID   string
+	Fingerprint   []byte
+}
+
 // Fails with a unique violation when the request was made before.
-func (q *Queries) InsertRequest(ctx context.Context, requestID uuid.UUID, videoID uuid.UUID, fingerprint []byte) error {
-	_, err := q.db.Exec(ctx, InsertRequest, requestID, videoID, fingerprint)
+func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) error {
+	_, err := q.db.Exec(ctx, InsertRequest,
+		arg.AggregateType,
+		arg.RequestID,
+		arg.AggregateID,
+		arg.Fingerprint,
+	)
 	return err
 }
 
 const PruneRequests = `-- name: PruneRequests :execrows
 DELETE FROM video.requests
-WHERE request_id IN (
-	SELECT r.request_id FROM video.requests r WHERE r.create_time < now() - $1::interval ORDER BY r.create_time LIMIT $2
+WHERE (aggregate_type, request_id) IN (
+	SELECT r.aggregate_type, r.request_id FROM video.requests r WHERE r.create_time < now() - $1::interval ORDER BY r.create_time LIMIT $2
 )
 `
 

@@ -7,6 +7,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -40,11 +41,11 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 			if tt.of != "" {
 				of = l.letter(tt.of)
 			}
-			ours, others := store.NewVideos(pool, nil), l.Videos
-			claim := func(videos *store.Videos, want string) event.Claim {
+			ours, others := store.NewOutbox(pool), l.Outbox
+			claim := func(by *store.Outbox, want string) outbox.Claim {
 				t.Helper()
-				l.Videos = videos
-				defer func() { l.Videos = others }()
+				l.Outbox = by
+				defer func() { l.Outbox = others }()
 				claim := l.claimAs(of, 10, hour)
 				if got := l.namesOf(claim); got != want {
 					t.Fatalf("claimed %q, want %q", got, want)
@@ -76,7 +77,7 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 			}
 			thaw()
 			l.reaches(1, "SELECT count(*) FROM video.outbox_lanes WHERE leased_until > now()")
-			lost := event.Settlement{Lane: 3, Token: int64(l.count("SELECT lease_token FROM video.outbox_lanes WHERE leased_until > now()"))}
+			lost := outbox.Settlement{Lane: 3, Token: int64(l.count("SELECT lease_token FROM video.outbox_lanes WHERE leased_until > now()"))}
 
 			claim(others, "")
 			found := claim(ours, tt.appended)

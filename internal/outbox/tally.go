@@ -1,0 +1,92 @@
+package outbox
+
+import "example.com/videocatalog/internal/event"
+
+// tally records what became of the events of a claim. It is given them in the
+// order of the claim. Once an event of an aggregate is not acknowledged, those
+// behind it share its fate.
+type tally struct {
+	result     Result
+	settlement Settlement
+	refusals   map[event.Aggregate]bool // an event was refused
+	unknowns   map[event.Aggregate]bool // the fate of an event is unknown
+	recovered  map[event.Aggregate]bool
+}
+
+func newTally(claim Claim) *tally {
+	t := &tally{
+		result:     Result{Claimed: true},
+		settlement: Settlement{Lane: claim.Lane, Token: claim.Token},
+		refusals:   make(map[event.Aggregate]bool), unknowns: make(map[event.Aggregate]bool), recovered: make(map[event.Aggregate]bool),
+	}
+	for _, aggregate := range claim.Recovered {
+		t.recover(aggregate)
+	}
+	for _, e := range claim.Events {
+		if e.Retry {
+			continue
+		}
+		if t.settlement.Head == 0 {
+			t.settlement.Head = e.Seq
+		}
+		t.settlement.Tail = e.Seq
+	}
+	return t
+}
+
+// setAside sets an event aside, unless it is already.
+func (t *tally) setAside(e Claimed) {
+	if !e.Retry {
+		t.settlement.Aside = append(t.settlement.Aside, e.Seq)
+	}
+}
+
+func (t *tally) recover(aggregate event.Aggregate) {
+	if !t.recovered[aggregate] {
+		t.recovered[aggregate] = true
+		t.settlement.Recovered = append(t.settlement.Recovered, aggregate)
+	}
+}
+
+// behind records an event whose aggregate was stopped by one before it, and
+// reports whether it was.
+func (t *tally) behind(e Claimed) bool {
+	switch {
+	case t.refusals[e.Aggregate()]:
+		t.setAside(e)
+		return true
+	case t.unknowns[e.Aggregate()]:
+		t.result.Unknown++
+		return true
+	}
+	return false
+}
+
+func (t *tally) published(e Claimed) {
+	t.result.Published++
+	if e.Retry {
+		t.settlement.Retried = append(t.settlement.Retried, e.Seq)
+		t.recover(e.Aggregate())
+	} else {
+		t.settlement.Done = append(t.settlement.Done, e.Seq)
+	}
+}
+
+// refused records a refusal, and reports whether it counts as an attempt. The
+// attempts of a blocked aggregate are those of its first event. A refusal behind
+// that one is not counted: the event is soon tried as the first.
+func (t *tally) refused(e Claimed) (counts bool) {
+	t.result.Refused++
+	t.refusals[e.Aggregate()] = true
+	t.setAside(e)
+	return !t.recovered[e.Aggregate()]
+}
+
+func (t *tally) unknown(e Claimed) {
+	t.result.Unknown++
+	t.unknowns[e.Aggregate()] = true
+	if e.Retry && e.Attempts == 0 {
+		// It had many places in this claim, and leaves them to others in the next one.
+		t.recover(e.Aggregate())
+	}
+}

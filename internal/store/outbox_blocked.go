@@ -1,0 +1,66 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// Blocked is an aggregate that has had an event refused by the broker, and has
+// not caught up since.
+type Blocked struct {
+	event.Aggregate
+	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
+	Version   int64
+	Attempts  int       // of that event, since a person has last requeued or skipped
+	LastError string    // of that event; empty: one before it was refused
+	NextRetry time.Time // zero: parked
+	ParkedAt  time.Time // zero: not parked
+}
+
+// ListBlocked returns blocked aggregates, parked ones first.
+func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error) {
+	rows, err := o.queries.ListOutboxBlocked(ctx, limit(maxRows))
+	if err != nil {
+		return nil, wrap(err, "list blocked aggregates")
+	}
+	return mapSlice(rows, func(row sqlcgen.ListOutboxBlockedRow) Blocked {
+		return Blocked{
+			Aggregate: event.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
+			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError),
+			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
+		}
+	}), nil
+}
+
+// RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
+// with all its attempts before it again; domain.NotFound when it is not blocked.
+func (o *Outbox) RequeueEvent(ctx context.Context, aggregate event.Aggregate) error {
+	n, err := o.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
+	if err != nil {
+		return wrap(err, "requeue %s %s", aggregate.Type, aggregate.ID)
+	}
+	if n == 0 {
+		return domain.Errorf(domain.NotFound, "%s %q is not blocked", aggregate.Type, aggregate.ID)
+	}
+	return nil
+}
+
+// SkipEvent gives up the refused event of a blocked aggregate: it will never
+// be published, and the events behind it go on. domain.NotFound when that
+// event is not the one that blocks the aggregate.
+func (o *Outbox) SkipEvent(ctx context.Context, aggregate event.Aggregate, eventID uuid.UUID) error {
+	n, err := o.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
+	if err != nil {
+		return wrap(err, "skip event %s", eventID)
+	}
+	if n == 0 {
+		return domain.Errorf(domain.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// insertRequest records, in the transaction of a create, that a request made an
+// aggregate. When it made one before, the transaction fails with isRepeated.
+func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made event.Aggregate, fingerprint []byte) error {
+	return q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: made.Type, RequestID: id, AggregateID: made.ID, Fingerprint: fingerprint})
+}
+
+// isRepeated reports whether a transaction failed because its request was made
+// before.
+func isRepeated(err error) bool {
+	const uniqueViolation = "23505"
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey"
+}
+
+// madeBy returns the id of the aggregate that a request made; domain.Exists when
+// that request had another fingerprint.
+func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
+	request, err := q.GetRequest(ctx, aggregateType, requestID)
+	if errors.Is(err, pgx.ErrNoRows) { // pruned this very moment
+		return "", domain.Errorf(domain.Unavailable, "request_id %q is just being forgotten: try again", requestID)
+	}
+	if err != nil {
+		return "", wrap(err, "get request %s", requestID)
+	}
+	if !bytes.Equal(request.Fingerprint, fingerprint) {
+		return "", &domain.Error{Kind: domain.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
+	}
+	return request.AggregateID, nil
+}
+
+// PruneRequests deletes at most maxRows requests that are older than that by the
+// clock of the database, and returns how many.
+func (o *Outbox) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := o.queries.PruneRequests(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune requests")
+}

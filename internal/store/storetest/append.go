@@ -1,0 +1,26 @@
+package storetest
+
+import (
+	"testing"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// DB is a pool, a connection or a transaction.
+type DB = sqlcgen.DBTX
+
+// Append appends an event to the outbox as the service does.
+func Append(t testing.TB, to DB, m event.Message) {
+	t.Helper()
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{} // not NULL
+	}
+	if err := sqlcgen.New(to).AppendOutbox(t.Context(), sqlcgen.AppendOutboxParams{
+		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
+		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
+	}); err != nil {
+		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
+	}
+}

@@ -122,7 +122,7 @@ image: ## Build the container image, reproducibly and without Docker; docker loa
 .PHONY: deploy-check
 deploy-check: ## Test the image and the Terraform files.
 	cd deploy/image && go vet ./... && go test ./...
-	cd deploy/terraform/check && go vet ./... && go test ./...
+	$(if $(wildcard deploy/terraform),cd deploy/terraform/check && go vet ./... && go test ./...)
 
 .PHONY: secrets
 secrets: ## Look for secrets in the tree.
@@ -131,6 +131,14 @@ secrets: ## Look for secrets in the tree.
 .PHONY: vulns
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
+
+SLIM := lab docs/decisions README.zh-CN.md deploy/terraform
+
+.PHONY: slim
+slim: ## Delete what a service does not need: the lab, the decisions, the Chinese README, the Terraform files. Git has them.
+	rm -rf $(SLIM)
+	@# Links to what is gone become plain text.
+	find *.md docs -name '*.md' | xargs perl -pi -e 's/\[([^]]*)\]\((\.\.\/)*(deploy\/terraform|(docs\/)?decisions|README\.zh-CN|lab)[^)]*\)/$$1/g'
 
 # What may be deleted: without the folder, make check does without its steps.
 -include lab/lab.mk

@@ -5,7 +5,7 @@ lint: lab-lint
 build: lab-build
 
 .PHONY: lab-check
-lab-check: deploy-test ## Test the lab, and break the service for two minutes.
+lab-check: deploy-test slim-check ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./...
 	$(MAKE) --no-print-directory chaos
 
@@ -16,6 +16,15 @@ lab-lint:
 .PHONY: lab-build
 lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
+
+.PHONY: slim-check
+slim-check: ## Check in a copy that the rest builds and passes quick tests without what make slim deletes.
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	tar -c --exclude=./.git --exclude=./.local --exclude=node_modules . | tar -x -C "$$tmp" && \
+	$(MAKE) --silent -C "$$tmp" slim && $(MAKE) --silent -C "$$tmp" -n check >/dev/null && cd "$$tmp" && \
+	! grep -rnE '\]\([^)]*(lab/|decisions/|zh-CN|deploy/terraform)' --include='*.md' . && \
+	go build ./... && go vet ./... && \
+	go test ./internal/archtest ./internal/domain/... ./internal/event/... && go test -run Documented ./cmd/server
 
 .PHONY: bench
 bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.

@@ -1,0 +1,153 @@
+package archtest
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The rings of the tree, as README.md lists them. A folder belongs to the ring
+// of the longest path that it is below.
+var rings = map[string][]string{
+	"yours": {"api", "cmd/server", "db", "internal/domain", "internal/event", "internal/search", "internal/server", "internal/store"},
+	"machinery": {
+		"cmd/dev", "deploy", "internal/auth", "internal/consumer", "internal/failpoint", "internal/localbouncer", "internal/localbroker",
+		"internal/localpg", "internal/names", "internal/outbox", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
+	},
+	"workshop": {"pubsublocal"}, // and lab, which may be missing
+}
+
+// inwards are the rings that a ring may import besides itself.
+var inwards = map[string][]string{
+	"yours":     {"machinery"},
+	"machinery": {},
+	"workshop":  {"machinery", "yours"},
+}
+
+// outwards are the imports that still go outwards, with the reason. Remove an
+// entry with its last import; add none.
+var outwards = map[string]string{
+	"cmd/dev imports api":                       "the loader calls the contract",
+	"cmd/dev imports db":                        "the stack migrates",
+	"cmd/dev imports internal/domain":           "until the loader reads the contract only",
+	"cmd/dev imports pubsublocal":               "the stack runs it",
+	"deploy/smoke imports api":                  "the smoke test calls the contract",
+	"internal/localbroker imports pubsublocal":  "tests and cmd/dev run on it",
+	"internal/store/storetest imports db":       "a database of a test has the schema",
+	"internal/outbox imports internal/event":    "until the outbox reads envelopes",
+	"internal/consumer imports internal/event":  "until the consumer reads envelopes",
+	"internal/consumer imports internal/domain": "until the consumer reads envelopes",
+}
+
+// A ring imports only inwards, and every package has a ring.
+func TestRingsImportInwards(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, f := range source(t) {
+		from, _ := ringOf(f.dir)
+		if from == "" {
+			t.Errorf("%s belongs to no ring", f.dir)
+		}
+		if f.test {
+			continue
+		}
+		for _, used := range f.ours {
+			to, folder := ringOf(used)
+			if to == from || slices.Contains(inwards[from], to) {
+				continue
+			}
+			_, user := ringOf(f.dir)
+			if within(f.dir, "deploy") {
+				user = f.dir
+			}
+			edge := user + " imports " + folder
+			if _, ok := outwards[edge]; !ok {
+				t.Errorf("%s: %s, from %s outwards to %s", f.path, edge, from, to)
+			}
+			seen[edge] = true
+		}
+	}
+	for edge := range outwards {
+		if !seen[edge] {
+			t.Errorf("the list of imports that go outwards has %q, which is gone: remove the line", edge)
+		}
+	}
+}
+
+// ringOf returns the ring of a folder, and the path that decides it.
+func ringOf(dir string) (ring, folder string) {
+	for name, folders := range rings {
+		for _, f := range folders {
+			if within(dir, f) && len(f) > len(folder) {
+				ring, folder = name, f
+			}
+		}
+	}
+	return ring, folder
+}
+
+// example matches the words of the example, which an owner replaces.
+var example = regexp.MustCompile(`(?i)video|catalog|film`)
+
+// The machinery is the same in every service: it does not have the words of
+// the example, except in the files of testdata/words.txt.
+func TestMachineryIsEntityBlind(t *testing.T) {
+	list, err := os.ReadFile("testdata/words.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
+	for line := range strings.Lines(string(list)) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); name != "" && name != "#" {
+			listed[name] = false
+		}
+	}
+	for _, dir := range rings["machinery"] {
+		for _, name := range filesWithWords(t, dir) {
+			if _, ok := listed[name]; !ok {
+				t.Errorf("%s has a word of the example: the machinery is the same for every entity", name)
+			}
+			listed[name] = true
+		}
+	}
+	for name, found := range listed {
+		if !found {
+			t.Errorf("%s has no word of the example any more: remove it from testdata/words.txt", name)
+		}
+	}
+}
+
+// filesWithWords returns the sources below a folder that match example. The
+// module path, which an owner renames with the imports, does not count.
+func filesWithWords(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	ours := module(t)
+	err := fs.WalkDir(os.DirFS(root), dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name == "deploy/terraform" || entry.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".go", ".sh", ".sql", ".tmpl", ".yaml"}, path.Ext(name)) {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if example.MatchString(strings.ReplaceAll(string(text), ours, "")) {
+			found = append(found, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

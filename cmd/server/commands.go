@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -93,13 +94,13 @@ func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Wri
 	case len(args) == 2 && args[0] == "requeue" && args[1] == "--all":
 		return requeueParked(ctx, videos, stdout)
 	case len(args) == 3 && args[0] == "requeue":
-		return videos.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
+		return videos.RequeueEvent(ctx, envelope.Aggregate{Type: args[1], ID: args[2]})
 	case len(args) == 4 && args[0] == "skip":
 		eventID, err := uuid.Parse(args[3])
 		if err != nil {
 			return fmt.Errorf("EVENT_ID: %w", err)
 		}
-		return videos.SkipEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]}, eventID)
+		return videos.SkipEvent(ctx, envelope.Aggregate{Type: args[1], ID: args[2]}, eventID)
 	}
 	return errUsage
 }
@@ -124,7 +125,7 @@ func listBlocked(ctx context.Context, videos *store.Videos, stdout io.Writer) er
 // requeueParked lets all parked aggregates try again, each once. Those that are
 // blocked and not parked do by themselves.
 func requeueParked(ctx context.Context, videos *store.Videos, stdout io.Writer) error {
-	requeued := map[event.Aggregate]bool{}
+	requeued := map[envelope.Aggregate]bool{}
 	for before := -1; before < len(requeued); {
 		before = len(requeued)
 		blocked, err := videos.ListBlocked(ctx, listRows) // parked ones first

@@ -20,6 +20,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
@@ -127,7 +128,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	})
 	var published []string
 	for _, m := range s.pubsub.Published() {
-		published = append(published, m.Attributes[event.AttrAggregateID])
+		published = append(published, m.Attributes[envelope.AttrAggregateID])
 	}
 	slices.Sort(published)
 	if want := slices.Sorted(slices.Values([]string{ids[0], ids[2], ids[3]})); !slices.Equal(published, want) {
@@ -141,7 +142,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	s.start(t)
-	s.publish(t, &pubsub.Message{Data: []byte("no event"), Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+	s.publish(t, &pubsub.Message{Data: []byte("no event"), Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +152,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	attributes := message.Attributes()
-	attributes[event.AttrSchemaVersion] = "2"
+	attributes[envelope.AttrSchemaVersion] = "2"
 	s.publish(t, &pubsub.Message{Data: message.Payload, Attributes: attributes})
 	eventually(t, 20*time.Second, "both are quarantined", func() bool {
 		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == 2
@@ -204,7 +205,7 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	}
 	broken := bytes.Repeat([]byte("broken "), size/7)
 	for range messages {
-		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	}
 	eventually(t, 20*time.Second, "all are quarantined", func() bool {
 		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == messages

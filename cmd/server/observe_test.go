@@ -29,6 +29,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
@@ -313,12 +314,12 @@ type (
 	}
 )
 
-func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (event.Claim, error) {
+func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (event.Claim, error) {
 	<-h.release
 	return event.Claim{}, nil
 }
 
-func (h hungCatalog) Quarantine(context.Context, string, event.Quarantined) error {
+func (h hungCatalog) Quarantine(context.Context, string, envelope.Quarantined) error {
 	<-h.release
 	return nil
 }

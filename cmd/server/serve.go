@@ -13,7 +13,7 @@ import (
 	"google.golang.org/api/option"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/server"
@@ -91,7 +91,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 		}
 	}
 	if cfg.has(roleAPI) {
-		deps.Videos = store.NewVideos(database.video.calls, func(aggregate event.Aggregate) {
+		deps.Videos = store.NewVideos(database.video.calls, func(aggregate envelope.Aggregate) {
 			if publisher != nil {
 				publisher.Nudge(aggregate)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -22,10 +23,10 @@ import (
 // lane that is leased, or makes a claim again whose answer was lost. That is no trespass while fence and lease are there, and
 // one as soon as either is taken out of the SQL of the service.
 func TestLanesAreWatched(t *testing.T) {
-	every, one := event.Aggregate{}, event.Aggregate{Type: "video", ID: "a"}
+	every, one := envelope.Aggregate{}, envelope.Aggregate{Type: "video", ID: "a"}
 	for _, tt := range []struct {
 		name               string
-		of                 event.Aggregate // of whose lane the claims are
+		of                 envelope.Aggregate // of whose lane the claims are
 		function, from, to string
 		want               []string // who, what
 		settled            map[string]int64

@@ -13,7 +13,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // project runs a projector on some messages for a time, inside a synctest
@@ -111,7 +111,7 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 		}
 		broken := messages(t, 1)[0]
 		broken.Data = []byte("broken")
-		store.onQuarantine = func(context.Context, event.Quarantined) error {
+		store.onQuarantine = func(context.Context, envelope.Quarantined) error {
 			if time.Since(start) < 5*time.Second {
 				return unavailable()
 			}
@@ -220,7 +220,7 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 				if othersDone > 10*time.Millisecond {
 					t.Errorf("the others were applied after %s, want at once", othersDone)
 				}
-				want := map[string]event.Quarantined{poison.ID: {
+				want := map[string]envelope.Quarantined{poison.ID: {
 					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
 					Reason: test.reason, PublishTime: poison.PublishTime,
 				}}
@@ -267,11 +267,11 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := messages(t, 1)[0]
 		broken.Data = nil
-		broken.Attributes = map[string]string{event.AttrSchemaVersion: "1", "a\x00": "b\x00"}
+		broken.Attributes = map[string]string{envelope.AttrSchemaVersion: "1", "a\x00": "b\x00"}
 		store := &memStore{}
 		refusals := 0
-		store.onQuarantine = func(_ context.Context, m event.Quarantined) error {
-			want := event.Quarantined{
+		store.onQuarantine = func(_ context.Context, m envelope.Quarantined) error {
+			want := envelope.Quarantined{
 				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: broken.Attributes,
 				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
 			}

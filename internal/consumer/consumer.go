@@ -44,7 +44,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Store is what a projector needs of the catalog. Its methods are called
@@ -55,7 +55,7 @@ type Store interface {
 	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
 	// Quarantine stores a message, whatever it contains, once per consumer and
 	// message id; without its payload when there are too many bytes already.
-	Quarantine(ctx context.Context, consumer string, m event.Quarantined) error
+	Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error
 }
 
 // Config says how a projector works. The zero value of a field means its

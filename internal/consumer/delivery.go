@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 )
 
@@ -147,7 +148,7 @@ func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 // with returns log attributes: those that every line about a message has, and
 // some more.
 func (d *delivery) with(attrs ...any) []any {
-	id := d.msg.Attributes[event.AttrEventID]
+	id := d.msg.Attributes[envelope.AttrEventID]
 	if d.event.Video.Version > 0 { // it was decoded
 		id = d.event.ID.String()
 	}
@@ -155,8 +156,8 @@ func (d *delivery) with(attrs ...any) []any {
 }
 
 // quarantined returns the message for the quarantine: whole.
-func (d *delivery) quarantined() event.Quarantined {
-	return event.Quarantined{
+func (d *delivery) quarantined() envelope.Quarantined {
+	return envelope.Quarantined{
 		MessageID: d.msg.ID, OrderingKey: d.msg.OrderingKey, Attributes: d.msg.Attributes, Payload: d.msg.Data,
 		Reason: d.reason, PublishTime: d.msg.PublishTime,
 	}

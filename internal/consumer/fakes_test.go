@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 )
 
@@ -25,12 +26,12 @@ type memStore struct {
 	// onProject and onQuarantine, when set, are called first, without the lock;
 	// an error is the answer, and nothing is changed.
 	onProject    func(ctx context.Context, events []domain.Event) error
-	onQuarantine func(ctx context.Context, m event.Quarantined) error
+	onQuarantine func(ctx context.Context, m envelope.Quarantined) error
 
 	mu           sync.Mutex
 	inbox        map[string]bool
 	entries      map[uuid.UUID]domain.Entry
-	quarantine   map[string]event.Quarantined
+	quarantine   map[string]envelope.Quarantined
 	transactions int
 }
 
@@ -59,7 +60,7 @@ func (s *memStore) Project(ctx context.Context, consumer string, events []domain
 	return outcomes, nil
 }
 
-func (s *memStore) Quarantine(ctx context.Context, consumer string, m event.Quarantined) error {
+func (s *memStore) Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error {
 	if s.onQuarantine != nil {
 		if err := s.onQuarantine(ctx, m); err != nil {
 			return err
@@ -68,7 +69,7 @@ func (s *memStore) Quarantine(ctx context.Context, consumer string, m event.Quar
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.quarantine == nil {
-		s.quarantine = map[string]event.Quarantined{}
+		s.quarantine = map[string]envelope.Quarantined{}
 	}
 	s.quarantine[m.MessageID] = m
 	return nil
@@ -91,7 +92,7 @@ func (s *memStore) entry(id uuid.UUID) domain.Entry {
 	return s.entries[id]
 }
 
-func (s *memStore) quarantined() map[string]event.Quarantined {
+func (s *memStore) quarantined() map[string]envelope.Quarantined {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.quarantine)

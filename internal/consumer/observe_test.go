@@ -23,7 +23,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Messages in sampled traces are spans from arrival to ack. Their transaction
@@ -36,9 +36,9 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 			if i < 2 {
 				flags = "01"
 			}
-			m.Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
+			m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
 		}
-		delete(source[3].Attributes, event.AttrTraceparent)
+		delete(source[3].Attributes, envelope.AttrTraceparent)
 		store, exporter := &memStore{}, tracetest.NewInMemoryExporter()
 		var transactions []trace.SpanContext
 		store.onProject = func(ctx context.Context, _ []domain.Event) error {
@@ -82,7 +82,7 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 func TestDeliveriesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := messages(t, 3)
-		source[0].Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
+		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
 		store := &memStore{}
 		store.onProject = func(context.Context, []domain.Event) error {
 			time.Sleep(200 * time.Millisecond)

@@ -16,7 +16,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 )
 
@@ -103,7 +103,7 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 		reason string
 	}{
 		{"broken bytes", func(m *pubsub.Message) { m.Data = []byte("secret\xff") }, "payload is no VideoEvent"},
-		{"newer schema version", func(m *pubsub.Message) { m.Attributes[event.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
+		{"newer schema version", func(m *pubsub.Message) { m.Attributes[envelope.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
 		{"no attributes", func(m *pubsub.Message) { m.Attributes = nil }, "attribute schema_version"},
 	}
 	for _, test := range tests {
@@ -125,7 +125,7 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 			stop()
 
 			got := store.quarantined()[id]
-			want := event.Quarantined{
+			want := envelope.Quarantined{
 				MessageID: id, OrderingKey: video.String(), Attributes: bad.Attributes, Payload: bad.Data,
 				Reason: got.Reason, PublishTime: b.find(id).PublishTime,
 			}
@@ -165,7 +165,7 @@ func TestProjectorAppliesUnknownType(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Data, m.Attributes[event.AttrEventType] = data, "VideoSold"
+	m.Data, m.Attributes[envelope.AttrEventType] = data, "VideoSold"
 	b.publish(m)
 	b.waitForAcks()
 	if got := store.entry(video); got.Version != 1 {

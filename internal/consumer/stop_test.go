@@ -14,7 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 )
 
@@ -112,7 +112,7 @@ func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	t.Parallel()
 	resources := localbroker.Resources{}
 	b, store, refused := newBroker(t, resources), &memStore{}, make(chan struct{}, 2)
-	store.onQuarantine = func(context.Context, event.Quarantined) error {
+	store.onQuarantine = func(context.Context, envelope.Quarantined) error {
 		select {
 		case refused <- struct{}{}:
 		default:

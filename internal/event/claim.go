@@ -1,6 +1,10 @@
 package event
 
-import "time"
+import (
+	"time"
+
+	"example.com/videocatalog/internal/envelope"
+)
 
 // Claim is what one claim on the outbox answered: the lease of a lane and the
 // oldest events in it. The zero Claim says that there is nothing to do.
@@ -12,12 +16,12 @@ type Claim struct {
 	// Events in the order they must be published in.
 	Events []Claimed
 	// Recovered are blocked aggregates that have no event left to retry.
-	Recovered []Aggregate
+	Recovered []envelope.Aggregate
 }
 
 // Claimed is one pending event.
 type Claimed struct {
-	Message
+	envelope.Message
 	Seq int64
 	// Retry: the event was set aside, because its aggregate is blocked, and its
 	// time has come.
@@ -30,12 +34,6 @@ type Claimed struct {
 	// or an event that was refused. It must not be published, and goes aside.
 	Blocked bool
 }
-
-// Aggregate identifies an aggregate.
-type Aggregate struct{ Type, ID string }
-
-// Aggregate returns the aggregate of a message.
-func (m Message) Aggregate() Aggregate { return Aggregate{m.AggregateType, m.AggregateID} }
 
 // Settlement is what became of a claim. An event in none of its lists stays
 // pending: nobody knows whether the broker has it.
@@ -57,7 +55,7 @@ type Settlement struct {
 	// which nothing is set aside is blocked no longer; one that has more is due at
 	// once, behind the others that are due, and no attempt is counted of its next
 	// event.
-	Recovered []Aggregate
+	Recovered []envelope.Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim but
 	// those that are Retry, whatever became of them, so those of Done and Aside
 	// are between them; 0 when there were none.
@@ -68,7 +66,7 @@ type Settlement struct {
 // a person has skipped the event meanwhile, nor when one has requeued it and it
 // had attempts.
 type Failure struct {
-	Aggregate
+	envelope.Aggregate
 	Seq int64 // of the event
 	// Attempts that were made, with this one.
 	Attempts int

@@ -18,11 +18,14 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 )
 
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 // schema1 are the attributes that Decode looks at.
-var schema1 = map[string]string{event.AttrSchemaVersion: "1"}
+var schema1 = map[string]string{envelope.AttrSchemaVersion: "1"}
 
 // published is an event with something in every field that it can have.
 func published() *domain.Event {
@@ -61,42 +64,15 @@ func TestEncodeFillsTheMessage(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Encode() = %v", err)
 	}
-	want := event.Message{
+	want := envelope.Message{
 		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: videoID.String(),
 		Type: "VideoPublished", Version: 2, SchemaVersion: 1, Payload: got.Payload, OccurredAt: epoch,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("message (-want +got):\n%s", diff)
 	}
-	if want := (event.Aggregate{Type: "video", ID: videoID.String()}); got.Aggregate() != want {
+	if want := (envelope.Aggregate{Type: "video", ID: videoID.String()}); got.Aggregate() != want {
 		t.Errorf("Aggregate() = %v, want %v", got.Aggregate(), want)
-	}
-}
-
-// The names and the forms of the attributes are a contract, with consumers and
-// with the filters of subscriptions.
-func TestAttributes(t *testing.T) {
-	m := event.Message{
-		ID: uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), AggregateType: "video", AggregateID: "v", Type: "VideoPublished",
-		Version: math.MaxInt64, SchemaVersion: 1,
-		OccurredAt: time.Date(2026, 1, 2, 4, 4, 5, 678_900_001, time.FixedZone("", 3600)),
-	}
-	want := map[string]string{
-		"event_id":       "01890a5d-ac96-7f00-8b02-0c0d0e0f1003",
-		"event_type":     "VideoPublished",
-		"aggregate_type": "video",
-		"aggregate_id":   "v",
-		"version":        "9223372036854775807",
-		"schema_version": "1",
-		"occurred_at":    "2026-01-02T03:04:05.678900001Z",
-	}
-	if diff := cmp.Diff(want, m.Attributes()); diff != "" {
-		t.Errorf("attributes (-want +got):\n%s", diff)
-	}
-	m.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	want["traceparent"] = m.Traceparent
-	if diff := cmp.Diff(want, m.Attributes()); diff != "" {
-		t.Errorf("attributes with a trace (-want +got):\n%s", diff)
 	}
 }
 
@@ -124,7 +100,7 @@ func TestEncodeRefusesWhatItDoesNotKnow(t *testing.T) {
 
 // size is what a message takes of a publish request, as the quotas of Pub/Sub
 // count: data, attributes and ordering key.
-func size(m event.Message) int {
+func size(m envelope.Message) int {
 	n := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {
 		n += len(name) + len(value)
@@ -143,10 +119,10 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Encode() of %d bytes = %v", size(m), err)
 	}
-	m.Traceparent = sampledParent
+	m.Traceparent = traceparent
 	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-size(m))
 	m, err = event.Encode(e)
-	if m.Traceparent = sampledParent; err != nil || size(m) != limit {
+	if m.Traceparent = traceparent; err != nil || size(m) != limit {
 		t.Errorf("Encode() = %d bytes, %v, want %d, nil", size(m), err, limit)
 	}
 	e.Video.Description += "x"
@@ -185,7 +161,7 @@ func randomEvent(random *rand.Rand) *domain.Event {
 				Title: text(), Description: text(), ReleaseYear: int32(random.Uint32()), LanguageCode: text(),
 				Duration: time.Duration(random.Int64N(math.MaxInt64/int64(time.Millisecond))) * time.Millisecond,
 			},
-			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(event.MaxVersion),
+			State: []domain.State{domain.Draft, domain.Published}[random.IntN(2)], Version: 1 + random.Int64N(envelope.MaxVersion),
 			CreateTime: at(), UpdateTime: at(),
 		},
 	}
@@ -234,7 +210,7 @@ func TestDecodeRefuses(t *testing.T) {
 	if _, err := event.Decode(valid, schema1); err != nil {
 		t.Fatalf("Decode() of what all cases are made of = %v", err)
 	}
-	schema := func(version string) map[string]string { return map[string]string{event.AttrSchemaVersion: version} }
+	schema := func(version string) map[string]string { return map[string]string{envelope.AttrSchemaVersion: version} }
 	changed := func(change func(*videov1.VideoEvent)) []byte { return encoded(t, change) }
 	for _, test := range []struct {
 		name       string
@@ -242,7 +218,7 @@ func TestDecodeRefuses(t *testing.T) {
 		attributes map[string]string
 	}{
 		{"no attributes", valid, nil},
-		{"no schema version", valid, map[string]string{event.AttrEventID: videoID.String()}},
+		{"no schema version", valid, map[string]string{envelope.AttrEventID: videoID.String()}},
 		{"empty schema version", valid, schema("")},
 		{"schema version 0", valid, schema("0")},
 		{"negative schema version", valid, schema("-1")},
@@ -263,7 +239,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"video id with its prefix", changed(func(pb *videov1.VideoEvent) { pb.VideoId = "videos/" + pb.VideoId }), schema1},
 		{"version 0", changed(func(pb *videov1.VideoEvent) { pb.Version = 0 }), schema1},
 		{"negative version", changed(func(pb *videov1.VideoEvent) { pb.Version = -1 }), schema1},
-		{"version beyond the last", changed(func(pb *videov1.VideoEvent) { pb.Version = event.MaxVersion + 1 }), schema1},
+		{"version beyond the last", changed(func(pb *videov1.VideoEvent) { pb.Version = envelope.MaxVersion + 1 }), schema1},
 		{"the last version there is", changed(func(pb *videov1.VideoEvent) { pb.Version = math.MaxInt64 }), schema1},
 		{"no video", changed(func(pb *videov1.VideoEvent) { pb.Video = nil }), schema1},
 		{"no state", changed(func(pb *videov1.VideoEvent) { pb.Video.State = 0 }), schema1},
@@ -278,7 +254,7 @@ func TestDecodeRefuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := event.Decode(test.payload, test.attributes)
-			var decodeErr *event.DecodeError
+			var decodeErr *envelope.DecodeError
 			if !errors.As(err, &decodeErr) {
 				t.Fatalf("Decode() = %+v, %v, want a DecodeError", got, err)
 			}
@@ -291,7 +267,7 @@ func TestDecodeRefuses(t *testing.T) {
 
 // What no consumer reads is not recorded.
 func TestEncodeRefusesVersionsBeyondTheLast(t *testing.T) {
-	for version, isGood := range map[int64]bool{event.MaxVersion: true, event.MaxVersion + 1: false} {
+	for version, isGood := range map[int64]bool{envelope.MaxVersion: true, envelope.MaxVersion + 1: false} {
 		e := &domain.Event{
 			ID: uuid.New(), Type: domain.VideoCreated, OccurredAt: epoch,
 			Video: domain.Video{ID: videoID, State: domain.Draft, Version: version, CreateTime: epoch, UpdateTime: epoch},
@@ -321,7 +297,7 @@ func TestDecodeOfUnknownType(t *testing.T) {
 	want := *published()
 	want.Type = ""
 	attributes := maps.Clone(schema1)
-	attributes[event.AttrEventType] = "VideoFeatured"
+	attributes[envelope.AttrEventType] = "VideoFeatured"
 	got, err := event.Decode(payload, attributes)
 	if err != nil {
 		t.Fatalf("Decode() = %v", err)
@@ -361,9 +337,9 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Video.DurationMs = math.MaxInt64 / 1000 }), "1")
 	f.Add(encoded(f, func(pb *videov1.VideoEvent) { pb.Video.CreateTimeMs = math.MinInt64 }), "1")
 	f.Fuzz(func(t *testing.T, payload []byte, schemaVersion string) {
-		e, err := event.Decode(payload, map[string]string{event.AttrSchemaVersion: schemaVersion})
+		e, err := event.Decode(payload, map[string]string{envelope.AttrSchemaVersion: schemaVersion})
 		if err != nil {
-			if _, ok := errors.AsType[*event.DecodeError](err); !ok {
+			if _, ok := errors.AsType[*envelope.DecodeError](err); !ok {
 				t.Errorf("Decode() = %v, want a DecodeError", err)
 			}
 			return

@@ -17,6 +17,7 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 )
 
@@ -141,7 +142,7 @@ func TestWireFormatNeverChanges(t *testing.T) {
 			if !s.old && !bytes.Equal(m.Payload, want) {
 				t.Errorf("Encode() = %x\nwant       %x", m.Payload, want)
 			}
-			got, err := event.Decode(want, map[string]string{event.AttrSchemaVersion: "1"})
+			got, err := event.Decode(want, map[string]string{envelope.AttrSchemaVersion: "1"})
 			if err != nil {
 				t.Fatalf("Decode() = %v", err)
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/failpoint"
 )
@@ -34,11 +35,11 @@ func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Ref
 // When ctx ends it hands nothing more to the broker and waits for it no longer;
 // what was acknowledged by then is settled all the same.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.pass(ctx, batch, event.Aggregate{})
+	return p.pass(ctx, batch, envelope.Aggregate{})
 }
 
 // pass is RunOnce; of one lane when there is an aggregate: see Store.
-func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Result, error) {
+func (p *Publisher) pass(ctx context.Context, batch int, of envelope.Aggregate) (Result, error) {
 	// Before the claim, so that by the clock of the database we stop earlier
 	// than we think.
 	start := time.Now()
@@ -52,7 +53,7 @@ func (p *Publisher) pass(ctx context.Context, batch int, of event.Aggregate) (Re
 	// A crash from here on leaves the lane leased: its events wait until
 	// leased_until, then another publisher claims them.
 	if p.full(claim, batch) {
-		p.Nudge(event.Aggregate{}) // there is more than one worker's work
+		p.Nudge(envelope.Aggregate{}) // there is more than one worker's work
 	}
 	failpoint.Hit(failpoint.OutboxClaimed)
 	spans := passTrace{tracer: p.tracer}
@@ -121,8 +122,8 @@ func (p *Publisher) collect(ctx context.Context, claim event.Claim, receipts []h
 	result := Result{Claimed: true}
 	settlement := event.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
 	const refused, unknown = 1, 2
-	stopped := make(map[event.Aggregate]int)
-	recovered := make(map[event.Aggregate]bool)
+	stopped := make(map[envelope.Aggregate]int)
+	recovered := make(map[envelope.Aggregate]bool)
 	for _, aggregate := range claim.Recovered {
 		recovered[aggregate] = true
 	}

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -31,7 +31,7 @@ type Publisher struct {
 
 	// wake has an entry per worker that should look at the outbox now: at the
 	// lane of that aggregate, or at all of them.
-	wake chan event.Aggregate
+	wake chan envelope.Aggregate
 	// sentry is held by the one idle worker that watches the clock.
 	sentry chan struct{}
 	clock  *clock
@@ -70,7 +70,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		store: store, broker: broker, cfg: cfg, log: log, metrics: m, tracer: tracer, loops: loops,
 		passes:  heartbeat.New("outbox: any worker", interval),
 		breaker: breaker,
-		wake:    make(chan event.Aggregate, cfg.Workers),
+		wake:    make(chan envelope.Aggregate, cfg.Workers),
 		sentry:  make(chan struct{}, 1),
 		sooner:  make(chan struct{}, 1),
 		clock:   newClock(cfg.PollInterval),
@@ -80,7 +80,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 // Nudge says that an event of an aggregate was committed; of the zero
 // Aggregate, that there may be something anywhere. It never blocks and may be
 // called from anywhere, also when Run is not running.
-func (p *Publisher) Nudge(aggregate event.Aggregate) {
+func (p *Publisher) Nudge(aggregate envelope.Aggregate) {
 	select {
 	case p.wake <- aggregate:
 	default: // every worker has a reason to look already, but perhaps elsewhere
@@ -150,7 +150,7 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
 	failures, nudged := 0, false
-	var about event.Aggregate // what the nudge was about
+	var about envelope.Aggregate // what the nudge was about
 	for begin.Err() == nil {
 		loop.Beat()
 		p.passes.Beat()
@@ -162,11 +162,11 @@ func (p *Publisher) work(ctx, begin, grace context.Context, loop *heartbeat.Loop
 			sleep(ctx, wait)
 			continue
 		}
-		all := about == event.Aggregate{}
+		all := about == envelope.Aggregate{}
 		others := p.busy.Add(1) - 1
 		result, err := p.pass(grace, batch, about)
 		p.busy.Add(-1)
-		about = event.Aggregate{}
+		about = envelope.Aggregate{}
 		if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
 			p.log.ErrorContext(ctx, "outbox: pass failed", "err", err)
 		}
@@ -222,7 +222,7 @@ func (p *Publisher) again(result Result, nudged, others bool) bool {
 // the clock, so that an idle process makes one query per PollInterval, whatever
 // its workers are. Nudges that never cease put a look that is due off by some
 // passes: which is heard first is drawn by lot.
-func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about event.Aggregate, nudged bool) {
+func (p *Publisher) idle(ctx context.Context, loop *heartbeat.Loop) (about envelope.Aggregate, nudged bool) {
 	loop.Rest()
 	select {
 	case <-ctx.Done():
@@ -260,7 +260,7 @@ func (p *Publisher) hasten() {
 
 func (p *Publisher) wakeAll() {
 	for range p.cfg.Workers {
-		p.Nudge(event.Aggregate{})
+		p.Nudge(envelope.Aggregate{})
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -37,7 +37,7 @@ func TestTopicForgetsKeys(t *testing.T) {
 		failed := 0
 		var receipts []Receipt
 		for i := range 100 {
-			receipts = append(receipts, topic.Publish(event.Message{AggregateID: fmt.Sprint(i % 50), Payload: []byte("x")}))
+			receipts = append(receipts, topic.Publish(envelope.Message{AggregateID: fmt.Sprint(i % 50), Payload: []byte("x")}))
 		}
 		for _, r := range receipts {
 			if err := r.Wait(context.WithoutCancel(t.Context())); err != nil {

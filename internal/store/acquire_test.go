@@ -10,7 +10,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -21,7 +21,7 @@ func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
 	nudged := 0
-	videos, catalog := store.NewVideos(pool, func(event.Aggregate) { nudged++ }), store.NewCatalog(pool)
+	videos, catalog := store.NewVideos(pool, func(envelope.Aggregate) { nudged++ }), store.NewCatalog(pool)
 	held, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

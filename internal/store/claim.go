@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -34,7 +35,7 @@ import (
 // A claim that fails without a word from PostgreSQL may have been made, or be
 // made later. What it holds, or will, later claims of the same Videos take as
 // if it were free.
-func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (event.Claim, error) {
+func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (event.Claim, error) {
 	conn, err := acquire(ctx, s.pool)
 	if err != nil {
 		return event.Claim{}, wrap(err, "claim events")
@@ -63,7 +64,7 @@ func (s *Videos) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 // would stay blocked. The claim may lack some when it is full, and always does
 // of an aggregate with attempts, of which it has one event.
 func unblock(claim *event.Claim, maxEvents int, maxBytes int64) {
-	whole := make(map[event.Aggregate]bool)
+	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)
 	for _, aggregate := range claim.Recovered {
 		whole[aggregate] = true

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 	"example.com/videocatalog/internal/store/storetest"
@@ -37,7 +38,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 	}
 	want := event.Claim{Lane: 3}
 	for _, row := range rows {
-		e := event.Claimed{Message: event.Message{
+		e := event.Claimed{Message: envelope.Message{
 			ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version, SchemaVersion: row.SchemaVersion,
 			Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
 		}, Seq: row.Seq, Retry: row.Retry, Blocked: row.Blocked, Attempts: int(row.Attempts)}
@@ -47,7 +48,7 @@ func TestClaimReadsWhatSqlcReads(t *testing.T) {
 			want.Events = append(want.Events, e)
 		}
 	}
-	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease, event.Aggregate{})
+	got, err := NewVideos(pool, nil).ClaimEvents(t.Context(), all, 1<<30, noLease, envelope.Aggregate{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestLostClaimsAreFew(t *testing.T) {
 		VALUES (3, gen_random_uuid(), 'a', 'b', 'c', 1, 1, '', now())`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := videos.ClaimEvents(t.Context(), negative, 1, time.Hour, event.Aggregate{}); err == nil {
+	if _, err := videos.ClaimEvents(t.Context(), negative, 1, time.Hour, envelope.Aggregate{}); err == nil {
 		t.Error("ClaimEvents() of a negative number of events = nil, want an error")
 	}
 	if got := videos.lost.list(); !slices.Equal(got, want) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 )
 
@@ -261,7 +262,7 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 // there was anything.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, bytes int) bool {
 	claimable, surely := m.model.claimable(), true
-	var aggregate event.Aggregate
+	var aggregate envelope.Aggregate
 	if of != "" {
 		claimable, surely = m.model.claimableOf(laneOf(of))
 		aggregate = m.letter(of)
@@ -300,7 +301,7 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, 
 }
 
 // mapNames are the sorted letters of aggregates; nil for none.
-func mapNames(aggregates []event.Aggregate, names map[string]string) (letters []string) {
+func mapNames(aggregates []envelope.Aggregate, names map[string]string) (letters []string) {
 	for _, aggregate := range aggregates {
 		letters = append(letters, names[aggregate.ID])
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -155,12 +156,12 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 func BenchmarkClaim(b *testing.B) {
 	const rounds, sessions = 2000, 50
 	l := newLetters(b, 1)
-	kinds := map[string]event.Aggregate{"all": {}, "one": l.letter("a")}
+	kinds := map[string]envelope.Aggregate{"all": {}, "one": l.letter("a")}
 	times := make(map[string][]float64)
 	took := func(name string, begun time.Time) {
 		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
 	}
-	claim := func(name string, of event.Aggregate, want int) event.Claim {
+	claim := func(name string, of envelope.Aggregate, want int) event.Claim {
 		begun := time.Now()
 		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
 		took(name, begun)
@@ -186,7 +187,7 @@ func BenchmarkClaim(b *testing.B) {
 		for range sessions {
 			l.pool.Reset()
 			execute(b, l.pool, "SELECT 1")
-			claim("first", event.Aggregate{}, 0)
+			claim("first", envelope.Aggregate{}, 0)
 		}
 	}
 	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
@@ -432,7 +433,7 @@ const fillOutbox = `
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
-		claim := l.claimAs(event.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
+		claim := l.claimAs(envelope.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
 		if claim.Token != 0 {
 			l.settle(settlement(claim, func(event.Claimed) bool { return false }))
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -297,7 +298,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	l := newLetters(t, 1)
 	claim := func(maxBytes int64) event.Claim {
 		t.Helper()
-		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, event.Aggregate{})
+		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, envelope.Aggregate{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +357,7 @@ func TestClaimNeedsBinaryRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0, event.Aggregate{})
+		claim, err := store.NewVideos(pool, nil).ClaimEvents(t.Context(), 10, 1<<20, 0, envelope.Aggregate{})
 		pool.Close()
 		if !able {
 			if err == nil || !strings.Contains(err.Error(), "simple_protocol") {
@@ -484,7 +485,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 	for c := range claimers {
 		wg.Go(func() {
 			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, event.Aggregate{})
+				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, envelope.Aggregate{})
 				if err != nil {
 					t.Error(err)
 					return

@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // QuarantinedRow is a message in the quarantine.
 type QuarantinedRow struct {
 	ID int64 // grows with every message
-	event.Quarantined
+	envelope.Quarantined
 	ReceivedAt time.Time // when it was set aside
 	// PayloadSize, in bytes, and PayloadSHA256, in hexadecimal, are those of a
 	// payload that is not kept; then Payload is nil, and attributes and reason are
@@ -35,7 +35,7 @@ const QuarantineBytes = 256 << 20
 // already is no error. Whatever the message contains can be stored, because one
 // that cannot even be quarantined would block its ordering key for ever. It is
 // stored without its payload when the quarantine has no room: see QuarantineBytes.
-func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quarantined) error {
+func (c *Catalog) Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
 		attributes[escape(name)] = escape(value)
@@ -61,8 +61,8 @@ func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quara
 func shortAttributes(attributes map[string]string) map[string]string {
 	short := make(map[string]string)
 	for _, name := range []string{
-		event.AttrEventID, event.AttrEventType, event.AttrAggregateType, event.AttrAggregateID,
-		event.AttrVersion, event.AttrSchemaVersion, event.AttrOccurredAt, event.AttrTraceparent,
+		envelope.AttrEventID, envelope.AttrEventType, envelope.AttrAggregateType, envelope.AttrAggregateID,
+		envelope.AttrVersion, envelope.AttrSchemaVersion, envelope.AttrOccurredAt, envelope.AttrTraceparent,
 	} {
 		if value, ok := attributes[name]; ok {
 			short[name] = shorten(value, 100) // bytes; an event has fewer
@@ -94,7 +94,7 @@ func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int
 		}
 		messages[i] = QuarantinedRow{
 			ID: row.ID,
-			Quarantined: event.Quarantined{
+			Quarantined: envelope.Quarantined{
 				MessageID: unescape(row.MessageID), OrderingKey: unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
 				Payload: row.Payload, Reason: unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
 			},

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -30,12 +30,12 @@ func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool) int {
 }
 
 // heavy is a message with much in it, of which nothing can be decoded.
-func heavy(n int) event.Quarantined {
+func heavy(n int) envelope.Quarantined {
 	m := quarantined(fmt.Sprint(n))
 	m.Payload = bytes.Repeat([]byte{byte(n)}, 16<<10)
 	m.Reason = strings.Repeat("é", 2_000)
 	m.Attributes["long"] = strings.Repeat("x", 1_000)
-	m.Attributes[event.AttrVersion] = strings.Repeat("1", 1_000)
+	m.Attributes[envelope.AttrVersion] = strings.Repeat("1", 1_000)
 	return m
 }
 
@@ -84,7 +84,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 			want.Payload = nil
 			want.Reason = strings.Repeat("é", 500)
 			delete(want.Attributes, "long")
-			want.Attributes[event.AttrVersion] = strings.Repeat("1", 100)
+			want.Attributes[envelope.AttrVersion] = strings.Repeat("1", 100)
 		}
 		if diff := cmp.Diff(want, row, ignoreReceived); diff != "" {
 			t.Errorf("message %d (-set aside +listed):\n%s", n, diff)
@@ -157,7 +157,7 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 		room int64 // beyond what is there and the message
 		want bool
 	}{{0, true}, {-1, false}, {0, true}, {-1 << 40, false}} {
-		m := event.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
+		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
 		catalog.BoundQuarantine(int64(checkQuarantineSize(t, pool)+len("payload")+len("{}")+len("reason")) + tt.room)
 		if err := catalog.Quarantine(t.Context(), "catalog", m); err != nil {
 			t.Fatal(err)

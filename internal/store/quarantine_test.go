@@ -11,16 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // quarantined is a message as the projector sets one aside.
-func quarantined(id string) event.Quarantined {
-	return event.Quarantined{
+func quarantined(id string) envelope.Quarantined {
+	return envelope.Quarantined{
 		MessageID: id, OrderingKey: "01890a5d-ac96-7a01-8b02-0c0d0e0f1011",
-		Attributes: map[string]string{event.AttrSchemaVersion: "2", event.AttrEventType: "VideoPublished"},
+		Attributes: map[string]string{envelope.AttrSchemaVersion: "2", envelope.AttrEventType: "VideoPublished"},
 		Payload:    []byte{0, 1, 0xff, '\\'},
 		Reason:     `decode event: schema version 2 is newer than 1`, PublishTime: epoch,
 	}
@@ -34,26 +34,28 @@ var ignoreReceived = cmpopts.IgnoreFields(store.QuarantinedRow{}, "ID", "Receive
 func TestQuarantineKeepsAnyMessage(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	with := func(change func(*event.Quarantined)) event.Quarantined {
+	with := func(change func(*envelope.Quarantined)) envelope.Quarantined {
 		m := quarantined("")
 		change(&m)
 		return m
 	}
 	everything := "\x00 \\ \\x00 \\u0000 \" ' {} \xff\xfe \xed\xa0\x80 \ufffd \u2028 🎬 $1 \x1b%s"
-	for i, want := range []event.Quarantined{
+	for i, want := range []envelope.Quarantined{
 		quarantined(""),
 		{Attributes: map[string]string{}, Payload: []byte{}},
-		with(func(m *event.Quarantined) {
+		with(func(m *envelope.Quarantined) {
 			m.Attributes = map[string]string{"a\x00b": "c\x00d", "a\\x00b": "\x00", "": ""}
 		}),
-		with(func(m *event.Quarantined) {
+		with(func(m *envelope.Quarantined) {
 			m.Attributes = map[string]string{everything: everything, "\xff": "\xff", "\xfe": "\xfe"}
 		}),
-		with(func(m *event.Quarantined) { m.Reason = everything }),
-		with(func(m *event.Quarantined) { m.OrderingKey = everything }),
-		with(func(m *event.Quarantined) { m.Payload = []byte(strings.Repeat(everything, 100)) }),
-		with(func(m *event.Quarantined) { m.Reason = strings.Repeat(everything, 1_000) }),
-		with(func(m *event.Quarantined) { m.PublishTime = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC) }),
+		with(func(m *envelope.Quarantined) { m.Reason = everything }),
+		with(func(m *envelope.Quarantined) { m.OrderingKey = everything }),
+		with(func(m *envelope.Quarantined) { m.Payload = []byte(strings.Repeat(everything, 100)) }),
+		with(func(m *envelope.Quarantined) { m.Reason = strings.Repeat(everything, 1_000) }),
+		with(func(m *envelope.Quarantined) {
+			m.PublishTime = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+		}),
 	} {
 		want.MessageID += fmt.Sprint(i)
 		if i == 5 {
@@ -83,14 +85,14 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	if err := catalog.Quarantine(t.Context(), "catalog", event.Quarantined{}); err != nil {
+	if err := catalog.Quarantine(t.Context(), "catalog", envelope.Quarantined{}); err != nil {
 		t.Fatalf("Quarantine() = %v", err)
 	}
 	got, err := catalog.ListQuarantine(t.Context(), "catalog", 0, 10)
 	if err != nil {
 		t.Fatalf("ListQuarantine() = %v", err)
 	}
-	want := []store.QuarantinedRow{{Quarantined: event.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
+	want := []store.QuarantinedRow{{Quarantined: envelope.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
 	if diff := cmp.Diff(want, got, ignoreReceived); diff != "" {
 		t.Errorf("quarantine (-want +got):\n%s", diff)
 	}
@@ -140,7 +142,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for consumer, want := range map[string]event.Quarantined{"catalog": first, "other": again, "third": {}} {
+	for consumer, want := range map[string]envelope.Quarantined{"catalog": first, "other": again, "third": {}} {
 		got, err := catalog.ListQuarantine(t.Context(), consumer, 0, 10)
 		if err != nil {
 			t.Fatal(err)

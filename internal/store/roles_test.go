@@ -18,6 +18,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -107,8 +108,8 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 
 	// One event is refused and the rest set aside, then it is skipped, the next
 	// one tried again, and what is left is published.
-	aggregate := event.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
-	claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+	aggregate := envelope.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
+	claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 	check(t, "ClaimEvents()", err)
 	if len(claim.Events) != 4 {
 		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
@@ -145,7 +146,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		if backlog.Pending == 0 {
 			return
 		}
-		if claim, err = videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
+		if claim, err = videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
 			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
 		}
 		settlement := event.Settlement{Recovered: claim.Recovered}
@@ -299,7 +300,7 @@ func TestRolesAreSeparate(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
 		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, err := videos.ClaimEvents(t.Context(), 1, 1<<20, time.Second, event.Aggregate{}); !isDenied(err) {
+	if _, err := videos.ClaimEvents(t.Context(), 1, 1<<20, time.Second, envelope.Aggregate{}); !isDenied(err) {
 		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
 	}
 	if _, _, err := videos.MaintainOutbox(t.Context(), 1, time.Hour); !isDenied(err) {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -129,7 +130,7 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 	t.Helper()
 	nothing := func(context.Context) error { return nil }
 	const consumer = "catalog"
-	message := event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
+	message := envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
 	return map[string]func(context.Context) error{
 		"Videos.Observe": nothing, // its callbacks call MeasureOutbox
 		"Videos.CreateVideo": func(ctx context.Context) error {
@@ -157,11 +158,11 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 			return err
 		},
 		"Videos.ClaimEvents": func(ctx context.Context) error {
-			_, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			_, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 			return err
 		},
 		"Videos.SettleClaim": func(ctx context.Context) error {
-			claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			claim, err := videos.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 			if err != nil || len(claim.Events) == 0 {
 				return err
 			}
@@ -185,10 +186,10 @@ func everyMethod(t *testing.T, videos *store.Videos, catalog *store.Catalog) map
 			return err
 		},
 		"Videos.RequeueEvent": func(ctx context.Context) error {
-			return videos.RequeueEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()})
+			return videos.RequeueEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()})
 		},
 		"Videos.SkipEvent": func(ctx context.Context) error {
-			return videos.SkipEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
+			return videos.SkipEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
 		},
 		"Catalog.Observe":         nothing, // its callbacks read one row each
 		"Catalog.BoundQuarantine": nothing, // only tests have it

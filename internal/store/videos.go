@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -23,16 +24,16 @@ import (
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
-	onCommit func(event.Aggregate)
+	onCommit func(envelope.Aggregate)
 	lost     lostClaims
 }
 
 // NewVideos makes the command side over a pool. onCommit, if not nil, is called
 // with the aggregate of an event that was committed, or may have been, because
 // nobody knows what became of the commit; it must not block.
-func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
+func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 	if onCommit == nil {
-		onCommit = func(event.Aggregate) {}
+		onCommit = func(envelope.Aggregate) {}
 	}
 	return &Videos{pool: pool, queries: queriesOver(pool), onCommit: onCommit}
 }
@@ -70,7 +71,7 @@ func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerpri
 // committed when the database says so; else the answer may have been lost.
 func (s *Videos) committed(id uuid.UUID, err error) {
 	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-		s.onCommit(event.Aggregate{Type: event.AggregateVideo, ID: id.String()})
+		s.onCommit(envelope.Aggregate{Type: event.AggregateVideo, ID: id.String()})
 	}
 }
 
@@ -129,7 +130,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	message.Traceparent = event.Traceparent(ctx)
+	message.Traceparent = envelope.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{

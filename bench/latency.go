@@ -174,7 +174,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	if publisher, err = outbox.New(videos, timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}
-	projector, err := newProjector(w.client, consumer.Config{}, &timedCatalog{store.NewCatalog(w.pool), times})
+	projector, err := w.newProjector(consumer.Config{}, times)
 	if err != nil {
 		return err
 	}
@@ -310,13 +310,13 @@ func (b timedBroker) Publish(m envelope.Message) outbox.Receipt {
 }
 
 type timedCatalog struct {
-	*store.Catalog
-	times *times
+	catalog *store.Catalog
+	times   *times
 }
 
-// Project implements consumer.Store: what it has committed is visible.
-func (c *timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]domain.Outcome, error) {
-	outcomes, err := c.Catalog.Project(ctx, name, events)
+// Project is the Project of the catalog: what it has committed is visible.
+func (c timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]envelope.Outcome, error) {
+	outcomes, err := c.catalog.Project(ctx, name, events)
 	now := time.Now()
 	if err == nil {
 		for _, e := range events {

@@ -359,7 +359,7 @@ func (c config) inFlight() int { return 2 * c.OutboxWorkers * c.OutboxBatch }
 
 func (c config) consumer() consumer.Config {
 	return consumer.Config{
-		Consumer: c.ConsumerName, BatchSize: c.ConsumerBatchSize, BatchDelay: c.ConsumerBatchDelay, Workers: c.ConsumerWorkers,
+		BatchSize: c.ConsumerBatchSize, BatchDelay: c.ConsumerBatchDelay, Workers: c.ConsumerWorkers,
 		MaxOutstandingMessages: c.ConsumerMaxOutstanding, MaxOutstandingBytes: c.ConsumerMaxBytes, Streams: c.ConsumerStreams,
 		TransactionTimeout: c.ConsumerTransaction, StopTimeout: c.ConsumerStopTimeout,
 	}

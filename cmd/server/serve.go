@@ -83,10 +83,13 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 			return err
 		}
 	}
+	var inbox *store.Inbox // nil: no role uses it
+	var subscribed []subscription
 	if cfg.has(roleProjector) {
+		inbox, subscribed = store.NewInbox(database.catalog.own), cfg.subscriptions(catalog)
 		consumerConfig := cfg.consumer()
 		consumerConfig.Tracing = tel.Tracing
-		if projector, err = consumer.New(consumerConfig, client.Subscriber(cfg.PubSubSubscription), catalog, log, tel.Meter(scope)); err != nil {
+		if projector, err = consumer.New(consumerConfig, sources(client, subscribed), inbox, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
@@ -150,7 +153,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if projector != nil {
 		g.Go(func() error { return projector.Run(loops) })
 		g.Go(func() error {
-			return maintainInbox(ctx, catalog, cfg.ConsumerName, cfg.InboxRetention, log, inboxMaintenance)
+			return maintainInbox(ctx, inbox, subscribed, cfg.InboxRetention, log, inboxMaintenance)
 		})
 	}
 	return g.Wait()

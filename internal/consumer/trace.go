@@ -23,7 +23,7 @@ func (r *run) begin(d *delivery) {
 	}
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.destination.subscription.name", r.source.String()), attribute.String("messaging.message.id", msg.ID),
+		attribute.String("messaging.destination.subscription.name", d.source.String()), attribute.String("messaging.message.id", msg.ID),
 		attribute.String("messaging.gcp_pubsub.message.ordering_key", msg.OrderingKey),
 		attribute.String("event.id", msg.Attributes[envelope.AttrEventID]), attribute.String("event.type", msg.Attributes[envelope.AttrEventType]),
 	}
@@ -64,7 +64,7 @@ func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(err
 			continue
 		}
 		options := []trace.SpanStartOption{trace.WithAttributes(
-			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.event.Video.Version))}
+			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.envelope.Version))}
 		if first != nil {
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: first.SpanContext()}))
 		}

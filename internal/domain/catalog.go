@@ -37,9 +37,6 @@ const (
 	AppliedAfterGap
 	// Stale: the catalog is at this version or a later one. The event came late.
 	Stale
-	// Duplicate: this very event was applied before. Fold cannot tell, the
-	// inbox can.
-	Duplicate
 	// Conflicting: another event claims the version that the catalog has. The owner
 	// lost a transaction in a failover, after its event was published.
 	Conflicting

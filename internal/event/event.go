@@ -15,7 +15,6 @@ package event
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -110,19 +109,46 @@ func marshal(e *domain.Event) ([]byte, error) {
 	return payload, nil
 }
 
-// Decode reads an event from the payload and the attributes of a message. An
-// event of a type that this build does not know has an empty Type and is whole
-// otherwise: the state it carries means the same whatever happened. A newer
-// schema version, missing parts, broken bytes and numbers out of range are a
-// *envelope.DecodeError.
-func Decode(payload []byte, attributes map[string]string) (domain.Event, error) {
-	version, err := strconv.Atoi(attributes[envelope.AttrSchemaVersion])
-	if err != nil || version < 1 {
-		return domain.Event{}, envelope.Undecodable("attribute %s is %q, want a number from 1", envelope.AttrSchemaVersion, attributes[envelope.AttrSchemaVersion])
+// Types are the types of events that this build knows.
+var Types = []string{
+	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
+	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted),
+}
+
+// Decode reads an event of a video from its message. An event of a type that
+// this build does not know has an empty Type and is whole otherwise: the state it
+// carries means the same whatever happened. Another aggregate type, a newer schema
+// version, missing parts, broken bytes, numbers out of range and an envelope that
+// contradicts the payload are an *envelope.DecodeError.
+func Decode(m envelope.Message) (domain.Event, error) {
+	if m.AggregateType != AggregateVideo {
+		return domain.Event{}, envelope.Undecodable("attribute %s is %q, want %q", envelope.AttrAggregateType, m.AggregateType, AggregateVideo)
 	}
-	if version > SchemaVersion {
-		return domain.Event{}, envelope.Undecodable("schema version %d is newer than %d, the newest this build reads", version, SchemaVersion)
+	if m.SchemaVersion > SchemaVersion {
+		return domain.Event{}, envelope.Undecodable("schema version %d is newer than %d, the newest this build reads", m.SchemaVersion, SchemaVersion)
 	}
+	e, err := unmarshal(m.Payload)
+	if err != nil {
+		return domain.Event{}, err
+	}
+	return e, checkEnvelope(m, e)
+}
+
+// checkEnvelope refuses an envelope that contradicts its payload: whoever routes,
+// filters or deduplicates by attributes would take the event for another one.
+func checkEnvelope(m envelope.Message, e domain.Event) error {
+	switch {
+	case m.ID != e.ID:
+		return envelope.Undecodable("attribute %s is %s, but the payload has %s", envelope.AttrEventID, m.ID, e.ID)
+	case m.AggregateID != e.Video.ID.String():
+		return envelope.Undecodable("attribute %s is %q, but the payload has %s", envelope.AttrAggregateID, m.AggregateID, e.Video.ID)
+	case m.Version != e.Video.Version:
+		return envelope.Undecodable("attribute %s is %d, but the payload has %d", envelope.AttrVersion, m.Version, e.Video.Version)
+	}
+	return nil
+}
+
+func unmarshal(payload []byte) (domain.Event, error) {
 	var pb videov1.VideoEvent
 	if err := proto.Unmarshal(payload, &pb); err != nil {
 		return domain.Event{}, &envelope.DecodeError{Reason: "payload is no VideoEvent", Err: err}
@@ -170,22 +196,28 @@ func Decode(payload []byte, attributes map[string]string) (domain.Event, error) 
 		},
 		OccurredAt: time.UnixMilli(pb.GetOccurredAtMs()).UTC(),
 	}
-	switch typ := pb.GetType().(type) {
-	case *videov1.VideoEvent_Created:
-		e.Type = domain.VideoCreated
-	case *videov1.VideoEvent_Updated:
-		e.Type = domain.VideoUpdated
-		e.ChangedFields = typ.Updated.GetChangedFields()
-	case *videov1.VideoEvent_Published:
-		e.Type = domain.VideoPublished
-	case *videov1.VideoEvent_Unpublished:
-		e.Type = domain.VideoUnpublished
-	case *videov1.VideoEvent_Deleted:
-		e.Type = domain.VideoDeleted
-	case *videov1.VideoEvent_Undeleted:
-		e.Type = domain.VideoUndeleted
-	}
+	e.Type, e.ChangedFields = typeOf(&pb)
 	return e, nil
+}
+
+// typeOf returns the type of an event, empty for one that this build does not
+// know, and the fields that an update has changed.
+func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
+	switch of := pb.GetType().(type) {
+	case *videov1.VideoEvent_Created:
+		return domain.VideoCreated, nil
+	case *videov1.VideoEvent_Updated:
+		return domain.VideoUpdated, of.Updated.GetChangedFields()
+	case *videov1.VideoEvent_Published:
+		return domain.VideoPublished, nil
+	case *videov1.VideoEvent_Unpublished:
+		return domain.VideoUnpublished, nil
+	case *videov1.VideoEvent_Deleted:
+		return domain.VideoDeleted, nil
+	case *videov1.VideoEvent_Undeleted:
+		return domain.VideoUndeleted, nil
+	}
+	return "", nil
 }
 
 func stateOf(state videov1.VideoEvent_State) (domain.State, error) {

@@ -27,7 +27,7 @@ func TestTopicForgetsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	topic := NewTopic(client.Publisher(localbroker.Topic), 30*time.Second, 10)

@@ -44,7 +44,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	outbox.RetrySoon(client)

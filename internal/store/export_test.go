@@ -4,4 +4,4 @@ package store
 func (s *Videos) LoseAnswer(token int64) { s.lost.add(token) }
 
 // BoundQuarantine makes the quarantine keep fewer bytes.
-func (c *Catalog) BoundQuarantine(bytes int64) { c.quarantineBytes = bytes }
+func (b *Inbox) BoundQuarantine(bytes int64) { b.quarantineBytes = bytes }

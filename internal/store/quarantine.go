@@ -35,7 +35,7 @@ const QuarantineBytes = 256 << 20
 // already is no error. Whatever the message contains can be stored, because one
 // that cannot even be quarantined would block its ordering key for ever. It is
 // stored without its payload when the quarantine has no room: see QuarantineBytes.
-func (c *Catalog) Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error {
+func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
 		attributes[escape(name)] = escape(value)
@@ -49,12 +49,12 @@ func (c *Catalog) Quarantine(ctx context.Context, consumer string, m envelope.Qu
 		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
 	}
 	reason := escape(m.Reason)
-	err = c.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
-		Consumer: consumer, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
+	err = b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
+		Consumer: consumerName, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
 		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
-		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: c.quarantineBytes,
+		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: b.quarantineBytes,
 	})
-	return wrap(err, "quarantine message %s", m.MessageID)
+	return forConsumer(wrap(err, "quarantine message %s", m.MessageID))
 }
 
 // shortAttributes returns those attributes that identify an event, shortened.
@@ -81,8 +81,8 @@ func shorten(text string, maxBytes int) string {
 // ListQuarantine returns the messages of a consumer that were set aside after
 // the one with id after (0: from the first one on), at most maxRows, as they
 // were received.
-func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int64, maxRows int) ([]QuarantinedRow, error) {
-	rows, err := c.queries.ListQuarantine(ctx, consumer, after, limit(maxRows))
+func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after int64, maxRows int) ([]QuarantinedRow, error) {
+	rows, err := b.queries.ListQuarantine(ctx, consumerName, after, limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list quarantine")
 	}
@@ -112,8 +112,8 @@ func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int
 
 // DeleteQuarantine deletes a message for good; domain.NotFound when it is not
 // there.
-func (c *Catalog) DeleteQuarantine(ctx context.Context, id int64) error {
-	n, err := c.queries.DeleteQuarantine(ctx, id)
+func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
+	n, err := b.queries.DeleteQuarantine(ctx, id)
 	if err != nil {
 		return wrap(err, "delete quarantined message %d", id)
 	}
@@ -126,8 +126,8 @@ func (c *Catalog) DeleteQuarantine(ctx context.Context, id int64) error {
 // PruneQuarantine deletes messages of all consumers that were received longer
 // ago than olderThan, by the clock of the database, at most maxRows of them, and
 // returns how many.
-func (c *Catalog) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := c.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
+func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := b.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
 	return n, wrap(err, "prune quarantine")
 }
 

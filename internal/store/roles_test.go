@@ -203,7 +203,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
-	catalog := store.NewCatalog(pool)
+	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
 	ctx := t.Context()
 	check(t, "Check()", db.Check(ctx, pool))
 
@@ -233,16 +233,16 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "SearchEntries()", err)
 	_, err = catalog.ListChanges(ctx, domain.Position{}, 1)
 	check(t, "ListChanges()", err)
-	forgotten, err := catalog.PruneInbox(ctx, "catalog", -time.Hour, 10)
+	forgotten, err := inbox.PruneInbox(ctx, "catalog", -time.Hour, 10)
 	check(t, "PruneInbox()", err)
 	if forgotten != 3 {
 		t.Errorf("PruneInbox() = %d, want 3", forgotten)
 	}
-	check(t, "Quarantine()", catalog.Quarantine(ctx, "catalog", quarantined("1")))
-	rows, err := catalog.ListQuarantine(ctx, "catalog", 0, 10)
+	check(t, "Quarantine()", inbox.Quarantine(ctx, "catalog", quarantined("1")))
+	rows, err := inbox.ListQuarantine(ctx, "catalog", 0, 10)
 	check(t, "ListQuarantine()", err)
 	for _, row := range rows {
-		check(t, "DeleteQuarantine()", catalog.DeleteQuarantine(ctx, row.ID))
+		check(t, "DeleteQuarantine()", inbox.DeleteQuarantine(ctx, row.ID))
 	}
 }
 
@@ -293,7 +293,7 @@ func TestRolesAreSeparate(t *testing.T) {
 	if _, err := store.NewCatalog(videoUser).Project(t.Context(), "catalog", life(t, "Ran", 1)); !isDenied(err) {
 		t.Errorf("Project() as %s = %v, want permission denied", videoRole, err)
 	}
-	if err := store.NewCatalog(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
+	if err := store.NewInbox(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
 		t.Errorf("Quarantine() as %s = %v, want permission denied", videoRole, err)
 	}
 	videos := store.NewVideos(catalogUser, nil)

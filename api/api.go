@@ -1,5 +1,5 @@
-// Package api carries the contract in the form that REST clients read. Its
-// source is proto/; make generate writes what is embedded here.
+// Package api carries the contract in the forms that REST clients and Pub/Sub
+// read. Its source is proto/; make generate writes the description of REST.
 package api
 
 import _ "embed"
@@ -8,3 +8,9 @@ import _ "embed"
 //
 //go:embed openapi.json
 var OpenAPI []byte
+
+// VideoEventSchema is the definition of the Pub/Sub schema of the events of
+// videos, which deploy/ registers from the same file.
+//
+//go:embed proto/video/v1/video_event.proto
+var VideoEventSchema string

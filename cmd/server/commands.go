@@ -14,7 +14,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
@@ -93,13 +93,13 @@ func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Wri
 	case len(args) == 2 && args[0] == "requeue" && args[1] == "--all":
 		return requeueParked(ctx, events, stdout)
 	case len(args) == 3 && args[0] == "requeue":
-		return events.RequeueEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]})
+		return events.RequeueEvent(ctx, envelope.Aggregate{Type: args[1], ID: args[2]})
 	case len(args) == 4 && args[0] == "skip":
 		eventID, err := uuid.Parse(args[3])
 		if err != nil {
 			return fmt.Errorf("EVENT_ID: %w", err)
 		}
-		return events.SkipEvent(ctx, event.Aggregate{Type: args[1], ID: args[2]}, eventID)
+		return events.SkipEvent(ctx, envelope.Aggregate{Type: args[1], ID: args[2]}, eventID)
 	}
 	return errUsage
 }
@@ -124,7 +124,7 @@ func listBlocked(ctx context.Context, events *store.Outbox, stdout io.Writer) er
 // requeueParked lets all parked aggregates try again, each once. Those that are
 // blocked and not parked do by themselves.
 func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) error {
-	requeued := map[event.Aggregate]bool{}
+	requeued := map[envelope.Aggregate]bool{}
 	for before := -1; before < len(requeued); {
 		before = len(requeued)
 		blocked, err := events.ListBlocked(ctx, listRows) // parked ones first
@@ -155,39 +155,55 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 		return err
 	}
 	defer database.close()
-	catalog := store.NewCatalog(database.catalog.own)
+	inbox := store.NewInbox(database.catalog.own)
+	subscribed := cfg.subscriptions(store.NewCatalog(database.catalog.own))
 	switch {
 	case len(args) == 1 && args[0] == "list":
-		return listQuarantine(ctx, catalog, cfg.ConsumerName, stdout)
+		return listQuarantine(ctx, inbox, subscribed, stdout)
 	case len(args) == 1 && args[0] == "replay":
-		return replayQuarantine(ctx, catalog, cfg.ConsumerName, stdout)
+		return replayQuarantine(ctx, inbox, subscribed, stdout)
 	case len(args) == 2 && args[0] == "delete":
 		id, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {
 			return fmt.Errorf("ID: %w", err)
 		}
-		return catalog.DeleteQuarantine(ctx, id)
+		return inbox.DeleteQuarantine(ctx, id)
 	}
 	return errUsage
 }
 
-func listQuarantine(ctx context.Context, catalog *store.Catalog, consumer string, stdout io.Writer) error {
-	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tMESSAGE_ID\tORDERING_KEY\tBYTES\tREASON")
-	after := int64(0)
-	for {
-		rows, err := catalog.ListQuarantine(ctx, consumer, after, quarantineRows)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			after = row.ID
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", row.ID, row.MessageID, row.OrderingKey, bytesOf(row), row.Reason)
-		}
-		if len(rows) < quarantineRows {
-			return table.Flush()
+// eachQuarantined calls do with the messages in quarantine, subscription by
+// subscription, oldest first.
+func eachQuarantined(ctx context.Context, inbox *store.Inbox, subscribed []subscription, do func(subscription, store.QuarantinedRow) error) error {
+	for _, s := range subscribed {
+		for after, more := int64(0), true; more; {
+			rows, err := inbox.ListQuarantine(ctx, s.consumer, after, quarantineRows)
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				after = row.ID
+				if err := do(s, row); err != nil {
+					return err
+				}
+			}
+			more = len(rows) == quarantineRows
 		}
 	}
+	return nil
+}
+
+func listQuarantine(ctx context.Context, inbox *store.Inbox, subscribed []subscription, stdout io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tMESSAGE_ID\tORDERING_KEY\tBYTES\tREASON")
+	err := eachQuarantined(ctx, inbox, subscribed, func(_ subscription, row store.QuarantinedRow) error {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", row.ID, row.MessageID, row.OrderingKey, bytesOf(row), row.Reason)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return table.Flush()
 }
 
 // bytesOf says how long a payload is, or was, and its hash when it is not kept.
@@ -202,46 +218,29 @@ func bytesOf(row store.QuarantinedRow) string {
 var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md")
 
 // replay applies a message of the quarantine.
-func replay(ctx context.Context, catalog *store.Catalog, consumer string, row store.QuarantinedRow) error {
+func replay(ctx context.Context, s subscription, row store.QuarantinedRow) error {
 	if row.PayloadSHA256 != "" {
 		return errNotKept
 	}
-	e, err := event.Decode(row.Payload, row.Attributes)
+	return s.handlers.Replay(ctx, s.consumer, row.Attributes, row.Payload)
+}
+
+// replayQuarantine applies what this build can decode. A crash between applying
+// and deleting applies a message twice, which the inbox and the version see to.
+func replayQuarantine(ctx context.Context, inbox *store.Inbox, subscribed []subscription, stdout io.Writer) error {
+	applied, left := 0, 0
+	err := eachQuarantined(ctx, inbox, subscribed, func(s subscription, row store.QuarantinedRow) error {
+		if err := replay(ctx, s, row); err != nil {
+			left++
+			_, err := fmt.Fprintf(stdout, "left %d (message %s): %v\n", row.ID, row.MessageID, err)
+			return err
+		}
+		applied++
+		return inbox.DeleteQuarantine(ctx, row.ID)
+	})
 	if err != nil {
 		return err
 	}
-	_, err = catalog.Project(ctx, consumer, []domain.Event{e})
+	_, err = fmt.Fprintf(stdout, "replayed %d messages, %d are left\n", applied, left)
 	return err
-}
-
-// replayQuarantine applies, oldest first, what this build can decode. A crash
-// between applying and deleting applies a message twice, which the inbox and
-// the version see to.
-func replayQuarantine(ctx context.Context, catalog *store.Catalog, consumer string, stdout io.Writer) error {
-	applied, left := 0, 0
-	after := int64(0)
-	for {
-		rows, err := catalog.ListQuarantine(ctx, consumer, after, quarantineRows)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			after = row.ID
-			if err := replay(ctx, catalog, consumer, row); err != nil {
-				left++
-				if _, err := fmt.Fprintf(stdout, "left %d (message %s): %v\n", row.ID, row.MessageID, err); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := catalog.DeleteQuarantine(ctx, row.ID); err != nil {
-				return err
-			}
-			applied++
-		}
-		if len(rows) < quarantineRows {
-			_, err := fmt.Fprintf(stdout, "replayed %d messages, %d are left\n", applied, left)
-			return err
-		}
-	}
 }

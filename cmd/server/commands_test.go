@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -14,11 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
@@ -126,7 +127,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	})
 	var published []string
 	for _, m := range s.pubsub.Published() {
-		published = append(published, m.Attributes[event.AttrAggregateID])
+		published = append(published, m.Attributes[envelope.AttrAggregateID])
 	}
 	slices.Sort(published)
 	if want := slices.Sorted(slices.Values([]string{ids[0], ids[2], ids[3]})); !slices.Equal(published, want) {
@@ -140,7 +141,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	s.start(t)
-	s.publish(t, &pubsub.Message{Data: []byte("no event"), Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+	s.publish(t, &pubsub.Message{Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()})
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	attributes := message.Attributes()
-	attributes[event.AttrSchemaVersion] = "2"
+	attributes[envelope.AttrSchemaVersion] = "2"
 	s.publish(t, &pubsub.Message{Data: message.Payload, Attributes: attributes})
 	eventually(t, 20*time.Second, "both are quarantined", func() bool {
 		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == 2
@@ -164,7 +165,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if n := strings.Count(list, "\n"); n != 43 {
 		t.Errorf("quarantine list has %d lines, want a header and 42:\n%s", n, list)
 	}
-	if err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "no VideoEvent") {
+	if err != nil || !strings.Contains(list, "newer") || !strings.Contains(list, "event_id is missing") {
 		t.Errorf("quarantine list = %v\n%s\nwant both reasons", err, list)
 	}
 
@@ -201,9 +202,12 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "INSERT INTO catalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
 		t.Fatal(err)
 	}
-	broken := bytes.Repeat([]byte("broken "), size/7)
+	broken, err := proto.Marshal(&videov1.VideoEvent{EventId: strings.Repeat("x", size)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range messages {
-		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{event.AttrSchemaVersion: "1"}})
+		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	}
 	eventually(t, 20*time.Second, "all are quarantined", func() bool {
 		return s.count(t, "SELECT count(*) FROM catalog_read.quarantine") == messages

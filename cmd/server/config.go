@@ -78,7 +78,7 @@ type config struct {
 func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
-	c.consumer = consumer.Config{Consumer: c.ConsumerName}
+	c.consumer = consumer.Config{}
 	c.server = server.Config{CORSOrigins: c.CORSOrigins}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.server = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.server.WithDefaults()

@@ -22,7 +22,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -139,8 +139,8 @@ func (s *stack) settled(t *testing.T, owner string) {
 func (s *stack) eventsOf(name string, version int) []string {
 	ids := map[string]bool{}
 	for _, m := range s.pubsub.Published() {
-		if m.OrderingKey == strings.TrimPrefix(name, "videos/") && m.Attributes[event.AttrVersion] == strconv.Itoa(version) {
-			ids[m.Attributes[event.AttrEventID]] = true
+		if m.OrderingKey == strings.TrimPrefix(name, "videos/") && m.Attributes[envelope.AttrVersion] == strconv.Itoa(version) {
+			ids[m.Attributes[envelope.AttrEventID]] = true
 		}
 	}
 	return slices.Collect(maps.Keys(ids))

@@ -155,7 +155,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 		p.create(t, "published")
 	}
 	p.delete(t, p.create(t, "deleted"))
-	s.publish(t, &pubsub.Message{Data: []byte("no event")})
+	s.publish(t, &pubsub.Message{Attributes: map[string]string{"name": "no event"}})
 	s.settled(t, target)
 	refuse := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
 	p.create(t, "refused")
@@ -175,7 +175,7 @@ func (s *stack) useAll(t *testing.T, p *process, target string) {
 		t.Errorf("outbox requeue --all = %v", err)
 	}
 	p.rename(t, p.create(t, "made on the target"), "changed on the target")
-	s.publish(t, &pubsub.Message{Data: []byte("no event either")})
+	s.publish(t, &pubsub.Message{Attributes: map[string]string{"name": "no event either"}})
 	s.settled(t, target)
 	if got := ask[int](t, target, "SELECT count(*)::int FROM catalog_read.quarantine")[0]; got != 2 {
 		t.Errorf("messages in the quarantine = %d, want 2", got)

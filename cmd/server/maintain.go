@@ -71,17 +71,21 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Du
 
 // maintainInbox forgets old event ids, and old messages in quarantine, until
 // ctx ends.
-func maintainInbox(ctx context.Context, catalog *store.Catalog, consumer string, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
-	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
-		n, err := catalog.PruneInbox(ctx, consumer, retention, pruneRows)
-		return n == pruneRows, err
-	}, func(ctx context.Context) (more bool, err error) {
-		n, err := catalog.PruneQuarantine(ctx, retention, pruneQuarantineRows)
+func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscription, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
+	steps := []step{func(ctx context.Context) (more bool, err error) {
+		n, err := inbox.PruneQuarantine(ctx, retention, pruneQuarantineRows)
 		if n > 0 {
 			log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", retention)
 		}
 		return n == pruneQuarantineRows, err
-	})
+	}}
+	for _, s := range subscribed {
+		steps = append(steps, func(ctx context.Context) (more bool, err error) {
+			n, err := inbox.PruneInbox(ctx, s.consumer, retention, pruneRows)
+			return n == pruneRows, err
+		})
+	}
+	return maintain(ctx, log, loop, steps...)
 }
 
 // maintain does all steps at start and then about every hour, or about a minute

@@ -64,7 +64,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	}
 	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
 	check(err)
-	_, err = consumer.New(consumer.Config{}, new(pubsub.Subscriber), nil, nil, meter)
+	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "catalog"}}, nil, nil, meter)
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewCatalog(nil).Observe(meter, "catalog"))
@@ -138,7 +138,10 @@ var attributesOf = map[string][]string{
 	"outbox.publish.attempts": {"attempt"},
 	"outbox.publish.failures": {"error.type"},
 	"outbox.table.size":       {"table"},
-	"consumer.events":         {"outcome"},
+	"consumer.events":         {"aggregate_type", "outcome"},
+	"consumer.lag":            {"aggregate_type"},
+	"consumer.delivery.delay": {"aggregate_type"},
+	"consumer.unknown_types":  {"aggregate_type"},
 	"consumer.failures":       {"error.type"},
 	"catalog.table.size":      {"table"},
 	"database.replaced":       {"side"},

@@ -29,7 +29,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/server"
@@ -300,25 +300,22 @@ func liveness(t *testing.T, live func() error) (ask func() int) {
 	}
 }
 
-// hungOutbox and hungCatalog have calls that never come back, whatever their
+// hungOutbox and hungQuarantine have calls that never come back, whatever their
 // context says.
 type (
 	hungOutbox struct {
 		outbox.Store
 		release chan struct{}
 	}
-	hungCatalog struct {
-		consumer.Store
-		release chan struct{}
-	}
+	hungQuarantine struct{ release chan struct{} }
 )
 
-func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
+func (h hungOutbox) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
 	<-h.release
 	return outbox.Claim{}, nil
 }
 
-func (h hungCatalog) Quarantine(context.Context, string, event.Quarantined) error {
+func (h hungQuarantine) Quarantine(context.Context, string, envelope.Quarantined) error {
 	<-h.release
 	return nil
 }
@@ -382,9 +379,9 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	store := hungCatalog{release: make(chan struct{})}
+	store := hungQuarantine{release: make(chan struct{})}
 	cfg := consumer.Config{TransactionTimeout: time.Millisecond, RetryMin: time.Millisecond, RetryMax: time.Millisecond}
-	projector, err := consumer.New(cfg, client.Subscriber(localbroker.Subscription), store, slog.New(slog.DiscardHandler), nil)
+	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: client.Subscriber(localbroker.Subscription), Consumer: "catalog"}}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +397,7 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 	}
 	publisher := client.Publisher(localbroker.Topic)
 	defer publisher.Stop()
-	if _, err := publisher.Publish(t.Context(), &pubsub.Message{Data: []byte("no event")}).Get(t.Context()); err != nil {
+	if _, err := publisher.Publish(t.Context(), &pubsub.Message{Attributes: map[string]string{"name": "no event"}}).Get(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "/health/live answers 503", func() bool { return ask() == http.StatusServiceUnavailable })

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/api/option"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/server"
@@ -85,15 +85,18 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 			return err
 		}
 	}
+	var inbox *store.Inbox // nil: no role uses it
+	var subscribed []subscription
 	if cfg.has(roleProjector) {
+		inbox, subscribed = store.NewInbox(database.catalog.own), cfg.subscriptions(catalog)
 		consumerConfig := cfg.consumer
 		consumerConfig.Tracing = tel.Tracing
-		if projector, err = consumer.New(consumerConfig, client.Subscriber(cfg.PubSubSubscription), catalog, log, tel.Meter(scope)); err != nil {
+		if projector, err = consumer.New(consumerConfig, sources(client, subscribed), inbox, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
 	if cfg.has(roleAPI) {
-		deps.Videos = store.NewVideos(database.video.calls, func(aggregate event.Aggregate) {
+		deps.Videos = store.NewVideos(database.video.calls, func(aggregate envelope.Aggregate) {
 			if publisher != nil {
 				publisher.Wake(aggregate)
 			}
@@ -152,7 +155,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if projector != nil {
 		g.Go(func() error { return projector.Run(loops) })
 		g.Go(func() error {
-			return maintainInbox(ctx, catalog, cfg.ConsumerName, cfg.InboxRetention, log, inboxMaintenance)
+			return maintainInbox(ctx, inbox, subscribed, cfg.InboxRetention, log, inboxMaintenance)
 		})
 	}
 	return g.Wait()

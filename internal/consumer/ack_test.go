@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -32,15 +31,15 @@ const busy = 2 * time.Second
 // A message is acknowledged after the transaction, however long it takes.
 func TestProjectorAcksAfterCommit(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	began, commit := make(chan struct{}), make(chan struct{})
-	store.onProject = func(context.Context, []domain.Event) error {
+	store.onProject = func(context.Context, []note) error {
 		close(began)
 		<-commit
 		return nil
 	}
 	b.start(consumer.Config{}, store)
-	id := b.publish(messages(t, 1)...)[0]
+	id := b.publish(messages(1)...)[0]
 	<-began
 	time.Sleep(350 * time.Millisecond) // acks leave every 100 ms
 	if got := b.find(id).Acks; got != 0 {
@@ -57,12 +56,12 @@ func TestProjectorStopsInTime(t *testing.T) {
 	// Not parallel: it looks at the goroutines of the whole process, which has
 	// some already when the tests run again after the one with an outage.
 	before := goroutines()
-	b, store := newBroker(t, localbroker.Resources{RetryMin: time.Millisecond}), &memStore{}
-	slow, stuck := messages(t, 1)[0], messages(t, 1)[0]
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond}), &memStore{}
+	slow, stuck := messages(1)[0], messages(1)[0]
 	var stopped atomic.Bool
 	var began sync.WaitGroup
 	began.Add(2)
-	store.onProject = func(ctx context.Context, events []domain.Event) error {
+	store.onProject = func(ctx context.Context, events []note) error {
 		if stopped.Load() {
 			return nil // the second projector
 		}
@@ -108,15 +107,15 @@ func TestProjectorStopsInTime(t *testing.T) {
 // away when the projector is stopped does not keep it.
 func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	cfg := consumer.Config{StopTimeout: time.Second}
 	_, stop := b.start(cfg, store)
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	b.waitForAcks()
 	b.server.SetDown(true)
 	time.Sleep(300 * time.Millisecond)
 	b.server.SetDown(false)
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	b.waitForAcks()
 	if got := len(store.versions()); got != 2 {
 		t.Errorf("entries = %d, want 2", got)
@@ -136,7 +135,7 @@ func TestProjectorSurvivesBrokerOutage(t *testing.T) {
 // waitForAcks gives up once in thousands of times, those of a second always.
 func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, localbroker.Resources{})
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
 	var opened atomic.Int32
 	outage := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		if opened.Add(1) <= 8 {
@@ -158,7 +157,7 @@ func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 		}
 	})
 	consumer.RetrySoon(client)
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	(&broker{t, b.server, client}).start(consumer.Config{}, &memStore{})
 	b.waitForAcks()
 	if got := opened.Load(); got < 9 {
@@ -170,7 +169,7 @@ func TestProjectorReceivesSoonAfterAnOutage(t *testing.T) {
 // and what is tried again is what the client would try again by itself.
 func TestRetrySoon(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, localbroker.Resources{})
+	b := newBroker(t, localbroker.Resources{Schemaless: true})
 	own, err := b.server.Client(t.Context(), "test-project")
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +205,7 @@ func TestRetrySoon(t *testing.T) {
 // A subscription that does not exist is waited for, and so is permission.
 func TestProjectorWaitsForSubscription(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	allow := b.server.Inject(pubsublocal.Fault{Method: "StreamingPull", Code: codes.PermissionDenied})
 	name := "projects/test-project/subscriptions/" + localbroker.Subscription
 	if err := b.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
@@ -217,10 +216,10 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = PermissionDenied") })
 	allow()
 	waitFor(t, "a failure", func() bool { return strings.Contains(logged.String(), "code = NotFound") })
-	if err := (localbroker.Resources{}).Create(t.Context(), b.client); err != nil {
+	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), b.client); err != nil {
 		t.Fatal(err)
 	}
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	b.waitForAcks()
 	if got := read.counter("consumer.failures")["receive"]; got < 2 {
 		t.Errorf("consumer.failures of receive = %d, want at least 2", got)
@@ -234,18 +233,18 @@ func TestProjectorWaitsForSubscription(t *testing.T) {
 // when the projector is stopped before the answer.
 func TestProjectorChecksAcks(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{ExactlyOnce: true}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true, ExactlyOnce: true}), &memStore{}
 	read, stop := b.start(consumer.Config{}, store)
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	b.waitForAcks()
 	failures := func() int64 { return read.counter("consumer.ack_failures")[""] }
 	if got := failures(); got != 0 {
 		t.Errorf("consumer.ack_failures = %d, want 0", got)
 	}
 	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.PermissionDenied, Delay: 100 * time.Millisecond})
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	waitFor(t, "an ack failure", func() bool { return failures() == 1 })
-	b.publish(messages(t, 1)...)
+	b.publish(messages(1)...)
 	waitFor(t, "an event", func() bool { return len(store.versions()) == 3 })
 	stop()
 	if got := failures(); got != 2 {
@@ -257,10 +256,10 @@ func TestProjectorChecksAcks(t *testing.T) {
 // stopped is waited for.
 func TestProjectorWaitsForAcks(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{ExactlyOnce: true}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true, ExactlyOnce: true}), &memStore{}
 	read, stop := b.start(consumer.Config{}, store)
 	b.server.Inject(pubsublocal.Fault{Method: "Acknowledge", Code: codes.Aborted, Times: 2})
-	id := b.publish(messages(t, 1)...)[0]
+	id := b.publish(messages(1)...)[0]
 	waitFor(t, "an event", func() bool { return len(store.versions()) == 1 })
 	stop()
 	if got := b.find(id).Acks; got != 1 {

@@ -10,7 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/failpoint"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
@@ -63,43 +63,47 @@ func (r *run) apply(loop *heartbeat.Loop) {
 	}
 }
 
-// applyBatch projects what is new together, and whatever was refused before, or
-// belongs into the quarantine, one by one, so that it harms nothing else.
+// applyBatch projects what is new together, those of one route at a time, and
+// whatever was refused before, or belongs into the quarantine, one by one, so that
+// it harms nothing else.
 func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
-	var together, alone []*delivery
+	together := make(map[*route][]*delivery)
+	var alone []*delivery
 	for _, d := range batch {
 		if d.reason == "" && d.failures == 0 && d.slow == 0 {
-			together = append(together, d)
+			together[d.route] = append(together[d.route], d)
 		} else {
 			alone = append(alone, d)
 		}
 	}
-	if len(together) == 1 {
-		alone, together = append(together, alone...), nil
-	}
-	if len(together) > 0 {
-		if err := r.project(together, loop); err != nil {
-			r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(together), "err", err)
-			alone = append(together, alone...)
+	for _, deliveries := range together {
+		if len(deliveries) > 1 {
+			err := r.project(deliveries, loop)
+			if err == nil {
+				continue
+			}
+			r.log.WarnContext(r.work, "consumer: batch refused, going on one by one", "events", len(deliveries), "err", err)
 		}
+		alone = append(deliveries, alone...)
 	}
 	for _, d := range alone {
 		if d.reason != "" {
-			r.quarantine(d, loop)
+			r.setAside(d, loop)
 		} else if err := r.project([]*delivery{d}, loop); err != nil {
 			r.refused(d, err, loop)
 		}
 	}
 }
 
-// project applies deliveries in one transaction and gives them their verdict,
-// unless it returns an error: then the store has refused them.
+// project applies deliveries of one route in one transaction and gives them their
+// verdict, unless it returns an error: then the store has refused them.
 func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
-	events := make([]domain.Event, len(deliveries))
+	to := deliveries[0].route
+	events := make([]any, len(deliveries))
 	for i, d := range deliveries {
 		events[i] = d.event
 	}
-	var outcomes []domain.Outcome
+	var outcomes []envelope.Outcome
 	span, end := r.beginBatch(deliveries)
 	patience := 1 // of one event the worker does not wait for more
 	if len(events) > 1 {
@@ -109,7 +113,7 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 		if span != nil {
 			ctx = trace.ContextWithSpan(ctx, span)
 		}
-		outcomes, err = r.store.Project(ctx, r.cfg.Consumer, events)
+		outcomes, err = to.handler.apply(ctx, to.consumer, events)
 		if err == nil && len(outcomes) != len(events) {
 			err = fmt.Errorf("project: %d outcomes for %d events", len(outcomes), len(events))
 		}
@@ -125,14 +129,14 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	}
 	// A crash from here on: all of it comes again, as duplicates.
 	failpoint.Hit(failpoint.ConsumerCommitted)
-	r.metrics.projected(r.work, deliveries, outcomes)
+	r.metrics.projected(r.work, to, deliveries, outcomes)
 	for i, d := range deliveries {
 		switch outcomes[i] {
-		case domain.AppliedAfterGap:
-			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.event.Video.Version)...)
-		case domain.Conflicting:
+		case envelope.AppliedAfterGap:
+			r.log.WarnContext(d.traced(r.work), "consumer: event applied, but one before it was not seen", d.with("version", d.envelope.Version)...)
+		case envelope.Conflict:
 			r.log.WarnContext(d.traced(r.work), "consumer: two events claim one version, the later one stays: did the owner lose a transaction in a failover?",
-				d.with("version", d.event.Video.Version)...)
+				d.with("version", d.envelope.Version)...)
 		default:
 		}
 		d.verdict <- settled
@@ -158,14 +162,14 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 		return
 	}
 	d.reason = fmt.Sprintf("refused %d times: %v", d.failures, err)
-	r.quarantine(d, loop)
+	r.setAside(d, loop)
 }
 
-// quarantine sets a message aside and gives the verdict on it. One that cannot
+// setAside sets a message aside and gives the verdict on it. One that cannot
 // be set aside is tried again for as long as it takes: it must not get lost.
-func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
+func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
 	err := r.persist(loop, tooLong, func(ctx context.Context) error {
-		return r.store.Quarantine(ctx, r.cfg.Consumer, d.quarantined())
+		return r.quarantine.Quarantine(ctx, d.route.consumer, d.quarantined())
 	})
 	switch {
 	case errors.Is(err, errGivenBack):
@@ -175,7 +179,7 @@ func (r *run) quarantine(d *delivery, loop *heartbeat.Loop) {
 		r.log.ErrorContext(r.work, "consumer: cannot quarantine message, trying again", d.with("reason", d.reason, "err", err)...)
 		d.verdict <- retried
 	default:
-		r.metrics.quarantined(r.work)
+		r.metrics.quarantined(r.work, d)
 		r.log.ErrorContext(d.traced(r.work), "consumer: message quarantined", d.with("reason", d.reason)...)
 		d.verdict <- settled
 	}
@@ -188,7 +192,7 @@ var errGivenBack = errors.New("stopped")
 // database with its statement_timeout or lock_timeout, before that is an answer.
 const tooLong = 3
 
-// persist calls the store until it answers. While the database is away it
+// persist calls the store until it answers. While the database is unavailable it
 // waits, as long as the projector is not stopped; any other error is the
 // store's answer. So are patience times context.DeadlineExceeded in a row: it may
 // be for one of several messages, which then harms nothing else alone.
@@ -207,7 +211,7 @@ func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.
 		if r.work.Err() != nil {
 			return errGivenBack
 		}
-		if !isAway(err) {
+		if !isUnavailable(err) {
 			r.metrics.failed(r.work, failedRefused)
 			return err
 		}
@@ -218,16 +222,15 @@ func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.
 			return err
 		}
 		pause := backoff(failures, r.cfg.RetryMin, r.cfg.RetryMax)
-		r.log.WarnContext(r.work, "consumer: the database is away, trying again", "failures", failures+1, "retry_in", pause, "err", err)
+		r.log.WarnContext(r.work, "consumer: the database is unavailable, trying again", "failures", failures+1, "retry_in", pause, "err", err)
 		if !sleep(r.stopping, pause) {
 			return errGivenBack
 		}
 	}
 }
 
-func isAway(err error) bool {
-	var domainErr *domain.Error
-	return errors.As(err, &domainErr) && domainErr.Kind == domain.Unavailable || errors.Is(err, context.DeadlineExceeded)
+func isUnavailable(err error) bool {
+	return errors.Is(err, envelope.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // guard makes a panic an error: one message must not end the process.

@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -12,16 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // project runs a projector on some messages for a time, inside a synctest
 // bubble: a goroutine that outlives it fails the test.
-func project(t *testing.T, cfg consumer.Config, store consumer.Store, source consumer.Source, d time.Duration) readings {
+func project(t *testing.T, cfg consumer.Config, store *memStore, source consumer.Subscription, d time.Duration) readings {
 	t.Helper()
 	meter, read := newMeter(t)
-	projector, err := consumer.NewFrom(cfg, source, store, discard, meter)
+	projector, err := consumer.NewFrom(cfg, source, "test", store.handlers(), store, discard, meter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,18 +33,18 @@ func project(t *testing.T, cfg consumer.Config, store consumer.Store, source con
 	return read
 }
 
-// unavailable is how a store says that its database is away.
-func unavailable() error { return domain.Errorf(domain.Unavailable, "the database is not available") }
+// unavailable is how a store says that its database is unavailable.
+func unavailable() error { return fmt.Errorf("project: %w", envelope.ErrUnavailable) }
 
 // A thousand messages at once are applied in few transactions, each of a batch.
 func TestProjectorBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memStore{}
-		store.onProject = func(context.Context, []domain.Event) error {
+		store.onProject = func(context.Context, []note) error {
 			time.Sleep(2 * time.Millisecond) // a commit
 			return nil
 		}
-		read := project(t, consumer.Config{}, store, messages(t, 1000), time.Second)
+		read := project(t, consumer.Config{}, store, messages(1000), time.Second)
 		if got := len(store.versions()); got != 1000 {
 			t.Errorf("entries = %d, want 1000", got)
 		}
@@ -62,11 +62,11 @@ func TestProjectorDoesNotWaitForFullBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := &memStore{}, time.Now()
 		var waited time.Duration
-		store.onProject = func(context.Context, []domain.Event) error {
+		store.onProject = func(context.Context, []note) error {
 			waited = time.Since(start)
 			return nil
 		}
-		project(t, consumer.Config{BatchDelay: 7 * time.Millisecond}, store, messages(t, 1), time.Second)
+		project(t, consumer.Config{BatchDelay: 7 * time.Millisecond}, store, messages(1), time.Second)
 		if waited != 7*time.Millisecond {
 			t.Errorf("the message waited %s, want 7ms", waited)
 		}
@@ -79,12 +79,12 @@ func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sizes []int
 		store := &memStore{}
-		store.onProject = func(_ context.Context, events []domain.Event) error {
+		store.onProject = func(_ context.Context, events []note) error {
 			sizes = append(sizes, len(events))
 			time.Sleep(time.Second)
 			return nil
 		}
-		source := slowSource{fakeSource: messages(t, 30), pause: 20 * time.Millisecond}
+		source := slowSource{fakeSource: messages(30), pause: 20 * time.Millisecond}
 		project(t, consumer.Config{Workers: 1}, store, source, 5*time.Second)
 		if diff := cmp.Diff([]int{1, 29}, sizes); diff != "" {
 			t.Errorf("sizes of the transactions (-want +got):\n%s", diff)
@@ -92,13 +92,13 @@ func TestProjectorFillsBatchWhileCommitting(t *testing.T) {
 	})
 }
 
-// The database is away for five seconds, and then slow to answer: everything
+// The database is unavailable for five seconds, and then slow to answer: everything
 // is applied afterwards, nothing given back or quarantined, and nobody hammers.
 func TestProjectorWaitsForDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, start := &memStore{}, time.Now()
 		var calls atomic.Int64
-		store.onProject = func(ctx context.Context, _ []domain.Event) error {
+		store.onProject = func(ctx context.Context, _ []note) error {
 			calls.Add(1)
 			switch away := time.Since(start); {
 			case away < 3*time.Second:
@@ -109,16 +109,16 @@ func TestProjectorWaitsForDatabase(t *testing.T) {
 			}
 			return nil
 		}
-		broken := messages(t, 1)[0]
+		broken := messages(1)[0]
 		broken.Data = []byte("broken")
-		store.onQuarantine = func(context.Context, event.Quarantined) error {
+		store.onQuarantine = func(context.Context, envelope.Quarantined) error {
 			if time.Since(start) < 5*time.Second {
 				return unavailable()
 			}
 			return nil
 		}
 		cfg := consumer.Config{MaxAttempts: 1, TransactionTimeout: time.Second}
-		read := project(t, cfg, store, append(messages(t, 500), broken), 20*time.Second)
+		read := project(t, cfg, store, append(messages(500), broken), 20*time.Second)
 
 		if got := len(store.versions()); got != 500 {
 			t.Errorf("entries = %d, want 500", got)
@@ -145,13 +145,13 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"ours": time.Hour, "the database's": 8 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				all, start := messages(t, 100), time.Now()
+				all, start := messages(100), time.Now()
 				slow := all[17].ID
 				store := &memStore{}
 				var others time.Duration // when all of them were applied
 				applied, alone := 0, 0
-				store.onProject = func(ctx context.Context, events []domain.Event) error {
-					if slices.ContainsFunc(events, func(e domain.Event) bool { return e.ID.String() == slow }) && time.Since(start) < 10*time.Minute {
+				store.onProject = func(ctx context.Context, events []note) error {
+					if slices.ContainsFunc(events, func(e note) bool { return e.ID.String() == slow }) && time.Since(start) < 10*time.Minute {
 						if len(events) == 1 {
 							alone++
 						}
@@ -159,7 +159,7 @@ func TestProjectorTakesASlowBatchApart(t *testing.T) {
 						case <-ctx.Done():
 							return ctx.Err()
 						case <-time.After(patience):
-							return &domain.Error{Kind: domain.Unavailable, Message: "statement timeout", Err: context.DeadlineExceeded}
+							return fmt.Errorf("%w: statement timeout: %w", envelope.ErrUnavailable, context.DeadlineExceeded)
 						}
 					}
 					if applied += len(events); applied == 99 {
@@ -192,17 +192,16 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 		failed map[string]int64
 	}{
 		{"refused", func() error { return errors.New("value too long") }, "refused 3 times: value too long", map[string]int64{"refused": 4}},
-		{"invalid", func() error { return domain.Errorf(domain.Invalid, "no NUL") }, "refused 3 times: no NUL", map[string]int64{"refused": 4}},
 		{"panic", func() error { panic("index out of range") }, "refused 3 times: panic: index out of range", map[string]int64{"refused": 4, "panic": 4}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				all := messages(t, 100)
+				all := messages(100)
 				poison, start := all[17], time.Now()
 				store := &memStore{}
 				var othersDone time.Duration
-				store.onProject = func(_ context.Context, events []domain.Event) error {
+				store.onProject = func(_ context.Context, events []note) error {
 					for _, e := range events {
 						if e.ID.String() == poison.ID {
 							return test.fail()
@@ -220,7 +219,7 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 				if othersDone > 10*time.Millisecond {
 					t.Errorf("the others were applied after %s, want at once", othersDone)
 				}
-				want := map[string]event.Quarantined{poison.ID: {
+				want := map[string]envelope.Quarantined{poison.ID: {
 					MessageID: poison.ID, OrderingKey: poison.OrderingKey, Attributes: poison.Attributes, Payload: poison.Data,
 					Reason: test.reason, PublishTime: poison.PublishTime,
 				}}
@@ -241,11 +240,11 @@ func TestProjectorIsolatesPoison(t *testing.T) {
 // What was refused is tried again alone, whatever else has come meanwhile.
 func TestProjectorRetriesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := slowSource{fakeSource: messages(t, 200), pause: 2 * time.Millisecond}
+		source := slowSource{fakeSource: messages(200), pause: 2 * time.Millisecond}
 		poison := source.fakeSource[1]
 		var sizes []int
 		store := &memStore{}
-		store.onProject = func(_ context.Context, events []domain.Event) error {
+		store.onProject = func(_ context.Context, events []note) error {
 			for _, e := range events {
 				if e.ID.String() == poison.ID {
 					sizes = append(sizes, len(events))
@@ -265,13 +264,13 @@ func TestProjectorRetriesAlone(t *testing.T) {
 // holds up nothing else.
 func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := messages(t, 1)[0]
+		broken := messages(1)[0]
 		broken.Data = nil
-		broken.Attributes = map[string]string{event.AttrSchemaVersion: "1", "a\x00": "b\x00"}
+		broken.Attributes = map[string]string{envelope.AttrSchemaVersion: "1", "a\x00": "b\x00"}
 		store := &memStore{}
 		refusals := 0
-		store.onQuarantine = func(_ context.Context, m event.Quarantined) error {
-			want := event.Quarantined{
+		store.onQuarantine = func(_ context.Context, m envelope.Quarantined) error {
+			want := envelope.Quarantined{
 				MessageID: broken.ID, OrderingKey: broken.OrderingKey, Attributes: broken.Attributes,
 				Payload: broken.Data, Reason: m.Reason, PublishTime: broken.PublishTime,
 			}
@@ -283,7 +282,7 @@ func TestProjectorDoesNotLoseWhatItCannotQuarantine(t *testing.T) {
 			}
 			return nil
 		}
-		read := project(t, consumer.Config{Workers: 1}, store, append(messages(t, 10), broken), 10*time.Minute)
+		read := project(t, consumer.Config{Workers: 1}, store, append(messages(10), broken), 10*time.Minute)
 		if got := store.quarantined(); len(got) != 1 {
 			t.Errorf("quarantine = %v, want one message", got)
 		}

@@ -89,18 +89,24 @@ func (b *broker) waitForAcks() {
 }
 
 // start runs a projector until stop is called, which waits for it.
-func (b *broker) start(cfg consumer.Config, store consumer.Store) (read readings, stop func()) {
+func (b *broker) start(cfg consumer.Config, store *memStore) (read readings, stop func()) {
 	b.t.Helper()
 	return b.startLogging(cfg, store, discard)
 }
 
-func (b *broker) startLogging(cfg consumer.Config, store consumer.Store, log *slog.Logger) (read readings, stop func()) {
+func (b *broker) startLogging(cfg consumer.Config, store *memStore, log *slog.Logger) (read readings, stop func()) {
 	b.t.Helper()
 	meter, read := newMeter(b.t)
-	projector, err := consumer.New(cfg, b.client.Subscriber(localbroker.Subscription), store, log, meter)
+	projector, err := consumer.New(cfg, []consumer.Source{{Subscriber: b.client.Subscriber(localbroker.Subscription), Consumer: "test", Handlers: store.handlers()}}, store, log, meter)
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return b.run(projector, read)
+}
+
+// run runs a projector until stop is called, which waits for it.
+func (b *broker) run(projector *consumer.Projector, read readings) (_ readings, stop func()) {
+	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- projector.Run(ctx) }()

@@ -1,11 +1,10 @@
-// Package consumer receives: it makes the catalog out of the events that come
-// from Pub/Sub.
+// Package consumer receives: it has events that come from Pub/Sub applied, each
+// by the handler of its aggregate type.
 //
-// A [Projector] pulls messages from one subscription, decodes them, collects
-// them into small batches, has the store apply each batch in one transaction,
-// and acknowledges what was committed. It reads and writes no table itself;
-// what it needs of the store are two calls, and it decides nothing about
-// videos.
+// A [Projector] pulls messages from its sources, has them decoded, collects them
+// into small batches, has a handler apply each batch in one transaction, and
+// acknowledges what was committed. It reads the envelope of a message, and never
+// its payload; it reads and writes no table itself.
 //
 // # What it promises
 //
@@ -15,11 +14,14 @@
 //   - An event takes effect once, however often it comes, and an old one never
 //     undoes a newer one. The store sees to that; duplicate, stale, and applied
 //     after a gap are told apart and counted.
-//   - While the database is away, messages wait in their callbacks, for as long
+//   - A message of an aggregate type that has no handler here is acknowledged,
+//     counted as unhandled, and never decoded: a subscription may carry more than
+//     this process is for. The log has each such type once a minute.
+//   - While the database is unavailable, messages wait in their callbacks, for as long
 //     as it takes. None is given back to the broker, which would count it as a
 //     failed delivery, and none is set aside.
 //   - A message that harms, harms only itself. What cannot be decoded (broken
-//     bytes, a newer schema version) goes to the quarantine and is
+//     bytes, a newer schema version, a missing attribute) goes to the quarantine and is
 //     acknowledged: giving it back would block its ordering key. So does an
 //     event that the store refused Config.MaxAttempts times, alone.
 //   - A panic while a message is handled is a failure like any other.
@@ -29,7 +31,7 @@
 // # What it does not promise
 //
 // It does not need events in order, and does not establish one: an event
-// carries the full state of its video. It does not answer whether it is ready,
+// carries the full state of its aggregate. It does not answer whether it is ready,
 // does not create the subscription, and does not replay the quarantine.
 package consumer
 
@@ -43,28 +45,20 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
-// Store is what a projector needs of the catalog. Its methods are called
-// concurrently. A database that is away is a domain.Error of kind Unavailable.
-type Store interface {
-	// Project applies events in one transaction and returns what each of them
-	// meant, in their order. On an error none of them took effect.
-	Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error)
+// Quarantine is where a projector sets messages aside.
+type Quarantine interface {
 	// Quarantine stores a message, whatever it contains, once per consumer and
-	// message id; without its payload when there are too many bytes already.
-	Quarantine(ctx context.Context, consumer string, m event.Quarantined) error
+	// message id; without its payload when there are too many bytes already. It is
+	// called concurrently. An unavailable database is an ErrUnavailable.
+	Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error
 }
 
 // Config says how a projector works. The zero value of a field means its
 // default.
 type Config struct {
-	// Consumer is the name under which the inbox remembers events; default
-	// "catalog". Under a new name every event is new: change it for a rebuild
-	// by seek.
-	Consumer string
 	// BatchSize is how many messages a transaction applies at most; default 100.
 	BatchSize int
 	// BatchDelay is how long the first message of a batch waits for others;
@@ -73,22 +67,22 @@ type Config struct {
 	// Workers is how many transactions run at the same time, each with one
 	// connection of the pool; default 4.
 	Workers int
-	// MaxOutstandingMessages is how many messages are in hand at most; default
-	// 4000. Acks leave every 100 ms, so that it also bounds the rate: ten times as
-	// many a second. The limit is 1200 × Workers × BatchSize, because the broker
-	// lends a message for a minute, and at 10 ms a transaction a fifth of it must do.
+	// MaxOutstandingMessages is how many messages of a source are in hand at most;
+	// default 4000. Acks leave every 100 ms, so that it also bounds the rate: ten
+	// times as many a second. The limit is 1200 × Workers × BatchSize: the broker
+	// lends a message for a minute, and a transaction takes about 10 ms.
 	MaxOutstandingMessages int
-	// MaxOutstandingBytes is how many bytes of messages are in hand at most;
-	// default 64 MiB.
+	// MaxOutstandingBytes is how many bytes of messages of a source are in hand at
+	// most; default 64 MiB.
 	MaxOutstandingBytes int
-	// Streams is how many streams pull messages; default 1.
+	// Streams is how many streams pull the messages of a source; default 1.
 	Streams int
 	// MaxExtension is how long a message may stay in hand; default 7 days, after
 	// which the broker drops it anyway. Less than an outage of the database
 	// lasts, and healthy messages count as failed deliveries.
 	MaxExtension time.Duration
 	// TransactionTimeout bounds a call of the store; default 10 s, a thousand times
-	// what a batch takes. One that takes longer counts as a database that is away; a
+	// what a batch takes. One that takes longer counts as an unavailable database; a
 	// batch that does three times is applied one by one, and an event that does alone
 	// is tried again, before what has its key. So long a worker is held up by a
 	// connection that was lost without a word.
@@ -108,7 +102,6 @@ type Config struct {
 
 // WithDefaults returns the Config that New makes of this one.
 func (c Config) WithDefaults() Config {
-	c.Consumer = cmp.Or(c.Consumer, "catalog")
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
 	c.BatchDelay = cmp.Or(c.BatchDelay, 2*time.Millisecond)
 	c.Workers = cmp.Or(c.Workers, 4)

@@ -7,18 +7,20 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // delivery is a message on its way through the projector. Its callback owns
 // it, but from submitting it until the verdict a worker does.
 type delivery struct {
 	msg      *pubsub.Message
-	event    domain.Event
-	reason   string // why it belongs into the quarantine; empty: it does not
-	failures int    // how often the store refused it, alone
-	slow     int    // how often it took too long, alone
+	source   *source
+	route    *route
+	envelope envelope.Message // zero when it could not be read
+	event    any              // what the handler has decoded
+	reason   string           // why it belongs into the quarantine; empty: it does not
+	failures int              // how often the store refused it, alone
+	slow     int              // how often it took too long, alone
 	verdict  chan verdict
 	span     trace.Span // nil: its trace is not sampled
 }
@@ -46,14 +48,14 @@ const (
 // hand then shall be finished, so the store is not called under ctx. But what
 // the store refuses is not tried again: the client starts anew only when every
 // callback has returned, and such a message may be refused for ever.
-func (r *run) handle(ctx context.Context, msg *pubsub.Message) {
+func (r *run) handle(ctx context.Context, s *source, msg *pubsub.Message) {
 	start := time.Now()
 	r.metrics.received(r.work)
 	defer r.metrics.left(r.work)
-	d := r.decode(msg)
+	d := r.open(s, msg)
 	r.begin(d)
 	for {
-		switch r.submit(d) {
+		switch r.settle(d) {
 		case settled:
 			r.ack(d)
 			r.metrics.handled(d.traced(r.work), time.Since(start))
@@ -84,16 +86,45 @@ func (r *run) pause(d *delivery) time.Duration {
 	return backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)
 }
 
-func (r *run) decode(msg *pubsub.Message) *delivery {
-	d := &delivery{msg: msg, verdict: make(chan verdict, 1)}
+// open reads the envelope of a message, and has the handler of its aggregate type
+// decode it, if there is one.
+func (r *run) open(s *source, msg *pubsub.Message) *delivery {
+	d := &delivery{msg: msg, source: s, route: s.other, verdict: make(chan verdict, 1)}
+	if to, ok := s.routes[msg.Attributes[envelope.AttrAggregateType]]; ok {
+		d.route = to
+	}
+	if d.unhandled() {
+		return d
+	}
 	err := r.guard(func() (err error) {
-		d.event, err = event.Decode(msg.Data, msg.Attributes)
+		if d.envelope, err = envelope.Parse(msg.Attributes, msg.Data); err == nil {
+			d.event, err = d.route.handler.decode(d.envelope)
+		}
 		return err
 	})
 	if err != nil {
 		d.reason = err.Error()
 	}
 	return d
+}
+
+// unhandled reports whether a message is of an aggregate type that has no handler
+// here. One without a type is not: it cannot be read.
+func (d *delivery) unhandled() bool {
+	return d.route == d.source.other && d.msg.Attributes[envelope.AttrAggregateType] != ""
+}
+
+// settle returns what shall become of a delivery now.
+func (r *run) settle(d *delivery) verdict {
+	if !d.unhandled() {
+		return r.submit(d)
+	}
+	r.metrics.unhandled(r.work, d)
+	if aggregateType := d.msg.Attributes[envelope.AttrAggregateType]; r.unhandled.due(aggregateType) {
+		r.log.WarnContext(d.traced(r.work), "consumer: messages of an aggregate type without a handler are acknowledged",
+			d.with("aggregate_type", aggregateType, "subscription", d.source.String())...)
+	}
+	return settled
 }
 
 // submit hands a delivery to the collector and waits for the verdict. Whoever
@@ -147,16 +178,12 @@ func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 // with returns log attributes: those that every line about a message has, and
 // some more.
 func (d *delivery) with(attrs ...any) []any {
-	id := d.msg.Attributes[event.AttrEventID]
-	if d.event.Video.Version > 0 { // it was decoded
-		id = d.event.ID.String()
-	}
-	return append([]any{"event_id", id, "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
+	return append([]any{"event_id", d.msg.Attributes[envelope.AttrEventID], "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
 }
 
 // quarantined returns the message for the quarantine: whole.
-func (d *delivery) quarantined() event.Quarantined {
-	return event.Quarantined{
+func (d *delivery) quarantined() envelope.Quarantined {
+	return envelope.Quarantined{
 		MessageID: d.msg.ID, OrderingKey: d.msg.OrderingKey, Attributes: d.msg.Attributes, Payload: d.msg.Data,
 		Reason: d.reason, PublishTime: d.msg.PublishTime,
 	}

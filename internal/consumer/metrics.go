@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // metrics are the instruments of a projector.
@@ -28,21 +29,34 @@ type metrics struct {
 	lag          metric.Float64Histogram
 }
 
-var outcomes = map[domain.Outcome]metric.MeasurementOption{
-	domain.Applied:         outcome("applied"),
-	domain.AppliedAfterGap: outcome("applied_after_gap"),
-	domain.Stale:           outcome("stale"),
-	domain.Duplicate:       outcome("duplicate"),
-	domain.Conflicting:     outcome("conflict"),
-}
-
-var (
-	outcomeQuarantined = outcome("quarantined")
-	outcomeUnknown     = outcome("unknown") // a new one, which outcomes does not have yet
+// Outcomes that no handler returns.
+const (
+	outcomeQuarantined envelope.Outcome = "quarantined"
+	outcomeUnhandled   envelope.Outcome = "unhandled"
+	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned one that is none
 )
 
-func outcome(name string) metric.MeasurementOption {
-	return metric.WithAttributeSet(attribute.NewSet(attribute.String("outcome", name)))
+// labels are the attributes that metrics of one aggregate type have, made once.
+type labels struct {
+	aggregate metric.MeasurementOption
+	outcomes  map[envelope.Outcome]metric.MeasurementOption
+}
+
+func newLabels(aggregateType string) labels {
+	aggregate := attribute.String("aggregate_type", aggregateType)
+	l := labels{aggregate: metric.WithAttributeSet(attribute.NewSet(aggregate)), outcomes: make(map[envelope.Outcome]metric.MeasurementOption)}
+	for _, o := range []envelope.Outcome{envelope.Applied, envelope.AppliedAfterGap, envelope.Stale, envelope.Duplicate, envelope.Conflict, outcomeQuarantined, outcomeUnhandled, outcomeUnknown} {
+		l.outcomes[o] = metric.WithAttributeSet(attribute.NewSet(aggregate, attribute.String("outcome", string(o))))
+	}
+	return l
+}
+
+// outcome returns the attributes of an outcome.
+func (l labels) outcome(o envelope.Outcome) metric.MeasurementOption {
+	if option, ok := l.outcomes[o]; ok {
+		return option
+	}
+	return l.outcomes[outcomeUnknown]
 }
 
 // What failed, under the name that OpenTelemetry has for it.
@@ -67,7 +81,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted when that is committed, by outcome: applied, applied_after_gap, stale, duplicate, conflict (two events claim one version), quarantined, unknown (one that has no name here yet)."))
+		metric.WithDescription("Messages applied or set aside, counted when that is committed, by aggregate_type (one that has a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events claim one version), quarantined, unhandled (its aggregate type has no handler here: acknowledged, and nothing done), unknown (its handler returned none of these)."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
 		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
 	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
@@ -96,21 +110,17 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	return &m, nil
 }
 
-func (m *metrics) projected(ctx context.Context, deliveries []*delivery, got []domain.Outcome) {
+func (m *metrics) projected(ctx context.Context, to *route, deliveries []*delivery, got []envelope.Outcome) {
 	m.batchSize.Record(ctx, int64(len(deliveries)))
 	for i, d := range deliveries {
-		option, ok := outcomes[got[i]]
-		if !ok {
-			option = outcomeUnknown
+		m.events.Add(ctx, 1, to.labels.outcome(got[i]))
+		if !slices.Contains(to.handler.types, d.envelope.Type) {
+			m.unknownTypes.Add(ctx, 1, to.labels.aggregate)
 		}
-		m.events.Add(ctx, 1, option)
-		if d.event.Type == "" {
-			m.unknownTypes.Add(ctx, 1)
-		}
-		if got[i] == domain.Applied || got[i] == domain.AppliedAfterGap {
+		if got[i] == envelope.Applied || got[i] == envelope.AppliedAfterGap {
 			traced := d.traced(ctx)
-			m.lag.Record(traced, since(d.event.OccurredAt))
-			m.delay.Record(traced, since(d.msg.PublishTime))
+			m.lag.Record(traced, since(d.envelope.OccurredAt), to.labels.aggregate)
+			m.delay.Record(traced, since(d.msg.PublishTime), to.labels.aggregate)
 		}
 	}
 }
@@ -119,7 +129,13 @@ func (m *metrics) projected(ctx context.Context, deliveries []*delivery, got []d
 // the sum of a histogram must not fall.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }
 
-func (m *metrics) quarantined(ctx context.Context) { m.events.Add(ctx, 1, outcomeQuarantined) }
+func (m *metrics) quarantined(ctx context.Context, d *delivery) {
+	m.events.Add(ctx, 1, d.route.labels.outcome(outcomeQuarantined))
+}
+
+func (m *metrics) unhandled(ctx context.Context, d *delivery) {
+	m.events.Add(ctx, 1, d.route.labels.outcome(outcomeUnhandled))
+}
 
 func (m *metrics) received(ctx context.Context) { m.inHand.Add(ctx, 1) }
 

@@ -22,26 +22,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Messages in sampled traces are spans from arrival to ack. Their transaction
 // is under the first of a batch, and the others link to it.
 func TestSampledMessagesAreTraced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := messages(t, 4)
+		source := messages(4)
 		for i, m := range source {
 			flags := "00"
 			if i < 2 {
 				flags = "01"
 			}
-			m.Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
+			m.Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-%s", i+1, 0xabc, flags)
 		}
-		delete(source[3].Attributes, event.AttrTraceparent)
+		delete(source[3].Attributes, envelope.AttrTraceparent)
 		store, exporter := &memStore{}, tracetest.NewInMemoryExporter()
 		var transactions []trace.SpanContext
-		store.onProject = func(ctx context.Context, _ []domain.Event) error {
+		store.onProject = func(ctx context.Context, _ []note) error {
 			transactions = append(transactions, trace.SpanContextFromContext(ctx))
 			return nil
 		}
@@ -81,10 +80,10 @@ func TestSampledMessagesAreTraced(t *testing.T) {
 // long an event took refers to its trace.
 func TestDeliveriesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := messages(t, 3)
-		source[0].Attributes[event.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
+		source := messages(3)
+		source[0].Attributes[envelope.AttrTraceparent] = fmt.Sprintf("00-%032x-%016x-01", 1, 0xabc)
 		store := &memStore{}
-		store.onProject = func(context.Context, []domain.Event) error {
+		store.onProject = func(context.Context, []note) error {
 			time.Sleep(200 * time.Millisecond)
 			return nil
 		}
@@ -112,7 +111,7 @@ func TestDeliveriesAreMeasured(t *testing.T) {
 func TestNothingInHandIsMeasured(t *testing.T) {
 	t.Parallel()
 	meter, read := newMeter(t)
-	if _, err := consumer.NewFrom(consumer.Config{}, messages(t, 0), &memStore{}, discard, meter); err != nil {
+	if _, err := consumer.NewFrom(consumer.Config{}, messages(0), "test", nil, &memStore{}, discard, meter); err != nil {
 		t.Fatal(err)
 	}
 	if n, measured := read.counter("consumer.messages")[""]; n != 0 || !measured {
@@ -123,9 +122,9 @@ func TestNothingInHandIsMeasured(t *testing.T) {
 // A clock that is ahead of ours makes no delay negative.
 func TestDelaysAreNotNegative(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := videoEvent(uuid.New(), 1, domain.VideoCreated)
+		e := noteEvent(uuid.NewString(), 1, written)
 		e.OccurredAt = e.OccurredAt.Add(time.Hour)
-		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(t, e)}, time.Second)
+		read := project(t, consumer.Config{}, &memStore{}, fakeSource{message(e)}, time.Second)
 		for _, name := range []string{"consumer.lag", "consumer.delivery.delay"} {
 			if n, sum := read.histogram(name); n != 1 || sum != 0 {
 				t.Errorf("%s = %d times, %.2f s in all, want once 0", name, n, sum)
@@ -176,7 +175,7 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 	const interval = 5 * time.Second // the longest pause
 	for _, test := range []struct {
 		name   string
-		source consumer.Source
+		source consumer.Subscription
 		hangs  bool
 		stuck  bool
 	}{
@@ -192,7 +191,7 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 					close(hang)
 				}
 				log := slog.New(hangsAt{slog.DiscardHandler, "consumer: cannot receive, trying again", hang})
-				projector, err := consumer.NewFrom(consumer.Config{}, test.source, &memStore{}, log, nil)
+				projector, err := consumer.NewFrom(consumer.Config{}, test.source, "test", nil, &memStore{}, log, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -209,8 +208,8 @@ func TestReceivingThatDoesNotGoOnIsStuck(t *testing.T) {
 // A message that is given back is a nack and no ack.
 func TestNacksAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(context.Context, []domain.Event) error { return unavailable() }}
-		read := project(t, consumer.Config{}, store, messages(t, 2), time.Second)
+		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
+		read := project(t, consumer.Config{}, store, messages(2), time.Second)
 		if acks, nacks, inHand := read.counter("consumer.acks")[""], read.counter("consumer.nacks")[""], read.counter("consumer.messages")[""]; acks != 0 || nacks != 2 || inHand != 0 {
 			t.Errorf("acks = %d, nacks = %d, in hand = %d, want 0, 2 and 0", acks, nacks, inHand)
 		}
@@ -218,7 +217,7 @@ func TestNacksAreCounted(t *testing.T) {
 }
 
 // A worker whose call of the store never comes back is stuck. One that waits
-// for messages, or for a database that is away, is not.
+// for messages, or for a database that is unavailable, is not.
 func TestHangingTransactionIsStuck(t *testing.T) {
 	const interval = 10*time.Second + 5*time.Second // the timeout of a transaction, and the longest pause
 	for _, test := range []struct {
@@ -234,8 +233,8 @@ func TestHangingTransactionIsStuck(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				hang := make(chan struct{})
-				store := &memStore{onProject: func(context.Context, []domain.Event) error { return test.call(hang) }}
-				projector, err := consumer.NewFrom(consumer.Config{}, messages(t, test.messages), store, discard, nil)
+				store := &memStore{onProject: func(context.Context, []note) error { return test.call(hang) }}
+				projector, err := consumer.NewFrom(consumer.Config{}, messages(test.messages), "test", store.handlers(), store, discard, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

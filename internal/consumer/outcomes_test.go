@@ -11,12 +11,9 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
-	"google.golang.org/protobuf/proto"
 
-	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 )
 
@@ -24,24 +21,24 @@ import (
 // told apart by their ids, and the later one stays.
 func TestProjectorFindsTwoEventsOfOneVersion(t *testing.T) {
 	t.Parallel()
-	b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
+	b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
 	read, stop := b.start(consumer.Config{}, store)
-	lost, kept := videoEvent(video, 2, domain.VideoUpdated), videoEvent(video, 2, domain.VideoDeleted)
+	lost, kept := noteEvent(id, 2, edited), noteEvent(id, 2, deleted)
 	lost.ID, kept.ID = uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
-	for _, e := range []domain.Event{videoEvent(video, 1, domain.VideoCreated), kept, lost} {
-		b.publish(message(t, e))
+	for _, e := range []note{noteEvent(id, 1, written), kept, lost} {
+		b.publish(message(e))
 		b.waitForAcks()
 	}
 	stop()
 	if diff := cmp.Diff(map[string]int64{"applied": 2, "conflict": 1}, read.counter("consumer.events")); diff != "" {
 		t.Errorf("consumer.events (-want +got):\n%s", diff)
 	}
-	if got := store.entries[video]; got.EventID != kept.ID || !got.Deleted {
+	if got := store.entries[id]; got.ID != kept.ID || !got.deleted {
 		t.Errorf("entry = %+v, want that of the later event", got)
 	}
 }
 
-// Events of one video, each published when the one before is acknowledged, are
+// Events of one note, each published when the one before is acknowledged, are
 // told apart by what they meant, and the newest state stays.
 func TestProjectorOutcomes(t *testing.T) {
 	t.Parallel()
@@ -61,16 +58,16 @@ func TestProjectorOutcomes(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
+			b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
 			read, stop := b.start(consumer.Config{}, store)
 			events := map[int64]*pubsub.Message{}
 			for _, version := range test.versions {
 				if events[version] == nil {
-					typ := domain.VideoUpdated
+					typ := edited
 					if version == test.deleted {
-						typ = domain.VideoDeleted
+						typ = deleted
 					}
-					events[version] = message(t, videoEvent(video, version, typ))
+					events[version] = message(noteEvent(id, version, typ))
 				}
 				b.publish(events[version])
 				b.waitForAcks()
@@ -79,8 +76,8 @@ func TestProjectorOutcomes(t *testing.T) {
 			if diff := cmp.Diff(test.want, read.counter("consumer.events")); diff != "" {
 				t.Errorf("consumer.events (-want +got):\n%s", diff)
 			}
-			if got := store.entry(video); got.Version != test.version || got.Deleted != (test.deleted > 0) {
-				t.Errorf("entry has version %d, deleted %t, want %d, %t", got.Version, got.Deleted, test.version, test.deleted > 0)
+			if got := store.entry(id); got.Version != test.version || got.deleted != (test.deleted > 0) {
+				t.Errorf("entry has version %d, deleted %t, want %d, %t", got.Version, got.deleted, test.version, test.deleted > 0)
 			}
 			applied := uint64(test.want["applied"] + test.want["applied_after_gap"])
 			if got, _ := read.histogram("consumer.lag"); got != applied {
@@ -102,32 +99,33 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 		spoil  func(*pubsub.Message)
 		reason string
 	}{
-		{"broken bytes", func(m *pubsub.Message) { m.Data = []byte("secret\xff") }, "payload is no VideoEvent"},
-		{"newer schema version", func(m *pubsub.Message) { m.Attributes[event.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
-		{"no attributes", func(m *pubsub.Message) { m.Attributes = nil }, "attribute schema_version"},
+		{"broken bytes", func(m *pubsub.Message) { m.Data = []byte("secret\xff") }, "payload is no note"},
+		{"malformed attribute", func(m *pubsub.Message) { m.Attributes[envelope.AttrVersion] = "one" }, `attribute version is "one"`},
+		{"newer schema version", func(m *pubsub.Message) { m.Attributes[envelope.AttrSchemaVersion] = "2" }, "schema version 2 is newer"},
+		{"no attributes", func(m *pubsub.Message) { m.Attributes = nil }, "attribute event_id is missing"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
+			b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
 			var logged lockedBuffer
 			read, stop := b.startLogging(consumer.Config{}, store, slog.New(slog.NewTextHandler(&logged, nil)))
-			bad := message(t, videoEvent(video, 1, domain.VideoCreated))
+			bad := message(noteEvent(id, 1, written))
 			eventID := bad.ID
 			test.spoil(bad)
 			if bad.Attributes == nil {
 				eventID = `""`
 			}
-			id := b.publish(bad)[0]
+			messageID := b.publish(bad)[0]
 			b.waitForAcks()
-			b.publish(message(t, videoEvent(video, 2, domain.VideoUpdated)))
+			b.publish(message(noteEvent(id, 2, edited)))
 			b.waitForAcks()
 			stop()
 
-			got := store.quarantined()[id]
-			want := event.Quarantined{
-				MessageID: id, OrderingKey: video.String(), Attributes: bad.Attributes, Payload: bad.Data,
-				Reason: got.Reason, PublishTime: b.find(id).PublishTime,
+			got := store.quarantined()[messageID]
+			want := envelope.Quarantined{
+				MessageID: messageID, OrderingKey: id, Attributes: bad.Attributes, Payload: bad.Data,
+				Reason: got.Reason, PublishTime: b.find(messageID).PublishTime,
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("quarantined (-want +got):\n%s", diff)
@@ -135,13 +133,13 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 			if !strings.Contains(got.Reason, test.reason) {
 				t.Errorf("reason = %q, want it to say %q", got.Reason, test.reason)
 			}
-			if got := b.find(id); got.Nacks != 0 {
+			if got := b.find(messageID); got.Nacks != 0 {
 				t.Errorf("the message was nacked %d times, want never", got.Nacks)
 			}
 			if diff := cmp.Diff(map[string]int64{"quarantined": 1, "applied_after_gap": 1}, read.counter("consumer.events")); diff != "" {
 				t.Errorf("consumer.events (-want +got):\n%s", diff)
 			}
-			ids := "event_id=" + eventID + " message_id=" + id + " ordering_key=" + video.String()
+			ids := "event_id=" + eventID + " message_id=" + messageID + " ordering_key=" + id
 			if !strings.Contains(logged.String(), ids) || strings.Contains(logged.String(), "secret") {
 				t.Errorf("log = %s\nwant a line with %q, and no payload", logged.String(), ids)
 			}
@@ -153,44 +151,35 @@ func TestProjectorQuarantinesUndecodable(t *testing.T) {
 // carries, and counted.
 func TestProjectorAppliesUnknownType(t *testing.T) {
 	t.Parallel()
-	b, store, video := newBroker(t, localbroker.Resources{}), &memStore{}, uuid.New()
+	b, store, id := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}, uuid.NewString()
 	read, _ := b.start(consumer.Config{}, store)
-	m := message(t, videoEvent(video, 1, domain.VideoCreated))
-	var pb videov1.VideoEvent
-	if err := proto.Unmarshal(m.Data, &pb); err != nil {
-		t.Fatal(err)
-	}
-	pb.Type = nil
-	data, err := proto.Marshal(&pb)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Data, m.Attributes[event.AttrEventType] = data, "VideoSold"
+	m := message(noteEvent(id, 1, written))
+	m.Attributes[envelope.AttrEventType] = "NoteFramed"
 	b.publish(m)
 	b.waitForAcks()
-	if got := store.entry(video); got.Version != 1 {
+	if got := store.entry(id); got.Version != 1 {
 		t.Errorf("version = %d, want 1", got.Version)
 	}
-	if got := read.counter("consumer.unknown_types")[""]; got != 1 {
+	if got := read.counterByType("consumer.unknown_types")["note"]; got != 1 {
 		t.Errorf("consumer.unknown_types = %d, want 1", got)
 	}
 }
 
-// The database is away for a time: the broker sees no nack and no second
+// The database is unavailable for a time: the broker sees no nack and no second
 // delivery, and everything is applied afterwards.
 func TestProjectorHoldsMessagesDuringOutage(t *testing.T) {
 	t.Parallel()
-	b, store := newBroker(t, localbroker.Resources{}), &memStore{}
+	b, store := newBroker(t, localbroker.Resources{Schemaless: true}), &memStore{}
 	var away atomic.Bool
 	away.Store(true)
-	store.onProject = func(context.Context, []domain.Event) error {
+	store.onProject = func(context.Context, []note) error {
 		if away.Load() {
 			return unavailable()
 		}
 		return nil
 	}
 	read, _ := b.start(consumer.Config{RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond}, store)
-	b.publish(messages(t, 20)...)
+	b.publish(messages(20)...)
 	time.Sleep(1500 * time.Millisecond)
 	away.Store(false)
 	b.waitForAcks()

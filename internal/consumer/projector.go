@@ -17,44 +17,43 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Projector builds the catalog from events.
+// Projector has the events of its sources applied.
 type Projector struct {
-	cfg       Config
-	source    source
-	store     Store
-	log       *slog.Logger
-	metrics   *metrics
-	tracer    trace.Tracer      // nil: none
-	loops     []*heartbeat.Loop // one per worker
-	receiving *heartbeat.Loop   // rests while the client pulls
+	cfg        Config
+	sources    []*source
+	quarantine Quarantine
+	log        *slog.Logger
+	metrics    *metrics
+	unhandled  unhandled
+	tracer     trace.Tracer      // nil: none
+	loops      []*heartbeat.Loop // one per worker
 }
 
-// source is the part of a *pubsub.Subscriber that a projector uses.
-type source interface {
-	Receive(ctx context.Context, f func(context.Context, *pubsub.Message)) error
-	String() string
+// New makes a projector of some sources, which share its workers. meter may be
+// nil.
+func New(cfg Config, sources []Source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
+	made := make([]*source, len(sources))
+	for i, s := range sources {
+		s.Subscriber.ReceiveSettings = cfg.WithDefaults().receiveSettings()
+		made[i] = newSource(s.Subscriber, s.Consumer, s.Handlers)
+	}
+	return newProjector(cfg, made, quarantine, log, meter)
 }
 
-// New makes a projector of a subscriber, whose ReceiveSettings it sets. meter
-// may be nil.
-func New(cfg Config, subscriber *pubsub.Subscriber, store Store, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	subscriber.ReceiveSettings = cfg.WithDefaults().receiveSettings()
-	return newProjector(cfg, subscriber, store, log, meter)
-}
-
-func newProjector(cfg Config, source source, store Store, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	if err := cfg.Validate(); err != nil {
+func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
+	if err := errors.Join(cfg.Validate(), checkSources(sources)); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(meter)
 	if err != nil {
 		return nil, err
 	}
-	p := &Projector{cfg: cfg.WithDefaults(), source: source, store: store, log: log, metrics: m}
+	p := &Projector{
+		cfg: cfg.WithDefaults(), sources: sources, quarantine: quarantine, log: log, metrics: m, unhandled: unhandled{logged: make(map[string]time.Time)},
+	}
 	if cfg.Tracing != nil {
 		p.tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/consumer")
 	}
-	p.receiving = heartbeat.New("consumer: receiving", receiveRetryMax)
 	for i := range p.cfg.Workers {
 		p.loops = append(p.loops, heartbeat.New(fmt.Sprintf("consumer: worker %d", i), p.cfg.TransactionTimeout+p.cfg.RetryMax))
 	}
@@ -64,11 +63,15 @@ func newProjector(cfg Config, source source, store Store, log *slog.Logger, mete
 // Stuck returns an error when a worker is in a call of the store for three times
 // as long as it may take, or the client has given up and was not started again
 // for three times the longest pause: that will never be, and the process should
-// be started anew. Calls that fail, because the database is away, come back. A
+// be started again. Calls that fail, because the database is unavailable, return. A
 // client that pulls and gets nothing cannot be told from one that is given
 // nothing, and is not stuck.
 func (p *Projector) Stuck() error {
-	return errors.Join(p.receiving.Check(), heartbeat.Check(p.loops...))
+	loops := p.loops
+	for _, s := range p.sources {
+		loops = append(loops[:len(loops):len(loops)], s.receiving)
+	}
+	return heartbeat.Check(loops...)
 }
 
 // run is what the goroutines of one Run share.
@@ -112,7 +115,11 @@ func (p *Projector) Run(ctx context.Context) error {
 	received := make(chan struct{})
 	go func() {
 		defer close(received)
-		r.receive()
+		var receivers sync.WaitGroup
+		for _, s := range p.sources {
+			receivers.Go(func() { r.receive(s) })
+		}
+		receivers.Wait()
 	}()
 
 	<-ctx.Done()
@@ -122,9 +129,9 @@ func (p *Projector) Run(ctx context.Context) error {
 	select {
 	case <-received: // and with it every callback
 	case <-time.After(p.cfg.StopTimeout):
-		// It waits for a broker that is away. Its goroutines end by themselves when its owner closes it, or, in a pause
+		// It waits for an unavailable broker. Its goroutines end by themselves when its owner closes it, or, in a pause
 		// between two attempts, up to half a minute later; what they still hand to r.handle is given back at once.
-		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost", "subscription", p.source.String())
+		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost")
 	}
 	for range cap(r.checks) {
 		r.checks <- struct{}{} // until the last one is free; lastCall ends those that wait
@@ -155,16 +162,16 @@ func RetrySoon(client *pubsub.Client) {
 // receiveRetryMax is the longest pause before the client is started again.
 const receiveRetryMax = 5 * time.Second
 
-// receive lets the client pull messages until the projector is stopped. The
+// receive lets the client pull the messages of a source until the projector is stopped. The
 // client goes on by itself when its connection breaks; it gives up when the
 // broker refuses, as for a subscription that does not exist.
-func (r *run) receive() {
-	loop := r.receiving
+func (r *run) receive(s *source) {
+	loop := s.receiving
 	defer loop.Rest()
 	for failures := 0; r.stopping.Err() == nil; failures++ {
 		loop.Rest() // for as long as the client goes on
 		start := time.Now()
-		err := r.source.Receive(r.stopping, r.handle)
+		err := s.Receive(r.stopping, func(ctx context.Context, msg *pubsub.Message) { r.handle(ctx, s, msg) })
 		loop.Beat()
 		if r.stopping.Err() != nil {
 			return
@@ -174,7 +181,7 @@ func (r *run) receive() {
 		}
 		pause := backoff(failures, r.cfg.RetryMin, receiveRetryMax)
 		r.metrics.failed(r.work, failedReceive)
-		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", r.source.String(), "retry_in", pause, "err", err)
+		r.log.ErrorContext(r.work, "consumer: cannot receive, trying again", "subscription", s.String(), "retry_in", pause, "err", err)
 		sleep(r.stopping, pause)
 	}
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 )
 
-// A stop while the database is away does not wait for it: everything is given
+// A stop while the database is unavailable does not wait for it: everything is given
 // back at once.
 func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(context.Context, []domain.Event) error { return unavailable() }}
+		store := &memStore{onProject: func(context.Context, []note) error { return unavailable() }}
 		start := time.Now()
-		read := project(t, consumer.Config{RetryMin: time.Hour, RetryMax: time.Hour}, store, messages(t, 300), time.Second)
+		read := project(t, consumer.Config{RetryMin: time.Hour, RetryMax: time.Hour}, store, messages(300), time.Second)
 		if took := time.Since(start) - time.Second; took > 10*time.Millisecond {
 			t.Errorf("Run returned %s after ctx was done, want at once", took)
 		}
@@ -38,9 +37,9 @@ func TestProjectorStopsWhileDatabaseIsAway(t *testing.T) {
 // committed after four fifths of StopTimeout.
 func TestProjectorFinishesWhatIsInHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow, stuck := message(t, videoEvent(uuid.New(), 1, domain.VideoCreated)), message(t, videoEvent(uuid.New(), 1, domain.VideoCreated))
+		slow, stuck := message(noteEvent(uuid.NewString(), 1, written)), message(noteEvent(uuid.NewString(), 1, written))
 		store := &memStore{}
-		store.onProject = func(ctx context.Context, events []domain.Event) error {
+		store.onProject = func(ctx context.Context, events []note) error {
 			wait := 3 * time.Second
 			if events[0].ID.String() == stuck.ID {
 				wait = time.Hour
@@ -71,11 +70,11 @@ func TestProjectorFinishesWhatIsInHand(t *testing.T) {
 // no worker is free for, or not collected yet.
 func TestProjectorGivesBackEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memStore{onProject: func(ctx context.Context, _ []domain.Event) error {
+		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		read := project(t, consumer.Config{Workers: 1, BatchSize: 2, StopTimeout: time.Second}, store, messages(t, 10), time.Second)
+		read := project(t, consumer.Config{Workers: 1, BatchSize: 2, StopTimeout: time.Second}, store, messages(10), time.Second)
 		if got := read.counter("consumer.nacks")[""]; got != 10 {
 			t.Errorf("consumer.nacks = %d, want 10", got)
 		}
@@ -86,14 +85,14 @@ func TestProjectorGivesBackEverything(t *testing.T) {
 func TestProjectorLeavesClientThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		store := &memStore{onProject: func(ctx context.Context, _ []domain.Event) error {
+		store := &memStore{onProject: func(ctx context.Context, _ []note) error {
 			calls.Add(1)
 			defer calls.Add(-1)
 			<-ctx.Done()
 			time.Sleep(1500 * time.Millisecond) // a slow rollback
 			return ctx.Err()
 		}}
-		source := hangingSource{fakeSource: messages(t, 1), release: make(chan struct{})}
+		source := hangingSource{fakeSource: messages(1), release: make(chan struct{})}
 		defer close(source.release)
 		start := time.Now()
 		project(t, consumer.Config{StopTimeout: 5 * time.Second}, store, source, time.Second)
@@ -110,9 +109,9 @@ func TestProjectorLeavesClientThatHangs(t *testing.T) {
 // starting anew after the broker has refused for good.
 func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	t.Parallel()
-	resources := localbroker.Resources{}
+	resources := localbroker.Resources{Schemaless: true}
 	b, store, refused := newBroker(t, resources), &memStore{}, make(chan struct{}, 2)
-	store.onQuarantine = func(context.Context, event.Quarantined) error {
+	store.onQuarantine = func(context.Context, envelope.Quarantined) error {
 		select {
 		case refused <- struct{}{}:
 		default:
@@ -135,9 +134,9 @@ func TestProjectorReceivesAgainBesideWhatItCannotQuarantine(t *testing.T) {
 	if err := resources.Create(t.Context(), b.client); err != nil {
 		t.Fatal(err)
 	}
-	video := uuid.New()
-	b.publish(message(t, videoEvent(video, 1, domain.VideoCreated)))
-	waitFor(t, "an event of the new subscription", func() bool { return store.versions()[video] == 1 })
+	id := uuid.NewString()
+	b.publish(message(noteEvent(id, 1, written)))
+	waitFor(t, "an event of the new subscription", func() bool { return store.versions()[id] == 1 })
 	stop()
 }
 

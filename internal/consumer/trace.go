@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // begin begins the span of a delivery whose trace is sampled: from its arrival
@@ -17,15 +17,15 @@ func (r *run) begin(d *delivery) {
 		return
 	}
 	msg := d.msg
-	ctx, sampled := event.ContinueTrace(r.work, msg.Attributes[event.AttrTraceparent])
+	ctx, sampled := envelope.ContinueTrace(r.work, msg.Attributes[envelope.AttrTraceparent])
 	if !sampled {
 		return
 	}
 	attributes := []attribute.KeyValue{
 		attribute.String("messaging.system", "gcp_pubsub"), attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.destination.subscription.name", r.source.String()), attribute.String("messaging.message.id", msg.ID),
+		attribute.String("messaging.destination.subscription.name", d.source.String()), attribute.String("messaging.message.id", msg.ID),
 		attribute.String("messaging.gcp_pubsub.message.ordering_key", msg.OrderingKey),
-		attribute.String("event.id", msg.Attributes[event.AttrEventID]), attribute.String("event.type", msg.Attributes[event.AttrEventType]),
+		attribute.String("event.id", msg.Attributes[envelope.AttrEventID]), attribute.String("event.type", msg.Attributes[envelope.AttrEventType]),
 	}
 	if msg.DeliveryAttempt != nil {
 		attributes = append(attributes, attribute.Int("messaging.gcp_pubsub.message.delivery_attempt", *msg.DeliveryAttempt))
@@ -64,7 +64,7 @@ func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(err
 			continue
 		}
 		options := []trace.SpanStartOption{trace.WithAttributes(
-			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.event.Video.Version))}
+			attribute.Int("messaging.batch.message_count", len(deliveries)), attribute.Int64("event.version", d.envelope.Version))}
 		if first != nil {
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: first.SpanContext()}))
 		}

@@ -38,11 +38,8 @@ const (
 	AppliedAfterGap
 	// Stale: it came late; the catalog has this version or a later one.
 	Stale
-	// Duplicate: the same event was applied before. The inbox detects this;
-	// Fold does not return it.
-	Duplicate
-	// Conflicting: it has the version of the entry but another id. The owner
-	// lost a transaction in a failover after its event was published.
+	// Conflicting: another event claims the version that the catalog has. The owner
+	// lost a transaction in a failover, after its event was published.
 	Conflicting
 )
 

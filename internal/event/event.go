@@ -2,10 +2,10 @@
 // the transaction that records the event, and read once, by a consumer: the
 // outbox row and the Pub/Sub message carry the same bytes.
 //
-// [Encode] makes a [Message] of a domain event and refuses one that the broker
-// would refuse, so that such an event is never committed. [Decode] reads the
-// bytes back, of this version of the contract and of older ones. What cannot
-// be read is a [*DecodeError].
+// [Encode] makes an [envelope.Message] of a domain event and refuses one that
+// the broker would refuse, so that such an event is never committed. [Decode]
+// reads the bytes back, of this version of the contract and of older ones. What
+// cannot be read is a [*envelope.DecodeError].
 //
 // The package also has the types in which the store and the publisher speak
 // about a claim on the outbox ([Claim], [Settlement]); neither of the two
@@ -15,7 +15,6 @@ package event
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +22,7 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 )
 
 const (
@@ -32,61 +32,16 @@ const (
 	// only when an old consumer would misread the new form; a field added is
 	// no new version.
 	SchemaVersion = 1
-	// MaxVersion bounds the version of an event. No video gets there, and an event
-	// of a stranger that is beyond could not be followed by any of its owner.
-	MaxVersion = 1 << 40
 )
-
-// Message is an event in its durable form.
-type Message struct {
-	ID            uuid.UUID
-	AggregateType string
-	AggregateID   string // also the ordering key
-	Type          string
-	Version       int64
-	SchemaVersion int32
-	Payload       []byte
-	OccurredAt    time.Time
-	Traceparent   string // W3C trace context; may be empty
-}
-
-// The names of the attributes of a Pub/Sub message.
-const (
-	AttrEventID       = "event_id"
-	AttrEventType     = "event_type"
-	AttrAggregateType = "aggregate_type"
-	AttrAggregateID   = "aggregate_id"
-	AttrVersion       = "version"
-	AttrSchemaVersion = "schema_version"
-	AttrOccurredAt    = "occurred_at" // RFC 3339 with nanoseconds, UTC
-	AttrTraceparent   = "traceparent"
-)
-
-// Attributes returns the attributes of the Pub/Sub message.
-func (m Message) Attributes() map[string]string {
-	attributes := map[string]string{
-		AttrEventID:       m.ID.String(),
-		AttrEventType:     m.Type,
-		AttrAggregateType: m.AggregateType,
-		AttrAggregateID:   m.AggregateID,
-		AttrVersion:       strconv.FormatInt(m.Version, 10),
-		AttrSchemaVersion: strconv.FormatInt(int64(m.SchemaVersion), 10),
-		AttrOccurredAt:    m.OccurredAt.UTC().Format(time.RFC3339Nano),
-	}
-	if m.Traceparent != "" {
-		attributes[AttrTraceparent] = m.Traceparent
-	}
-	return attributes
-}
 
 // Encode makes the durable form of an event. An event beyond the limits of the
 // broker is a domain.Error of kind Invalid.
-func Encode(e *domain.Event) (Message, error) {
+func Encode(e *domain.Event) (envelope.Message, error) {
 	payload, err := marshal(e)
 	if err != nil {
-		return Message{}, err
+		return envelope.Message{}, err
 	}
-	m := Message{
+	m := envelope.Message{
 		ID:            e.ID,
 		AggregateType: AggregateVideo,
 		AggregateID:   e.Video.ID.String(),
@@ -96,7 +51,10 @@ func Encode(e *domain.Event) (Message, error) {
 		Payload:       payload,
 		OccurredAt:    e.OccurredAt,
 	}
-	return m, m.checkLimits()
+	if err := m.CheckLimits(); err != nil {
+		return envelope.Message{}, &domain.Error{Kind: domain.Invalid, Message: err.Error()}
+	}
+	return m, nil
 }
 
 func marshal(e *domain.Event) ([]byte, error) {
@@ -151,58 +109,64 @@ func marshal(e *domain.Event) ([]byte, error) {
 	return payload, nil
 }
 
-// DecodeError says why a message cannot be read. Reading it again will not
-// help; a newer build may.
-type DecodeError struct {
-	Reason string
-	Err    error // may be nil
+// Types are the types of events that this build knows.
+var Types = []string{
+	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
+	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted),
 }
 
-func (e *DecodeError) Error() string {
-	if e.Err != nil {
-		return "decode event: " + e.Reason + ": " + e.Err.Error()
+// Decode reads an event of a video from its message. An event of a type that
+// this build does not know has an empty Type and is whole otherwise: the state it
+// carries means the same whatever happened. Another aggregate type, a newer schema
+// version, missing parts, broken bytes, numbers out of range and an envelope that
+// contradicts the payload are an *envelope.DecodeError.
+func Decode(m envelope.Message) (domain.Event, error) {
+	if m.AggregateType != AggregateVideo {
+		return domain.Event{}, envelope.Undecodable("attribute %s is %q, want %q", envelope.AttrAggregateType, m.AggregateType, AggregateVideo)
 	}
-	return "decode event: " + e.Reason
+	if m.SchemaVersion > SchemaVersion {
+		return domain.Event{}, envelope.Undecodable("schema version %d is newer than %d, the newest this build reads", m.SchemaVersion, SchemaVersion)
+	}
+	e, err := unmarshal(m.Payload)
+	if err != nil {
+		return domain.Event{}, err
+	}
+	return e, checkEnvelope(m, e)
 }
 
-// Unwrap returns the cause.
-func (e *DecodeError) Unwrap() error { return e.Err }
-
-func undecodable(format string, args ...any) error {
-	return &DecodeError{Reason: fmt.Sprintf(format, args...)}
+// checkEnvelope refuses an envelope that contradicts its payload: whoever routes,
+// filters or deduplicates by attributes would take the event for another one.
+func checkEnvelope(m envelope.Message, e domain.Event) error {
+	switch {
+	case m.ID != e.ID:
+		return envelope.Undecodable("attribute %s is %s, but the payload has %s", envelope.AttrEventID, m.ID, e.ID)
+	case m.AggregateID != e.Video.ID.String():
+		return envelope.Undecodable("attribute %s is %q, but the payload has %s", envelope.AttrAggregateID, m.AggregateID, e.Video.ID)
+	case m.Version != e.Video.Version:
+		return envelope.Undecodable("attribute %s is %d, but the payload has %d", envelope.AttrVersion, m.Version, e.Video.Version)
+	}
+	return nil
 }
 
-// Decode reads an event from the payload and the attributes of a message. An
-// event of a type that this build does not know has an empty Type and is whole
-// otherwise: the state it carries means the same whatever happened. A newer
-// schema version, missing parts, broken bytes and numbers out of range are a
-// *DecodeError.
-func Decode(payload []byte, attributes map[string]string) (domain.Event, error) {
-	version, err := strconv.Atoi(attributes[AttrSchemaVersion])
-	if err != nil || version < 1 {
-		return domain.Event{}, undecodable("attribute %s is %q, want a number from 1", AttrSchemaVersion, attributes[AttrSchemaVersion])
-	}
-	if version > SchemaVersion {
-		return domain.Event{}, undecodable("schema version %d is newer than %d, the newest this build reads", version, SchemaVersion)
-	}
+func unmarshal(payload []byte) (domain.Event, error) {
 	var pb videov1.VideoEvent
 	if err := proto.Unmarshal(payload, &pb); err != nil {
-		return domain.Event{}, &DecodeError{Reason: "payload is no VideoEvent", Err: err}
+		return domain.Event{}, &envelope.DecodeError{Reason: "payload is no VideoEvent", Err: err}
 	}
 	id, err := uuid.Parse(pb.GetEventId())
 	if err != nil {
-		return domain.Event{}, &DecodeError{Reason: "event_id", Err: err}
+		return domain.Event{}, &envelope.DecodeError{Reason: "event_id", Err: err}
 	}
 	videoID, err := uuid.Parse(pb.GetVideoId())
 	if err != nil {
-		return domain.Event{}, &DecodeError{Reason: "video_id", Err: err}
+		return domain.Event{}, &envelope.DecodeError{Reason: "video_id", Err: err}
 	}
-	if v := pb.GetVersion(); v < 1 || v > MaxVersion {
-		return domain.Event{}, undecodable("version is %d, want a number from 1 to %d", v, int64(MaxVersion))
+	if v := pb.GetVersion(); v < 1 || v > envelope.MaxVersion {
+		return domain.Event{}, envelope.Undecodable("version is %d, want a number from 1 to %d", v, int64(envelope.MaxVersion))
 	}
 	snapshot := pb.GetVideo()
 	if snapshot == nil {
-		return domain.Event{}, undecodable("video is missing")
+		return domain.Event{}, envelope.Undecodable("video is missing")
 	}
 	state, err := stateOf(snapshot.GetState())
 	if err != nil {
@@ -232,22 +196,28 @@ func Decode(payload []byte, attributes map[string]string) (domain.Event, error) 
 		},
 		OccurredAt: time.UnixMilli(pb.GetOccurredAtMs()).UTC(),
 	}
-	switch typ := pb.GetType().(type) {
-	case *videov1.VideoEvent_Created:
-		e.Type = domain.VideoCreated
-	case *videov1.VideoEvent_Updated:
-		e.Type = domain.VideoUpdated
-		e.ChangedFields = typ.Updated.GetChangedFields()
-	case *videov1.VideoEvent_Published:
-		e.Type = domain.VideoPublished
-	case *videov1.VideoEvent_Unpublished:
-		e.Type = domain.VideoUnpublished
-	case *videov1.VideoEvent_Deleted:
-		e.Type = domain.VideoDeleted
-	case *videov1.VideoEvent_Undeleted:
-		e.Type = domain.VideoUndeleted
-	}
+	e.Type, e.ChangedFields = typeOf(&pb)
 	return e, nil
+}
+
+// typeOf returns the type of an event, empty for one that this build does not
+// know, and the fields that an update has changed.
+func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
+	switch of := pb.GetType().(type) {
+	case *videov1.VideoEvent_Created:
+		return domain.VideoCreated, nil
+	case *videov1.VideoEvent_Updated:
+		return domain.VideoUpdated, of.Updated.GetChangedFields()
+	case *videov1.VideoEvent_Published:
+		return domain.VideoPublished, nil
+	case *videov1.VideoEvent_Unpublished:
+		return domain.VideoUnpublished, nil
+	case *videov1.VideoEvent_Deleted:
+		return domain.VideoDeleted, nil
+	case *videov1.VideoEvent_Undeleted:
+		return domain.VideoUndeleted, nil
+	}
+	return "", nil
 }
 
 func stateOf(state videov1.VideoEvent_State) (domain.State, error) {
@@ -257,7 +227,7 @@ func stateOf(state videov1.VideoEvent_State) (domain.State, error) {
 	case videov1.VideoEvent_STATE_PUBLISHED:
 		return domain.Published, nil
 	default:
-		return "", undecodable("state %d is unknown", state)
+		return "", envelope.Undecodable("state %d is unknown", state)
 	}
 }
 
@@ -272,13 +242,13 @@ func checkRanges(pb *videov1.VideoEvent) error {
 	)
 	snapshot := pb.GetVideo()
 	if ms := snapshot.GetDurationMs(); ms < -longest || ms > longest {
-		return undecodable("duration_ms %d is out of range", ms)
+		return envelope.Undecodable("duration_ms %d is out of range", ms)
 	}
 	for _, ms := range []int64{
 		pb.GetOccurredAtMs(), snapshot.GetCreateTimeMs(), snapshot.GetUpdateTimeMs(), snapshot.GetPublishTimeMs(), snapshot.GetDeleteTimeMs(),
 	} {
 		if ms < first || ms > last {
-			return undecodable("time %d ms is out of range", ms)
+			return envelope.Undecodable("time %d ms is out of range", ms)
 		}
 	}
 	return nil

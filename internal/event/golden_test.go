@@ -141,7 +141,8 @@ func TestWireFormatNeverChanges(t *testing.T) {
 			if !s.old && !bytes.Equal(m.Payload, want) {
 				t.Errorf("Encode() = %x\nwant       %x", m.Payload, want)
 			}
-			got, err := event.Decode(want, map[string]string{event.AttrSchemaVersion: "1"})
+			m.Payload = want
+			got, err := event.Decode(m)
 			if err != nil {
 				t.Fatalf("Decode() = %v", err)
 			}
@@ -182,8 +183,12 @@ func TestSamplesAreComplete(t *testing.T) {
 	}
 	oneof := (&videov1.VideoEvent{}).ProtoReflect().Descriptor().Oneofs().ByName("type").Fields()
 	for i := range oneof.Len() {
-		if typ := domain.EventType(oneof.Get(i).Message().Name()); !types[typ] {
+		typ := domain.EventType(oneof.Get(i).Message().Name())
+		if !types[typ] {
 			t.Errorf("%s has no sample", typ)
+		}
+		if !slices.Contains(event.Types, string(typ)) {
+			t.Errorf("%s is not in Types", typ)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join("testdata", "*.binpb"))

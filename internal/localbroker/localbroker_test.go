@@ -10,6 +10,8 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -79,7 +81,7 @@ func TestResourcesCreate(t *testing.T) {
 // Published tells what became of a message.
 func TestPublished(t *testing.T) {
 	t.Parallel()
-	server, client := start(t, localbroker.Resources{RetryMin: time.Millisecond})
+	server, client := start(t, localbroker.Resources{Schemaless: true, RetryMin: time.Millisecond})
 	if _, err := client.TopicAdminClient.Publish(t.Context(), &pubsubpb.PublishRequest{
 		Topic:    "projects/" + project + "/topics/" + localbroker.Topic,
 		Messages: []*pubsubpb.PubsubMessage{{Data: []byte("data"), OrderingKey: "key"}},
@@ -108,5 +110,23 @@ func TestPublished(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(localbroker.Message{}, "ID", "PublishTime")); diff != "" {
 		t.Errorf("Published() (-want +got):\n%s", diff)
+	}
+}
+
+// The topic takes what its schema describes and nothing else, as in production.
+func TestTopicHasSchema(t *testing.T) {
+	t.Parallel()
+	_, client := start(t, localbroker.Resources{})
+	for _, test := range []struct {
+		data []byte
+		want codes.Code
+	}{{nil, codes.OK}, {[]byte("no event"), codes.InvalidArgument}} {
+		_, err := client.TopicAdminClient.Publish(t.Context(), &pubsubpb.PublishRequest{
+			Topic:    "projects/" + project + "/topics/" + localbroker.Topic,
+			Messages: []*pubsubpb.PubsubMessage{{Data: test.data, Attributes: map[string]string{"name": "value"}}},
+		})
+		if status.Code(err) != test.want {
+			t.Errorf("Publish(%q) = %v, want %v", test.data, err, test.want)
+		}
 	}
 }

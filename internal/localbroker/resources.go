@@ -10,12 +10,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/videocatalog/api"
 )
 
-// The names of the service's topics and subscriptions: <context>.events, <topic>.<consumer>, and for dead letters
+// The names of the service's topics, schema and subscriptions: <context>.events, <topic>.<consumer>, and for dead letters
 // <subscription>.dead, a topic with a subscription of the same name.
 const (
 	Topic        = "video.events"
+	Schema       = "video.events"
 	Subscription = "video.events.catalog"
 	DeadLetters  = "video.events.catalog.dead"
 )
@@ -32,17 +35,25 @@ type Resources struct {
 	MaxDeliveryAttempts int32
 	// ExactlyOnce turns on exactly-once delivery. Default: off, the inbox makes it unnecessary.
 	ExactlyOnce bool
+	// Schemaless lets the topic take any message, for tests of code that knows no
+	// videos. Default: it takes what fits its schema.
+	Schemaless bool
 }
 
-// Create creates the topics and subscriptions, through a client of whatever server. Those that exist are left as they
+// Create creates the schema, the topics and subscriptions, through a client of whatever server. Those that exist are left as they
 // are. Neither subscription ever expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	topic := "projects/" + client.Project() + "/topics/"
 	subscription := "projects/" + client.Project() + "/subscriptions/"
-	for _, name := range []string{topic + Topic, topic + DeadLetters} {
-		_, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: name})
+	settings, err := r.createSchema(ctx, client)
+	if err != nil {
+		return err
+	}
+	// Dead letters need not fit the schema.
+	for _, t := range []*pubsubpb.Topic{{Name: topic + Topic, SchemaSettings: settings}, {Name: topic + DeadLetters}} {
+		_, err := client.TopicAdminClient.CreateTopic(ctx, t)
 		if err != nil && status.Code(err) != codes.AlreadyExists {
-			return fmt.Errorf("create topic %s: %w", name, err)
+			return fmt.Errorf("create topic %s: %w", t.GetName(), err)
 		}
 	}
 	for _, s := range []*pubsubpb.Subscription{{
@@ -72,6 +83,22 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 		}
 	}
 	return nil
+}
+
+// createSchema creates the schema, and returns how a topic uses it; nil: it does not.
+func (r Resources) createSchema(ctx context.Context, client *pubsub.Client) (*pubsubpb.SchemaSettings, error) {
+	if r.Schemaless {
+		return nil, nil //nolint:nilnil // there may be none
+	}
+	project := "projects/" + client.Project()
+	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // a client of schemas is made of a connection, whichever it is
+	_, err := schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
+		Parent: project, SchemaId: Schema, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: api.VideoEventSchema},
+	})
+	if err != nil && status.Code(err) != codes.AlreadyExists {
+		return nil, fmt.Errorf("create schema %s: %w", Schema, err)
+	}
+	return &pubsubpb.SchemaSettings{Schema: project + "/schemas/" + Schema, Encoding: pubsubpb.Encoding_BINARY}, nil
 }
 
 func orDefault[T comparable](value, byDefault T) T {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -26,12 +26,12 @@ import (
 // was handed over.
 type sink struct {
 	delay time.Duration
-	seen  func(event.Message)
+	seen  func(envelope.Message)
 }
 
 type sinkReceipt struct{ at time.Time }
 
-func (s sink) Publish(m event.Message) outbox.Receipt {
+func (s sink) Publish(m envelope.Message) outbox.Receipt {
 	if s.seen != nil {
 		s.seen(m)
 	}
@@ -124,8 +124,8 @@ func latency(b *testing.B, pool *pgxpool.Pool, perSecond, seconds int) []time.Du
 	var mu sync.Mutex
 	committed, sent := map[uuid.UUID]time.Time{}, map[uuid.UUID]time.Time{}
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { publisher.Wake(aggregate) })
-	publisher = newPublisher(b, store.NewOutbox(pool), sink{seen: func(m event.Message) {
+	videos := store.NewVideos(pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })
+	publisher = newPublisher(b, store.NewOutbox(pool), sink{seen: func(m envelope.Message) {
 		now := time.Now()
 		mu.Lock()
 		defer mu.Unlock()
@@ -202,7 +202,7 @@ func drainRate(b *testing.B, pool *pgxpool.Pool, broker sink, events int) float6
 	var sent atomic.Int64
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
-	broker.seen = func(event.Message) { sent.Add(1) }
+	broker.seen = func(envelope.Message) { sent.Add(1) }
 	publisher := newPublisher(b, store.NewOutbox(pool), broker)
 	start := time.Now()
 	go func() {
@@ -284,7 +284,7 @@ func naiveRate(b *testing.B, pool *pgxpool.Pool, delay time.Duration, events int
 			b.Fatal(err)
 		}
 		for _, id := range ids {
-			if err := (sink{delay: delay}).Publish(event.Message{}).Wait(ctx); err != nil {
+			if err := (sink{delay: delay}).Publish(envelope.Message{}).Wait(ctx); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := pool.Exec(ctx, "UPDATE naive_outbox SET published_at = now() WHERE id = $1", id); err != nil {

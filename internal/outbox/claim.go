@@ -3,7 +3,7 @@ package outbox
 import (
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Claim is what one claim on the outbox answered: the lease of a lane and the
@@ -16,12 +16,12 @@ type Claim struct {
 	// Events in the order they must be published in.
 	Events []Claimed
 	// Recovered are blocked aggregates that have no event left to retry.
-	Recovered []event.Aggregate
+	Recovered []envelope.Aggregate
 }
 
 // Claimed is one pending event.
 type Claimed struct {
-	event.Message
+	envelope.Message
 	Seq int64
 	// Retry: the event was set aside, because its aggregate is blocked, and its
 	// time has come.
@@ -55,7 +55,7 @@ type Settlement struct {
 	// which nothing is set aside is blocked no longer; one that has more is due at
 	// once, behind the others that are due, and no attempt is counted of its next
 	// event.
-	Recovered []event.Aggregate
+	Recovered []envelope.Aggregate
 	// Head and Tail are the first and last Seq of the events of the claim but
 	// those that are Retry, whatever became of them, so those of Done and Aside
 	// are between them; 0 when there were none.
@@ -66,7 +66,7 @@ type Settlement struct {
 // a person has skipped the event meanwhile, nor when one has requeued it and it
 // had attempts.
 type Failure struct {
-	event.Aggregate
+	envelope.Aggregate
 	Seq int64 // of the event
 	// Attempts that were made, with this one.
 	Attempts int

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -21,7 +21,7 @@ type memory struct {
 	seq     int64
 	claims  []memoryClaim
 	settled []outbox.Settlement
-	laneOf  map[event.Aggregate]int // of those that have had an event
+	laneOf  map[envelope.Aggregate]int // of those that have had an event
 }
 
 type memoryLane struct {
@@ -34,13 +34,13 @@ type memoryLane struct {
 type memoryClaim struct {
 	at    time.Time
 	batch int
-	of    event.Aggregate
+	of    envelope.Aggregate
 	found int // events
 	busy  int // lanes that were leased already
 }
 
 func newMemory(lanes int) *memory {
-	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[event.Aggregate]int)}
+	return &memory{lanes: make([]memoryLane, lanes), laneOf: make(map[envelope.Aggregate]int)}
 }
 
 // add appends events to a lane.
@@ -87,7 +87,7 @@ func (s *memory) claimsSince(start time.Time) []memoryClaim {
 	return slices.Clone(s.claims[i:])
 }
 
-func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -98,7 +98,7 @@ func (s *memory) ClaimEvents(_ context.Context, batch int, maxBytes int64, lease
 		switch {
 		case lane.until.After(now):
 			made.busy++
-		case of != event.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e outbox.Claimed) bool { return e.Seq > lane.mark })):
+		case of != envelope.Aggregate{} && (!known || i != only || !slices.ContainsFunc(lane.pending, func(e outbox.Claimed) bool { return e.Seq > lane.mark })):
 		case len(lane.pending) > 0 && (pick < 0 || lane.until.Before(s.lanes[pick].until)):
 			pick = i
 		}
@@ -144,14 +144,14 @@ func (s *memory) SettleClaim(_ context.Context, settlement outbox.Settlement) (b
 // recorder is a broker that records what it is sent; answer may be nil, then
 // it acknowledges at once.
 type recorder struct {
-	answer func(m event.Message) outbox.Receipt
+	answer func(m envelope.Message) outbox.Receipt
 
 	mu   sync.Mutex
 	sent []string
 	at   []time.Time
 }
 
-func (b *recorder) Publish(m event.Message) outbox.Receipt {
+func (b *recorder) Publish(m envelope.Message) outbox.Receipt {
 	b.mu.Lock()
 	b.sent = append(b.sent, nameOf(m))
 	b.at = append(b.at, time.Now())

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -24,7 +24,7 @@ type watchful struct {
 	lost   atomic.Bool // the first claim leased a lane and failed
 }
 
-func (s *watchful) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (s *watchful) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	if s.claims.Add(1) > 1 {
 		return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	}
@@ -55,7 +55,7 @@ func TestClaimWithoutAnAnswerIsPublished(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	events := store.NewOutbox(pool)
-	if _, err := events.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{}); err != nil { // it prepares the statement
+	if _, err := events.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{}); err != nil { // it prepares the statement
 		t.Fatal(err)
 	}
 	if err := s.create(store.NewVideos(s.pool, nil), uuid.Must(uuid.NewV7())); err != nil {
@@ -68,7 +68,7 @@ func TestClaimWithoutAnAnswerIsPublished(t *testing.T) {
 		}
 		return leased
 	}}
-	publisher := mustNew(t, watched, broker(func(m event.Message) outbox.Receipt {
+	publisher := mustNew(t, watched, broker(func(m envelope.Message) outbox.Receipt {
 		s.book.write(0, m)
 		return answer(nil)
 	}), outbox.Config{Workers: 1, Lease: time.Hour})

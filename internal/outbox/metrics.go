@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // metrics are the instruments of a publisher.
@@ -96,7 +96,7 @@ func (m *metrics) attempted(ctx context.Context, e Claimed) {
 	}
 }
 
-func (m *metrics) published(ctx context.Context, e event.Message, handed time.Time) {
+func (m *metrics) published(ctx context.Context, e envelope.Message, handed time.Time) {
 	now := time.Now()
 	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // of another clock, which may be ahead
 	m.duration.Record(ctx, now.Sub(handed).Seconds())

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -44,7 +44,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 	store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 1, Events: traced(claimed("a1 b1 c1 d2"), "a1 c1 d2")}}
 	store.claim.Events[3].Blocked = true
 	sent := make(map[string]string)
-	publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+	publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 		sent[nameOf(m)] = m.Traceparent
 		if nameOf(m) == "c1" {
 			return answer(errRefused)
@@ -58,7 +58,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 	for _, span := range exporter.GetSpans() {
 		trace, name := span.SpanContext.TraceID().String(), span.Name
 		got = append(got, fmt.Sprintf("%s %s %s under %s", trace[31:], name, span.Status.Code, span.Parent.SpanID()))
-		if want := event.Traceparent(tracedContext(span)); name == "outbox.publish" && !slices.Contains([]string{sent["a1"], sent["c1"]}, want) {
+		if want := envelope.Traceparent(tracedContext(span)); name == "outbox.publish" && !slices.Contains([]string{sent["a1"], sent["c1"]}, want) {
 			t.Errorf("no message carries %s: %v", want, sent)
 		}
 	}
@@ -76,7 +76,7 @@ func TestSampledEventsAreTraced(t *testing.T) {
 }
 
 func tracedContext(span tracetest.SpanStub) context.Context {
-	ctx, _ := event.ContinueTrace(context.Background(), "00-"+span.SpanContext.TraceID().String()+"-"+span.SpanContext.SpanID().String()+"-01")
+	ctx, _ := envelope.ContinueTrace(context.Background(), "00-"+span.SpanContext.TraceID().String()+"-"+span.SpanContext.SpanID().String()+"-01")
 	return ctx
 }
 
@@ -86,7 +86,7 @@ func TestPublishDelayHasExemplars(t *testing.T) {
 	for sampled, want := range map[string]int{"a1": 1, "": 0} {
 		reader := metric.NewManualReader()
 		store := &oneClaim{claim: outbox.Claim{Token: 1, Events: traced(claimed("a1"), sampled)}}
-		publisher, err := outbox.New(store, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
+		publisher, err := outbox.New(store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }),
 			outbox.Config{Tracing: sdktrace.NewTracerProvider()}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestPublishDelayIsNotNegative(t *testing.T) {
 	events := claimed("a1")
 	events[0].OccurredAt = time.Now().Add(time.Hour)
 	reader := metric.NewManualReader()
-	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(event.Message) outbox.Receipt { return answer(nil) }),
+	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }),
 		outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestAttemptsAndFailuresAreCounted(t *testing.T) {
 	events[0].Retry, events[0].Attempts, events[0].OccurredAt = true, 2, time.Now().Add(-time.Hour)
 	events[6].Blocked = true // never an attempt
 	reader := metric.NewManualReader()
-	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(m event.Message) outbox.Receipt {
+	publisher, err := outbox.New(&oneClaim{claim: outbox.Claim{Token: 1, Events: events}}, broker(func(m envelope.Message) outbox.Receipt {
 		return answer(answers[nameOf(m)])
 	}), outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	if err != nil {
@@ -246,7 +246,7 @@ type hangingStore struct {
 	hang chan struct{}
 }
 
-func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
+func (s hangingStore) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
 	<-s.hang
 	return outbox.Claim{}, nil
 }
@@ -284,7 +284,7 @@ func TestHangingWorkerIsStuck(t *testing.T) {
 		},
 		"no broker": func(s *memory) (outbox.Store, outbox.Broker) {
 			s.add(0, "a1 b1")
-			return s, broker(func(event.Message) outbox.Receipt { return answer(errAway) })
+			return s, broker(func(envelope.Message) outbox.Receipt { return answer(errAway) })
 		},
 	}
 	for name, make := range healthy {

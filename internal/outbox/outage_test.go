@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -35,7 +35,7 @@ type counted struct {
 	claims *atomic.Int64
 }
 
-func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	s.claims.Add(1)
 	return s.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 }
@@ -75,7 +75,7 @@ func (p *pipe) changeAll() {
 // but what came again.
 func (p *pipe) stored(id uuid.UUID) (versions []string) {
 	for _, m := range p.server.Published() {
-		if version := m.Attributes[event.AttrVersion]; m.OrderingKey == id.String() && !slices.Contains(versions, version) {
+		if version := m.Attributes[envelope.AttrVersion]; m.OrderingKey == id.String() && !slices.Contains(versions, version) {
 			versions = append(versions, version)
 		}
 	}

@@ -43,7 +43,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Store is what a publisher needs of the outbox. Its methods are called
@@ -56,7 +56,7 @@ type Store interface {
 	// zero one) it takes the lane of that or none, and may take none though
 	// something is due there, or was committed late. A claim that fails may have
 	// taken a lane all the same: later claims take it again, before its lease ends.
-	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (Claim, error)
+	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (Claim, error)
 	// SettleClaim records what became of a claim and releases the lane; held is
 	// false, and nothing is changed, when the lease was lost.
 	SettleClaim(ctx context.Context, settlement Settlement) (held bool, err error)
@@ -69,7 +69,7 @@ type Broker interface {
 	// of one ordering key reach the broker in the order of the calls, and none
 	// that follows one that failed, until the answers to all of them were waited
 	// for. A pass hands over all that it has of a key before it waits for one.
-	Publish(m event.Message) Receipt
+	Publish(m envelope.Message) Receipt
 }
 
 // Receipt is the answer that a published message will have.

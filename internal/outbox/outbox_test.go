@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -34,7 +34,7 @@ func claimed(names string) []outbox.Claimed {
 		if err != nil {
 			panic(err)
 		}
-		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: event.Message{
+		events = append(events, outbox.Claimed{Seq: int64(i + 1), Message: envelope.Message{
 			AggregateType: "letter", AggregateID: name[:1], Version: int64(version), OccurredAt: time.Now(),
 		}})
 	}
@@ -42,15 +42,15 @@ func claimed(names string) []outbox.Claimed {
 }
 
 // nameOf is the name that claimed makes the message of.
-func nameOf(m event.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
+func nameOf(m envelope.Message) string { return m.AggregateID + strconv.FormatInt(m.Version, 10) }
 
 // letter is an aggregate of the events that claimed makes.
-func letter(id string) event.Aggregate { return event.Aggregate{Type: "letter", ID: id} }
+func letter(id string) envelope.Aggregate { return envelope.Aggregate{Type: "letter", ID: id} }
 
 // broker is a function as a broker.
-type broker func(m event.Message) outbox.Receipt
+type broker func(m envelope.Message) outbox.Receipt
 
-func (b broker) Publish(m event.Message) outbox.Receipt { return b(m) }
+func (b broker) Publish(m envelope.Message) outbox.Receipt { return b(m) }
 
 // receipt is a function as a receipt.
 type receipt func(ctx context.Context) error

@@ -9,7 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/failpoint"
 )
 
@@ -48,7 +48,7 @@ type passes struct {
 // of one lane when there is an aggregate: see Store. When ctx ends it hands
 // nothing more to the broker and waits for it no longer. Events that were
 // acknowledged by then are settled all the same.
-func (p *passes) run(ctx context.Context, batch int, of event.Aggregate) (Result, error) {
+func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Result, error) {
 	// Before the claim, so that by the clock of the database we stop earlier
 	// than we think.
 	start := time.Now()

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -26,7 +26,7 @@ type oneClaim struct {
 	settled []outbox.Settlement
 }
 
-func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, event.Aggregate) (outbox.Claim, error) {
+func (s *oneClaim) ClaimEvents(context.Context, int, int64, time.Duration, envelope.Aggregate) (outbox.Claim, error) {
 	claim := s.claim
 	s.claim = outbox.Claim{}
 	return claim, nil
@@ -65,8 +65,8 @@ func TestPassSettles(t *testing.T) {
 	tests := []struct {
 		name     string
 		events   []outbox.Claimed
-		settled  []event.Aggregate // Recovered of the claim
-		answers  map[string]error  // of the broker, by name; nil: it has the event
+		settled  []envelope.Aggregate // Recovered of the claim
+		answers  map[string]error     // of the broker, by name; nil: it has the event
 		wantSent string
 		want     outbox.Settlement
 		result   outbox.Result
@@ -108,7 +108,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "retried head acknowledged", events: retry(claimed("a4 b1"), 3, 1), wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{2}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 2},
+			want:   outbox.Settlement{Done: []int64{2}, Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 2},
 			result: outbox.Result{Published: 2},
 		},
 		{
@@ -122,17 +122,17 @@ func TestPassSettles(t *testing.T) {
 			result: outbox.Result{Published: 1, Unknown: 1},
 		},
 		{
-			name: "recovered only", settled: []event.Aggregate{letter("a")},
-			want: outbox.Settlement{Recovered: []event.Aggregate{letter("a")}},
+			name: "recovered only", settled: []envelope.Aggregate{letter("a")},
+			want: outbox.Settlement{Recovered: []envelope.Aggregate{letter("a")}},
 		},
 		{
-			name: "recovered and retried", events: retry(claimed("b2"), 1, 1), settled: []event.Aggregate{letter("a")}, wantSent: "b2",
-			want:   outbox.Settlement{Retried: []int64{1}, Recovered: []event.Aggregate{letter("a"), letter("b")}},
+			name: "recovered and retried", events: retry(claimed("b2"), 1, 1), settled: []envelope.Aggregate{letter("a")}, wantSent: "b2",
+			want:   outbox.Settlement{Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a"), letter("b")}},
 			result: outbox.Result{Published: 1},
 		},
 		{
 			name: "several retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3, 4}, Retried: []int64{1, 2}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 4},
 		},
 		{
@@ -142,27 +142,27 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "several retried, the second refused", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{4}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
 			name: "several retried, the second unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a5": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 2, Unknown: 2},
 		},
 		{
 			name: "several retried, all unknown", events: retry(claimed("a4 a5 b1 a6"), 0, 1, 2), answers: map[string]error{"a4": errAway}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Recovered: []event.Aggregate{letter("a")}, Head: 3, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Recovered: []envelope.Aggregate{letter("a")}, Head: 3, Tail: 4},
 			result: outbox.Result{Published: 1, Unknown: 3},
 		},
 		{
 			name: "refused behind what was retried", events: retry(claimed("a4 a5 b1 a6"), 0, 1), answers: map[string]error{"a5": errRefused}, wantSent: "a4 a5 b1 a6",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 4},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2, 4}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 4},
 			result: outbox.Result{Published: 2, Refused: 1},
 		},
 		{
-			name: "refused once it has recovered", events: claimed("a5 b1"), settled: []event.Aggregate{letter("a")}, answers: map[string]error{"a5": errRefused}, wantSent: "a5 b1",
-			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []event.Aggregate{letter("a")}, Head: 1, Tail: 2},
+			name: "refused once it has recovered", events: claimed("a5 b1"), settled: []envelope.Aggregate{letter("a")}, answers: map[string]error{"a5": errRefused}, wantSent: "a5 b1",
+			want:   outbox.Settlement{Done: []int64{2}, Aside: []int64{1}, Recovered: []envelope.Aggregate{letter("a")}, Head: 1, Tail: 2},
 			result: outbox.Result{Published: 1, Refused: 1},
 		},
 		{
@@ -172,7 +172,7 @@ func TestPassSettles(t *testing.T) {
 		},
 		{
 			name: "blocked, and its head acknowledged", events: blocked(retry(claimed("a4 a5 b1"), 3, 1), 2), wantSent: "a4 b1",
-			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []event.Aggregate{letter("a")}, Head: 2, Tail: 3},
+			want:   outbox.Settlement{Done: []int64{3}, Retried: []int64{1}, Aside: []int64{2}, Recovered: []envelope.Aggregate{letter("a")}, Head: 2, Tail: 3},
 			result: outbox.Result{Published: 2},
 		},
 		{
@@ -196,7 +196,7 @@ func TestPassSettles(t *testing.T) {
 			t.Parallel()
 			store := &oneClaim{claim: outbox.Claim{Lane: 3, Token: 7, Events: test.events, Recovered: test.settled}}
 			var sent []string
-			publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+			publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 				sent = append(sent, nameOf(m))
 				return answer(test.answers[nameOf(m)])
 			}), outbox.Config{})
@@ -274,7 +274,7 @@ func refuse(t *testing.T, cfg outbox.Config, attempts int) outbox.Failure {
 	events := claimed("a1")
 	events[0].Retry, events[0].Attempts = attempts > 0, attempts
 	store := &oneClaim{claim: outbox.Claim{Token: 1, Events: events}}
-	publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(errRefused) }), cfg)
+	publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(errRefused) }), cfg)
 	if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestLostLeaseIsNoSuccess(t *testing.T) {
 		reader := metric.NewManualReader()
 		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 b1")}}
 		store.settle = func(context.Context, int) (bool, error) { return held, nil }
-		acknowledge := broker(func(event.Message) outbox.Receipt { return answer(nil) })
+		acknowledge := broker(func(envelope.Message) outbox.Receipt { return answer(nil) })
 		publisher, err := outbox.New(store, acknowledge, outbox.Config{}, discard, metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 		if err != nil {
 			t.Fatal(err)
@@ -371,7 +371,7 @@ func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 					}
 					return false, errors.New("no database")
 				}
-				publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(nil) }), cfg)
+				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), cfg)
 				_, err := publisher.RunOnce(t.Context(), 10)
 				if (err != nil) != test.wantErr {
 					t.Errorf("RunOnce() = %v, want an error: %t", err, test.wantErr)
@@ -405,7 +405,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 						return false, ctx.Err()
 					}
 				}
-				publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
+				publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answer(nil) }), outbox.Config{})
 				if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 					t.Errorf("RunOnce() = %v after %d attempts, want nil", err, len(store.settled))
 				}
@@ -450,7 +450,7 @@ func TestSettlementAtShutdown(t *testing.T) {
 					}
 					return true, ctx.Err()
 				}
-				publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+				publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 					if nameOf(m) == "b1" {
 						return answerAfter(time.Hour, nil)
 					}
@@ -478,7 +478,7 @@ func TestNothingIsSentAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 b1 a2 b2 c1")}}
 		var sent []string
-		publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+		publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 			sent = append(sent, nameOf(m))
 			if nameOf(m) == "b1" {
 				time.Sleep(time.Minute)
@@ -506,7 +506,7 @@ func TestNothingIsSentAfterTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var sent []string
-	publisher := mustNew(t, store, broker(func(m event.Message) outbox.Receipt {
+	publisher := mustNew(t, store, broker(func(m envelope.Message) outbox.Receipt {
 		sent = append(sent, nameOf(m))
 		if nameOf(m) == "a2" {
 			cancel()
@@ -546,7 +546,7 @@ func TestClaimHasADeadline(t *testing.T) {
 
 type silentStore struct{ outbox.Store }
 
-func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ event.Aggregate) (outbox.Claim, error) {
+func (silentStore) ClaimEvents(ctx context.Context, _ int, _ int64, _ time.Duration, _ envelope.Aggregate) (outbox.Claim, error) {
 	<-ctx.Done()
 	return outbox.Claim{}, ctx.Err()
 }
@@ -558,7 +558,7 @@ func TestPassPublishesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2 a3 b1 b2 c1 d1")}}
-		publisher := mustNew(t, store, broker(func(event.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
+		publisher := mustNew(t, store, broker(func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Millisecond, nil) }), outbox.Config{})
 		if _, err := publisher.RunOnce(t.Context(), 10); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
@@ -41,7 +41,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	if cfg.Tracing != nil {
 		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
 	}
-	full := func() { schedule.wake(event.Aggregate{}) }
+	full := func() { schedule.wake(envelope.Aggregate{}) }
 	// A pass ends with its lease, and one of the pauses comes on top.
 	interval := cfg.Lease + max(cfg.PollInterval, cfg.ProbeInterval, maxPause)
 	loops := make([]*heartbeat.Loop, cfg.Workers)
@@ -59,7 +59,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 // Wake wakes a worker after the commit of an event of an aggregate; the zero
 // Aggregate means any. It never blocks, and is safe for concurrent use, also when
 // Run is not running.
-func (p *Publisher) Wake(aggregate event.Aggregate) { p.schedule.wake(aggregate) }
+func (p *Publisher) Wake(aggregate envelope.Aggregate) { p.schedule.wake(aggregate) }
 
 // Run publishes until ctx is done. Then it goes on until the outbox is empty or
 // the broker is unavailable, for at most Config.StopTimeout, so that the last
@@ -81,7 +81,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 // and waits for it no longer. Events that were acknowledged by then are settled
 // all the same.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
-	return p.passes.run(ctx, batch, event.Aggregate{})
+	return p.passes.run(ctx, batch, envelope.Aggregate{})
 }
 
 // Stuck returns an error when a worker is in a pass for three times as long as
@@ -126,7 +126,7 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
 	failures, woken := 0, false
-	var of event.Aggregate // of which lane the next pass is; the zero Aggregate: of any
+	var of envelope.Aggregate // of which lane the next pass is; the zero Aggregate: of any
 	for begin.Err() == nil {
 		loop.Beat()
 		p.anyLoop.Beat()
@@ -138,11 +138,11 @@ func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 			sleep(ctx, wait)
 			continue
 		}
-		polled := of == event.Aggregate{}
+		polled := of == envelope.Aggregate{}
 		others := p.schedule.begin()
 		result, err := p.pass(begin, batch, of)
 		p.schedule.end(polled, result)
-		of = event.Aggregate{}
+		of = envelope.Aggregate{}
 		if ctx.Err() != nil && (err != nil || (polled && !result.Claimed) || result.outage()) {
 			return
 		}
@@ -163,7 +163,7 @@ func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 
 // pass makes one pass. Its time ends with StopTimeout, of which begin is the first
 // half: the second half is for the answers to the last pass.
-func (p *Publisher) pass(begin context.Context, batch int, of event.Aggregate) (Result, error) {
+func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate) (Result, error) {
 	grace, cancel := after(begin, p.cfg.StopTimeout/2)
 	defer cancel()
 	result, err := p.passes.run(grace, batch, of)

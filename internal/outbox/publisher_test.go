@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -57,7 +57,7 @@ type flaky struct {
 	firsts int // sent before the broker was back
 }
 
-func (b *flaky) Publish(m event.Message) outbox.Receipt {
+func (b *flaky) Publish(m envelope.Message) outbox.Receipt {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wait := max(0, time.Until(b.back))
@@ -139,7 +139,7 @@ func TestSlowAggregateIsNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory(1)
-		topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if m.AggregateID == "s" {
 				return answerAfter(time.Hour, nil)
 			}
@@ -175,7 +175,7 @@ func TestStopPublishesWhatIsLeft(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		store := newMemory(1)
 		store.add(0, "a1 b1 a2 b2 c1")
-		topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if nameOf(m) == "a2" {
 				cancel()
 			}
@@ -208,7 +208,7 @@ func TestStopDoesNotWaitForASlowBroker(t *testing.T) {
 		store := newMemory(2)
 		store.add(0, "a1 b1 a2")
 		store.add(1, "c1")
-		topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if m.AggregateID == "b" {
 				return answerAfter(2*time.Second, nil)
 			}
@@ -246,7 +246,7 @@ func TestStopEndsInTheMiddleOfABacklog(t *testing.T) {
 		for i := range 4000 {
 			store.add(i%4, string(rune('a'+i%4))+"1")
 		}
-		topic := &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(100*time.Millisecond, nil) }}
+		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(100*time.Millisecond, nil) }}
 		start := time.Now()
 		if err := mustNew(t, store, topic, outbox.Config{Batch: 10, StopTimeout: 1500 * time.Millisecond}).Run(ctx); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
@@ -273,7 +273,7 @@ func TestFailedSettlementAtShutdownIsLogged(t *testing.T) {
 		defer cancel()
 		store := &oneClaim{claim: outbox.Claim{Token: 7, Events: claimed("a1 a2")}}
 		store.settle = func(context.Context, int) (bool, error) { return false, errors.New("no database") }
-		publisher, log := logged(t, store, &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
+		publisher, log := logged(t, store, &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(2*time.Second, nil) }}, outbox.Config{Workers: 1})
 		if err := publisher.Run(ctx); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
@@ -340,7 +340,7 @@ func TestDrain(t *testing.T) {
 				if test.stop {
 					cancel()
 				}
-				publisher := mustNew(t, store, &recorder{answer: func(m event.Message) outbox.Receipt {
+				publisher := mustNew(t, store, &recorder{answer: func(m envelope.Message) outbox.Receipt {
 					if m.AggregateID == "b" {
 						return answer(test.answer)
 					}

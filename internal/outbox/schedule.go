@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // schedule says when a worker makes its next pass, and of which lane. A wake-up is
@@ -15,7 +15,7 @@ type schedule struct {
 	timer   *timer
 	// wakeUps has an entry per worker that should make a pass now: of the lane of
 	// that aggregate, or of any lane.
-	wakeUps chan event.Aggregate
+	wakeUps chan envelope.Aggregate
 	// watch is held by the one idle worker that watches the timer.
 	watch chan struct{}
 	// restarted has a token when the timer was restarted.
@@ -32,7 +32,7 @@ func newSchedule(cfg Config) *schedule {
 	return &schedule{
 		breaker:   &breaker{max: cfg.ProbeInterval, batch: cfg.Batch},
 		timer:     newTimer(cfg.PollInterval),
-		wakeUps:   make(chan event.Aggregate, cfg.Workers),
+		wakeUps:   make(chan envelope.Aggregate, cfg.Workers),
 		watch:     make(chan struct{}, 1),
 		restarted: make(chan struct{}, 1),
 	}
@@ -40,7 +40,7 @@ func newSchedule(cfg Config) *schedule {
 
 // wake wakes a worker for the lane of an aggregate, or for any lane when it is
 // the zero Aggregate. It never blocks.
-func (s *schedule) wake(aggregate event.Aggregate) {
+func (s *schedule) wake(aggregate envelope.Aggregate) {
 	select {
 	case s.wakeUps <- aggregate:
 	default: // every worker has a wake-up already, but perhaps of another lane
@@ -51,7 +51,7 @@ func (s *schedule) wake(aggregate event.Aggregate) {
 
 func (s *schedule) wakeAll() {
 	for range cap(s.wakeUps) {
-		s.wake(event.Aggregate{})
+		s.wake(envelope.Aggregate{})
 	}
 }
 
@@ -100,7 +100,7 @@ func (s *schedule) again(result Result, woken, others bool) bool {
 // and of which aggregate. One idle worker watches the timer, so an idle process
 // polls once per PollInterval, however many workers it has. When both are ready,
 // select chooses at random, so wake-ups without end delay a poll by a few passes.
-func (s *schedule) wait(ctx context.Context) (of event.Aggregate, woken bool) {
+func (s *schedule) wait(ctx context.Context) (of envelope.Aggregate, woken bool) {
 	select {
 	case <-ctx.Done():
 		return of, false
@@ -112,7 +112,7 @@ func (s *schedule) wait(ctx context.Context) (of event.Aggregate, woken bool) {
 	}
 }
 
-func (s *schedule) watchTimer(ctx context.Context) (of event.Aggregate, woken bool) {
+func (s *schedule) watchTimer(ctx context.Context) (of envelope.Aggregate, woken bool) {
 	timer := time.NewTimer(s.timer.wait())
 	defer timer.Stop()
 	for {

@@ -20,7 +20,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -29,11 +29,11 @@ import (
 // book is where the brokers of a test write down what they are sent.
 type book struct {
 	mu   sync.Mutex
-	sent []event.Message
+	sent []envelope.Message
 	by   []int // the publisher
 }
 
-func (b *book) write(publisher int, m event.Message) {
+func (b *book) write(publisher int, m envelope.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent = append(b.sent, m)
@@ -99,7 +99,7 @@ func (s *storm) connect(maxConns int32) *pgxpool.Pool {
 }
 
 // wake wakes one of the publishers, as if the writer were in its process.
-func (s *storm) wake(aggregate event.Aggregate) {
+func (s *storm) wake(aggregate envelope.Aggregate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.publishers); n > 0 {
@@ -286,7 +286,7 @@ func TestPublishersShareTheOutbox(t *testing.T) {
 			s := newStorm(t)
 			var stops []func()
 			for n := range 4 {
-				stops = append(stops, s.publish(outbox.Config{Workers: 2, Batch: 20, PollInterval: time.Minute}, nil, broker(func(m event.Message) outbox.Receipt {
+				stops = append(stops, s.publish(outbox.Config{Workers: 2, Batch: 20, PollInterval: time.Minute}, nil, broker(func(m envelope.Message) outbox.Receipt {
 					s.book.write(n, m)
 					return answerAfter(rand.N(2*time.Millisecond), nil)
 				})))
@@ -369,7 +369,7 @@ func (h *hazards) oversleepWith(aggregateID string) {
 
 var errCrashed = errors.New("crashed")
 
-func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (h *hazard) ClaimEvents(ctx context.Context, batch int, bytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	claim, err := h.Store.ClaimEvents(ctx, batch, bytes, lease, of)
 	if claim.Token == 0 {
 		return claim, err
@@ -420,7 +420,7 @@ func (h *hazard) SettleClaim(ctx context.Context, settlement outbox.Settlement) 
 // may fall asleep before one of them for longer than a lease. It sends what it
 // holds also when nobody waits for it any longer.
 type client struct {
-	write  func(event.Message)
+	write  func(envelope.Message)
 	sleep  func(aggregateID string)
 	chance float64
 
@@ -429,7 +429,7 @@ type client struct {
 	sending sync.WaitGroup
 }
 
-func (c *client) Publish(m event.Message) outbox.Receipt {
+func (c *client) Publish(m envelope.Message) outbox.Receipt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, sent := c.last[m.AggregateID], make(chan struct{})
@@ -468,7 +468,7 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 			shared := &hazards{t: t, pool: s.pool, chance: 0.03, tokens: make(map[int16][]int64)}
 			var stops []func()
 			for n := range 4 {
-				to := &client{write: func(m event.Message) { s.book.write(n, m) }, sleep: shared.oversleepWith, chance: 0.002, last: make(map[string]chan struct{})}
+				to := &client{write: func(m envelope.Message) { s.book.write(n, m) }, sleep: shared.oversleepWith, chance: 0.002, last: make(map[string]chan struct{})}
 				cfg := outbox.Config{
 					Workers: 2, Batch: 20, Lease: time.Minute, PollInterval: 20 * time.Millisecond,
 					RetryMin: time.Millisecond, ProbeInterval: 40 * time.Millisecond,
@@ -510,7 +510,7 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 	var stops []func()
 	for n := range 2 {
 		cfg := outbox.Config{Workers: 2, Batch: 20, Lease: 1500 * time.Millisecond, PublishTimeout: 500 * time.Millisecond, PollInterval: 20 * time.Millisecond}
-		stops = append(stops, s.publish(cfg, nil, broker(func(m event.Message) outbox.Receipt {
+		stops = append(stops, s.publish(cfg, nil, broker(func(m envelope.Message) outbox.Receipt {
 			s.book.write(n, m)
 			return answerAfter(rand.N(2*time.Millisecond), nil)
 		})))
@@ -560,11 +560,11 @@ func TestDeadPublisherIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, event.Aggregate{}); len(claim.Events) != 1 || err != nil {
+	if claim, err := store.NewOutbox(s.pool).ClaimEvents(t.Context(), 10, 1<<20, lease, envelope.Aggregate{}); len(claim.Events) != 1 || err != nil {
 		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
 	}
 	claimed := time.Now()
-	stop := s.publish(outbox.Config{Workers: 2, PollInterval: poll}, nil, broker(func(m event.Message) outbox.Receipt {
+	stop := s.publish(outbox.Config{Workers: 2, PollInterval: poll}, nil, broker(func(m envelope.Message) outbox.Receipt {
 		s.book.write(0, m)
 		return answer(nil)
 	}))
@@ -587,7 +587,7 @@ func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
 	refused, healthy := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	var repaired atomic.Bool
 	cfg := outbox.Config{Workers: 2, Batch: 7, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, MaxAttempts: 1 << 30, PollInterval: 5 * time.Millisecond}
-	stop := s.publish(cfg, nil, broker(func(m event.Message) outbox.Receipt {
+	stop := s.publish(cfg, nil, broker(func(m envelope.Message) outbox.Receipt {
 		if m.AggregateID == refused.String() && !repaired.Load() {
 			return answer(errRefused)
 		}
@@ -667,7 +667,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 		if version == poisoned {
 			payload = unknown
 		}
-		storetest.Append(t, s.pool, event.Message{
+		storetest.Append(t, s.pool, envelope.Message{
 			ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: video, Type: "VideoUpdated", Version: int64(version), SchemaVersion: 1,
 			Payload: []byte(payload), OccurredAt: time.Now(),
 		})
@@ -708,7 +708,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	var refusals atomic.Int64
 	var skipped atomic.Bool
 	cfg := outbox.Config{Workers: 2, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}
-	stop := s.publish(cfg, nil, broker(func(m event.Message) outbox.Receipt {
+	stop := s.publish(cfg, nil, broker(func(m envelope.Message) outbox.Receipt {
 		switch {
 		case m.AggregateID != poisoned.String() || m.Version == 1 || skipped.Load():
 			s.book.write(0, m)

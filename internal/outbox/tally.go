@@ -1,6 +1,6 @@
 package outbox
 
-import "example.com/videocatalog/internal/event"
+import "example.com/videocatalog/internal/envelope"
 
 // tally records what became of the events of a claim. It is given them in the
 // order of the claim. Once an event of an aggregate is not acknowledged, those
@@ -8,16 +8,16 @@ import "example.com/videocatalog/internal/event"
 type tally struct {
 	result     Result
 	settlement Settlement
-	refusals   map[event.Aggregate]bool // an event was refused
-	unknowns   map[event.Aggregate]bool // the fate of an event is unknown
-	recovered  map[event.Aggregate]bool
+	refusals   map[envelope.Aggregate]bool // an event was refused
+	unknowns   map[envelope.Aggregate]bool // the fate of an event is unknown
+	recovered  map[envelope.Aggregate]bool
 }
 
 func newTally(claim Claim) *tally {
 	t := &tally{
 		result:     Result{Claimed: true},
 		settlement: Settlement{Lane: claim.Lane, Token: claim.Token},
-		refusals:   make(map[event.Aggregate]bool), unknowns: make(map[event.Aggregate]bool), recovered: make(map[event.Aggregate]bool),
+		refusals:   make(map[envelope.Aggregate]bool), unknowns: make(map[envelope.Aggregate]bool), recovered: make(map[envelope.Aggregate]bool),
 	}
 	for _, aggregate := range claim.Recovered {
 		t.recover(aggregate)
@@ -41,7 +41,7 @@ func (t *tally) setAside(e Claimed) {
 	}
 }
 
-func (t *tally) recover(aggregate event.Aggregate) {
+func (t *tally) recover(aggregate envelope.Aggregate) {
 	if !t.recovered[aggregate] {
 		t.recovered[aggregate] = true
 		t.settlement.Recovered = append(t.settlement.Recovered, aggregate)

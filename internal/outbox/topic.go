@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // Topic is a Pub/Sub topic as a Broker. Every message goes out with its
@@ -77,7 +77,7 @@ func (t *Topic) Stop() {
 }
 
 // Publish implements Broker.
-func (t *Topic) Publish(m event.Message) Receipt {
+func (t *Topic) Publish(m envelope.Message) Receipt {
 	message := &pubsub.Message{Data: m.Payload, Attributes: m.Attributes(), OrderingKey: m.AggregateID}
 	r := &receipt{topic: t, key: m.AggregateID}
 	if r.err = t.begin(r.key, size(message)); r.err == nil {

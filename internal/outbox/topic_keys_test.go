@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -27,7 +27,7 @@ func TestTopicForgetsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	topic := NewTopic(client.Publisher(localbroker.Topic), 30*time.Second, 10)
@@ -37,7 +37,7 @@ func TestTopicForgetsKeys(t *testing.T) {
 		failed := 0
 		var receipts []Receipt
 		for i := range 100 {
-			receipts = append(receipts, topic.Publish(event.Message{AggregateID: fmt.Sprint(i % 50), Payload: []byte("x")}))
+			receipts = append(receipts, topic.Publish(envelope.Message{AggregateID: fmt.Sprint(i % 50), Payload: []byte("x")}))
 		}
 		for _, r := range receipts {
 			if err := r.Wait(context.WithoutCancel(t.Context())); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/pubsublocal"
@@ -44,7 +44,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+	if err := (localbroker.Resources{Schemaless: true}).Create(t.Context(), client); err != nil {
 		t.Fatal(err)
 	}
 	outbox.RetrySoon(client)
@@ -57,7 +57,7 @@ func newClient(t testing.TB) (*pubsub.Client, *localbroker.Server) {
 }
 
 // message is the message that has a name like those of claimed.
-func message(name string) event.Message {
+func message(name string) envelope.Message {
 	m := claimed(name)[0].Message
 	m.ID, m.Payload = uuid.Must(uuid.NewV7()), []byte(name)
 	return m
@@ -380,7 +380,7 @@ func TestTopicRefusesAnOversizedMessage(t *testing.T) {
 }
 
 // size is the size of a message as event.Encode has it.
-func size(m event.Message) int {
+func size(m envelope.Message) int {
 	size := len(m.Payload) + len(m.AggregateID)
 	for name, value := range m.Attributes() {
 		size += len(name) + len(value)
@@ -459,13 +459,13 @@ func TestTopicUnderFaults(t *testing.T) {
 			for _, id := range []string{string(rune('a' + lane)), string(rune('p' + lane))} {
 				for range 1 + rand.N(3) {
 					versions[id]++
-					name := nameOf(event.Message{AggregateID: id, Version: int64(versions[id])})
+					name := nameOf(envelope.Message{AggregateID: id, Version: int64(versions[id])})
 					want[id] = append(want[id], name)
 					store.addPayload(lane, name)
 				}
 			}
 		}
-		publisher.Wake(event.Aggregate{})
+		publisher.Wake(envelope.Aggregate{})
 		time.Sleep(50 * time.Millisecond)
 	}
 	close(done)

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 // passTrace are the spans of a pass: one per event whose trace is sampled, from
@@ -26,7 +26,7 @@ func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
 		return
 	}
 	for _, e := range claim.Events {
-		if traced, sampled := event.ContinueTrace(ctx, e.Traceparent); sampled && !e.Blocked {
+		if traced, sampled := envelope.ContinueTrace(ctx, e.Traceparent); sampled && !e.Blocked {
 			_, span := t.tracer.Start(traced, "outbox.claim", trace.WithTimestamp(start), trace.WithAttributes(
 				attribute.Int("outbox.lane", int(claim.Lane)), attribute.Int("messaging.batch.message_count", len(claim.Events)),
 				attribute.String("event.id", e.ID.String()),
@@ -38,11 +38,11 @@ func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
 
 // publish begins the span of the i-th of n events and returns the message that
 // carries it on; without a span the message stays what it is.
-func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) event.Message {
+func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) envelope.Message {
 	if t.tracer == nil {
 		return e.Message
 	}
-	ctx, sampled := event.ContinueTrace(ctx, e.Traceparent)
+	ctx, sampled := envelope.ContinueTrace(ctx, e.Traceparent)
 	if !sampled {
 		return e.Message
 	}
@@ -55,7 +55,7 @@ func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) event.Mess
 		attribute.String("event.id", e.ID.String()), attribute.String("event.type", e.Type), attribute.Int64("event.version", e.Version),
 		attribute.Int("outbox.attempts", e.Attempts),
 	))
-	e.Traceparent = event.Traceparent(ctx)
+	e.Traceparent = envelope.Traceparent(ctx)
 	return e.Message
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -60,7 +60,7 @@ func TestWakeUpIsHeardAtOnce(t *testing.T) {
 func TestWakeUpIsNeverLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(time.Second, nil) }}
+		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(time.Second, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		for range 100 {
 			publisher.Wake(letter("a"))
@@ -86,7 +86,7 @@ func TestWakeUpAboutALeasedLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Shorter than the first pause of the clock, which would find it as well.
 		const publishing = 3 * time.Millisecond
-		store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		store, topic := newMemory(8), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
@@ -116,7 +116,7 @@ func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 			defer run(t, publisher)()
 			time.Sleep(10 * time.Hour)
 			store.add(0, "a1")
-			claim, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{})
+			claim, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,7 +142,7 @@ func TestWakeUpAboutALaneReleasedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const publishing = 3 * time.Millisecond
 		store := slowEmpty{memory: newMemory(8), by: 4 * time.Millisecond}
-		topic := &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
@@ -165,7 +165,7 @@ type slowEmpty struct {
 	by time.Duration
 }
 
-func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (s slowEmpty) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token == 0 {
 		time.Sleep(s.by)
@@ -190,7 +190,7 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(test.publishing, nil) }}
+				store, topic := newMemory(8), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(test.publishing, nil) }}
 				publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 				defer run(t, publisher)()
 				time.Sleep(10 * time.Hour)
@@ -198,7 +198,7 @@ func TestWorkerLooksUntilThereIsNothing(t *testing.T) {
 					store.add(lane, "a1")
 				}
 				if test.woken {
-					publisher.Wake(event.Aggregate{})
+					publisher.Wake(envelope.Aggregate{})
 				}
 				time.Sleep(2 * time.Hour)
 				topic.mu.Lock()
@@ -240,7 +240,7 @@ func TestAllLanesArePolledThoughWakeUpsNeverCease(t *testing.T) {
 			}
 			all := 0
 			for _, claim := range store.claimsSince(start) {
-				if claim.of == (event.Aggregate{}) {
+				if claim.of == (envelope.Aggregate{}) {
 					all++
 				}
 			}
@@ -259,7 +259,7 @@ func TestAllLanesArePolledThoughNoWorkerIsIdle(t *testing.T) {
 		store := newMemory(8)
 		var publisher *outbox.Publisher
 		version := 1
-		topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+		topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 			if m.AggregateID == "b" && version < 1000 {
 				version++
 				store.add(1, "b"+strconv.Itoa(version))
@@ -293,7 +293,7 @@ func TestAllLanesArePolledThoughWakeUpsFindNothing(t *testing.T) {
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
 		store.add(1, "b1")
-		if _, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, event.Aggregate{}); err != nil {
+		if _, err := store.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{}); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -315,7 +315,7 @@ func TestWakeUpWithoutAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Shorter than the first pause of the clock, which would find it as well.
 		const publishing = 3 * time.Millisecond
-		store, topic := newMemory(8), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		store, topic := newMemory(8), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
@@ -340,7 +340,7 @@ func TestWakeUpWithoutAPlaceAboutALaneOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const publishing = 3 * time.Millisecond
 		store := slowEmpty{memory: newMemory(8), by: 4 * time.Millisecond}
-		topic := &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
+		topic := &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(publishing, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 1, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)
@@ -409,7 +409,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 	for _, left := range []string{"unanswered", "recovered"} {
 		synctest.Test(t, func(t *testing.T) {
 			fails := left == "unanswered"
-			topic := &recorder{answer: func(m event.Message) outbox.Receipt {
+			topic := &recorder{answer: func(m envelope.Message) outbox.Receipt {
 				if fails && m.AggregateID == "a" {
 					fails = false
 					return answer(errAway)
@@ -426,7 +426,7 @@ func TestPassThatLeavesSomething(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
 			claims := store.claimsSince(start)
-			if len(claims) < 2 || claims[0].of != letter("a") || claims[1].of != (event.Aggregate{}) || len(store.left()) > 0 {
+			if len(claims) < 2 || claims[0].of != letter("a") || claims[1].of != (envelope.Aggregate{}) || len(store.left()) > 0 {
 				t.Errorf("%s: claims %+v leave %q, want one about a, and one of any lane, which leaves nothing", left, claims, store.left())
 			}
 		})
@@ -439,10 +439,10 @@ type recovering struct {
 	recovered bool
 }
 
-func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64, lease time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	claim, err := s.memory.ClaimEvents(ctx, batch, maxBytes, lease, of)
 	if claim.Token != 0 && s.recovered {
-		claim.Recovered, s.recovered = []event.Aggregate{letter("r")}, false
+		claim.Recovered, s.recovered = []envelope.Aggregate{letter("r")}, false
 	}
 	return claim, err
 }
@@ -452,7 +452,7 @@ func (s *recovering) ClaimEvents(ctx context.Context, batch int, maxBytes int64,
 func TestFullOfBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(time.Millisecond, nil) }}
+		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(time.Millisecond, nil) }}
 		for _, name := range []string{"a1", "a2", "a3"} {
 			store.addPayload(0, name)
 		}
@@ -483,7 +483,7 @@ func TestFullOfBytes(t *testing.T) {
 func TestFullBatchWakesASecondWorker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, topic := newMemory(2), &recorder{answer: func(event.Message) outbox.Receipt { return answerAfter(10*time.Second, nil) }}
+		store, topic := newMemory(2), &recorder{answer: func(envelope.Message) outbox.Receipt { return answerAfter(10*time.Second, nil) }}
 		publisher := mustNew(t, store, topic, outbox.Config{Workers: 2, Batch: 3, PollInterval: time.Hour})
 		defer run(t, publisher)()
 		time.Sleep(10 * time.Hour)

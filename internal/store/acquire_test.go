@@ -10,7 +10,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -21,7 +21,7 @@ func TestWaitForConnection(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
 	woken := 0
-	videos, catalog := store.NewVideos(pool, func(event.Aggregate) { woken++ }), store.NewCatalog(pool)
+	videos, catalog, inbox := store.NewVideos(pool, func(envelope.Aggregate) { woken++ }), store.NewCatalog(pool), store.NewInbox(pool)
 	held, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestWaitForConnection(t *testing.T) {
 			_, _, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
 			return err
 		},
-		"a command": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
+		"a command": func(ctx context.Context) error { return inbox.DeleteQuarantine(ctx, 1) },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		err := call(ctx)
@@ -60,7 +60,7 @@ func TestWaitForConnection(t *testing.T) {
 		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != domain.NotFound {
 			t.Fatalf("GetVideo() = %v, want NotFound", err)
 		}
-		if err := catalog.DeleteQuarantine(ctx, 1); kindOf(err) != domain.NotFound {
+		if err := inbox.DeleteQuarantine(ctx, 1); kindOf(err) != domain.NotFound {
 			t.Fatalf("DeleteQuarantine() = %v, want NotFound", err)
 		}
 		if _, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {

@@ -5,41 +5,38 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/search"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Catalog stores the query side: the projection and its inbox. It is safe for
-// concurrent use.
+// Catalog stores the query side: the projection, guarded by the inbox. It is
+// safe for concurrent use.
 type Catalog struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
+	inbox   *Inbox
 	changes *changes
-	// quarantineBytes is the size of the quarantine above which new messages
-	// are not kept whole.
-	quarantineBytes int64
 }
 
 // NewCatalog returns the query side of a pool.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), changes: &changes{next: make(chan struct{})}, quarantineBytes: QuarantineBytes}
+	return &Catalog{pool: pool, queries: queriesOver(pool), inbox: NewInbox(pool), changes: &changes{next: make(chan struct{})}}
 }
 
 // Over returns the same catalog on another pool. A change through either of
 // them closes the channels of both.
 func (c *Catalog) Over(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{pool: pool, queries: queriesOver(pool), changes: c.changes, quarantineBytes: c.quarantineBytes}
+	return &Catalog{pool: pool, queries: queriesOver(pool), inbox: NewInbox(pool), changes: c.changes}
 }
 
 // Changed returns a channel that is closed at the next change of the catalog by
@@ -66,68 +63,40 @@ func (c *changes) announce() {
 	c.next = make(chan struct{})
 }
 
-// notTheEvents converts a database error that no event can have caused, such as
-// a missing privilege or a timeout, to domain.Unavailable. Events then wait
-// until the cause is fixed. Errors about the data stay unchanged: classes 22,
-// 23 and 54, and P0, errors raised by a function. A timeout of a statement or a
-// lock also wraps context.DeadlineExceeded, whether the client or the server
-// noticed it first.
-func notTheEvents(err error) error {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(unprepared(err))}
-	}
-	return err
-}
-
 // Project applies events for a consumer in one transaction, and returns the
 // outcome of each. An event that the consumer has already received is a
 // Duplicate. The others change a row only if they are newer. On an error no
 // event takes effect.
-func (c *Catalog) Project(ctx context.Context, consumer string, events []domain.Event) ([]domain.Outcome, error) {
-	outcomes := make([]domain.Outcome, len(events))
+func (c *Catalog) Project(ctx context.Context, consumerName string, events []domain.Event) ([]envelope.Outcome, error) {
 	changed := false
-	err := inTx(ctx, c.pool, "store.Project", func(ctx context.Context, q *sqlcgen.Queries) error {
-		fresh, err := q.InsertInbox(ctx, consumer, mapSlice(events, func(e domain.Event) uuid.UUID { return e.ID }))
+	ids := mapSlice(events, func(e domain.Event) uuid.UUID { return e.ID })
+	outcomes, err := c.inbox.apply(ctx, consumerName, ids, func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error) {
+		entries, err := lockEntries(ctx, q, mapSlice(fresh, func(i int) uuid.UUID { return events[i].Video.ID }))
 		if err != nil {
-			return fmt.Errorf("insert inbox: %w", err)
-		}
-		isNew := make(map[uuid.UUID]bool, len(fresh))
-		for _, id := range fresh {
-			isNew[id] = true
-		}
-		var ids []uuid.UUID
-		for _, e := range events {
-			if isNew[e.ID] {
-				ids = append(ids, e.Video.ID)
-			}
-		}
-		entries, err := lockEntries(ctx, q, ids)
-		if err != nil {
-			return err
+			return nil, err
 		}
 		news := make(map[uuid.UUID]domain.Entry)
-		for i, e := range events {
-			if !isNew[e.ID] {
-				outcomes[i] = domain.Duplicate
-				continue
-			}
-			isNew[e.ID] = false // for the same event twice in one batch
-			var entry domain.Entry
-			entry, outcomes[i] = domain.Fold(entries[e.Video.ID].Entry, e)
-			if entry.EventID == e.ID && outcomes[i] != domain.Stale {
+		folded := mapSlice(fresh, func(i int) envelope.Outcome {
+			e := events[i]
+			entry, outcome := domain.Fold(entries[e.Video.ID].Entry, e)
+			if entry.EventID == e.ID && outcome != domain.Stale {
 				entries[e.Video.ID], news[e.Video.ID] = locked{Entry: entry}, entry
 			}
-		}
+			return outcomeOf[outcome]
+		})
 		changed = len(news) > 0
-		return upsert(ctx, q, news)
+		return folded, upsert(ctx, q, news)
 	})
-	if err != nil {
-		return nil, wrap(notTheEvents(err), "project %d events", len(events))
-	}
-	if changed {
+	if changed && err == nil {
 		c.changes.announce()
 	}
-	return outcomes, nil
+	return outcomes, err
+}
+
+// outcomeOf is what the consumer calls the outcome of a fold.
+var outcomeOf = map[domain.Outcome]envelope.Outcome{
+	domain.Applied: envelope.Applied, domain.AppliedAfterGap: envelope.AppliedAfterGap,
+	domain.Stale: envelope.Stale, domain.Conflicting: envelope.Conflict,
 }
 
 // locked is an entry that no other transaction can change before ours ends.
@@ -293,15 +262,6 @@ func (c *Catalog) SearchEntries(ctx context.Context, query domain.SearchQuery) (
 			Rank: row.Rank,
 		}
 	}), len(rows) > 0 && rows[len(rows)-1].HasNext, nil
-}
-
-// PruneInbox deletes at most maxRows inbox rows whose event happened and
-// arrived more than olderThan ago, by the clock of the database. It returns
-// their number. If such an event arrives again, only its version shows that it
-// is old.
-func (c *Catalog) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := c.queries.PruneInbox(ctx, consumer, olderThan, limit(maxRows))
-	return n, wrap(err, "prune inbox")
 }
 
 func entryOf(row sqlcgen.GetProjectionRow) domain.Entry {

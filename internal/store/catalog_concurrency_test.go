@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -50,7 +51,7 @@ func TestConcurrentProjectorsDoNotDeadlock(t *testing.T) {
 	catalog := store.NewCatalog(pool)
 	all := lives(t, 8, 6)
 	var mu sync.Mutex
-	taken := make(map[uuid.UUID][]domain.Outcome)
+	taken := make(map[uuid.UUID][]envelope.Outcome)
 	var wg sync.WaitGroup
 	for p := range projectors {
 		random := rand.New(rand.NewPCG(rand.Uint64(), uint64(p)))
@@ -63,7 +64,7 @@ func TestConcurrentProjectorsDoNotDeadlock(t *testing.T) {
 				}
 				mu.Lock()
 				for i, e := range batch {
-					if outcomes[i] != domain.Duplicate {
+					if outcomes[i] != envelope.Duplicate {
 						taken[e.ID] = append(taken[e.ID], outcomes[i])
 					}
 				}
@@ -79,10 +80,10 @@ func TestConcurrentProjectorsDoNotDeadlock(t *testing.T) {
 			if len(outcomes) != 1 {
 				t.Fatalf("outcomes of version %d of %s, but for duplicates, = %v, want one", e.Video.Version, e.Video.Title, outcomes)
 			}
-			if outcomes[0] == domain.Applied && !applied || outcomes[0] == domain.AppliedAfterGap && applied {
-				t.Errorf("outcome of version %d of %s = %d, but that the one before was applied is %t", e.Video.Version, e.Video.Title, outcomes[0], applied)
+			if outcomes[0] == envelope.Applied && !applied || outcomes[0] == envelope.AppliedAfterGap && applied {
+				t.Errorf("outcome of version %d of %s = %s, but that the one before was applied is %t", e.Video.Version, e.Video.Title, outcomes[0], applied)
 			}
-			applied = outcomes[0] != domain.Stale
+			applied = outcomes[0] != envelope.Stale
 		}
 	}
 	if got, want := count(t, pool, "SELECT count(*) FROM catalog_read.inbox"), len(taken); got != want {

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -37,19 +38,19 @@ func (m *catalogModel) clone() catalogModel {
 }
 
 // deliver applies events for a consumer and returns what each of them meant.
-func (m *catalogModel) deliver(consumer string, events []domain.Event) []domain.Outcome {
-	outcomes := make([]domain.Outcome, len(events))
+func (m *catalogModel) deliver(consumerName string, events []domain.Event) []envelope.Outcome {
+	outcomes := make([]envelope.Outcome, len(events))
 	for i, e := range events {
-		key, version := seenEvent{consumer, e.ID}, m.rows[e.Video.ID].Version
+		key, version := seenEvent{consumerName, e.ID}, m.rows[e.Video.ID].Version
 		switch {
 		case m.seen[key]:
-			outcomes[i] = domain.Duplicate
+			outcomes[i] = envelope.Duplicate
 		case e.Video.Version <= version:
-			outcomes[i] = domain.Stale
+			outcomes[i] = envelope.Stale
 		case e.Video.Version == version+1:
-			outcomes[i] = domain.Applied
+			outcomes[i] = envelope.Applied
 		default:
-			outcomes[i] = domain.AppliedAfterGap
+			outcomes[i] = envelope.AppliedAfterGap
 		}
 		m.seen[key] = true
 		if e.Video.Version > version {
@@ -69,16 +70,16 @@ func (m *catalogModel) rebuild(videos []domain.Video) {
 }
 
 // prune forgets the oldest events of a consumer.
-func (m *catalogModel) prune(consumer string, n int) (pruned int64) {
+func (m *catalogModel) prune(consumerName string, n int) (pruned int64) {
 	var ids []uuid.UUID
 	for key := range m.seen {
-		if key.consumer == consumer {
+		if key.consumer == consumerName {
 			ids = append(ids, key.event)
 		}
 	}
 	slices.SortFunc(ids, compareIDs)
 	for _, id := range ids[:min(n, len(ids))] {
-		delete(m.seen, seenEvent{consumer, id})
+		delete(m.seen, seenEvent{consumerName, id})
 		pruned++
 	}
 	return pruned
@@ -227,21 +228,21 @@ func (m *catalogMachine) drawBatch(t *rapid.T) (batch []domain.Event) {
 }
 
 // project delivers a batch and compares what its events meant.
-func (m *catalogMachine) project(t *rapid.T, consumer string, batch []domain.Event) {
+func (m *catalogMachine) project(t *rapid.T, consumerName string, batch []domain.Event) {
 	t.Helper()
-	got, err := m.catalog.Project(t.Context(), consumer, batch)
+	got, err := m.catalog.Project(t.Context(), consumerName, batch)
 	if err != nil {
 		t.Fatalf("Project() = %v", err)
 	}
-	if diff := cmp.Diff(m.model.deliver(consumer, batch), got); diff != "" {
+	if diff := cmp.Diff(m.model.deliver(consumerName, batch), got); diff != "" {
 		t.Fatalf("outcomes of %s (-want +got):\n%s", describe(batch), diff)
 	}
 	m.count(got)
 }
 
-func (m *catalogMachine) count(outcomes []domain.Outcome) {
-	names := map[domain.Outcome]string{
-		domain.Applied: "applied", domain.AppliedAfterGap: "after a gap", domain.Stale: "stale", domain.Duplicate: "duplicates",
+func (m *catalogMachine) count(outcomes []envelope.Outcome) {
+	names := map[envelope.Outcome]string{
+		envelope.Applied: "applied", envelope.AppliedAfterGap: "after a gap", envelope.Stale: "stale", envelope.Duplicate: "duplicates",
 	}
 	for _, outcome := range outcomes {
 		m.tally["deliveries"]++
@@ -261,9 +262,9 @@ func describe(batch []domain.Event) string {
 // deliver delivers a batch, perhaps again at once: the projector crashed after
 // the commit, or its acknowledgment was lost.
 func (m *catalogMachine) deliver(t *rapid.T) {
-	consumer, batch := drawConsumer(t), m.drawBatch(t)
+	consumerName, batch := drawConsumer(t), m.drawBatch(t)
 	for range rapid.IntRange(1, 2).Draw(t, "times") {
-		m.project(t, consumer, batch)
+		m.project(t, consumerName, batch)
 	}
 }
 
@@ -302,7 +303,7 @@ func (m *catalogMachine) deliverInTurn(t *rapid.T) {
 func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	projectors := rapid.IntRange(2, modelProjectors).Draw(t, "projectors")
 	consumers, batches := make([]string, projectors), make([][]domain.Event, projectors)
-	outcomes, errs := make([][]domain.Outcome, projectors), make([]error, projectors)
+	outcomes, errs := make([][]envelope.Outcome, projectors), make([]error, projectors)
 	var working, watching sync.WaitGroup
 	done := make(chan struct{})
 	if rapid.IntRange(0, 2).Draw(t, "slow if 0") == 0 {
@@ -400,10 +401,10 @@ func orders(n int) [][]int {
 // crashBeforeCommit delivers a batch to a projector that has done everything
 // but the commit: nothing of it may stay.
 func (m *catalogMachine) crashBeforeCommit(t *rapid.T) {
-	consumer, batch := drawConsumer(t), m.drawBatch(t)
-	isNew := slices.ContainsFunc(batch, func(e domain.Event) bool { return !m.model.seen[seenEvent{consumer, e.ID}] })
+	consumerName, batch := drawConsumer(t), m.drawBatch(t)
+	isNew := slices.ContainsFunc(batch, func(e domain.Event) bool { return !m.model.seen[seenEvent{consumerName, e.ID}] })
 	m.exec(t, "INSERT INTO catalog_read.fault VALUES ('crash')")
-	_, err := m.catalog.Project(t.Context(), consumer, batch)
+	_, err := m.catalog.Project(t.Context(), consumerName, batch)
 	m.exec(t, "DELETE FROM catalog_read.fault")
 	m.tally["crashes"]++
 	if (err != nil) != isNew {
@@ -426,9 +427,9 @@ func (m *catalogMachine) rebuild(t *rapid.T) {
 
 // prune forgets events that may come again.
 func (m *catalogMachine) prune(t *rapid.T) {
-	consumer, n := drawConsumer(t), rapid.IntRange(1, 5).Draw(t, "events")
-	got, err := m.catalog.PruneInbox(t.Context(), consumer, -time.Hour, n)
-	if want := m.model.prune(consumer, n); err != nil || got != want {
+	consumerName, n := drawConsumer(t), rapid.IntRange(1, 5).Draw(t, "events")
+	got, err := store.NewInbox(m.pool).PruneInbox(t.Context(), consumerName, -time.Hour, n)
+	if want := m.model.prune(consumerName, n); err != nil || got != want {
 		t.Fatalf("PruneInbox() = %d, %v, want %d", got, err, want)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -52,9 +53,9 @@ func life(t testing.TB, title string, versions int) []domain.Event {
 }
 
 // project applies events for a consumer and fails the test when that fails.
-func project(t testing.TB, catalog *store.Catalog, consumer string, events ...domain.Event) []domain.Outcome {
+func project(t testing.TB, catalog *store.Catalog, consumerName string, events ...domain.Event) []envelope.Outcome {
 	t.Helper()
-	outcomes, err := catalog.Project(t.Context(), consumer, events)
+	outcomes, err := catalog.Project(t.Context(), consumerName, events)
 	if err != nil {
 		t.Fatalf("Project() = %v", err)
 	}
@@ -91,25 +92,25 @@ func visible(t testing.TB, catalog *store.Catalog) []uuid.UUID {
 // newest event.
 func TestProjectTellsWhatEventsMeant(t *testing.T) {
 	t.Parallel()
-	const applied, gap, stale, duplicate = domain.Applied, domain.AppliedAfterGap, domain.Stale, domain.Duplicate
+	const applied, gap, stale, duplicate = envelope.Applied, envelope.AppliedAfterGap, envelope.Stale, envelope.Duplicate
 	for _, test := range []struct {
 		name     string
 		batches  [][]int // versions of one video
-		outcomes [][]domain.Outcome
+		outcomes [][]envelope.Outcome
 		row      int // version
 		inbox    int // events remembered
 	}{
-		{"in order, one by one", [][]int{{1}, {2}, {3}}, [][]domain.Outcome{{applied}, {applied}, {applied}}, 3, 3},
-		{"in order, together", [][]int{{1, 2, 3}}, [][]domain.Outcome{{applied, applied, applied}}, 3, 3},
-		{"again", [][]int{{1}, {1}, {1, 2}}, [][]domain.Outcome{{applied}, {duplicate}, {duplicate, applied}}, 2, 2},
-		{"twice in one batch", [][]int{{1, 1, 2, 1}}, [][]domain.Outcome{{applied, duplicate, applied, duplicate}}, 2, 2},
-		{"after a gap", [][]int{{1}, {3}, {4}}, [][]domain.Outcome{{applied}, {gap}, {applied}}, 4, 3},
-		{"not from the beginning", [][]int{{5}}, [][]domain.Outcome{{gap}}, 5, 1},
-		{"late", [][]int{{1}, {3}, {2}}, [][]domain.Outcome{{applied}, {gap}, {stale}}, 3, 3},
-		{"late, again", [][]int{{3}, {2}, {2}, {2, 2}}, [][]domain.Outcome{{gap}, {stale}, {duplicate}, {duplicate, duplicate}}, 3, 2},
-		{"swapped in one batch", [][]int{{2, 1}}, [][]domain.Outcome{{gap, stale}}, 2, 2},
-		{"any order in one batch", [][]int{{1}, {4, 2, 5, 3, 1}}, [][]domain.Outcome{{applied}, {gap, stale, applied, stale, duplicate}}, 5, 5},
-		{"nothing", [][]int{{1}, {}}, [][]domain.Outcome{{applied}, {}}, 1, 1},
+		{"in order, one by one", [][]int{{1}, {2}, {3}}, [][]envelope.Outcome{{applied}, {applied}, {applied}}, 3, 3},
+		{"in order, together", [][]int{{1, 2, 3}}, [][]envelope.Outcome{{applied, applied, applied}}, 3, 3},
+		{"again", [][]int{{1}, {1}, {1, 2}}, [][]envelope.Outcome{{applied}, {duplicate}, {duplicate, applied}}, 2, 2},
+		{"twice in one batch", [][]int{{1, 1, 2, 1}}, [][]envelope.Outcome{{applied, duplicate, applied, duplicate}}, 2, 2},
+		{"after a gap", [][]int{{1}, {3}, {4}}, [][]envelope.Outcome{{applied}, {gap}, {applied}}, 4, 3},
+		{"not from the beginning", [][]int{{5}}, [][]envelope.Outcome{{gap}}, 5, 1},
+		{"late", [][]int{{1}, {3}, {2}}, [][]envelope.Outcome{{applied}, {gap}, {stale}}, 3, 3},
+		{"late, again", [][]int{{3}, {2}, {2}, {2, 2}}, [][]envelope.Outcome{{gap}, {stale}, {duplicate}, {duplicate, duplicate}}, 3, 2},
+		{"swapped in one batch", [][]int{{2, 1}}, [][]envelope.Outcome{{gap, stale}}, 2, 2},
+		{"any order in one batch", [][]int{{1}, {4, 2, 5, 3, 1}}, [][]envelope.Outcome{{applied}, {gap, stale, applied, stale, duplicate}}, 5, 5},
+		{"nothing", [][]int{{1}, {}}, [][]envelope.Outcome{{applied}, {}}, 1, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -148,8 +149,8 @@ func TestProjectAppliesABatchOfManyVideos(t *testing.T) {
 		}
 	}
 	for i, outcome := range project(t, catalog, "catalog", batch...) {
-		if outcome != domain.Applied {
-			t.Errorf("outcome %d = %d, want %d", i, outcome, domain.Applied)
+		if outcome != envelope.Applied {
+			t.Errorf("outcome %d = %s, want %s", i, outcome, envelope.Applied)
 		}
 	}
 	checkRows(t, catalog, all)
@@ -218,7 +219,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 			if _, err := pool.Exec(t.Context(), "DROP TRIGGER refuse ON "+table); err != nil {
 				t.Fatal(err)
 			}
-			want := []domain.Outcome{domain.Applied, domain.Applied}
+			want := []envelope.Outcome{envelope.Applied, envelope.Applied}
 			if diff := cmp.Diff(want, project(t, catalog, "catalog", other[0], events[1])); diff != "" {
 				t.Errorf("outcomes of the repetition (-want +got):\n%s", diff)
 			}
@@ -286,7 +287,7 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE catalog_read.video_projection, video.videos IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != domain.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != domain.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Project() = %v, want Unavailable, as a DeadlineExceeded", err)
 	}
 	_, err = store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, &events[0])
@@ -305,7 +306,7 @@ func TestTombstoneKeepsLateEventsOut(t *testing.T) {
 	project(t, catalog, "catalog", events[0], deletion)
 
 	outcomes := project(t, catalog, "catalog", events[1], events[2])
-	if diff := cmp.Diff([]domain.Outcome{domain.Stale, domain.Stale}, outcomes); diff != "" {
+	if diff := cmp.Diff([]envelope.Outcome{envelope.Stale, envelope.Stale}, outcomes); diff != "" {
 		t.Errorf("outcomes of late events (-want +got):\n%s", diff)
 	}
 	checkEntry(t, catalog, deletion)
@@ -383,12 +384,12 @@ func TestConsumersDoNotShareTheInbox(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	events := life(t, "Ran", 2)
-	for _, consumer := range []string{"catalog", "mailer"} {
-		if outcome := project(t, catalog, consumer, events[0])[0]; outcome == domain.Duplicate {
-			t.Errorf("the first delivery to %s is a duplicate", consumer)
+	for _, consumerName := range []string{"catalog", "mailer"} {
+		if outcome := project(t, catalog, consumerName, events[0])[0]; outcome == envelope.Duplicate {
+			t.Errorf("the first delivery to %s is a duplicate", consumerName)
 		}
-		if outcome := project(t, catalog, consumer, events[0])[0]; outcome != domain.Duplicate {
-			t.Errorf("the second delivery to %s = %d, want a duplicate", consumer, outcome)
+		if outcome := project(t, catalog, consumerName, events[0])[0]; outcome != envelope.Duplicate {
+			t.Errorf("the second delivery to %s = %s, want a duplicate", consumerName, outcome)
 		}
 	}
 	if n := count(t, pool, "SELECT count(DISTINCT consumer) FROM catalog_read.inbox"); n != 2 {
@@ -418,8 +419,8 @@ func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	changed := catalog.Changed()
 	for _, events := range all {
 		for i, outcome := range project(t, catalog, "catalog-2", events...) {
-			if outcome != domain.Stale {
-				t.Errorf("outcome %d of the replay = %d, want %d", i, outcome, domain.Stale)
+			if outcome != envelope.Stale {
+				t.Errorf("outcome %d of the replay = %s, want %s", i, outcome, envelope.Stale)
 			}
 		}
 	}
@@ -433,8 +434,8 @@ func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	}
 	for _, events := range all {
 		for i, outcome := range project(t, catalog, "catalog-3", events...) {
-			if outcome != domain.Applied {
-				t.Errorf("outcome %d of the replay into an empty projection = %d, want %d", i, outcome, domain.Applied)
+			if outcome != envelope.Applied {
+				t.Errorf("outcome %d of the replay into an empty projection = %s, want %s", i, outcome, envelope.Applied)
 			}
 		}
 	}
@@ -448,7 +449,7 @@ func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
 	const deliveries = 4
 	catalog := store.NewCatalog(storetest.Pool(t, deliveries))
 	for _, e := range life(t, "Ran", 10) {
-		outcomes := make([]domain.Outcome, deliveries)
+		outcomes := make([]envelope.Outcome, deliveries)
 		start := make(chan struct{})
 		var wg sync.WaitGroup
 		for i := range outcomes {
@@ -465,7 +466,7 @@ func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
 		close(start)
 		wg.Wait()
 		slices.Sort(outcomes)
-		want := []domain.Outcome{domain.Applied, domain.Duplicate, domain.Duplicate, domain.Duplicate}
+		want := []envelope.Outcome{envelope.Applied, envelope.Duplicate, envelope.Duplicate, envelope.Duplicate}
 		if diff := cmp.Diff(want, outcomes); diff != "" {
 			t.Errorf("outcomes of version %d (-want +got):\n%s", e.Video.Version, diff)
 		}
@@ -568,7 +569,7 @@ func TestRebuildRepairsEntries(t *testing.T) {
 		t.Errorf("SearchEntries() finds %d, %v, want 1, nil", len(got), err)
 	}
 	// The events that led there are still to come.
-	want := []domain.Outcome{domain.Stale, domain.Stale}
+	want := []envelope.Outcome{envelope.Stale, envelope.Stale}
 	if diff := cmp.Diff(want, project(t, catalog, "catalog", behind[2], missing[0])); diff != "" {
 		t.Errorf("outcomes after the rebuild (-want +got):\n%s", diff)
 	}
@@ -674,14 +675,14 @@ func TestChangedIsClosedAfterTheCommit(t *testing.T) {
 }
 
 // receivedAt pretends that the inbox got an event at some time.
-func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumer string, happened, received time.Time) domain.Event {
+func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args ...any), consumerName string, happened, received time.Time) domain.Event {
 	t.Helper()
 	e := *created(t, "Ran")
 	ms := happened.UnixMilli()
 	for i := range 6 {
 		e.ID[i] = byte(ms >> (40 - 8*i))
 	}
-	project(t, catalog, consumer, e)
+	project(t, catalog, consumerName, e)
 	exec("UPDATE catalog_read.inbox SET received_at = $1 WHERE event_id = $2", received, e.ID)
 	return e
 }
@@ -719,7 +720,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 
 	prune := func(maxRows int, want int64) {
 		t.Helper()
-		if got, err := catalog.PruneInbox(t.Context(), "catalog", olderThan, maxRows); got != want || err != nil {
+		if got, err := store.NewInbox(pool).PruneInbox(t.Context(), "catalog", olderThan, maxRows); got != want || err != nil {
 			t.Errorf("PruneInbox() = %d, %v, want %d, nil", got, err, want)
 		}
 	}
@@ -746,7 +747,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 	if n := count(t, pool, "SELECT count(*) FROM catalog_read.inbox WHERE consumer = 'other'"); n != 1 {
 		t.Errorf("rows of the other consumer = %d, want 1", n)
 	}
-	if got := project(t, catalog, "catalog", forgotten[0])[0]; got != domain.Stale {
-		t.Errorf("outcome of a forgotten event = %d, want %d", got, domain.Stale)
+	if got := project(t, catalog, "catalog", forgotten[0])[0]; got != envelope.Stale {
+		t.Errorf("outcome of a forgotten event = %s, want %s", got, envelope.Stale)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -192,7 +193,7 @@ func TestLaterEventOfAVersionStays(t *testing.T) {
 		project(t, catalog, "catalog", first)
 		both := []domain.Event{after(t, first.Video, domain.Publish(1, stamp(t))), after(t, first.Video, domain.Delete(false, 1, stamp(t)))}
 		both[0].ID, both[1].ID = uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
-		var outcomes []domain.Outcome
+		var outcomes []envelope.Outcome
 		for _, i := range append(order, order...) {
 			got, err := catalog.Project(t.Context(), "catalog", both[i:i+1])
 			if err != nil {
@@ -200,7 +201,7 @@ func TestLaterEventOfAVersionStays(t *testing.T) {
 			}
 			outcomes = append(outcomes, got...)
 		}
-		if diff := cmp.Diff([]domain.Outcome{domain.Applied, domain.Conflicting, domain.Duplicate, domain.Duplicate}, outcomes); diff != "" {
+		if diff := cmp.Diff([]envelope.Outcome{envelope.Applied, envelope.Conflict, envelope.Duplicate, envelope.Duplicate}, outcomes); diff != "" {
 			t.Errorf("order %v: outcomes (-want +got):\n%s", order, diff)
 		}
 		if got, err := catalog.GetEntry(t.Context(), first.Video.ID); err != nil || !got.Deleted {

@@ -13,7 +13,7 @@ import (
 func (o *Outbox) LoseAnswer(token int64) { o.lost.add(token) }
 
 // BoundQuarantine makes the quarantine keep fewer bytes.
-func (c *Catalog) BoundQuarantine(bytes int64) { c.quarantineBytes = bytes }
+func (b *Inbox) BoundQuarantine(bytes int64) { b.quarantineBytes = bytes }
 
 // Settle settles in a transaction that the test commits.
 func Settle(ctx context.Context, tx pgx.Tx, s outbox.Settlement) error {

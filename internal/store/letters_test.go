@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -30,13 +30,13 @@ type letters struct {
 	names map[string]string // and the other way round
 
 	mu   sync.Mutex
-	sent map[uuid.UUID]event.Message // what was appended
+	sent map[uuid.UUID]envelope.Message // what was appended
 }
 
 func newLetters(t testing.TB, maxConns int32) *letters {
 	t.Helper()
 	pool := storetest.Pool(t, maxConns)
-	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]event.Message)}
+	l := &letters{t: t, pool: pool, Outbox: store.NewOutbox(pool), ids: make(map[string]string), names: make(map[string]string), sent: make(map[uuid.UUID]envelope.Message)}
 	rows, err := pool.Query(t.Context(), `
 		SELECT DISTINCT ON (c) chr(c), chr(c) || n
 		FROM generate_series(65, 122) c, generate_series(1, 200) n
@@ -60,8 +60,8 @@ func newLetters(t testing.TB, maxConns int32) *letters {
 }
 
 // letter is the aggregate of a name.
-func (l *letters) letter(name string) event.Aggregate {
-	return event.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
+func (l *letters) letter(name string) envelope.Aggregate {
+	return envelope.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
 }
 
 // nameOf is the name of an event.
@@ -93,7 +93,7 @@ func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 		payload = append(payload, make([]byte, 3000)...)
 		_, _ = rand.Read(payload[len(name):]) // it never fails
 	}
-	m := event.Message{
+	m := envelope.Message{
 		ID: id, AggregateType: "letter", AggregateID: l.ids[name[:1]], Type: "Wrote" + name, Version: int64(version), SchemaVersion: int32(version) + 1,
 		Payload: payload, OccurredAt: epoch.Add(time.Duration(version-1) * time.Second), Traceparent: "trace of " + name,
 	}
@@ -108,7 +108,7 @@ func (l *letters) appendAs(to storetest.DB, id uuid.UUID, name string) {
 func (l *letters) differ(claim outbox.Claim) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var want, got []event.Message
+	var want, got []envelope.Message
 	for _, e := range claim.Events {
 		if m, ours := l.sent[e.ID]; ours || e.ID == uuid.Nil {
 			want, got = append(want, m), append(got, e.Message)
@@ -122,11 +122,11 @@ const hour = time.Hour
 // claim makes a claim of at most batch events.
 func (l *letters) claim(batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
-	return l.claimAs(event.Aggregate{}, batch, lease)
+	return l.claimAs(envelope.Aggregate{}, batch, lease)
 }
 
 // claimAs makes a claim, of the lane of an aggregate unless that is the zero one.
-func (l *letters) claimAs(of event.Aggregate, batch int, lease time.Duration) outbox.Claim {
+func (l *letters) claimAs(of envelope.Aggregate, batch int, lease time.Duration) outbox.Claim {
 	l.t.Helper()
 	claim, err := l.ClaimEvents(l.t.Context(), batch, 1<<20, lease, of)
 	if err != nil {
@@ -193,7 +193,7 @@ func (l *letters) settlement(claim outbox.Claim, refused string) outbox.Settleme
 
 func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Settlement {
 	s := outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: claim.Recovered}
-	stopped := make(map[event.Aggregate]bool)
+	stopped := make(map[envelope.Aggregate]bool)
 	recovered := func(e outbox.Claimed) bool { return slices.Contains(s.Recovered, e.Aggregate()) }
 	for _, e := range claim.Events {
 		if !e.Retry {

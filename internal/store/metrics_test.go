@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -210,9 +210,10 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 // The gauges of the catalog show the quarantine of their consumer.
 func TestCatalogIsObserved(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	pool := storetest.Pool(t, 2)
+	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
 	for _, consumer := range []string{"catalog", "another"} {
-		if err := catalog.Quarantine(t.Context(), consumer, event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}); err != nil {
+		if err := inbox.Quarantine(t.Context(), consumer, envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}); err != nil {
 			t.Fatal(err)
 		}
 	}

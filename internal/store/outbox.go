@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -26,11 +26,11 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 // appendEvent appends an event to the outbox, in the transaction that changes its
 // aggregate. It must come last in it, after the row of the aggregate is inserted
 // or locked: events are published in the order in which they were appended.
-func appendEvent(ctx context.Context, q *sqlcgen.Queries, m event.Message) error {
+func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
-		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(event.Traceparent(ctx)),
+		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
 	})
 }
 

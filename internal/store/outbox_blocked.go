@@ -7,14 +7,14 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // Blocked is an aggregate that has had an event refused by the broker, and has
 // not caught up since.
 type Blocked struct {
-	event.Aggregate
+	envelope.Aggregate
 	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
 	Version   int64
 	Attempts  int       // of that event, since a person has last requeued or skipped
@@ -31,7 +31,7 @@ func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 	}
 	return mapSlice(rows, func(row sqlcgen.ListOutboxBlockedRow) Blocked {
 		return Blocked{
-			Aggregate: event.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
+			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
 			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError),
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
 		}
@@ -40,7 +40,7 @@ func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 
 // RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
 // with all its attempts before it again; domain.NotFound when it is not blocked.
-func (o *Outbox) RequeueEvent(ctx context.Context, aggregate event.Aggregate) error {
+func (o *Outbox) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
 	n, err := o.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
 	if err != nil {
 		return wrap(err, "requeue %s %s", aggregate.Type, aggregate.ID)
@@ -54,7 +54,7 @@ func (o *Outbox) RequeueEvent(ctx context.Context, aggregate event.Aggregate) er
 // SkipEvent gives up the refused event of a blocked aggregate: it will never
 // be published, and the events behind it go on. domain.NotFound when that
 // event is not the one that blocks the aggregate.
-func (o *Outbox) SkipEvent(ctx context.Context, aggregate event.Aggregate, eventID uuid.UUID) error {
+func (o *Outbox) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
 	n, err := o.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
 	if err != nil {
 		return wrap(err, "skip event %s", eventID)

@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 )
@@ -82,7 +82,7 @@ func TestBlockedEventsKeepTheirOrder(t *testing.T) {
 	refused := l.append(l.pool, "a1")
 	l.park("a1", "a1")
 	l.append(l.pool, "c3 c4 a2 a3") // two bytes each, but for those of version 3, which have 3,002
-	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, event.Aggregate{})
+	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, envelope.Aggregate{})
 	if err != nil || l.namesOf(claim) != "c3" {
 		t.Fatalf("claimed %q, %v, want c3", l.namesOf(claim), err)
 	}
@@ -174,7 +174,7 @@ func TestRetriesHaveBytes(t *testing.T) {
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1"), ""))
 	l.append(l.pool, "a5 b2")
-	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, event.Aggregate{})
+	claim, err := l.ClaimEvents(t.Context(), 10, 3, hour, envelope.Aggregate{})
 	if got := l.namesOf(claim); got != "a2/0 a3/0 a5! b2" || err != nil {
 		t.Fatalf("claimed %q, %v, want up to the event with the third byte, of each kind", got, err)
 	}
@@ -197,7 +197,7 @@ func TestRetriesShareTheirPlaces(t *testing.T) {
 	l.due("b")
 	// Now a batch of a is tried, and not answered.
 	claim = l.claimNames(2, "a2/0 a3/0")
-	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []event.Aggregate{l.letter("a")}})
+	l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token, Recovered: []envelope.Aggregate{l.letter("a")}})
 	l.claimNames(2, "a2/0 b1/2")
 }
 
@@ -383,7 +383,7 @@ func TestSkippingTheLastEventRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim := l.claimNames(10, "")
-	if diff := cmp.Diff([]event.Aggregate{l.letter("a")}, claim.Recovered); diff != "" {
+	if diff := cmp.Diff([]envelope.Aggregate{l.letter("a")}, claim.Recovered); diff != "" {
 		t.Errorf("recovered (-want +got):\n%s", diff)
 	}
 	l.append(l.pool, "a2") // meanwhile
@@ -481,7 +481,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	for range publishers {
 		running.Go(func() {
 			for !stopped() {
-				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour, event.Aggregate{})
+				claim, err := l.ClaimEvents(t.Context(), 1+rand.N(20), 1<<20, hour, envelope.Aggregate{})
 				if err != nil {
 					t.Error(err)
 					return

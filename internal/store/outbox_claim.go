@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -27,7 +27,7 @@ import (
 // A claim that fails without a word from PostgreSQL may have been made, or be
 // made later. What it holds, or will, later claims of the same Outbox take as
 // if it were free.
-func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of event.Aggregate) (outbox.Claim, error) {
+func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
 	token := 1 + rand.Int64N(math.MaxInt64) // why at random: see video.outbox_claim
 	rows, err := o.queries.ClaimOutbox(ctx, sqlcgen.ClaimOutboxParams{
 		MaxEvents: limit(maxEvents), MaxBytes: maxBytes, LeaseFor: leaseFor, OfType: optional(of.Type), OfID: optional(of.ID),
@@ -52,7 +52,7 @@ func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 	for _, row := range rows {
 		claim.Lane, claim.Token = row.Lane, row.LeaseToken
 		e := outbox.Claimed{
-			Message: event.Message{
+			Message: envelope.Message{
 				ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
 				SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
 			},
@@ -73,7 +73,7 @@ func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 // would stay blocked. The claim may lack some when it is full, and always does
 // of an aggregate with attempts, of which it has one event.
 func unblock(claim *outbox.Claim, maxEvents int, maxBytes int64) {
-	whole := make(map[event.Aggregate]bool)
+	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)
 	for _, aggregate := range claim.Recovered {
 		whole[aggregate] = true

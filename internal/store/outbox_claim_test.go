@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -30,7 +30,7 @@ func TestLostClaimsAreFew(t *testing.T) {
 		VALUES (3, gen_random_uuid(), 'a', 'b', 'c', 1, 1, '', now())`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := events.ClaimEvents(t.Context(), negative, 1, time.Hour, event.Aggregate{}); err == nil {
+	if _, err := events.ClaimEvents(t.Context(), negative, 1, time.Hour, envelope.Aggregate{}); err == nil {
 		t.Error("ClaimEvents() of a negative number of events = nil, want an error")
 	}
 	if got := events.lost.list(); !slices.Equal(got, want) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -104,7 +104,7 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	do(err)
 	claims := make(chan outbox.Claim, 1)
 	go func() {
-		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, event.Aggregate{})
+		claim, err := l.ClaimEvents(t.Context(), 10, 1<<20, hour, envelope.Aggregate{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -186,7 +186,7 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 				last = true
 			default:
 			}
-			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour, event.Aggregate{})
+			claim, err := l.ClaimEvents(t.Context(), 5, 1<<20, hour, envelope.Aggregate{})
 			if err != nil {
 				t.Error(err)
 				return

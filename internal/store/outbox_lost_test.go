@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -37,7 +37,7 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(pool.Close)
-			var of event.Aggregate
+			var of envelope.Aggregate
 			if tt.of != "" {
 				of = l.letter(tt.of)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"pgregory.net/rapid"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -154,7 +154,7 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 		if rapid.IntRange(0, 9).Draw(t, "of a past day") == 9 && m.hasOldDay(t) {
 			copy(id[:6], m.oldID(t))
 		}
-		storetest.Append(m.t, m.writers[writer], event.Message{
+		storetest.Append(m.t, m.writers[writer], envelope.Message{
 			ID: id, AggregateType: "letter", AggregateID: m.ids[aggregate], Type: "LetterWritten", Version: e.version, Payload: e.payload(), OccurredAt: epoch,
 		})
 		m.appended[writer] = append(m.appended[writer], e)
@@ -262,7 +262,7 @@ func (m *outboxMachine) pickIdle(t *rapid.T) int {
 // there was anything.
 func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, bytes int) bool {
 	claimable, surely := m.model.claimable(), true
-	var aggregate event.Aggregate
+	var aggregate envelope.Aggregate
 	if of != "" {
 		claimable, surely = m.model.claimableOf(laneOf(of))
 		aggregate = m.letter(of)
@@ -301,7 +301,7 @@ func (m *outboxMachine) claimBatch(t *rapid.T, publisher int, of string, batch, 
 }
 
 // mapNames are the sorted letters of aggregates; nil for none.
-func mapNames(aggregates []event.Aggregate, names map[string]string) (letters []string) {
+func mapNames(aggregates []envelope.Aggregate, names map[string]string) (letters []string) {
 	for _, aggregate := range aggregates {
 		letters = append(letters, names[aggregate.ID])
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
 
@@ -149,12 +149,12 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 func BenchmarkClaim(b *testing.B) {
 	const rounds, sessions = 2000, 50
 	l := newLetters(b, 1)
-	kinds := map[string]event.Aggregate{"all": {}, "one": l.letter("a")}
+	kinds := map[string]envelope.Aggregate{"all": {}, "one": l.letter("a")}
 	times := make(map[string][]float64)
 	took := func(name string, begun time.Time) {
 		times[name] = append(times[name], float64(time.Since(begun).Nanoseconds())/1000)
 	}
-	claim := func(name string, of event.Aggregate, want int) outbox.Claim {
+	claim := func(name string, of envelope.Aggregate, want int) outbox.Claim {
 		begun := time.Now()
 		claim, err := l.ClaimEvents(b.Context(), 500, 1<<20, hour, of)
 		took(name, begun)
@@ -180,7 +180,7 @@ func BenchmarkClaim(b *testing.B) {
 		for range sessions {
 			l.pool.Reset()
 			execute(b, l.pool, "SELECT 1")
-			claim("first", event.Aggregate{}, 0)
+			claim("first", envelope.Aggregate{}, 0)
 		}
 	}
 	median := func(name string) float64 { slices.Sort(times[name]); return times[name][len(times[name])/2] }
@@ -316,7 +316,7 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	passes := func(n int) (blocks int) { // every other one is about a lane, as when a commit wakes a worker
 		before := read()
 		for i := range n {
-			claim := l.claimAs([]event.Aggregate{{}, l.letter("a"), {}, l.letter("A")}[i%4], 1, hour)
+			claim := l.claimAs([]envelope.Aggregate{{}, l.letter("a"), {}, l.letter("A")}[i%4], 1, hour)
 			l.settle(outbox.Settlement{Lane: claim.Lane, Token: claim.Token})
 			if _, err := l.Measure(t.Context(), 1); err != nil {
 				t.Fatal(err)
@@ -370,7 +370,7 @@ const fillOutbox = `
 func (l *letters) passesOf(n, batch int) (claimed int) {
 	l.t.Helper()
 	for i := range n {
-		claim := l.claimAs(event.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
+		claim := l.claimAs(envelope.Aggregate{Type: "number", ID: strconv.Itoa(i)}, batch, hour)
 		if claim.Token != 0 {
 			l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 		}

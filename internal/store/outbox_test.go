@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -295,7 +295,7 @@ func TestClaimIsBoundedByBytes(t *testing.T) {
 	l := newLetters(t, 1)
 	claim := func(maxBytes int64) outbox.Claim {
 		t.Helper()
-		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, event.Aggregate{})
+		claim, err := l.ClaimEvents(t.Context(), 10, maxBytes, hour, envelope.Aggregate{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +352,7 @@ func TestClaimInEveryExecMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, 0, event.Aggregate{})
+		claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, 0, envelope.Aggregate{})
 		pool.Close()
 		if diff := l.differ(claim); err != nil || l.namesOf(claim) != "a1 a2 a3" || diff != "" {
 			t.Errorf("%s: ClaimEvents() = %q, %v, want a1 a2 a3 (-appended +claimed):\n%s", mode, l.namesOf(claim), err, diff)
@@ -461,7 +461,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 	l := newLetters(t, claimers)
 	for i := range aggregates {
 		for version := range 10 {
-			storetest.Append(t, l.pool, event.Message{
+			storetest.Append(t, l.pool, envelope.Message{
 				ID: newID(t), AggregateType: "number", AggregateID: strconv.Itoa(i), Type: "NumberDrawn", Version: int64(version + 1), OccurredAt: epoch,
 			})
 		}
@@ -474,7 +474,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 	for c := range claimers {
 		wg.Go(func() {
 			for range 30 {
-				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, event.Aggregate{})
+				claim, err := l.ClaimEvents(t.Context(), 7, 1<<20, hour, envelope.Aggregate{})
 				if err != nil {
 					t.Error(err)
 					return

@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // QuarantinedRow is a message in the quarantine.
 type QuarantinedRow struct {
 	ID int64 // grows with every message
-	event.Quarantined
+	envelope.Quarantined
 	ReceivedAt time.Time // when it was set aside
 	// PayloadSize, in bytes, and PayloadSHA256, in hexadecimal, are those of a
 	// payload that is not kept; then Payload is nil, and attributes and reason are
@@ -35,7 +35,7 @@ const QuarantineBytes = 256 << 20
 // already is no error. Whatever the message contains can be stored, because one
 // that cannot even be quarantined would block its ordering key for ever. It is
 // stored without its payload when the quarantine has no room: see QuarantineBytes.
-func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quarantined) error {
+func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
 		attributes[escape(name)] = escape(value)
@@ -49,20 +49,20 @@ func (c *Catalog) Quarantine(ctx context.Context, consumer string, m event.Quara
 		return fmt.Errorf("quarantine message %s: %w", m.MessageID, err)
 	}
 	reason := escape(m.Reason)
-	err = c.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
-		Consumer: consumer, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
+	err = b.queries.InsertQuarantine(ctx, sqlcgen.InsertQuarantineParams{
+		Consumer: consumerName, MessageID: escape(m.MessageID), OrderingKey: escape(m.OrderingKey), Attributes: encoded, ShortAttributes: short,
 		Payload: notNil(m.Payload), Reason: reason, ShortReason: shorten(reason, 1_000), PublishTime: m.PublishTime,
-		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: c.quarantineBytes,
+		MessageBytes: int64(len(m.Payload) + len(encoded) + len(reason)), MaxBytes: b.quarantineBytes,
 	})
-	return wrap(err, "quarantine message %s", m.MessageID)
+	return forConsumer(wrap(err, "quarantine message %s", m.MessageID))
 }
 
 // shortAttributes returns those attributes that identify an event, shortened.
 func shortAttributes(attributes map[string]string) map[string]string {
 	short := make(map[string]string)
 	for _, name := range []string{
-		event.AttrEventID, event.AttrEventType, event.AttrAggregateType, event.AttrAggregateID,
-		event.AttrVersion, event.AttrSchemaVersion, event.AttrOccurredAt, event.AttrTraceparent,
+		envelope.AttrEventID, envelope.AttrEventType, envelope.AttrAggregateType, envelope.AttrAggregateID,
+		envelope.AttrVersion, envelope.AttrSchemaVersion, envelope.AttrOccurredAt, envelope.AttrTraceparent,
 	} {
 		if value, ok := attributes[name]; ok {
 			short[name] = shorten(value, 100) // bytes; an event has fewer
@@ -81,8 +81,8 @@ func shorten(text string, maxBytes int) string {
 // ListQuarantine returns the messages of a consumer that were set aside after
 // the one with id after (0: from the first one on), at most maxRows, as they
 // were received.
-func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int64, maxRows int) ([]QuarantinedRow, error) {
-	rows, err := c.queries.ListQuarantine(ctx, consumer, after, limit(maxRows))
+func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after int64, maxRows int) ([]QuarantinedRow, error) {
+	rows, err := b.queries.ListQuarantine(ctx, consumerName, after, limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list quarantine")
 	}
@@ -94,7 +94,7 @@ func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int
 		}
 		messages[i] = QuarantinedRow{
 			ID: row.ID,
-			Quarantined: event.Quarantined{
+			Quarantined: envelope.Quarantined{
 				MessageID: unescape(row.MessageID), OrderingKey: unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
 				Payload: row.Payload, Reason: unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
 			},
@@ -112,8 +112,8 @@ func (c *Catalog) ListQuarantine(ctx context.Context, consumer string, after int
 
 // DeleteQuarantine deletes a message for good; domain.NotFound when it is not
 // there.
-func (c *Catalog) DeleteQuarantine(ctx context.Context, id int64) error {
-	n, err := c.queries.DeleteQuarantine(ctx, id)
+func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
+	n, err := b.queries.DeleteQuarantine(ctx, id)
 	if err != nil {
 		return wrap(err, "delete quarantined message %d", id)
 	}
@@ -126,8 +126,8 @@ func (c *Catalog) DeleteQuarantine(ctx context.Context, id int64) error {
 // PruneQuarantine deletes messages of all consumers that were received longer
 // ago than olderThan, by the clock of the database, at most maxRows of them, and
 // returns how many.
-func (c *Catalog) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := c.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
+func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := b.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
 	return n, wrap(err, "prune quarantine")
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -30,12 +30,12 @@ func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool) int {
 }
 
 // heavy is a message with much in it, of which nothing can be decoded.
-func heavy(n int) event.Quarantined {
+func heavy(n int) envelope.Quarantined {
 	m := quarantined(fmt.Sprint(n))
 	m.Payload = bytes.Repeat([]byte{byte(n)}, 16<<10)
 	m.Reason = strings.Repeat("é", 2_000)
 	m.Attributes["long"] = strings.Repeat("x", 1_000)
-	m.Attributes[event.AttrVersion] = strings.Repeat("1", 1_000)
+	m.Attributes[envelope.AttrVersion] = strings.Repeat("1", 1_000)
 	return m
 }
 
@@ -46,10 +46,10 @@ func TestQuarantineIsBounded(t *testing.T) {
 	t.Parallel()
 	const messages, workers, bound = 200, 4, 1 << 20
 	pool := storetest.Pool(t, workers)
-	catalog := store.NewCatalog(pool)
-	catalog.BoundQuarantine(bound)
+	inbox := store.NewInbox(pool)
+	inbox.BoundQuarantine(bound)
 	setAside := func(n int) {
-		if err := catalog.Quarantine(t.Context(), "catalog", heavy(n)); err != nil {
+		if err := inbox.Quarantine(t.Context(), "catalog", heavy(n)); err != nil {
 			t.Errorf("Quarantine() of message %d = %v", n, err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		wg.Wait()
 	}
 	size := checkQuarantineSize(t, pool)
-	rows, err := catalog.ListQuarantine(t.Context(), "catalog", 0, messages+1)
+	rows, err := inbox.ListQuarantine(t.Context(), "catalog", 0, messages+1)
 	if err != nil || len(rows) != messages {
 		t.Fatalf("ListQuarantine() = %d messages, %v, want %d", len(rows), err, messages)
 	}
@@ -84,7 +84,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 			want.Payload = nil
 			want.Reason = strings.Repeat("é", 500)
 			delete(want.Attributes, "long")
-			want.Attributes[event.AttrVersion] = strings.Repeat("1", 100)
+			want.Attributes[envelope.AttrVersion] = strings.Repeat("1", 100)
 		}
 		if diff := cmp.Diff(want, row, ignoreReceived); diff != "" {
 			t.Errorf("message %d (-set aside +listed):\n%s", n, diff)
@@ -100,14 +100,14 @@ func TestQuarantineIsBounded(t *testing.T) {
 	// are more than the bound allows, as many as are set aside at a time.
 	for _, row := range rows {
 		if row.Payload == nil || row.ID%2 == 0 {
-			if err := catalog.DeleteQuarantine(t.Context(), row.ID); err != nil {
+			if err := inbox.DeleteQuarantine(t.Context(), row.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	checkQuarantineSize(t, pool)
 	setAside(messages)
-	rows, err = catalog.ListQuarantine(t.Context(), "catalog", rows[len(rows)-1].ID, 2)
+	rows, err = inbox.ListQuarantine(t.Context(), "catalog", rows[len(rows)-1].ID, 2)
 	if err != nil || len(rows) != 1 || rows[0].Payload == nil {
 		t.Errorf("after some were deleted %d messages are listed, %v, want one, whole", len(rows), err)
 	}
@@ -118,12 +118,12 @@ func TestQuarantineIsBounded(t *testing.T) {
 func TestQuarantineWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
+	inbox := store.NewInbox(pool)
 	setAside := func(n int) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := catalog.Quarantine(ctx, "catalog", heavy(n)); err != nil {
+		if err := inbox.Quarantine(ctx, "catalog", heavy(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,14 +152,14 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 func TestQuarantineIsFullAtItsBound(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
-	catalog := store.NewCatalog(pool)
+	inbox := store.NewInbox(pool)
 	for i, tt := range []struct {
 		room int64 // beyond what is there and the message
 		want bool
 	}{{0, true}, {-1, false}, {0, true}, {-1 << 40, false}} {
-		m := event.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
-		catalog.BoundQuarantine(int64(checkQuarantineSize(t, pool)+len("payload")+len("{}")+len("reason")) + tt.room)
-		if err := catalog.Quarantine(t.Context(), "catalog", m); err != nil {
+		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
+		inbox.BoundQuarantine(int64(checkQuarantineSize(t, pool)+len("payload")+len("{}")+len("reason")) + tt.room)
+		if err := inbox.Quarantine(t.Context(), "catalog", m); err != nil {
 			t.Fatal(err)
 		}
 		if got := count(t, pool, "SELECT count(payload) FROM catalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
@@ -173,15 +173,15 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 func TestQuarantineIsPruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
-	catalog := store.NewCatalog(pool)
+	inbox := store.NewInbox(pool)
 	for n := range 7 {
-		if err := catalog.Quarantine(t.Context(), fmt.Sprint("catalog", n%2), quarantined(fmt.Sprint(n))); err != nil {
+		if err := inbox.Quarantine(t.Context(), fmt.Sprint("catalog", n%2), quarantined(fmt.Sprint(n))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	execute(t, pool, "UPDATE catalog_read.quarantine SET received_at = now() - interval '2 hours' WHERE message_id < '5'")
 	for _, want := range []int64{3, 2, 0} {
-		if n, err := catalog.PruneQuarantine(t.Context(), time.Hour, 3); n != want || err != nil {
+		if n, err := inbox.PruneQuarantine(t.Context(), time.Hour, 3); n != want || err != nil {
 			t.Errorf("PruneQuarantine() = %d, %v, want %d, nil", n, err, want)
 		}
 		checkQuarantineSize(t, pool)

@@ -11,16 +11,16 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // quarantined is a message as the projector sets one aside.
-func quarantined(id string) event.Quarantined {
-	return event.Quarantined{
+func quarantined(id string) envelope.Quarantined {
+	return envelope.Quarantined{
 		MessageID: id, OrderingKey: "01890a5d-ac96-7a01-8b02-0c0d0e0f1011",
-		Attributes: map[string]string{event.AttrSchemaVersion: "2", event.AttrEventType: "VideoPublished"},
+		Attributes: map[string]string{envelope.AttrSchemaVersion: "2", envelope.AttrEventType: "VideoPublished"},
 		Payload:    []byte{0, 1, 0xff, '\\'},
 		Reason:     `decode event: schema version 2 is newer than 1`, PublishTime: epoch,
 	}
@@ -33,27 +33,29 @@ var ignoreReceived = cmpopts.IgnoreFields(store.QuarantinedRow{}, "ID", "Receive
 // that could not be set aside would block its key.
 func TestQuarantineKeepsAnyMessage(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	with := func(change func(*event.Quarantined)) event.Quarantined {
+	inbox := store.NewInbox(storetest.Pool(t, 2))
+	with := func(change func(*envelope.Quarantined)) envelope.Quarantined {
 		m := quarantined("")
 		change(&m)
 		return m
 	}
 	everything := "\x00 \\ \\x00 \\u0000 \" ' {} \xff\xfe \xed\xa0\x80 \ufffd \u2028 🎬 $1 \x1b%s"
-	for i, want := range []event.Quarantined{
+	for i, want := range []envelope.Quarantined{
 		quarantined(""),
 		{Attributes: map[string]string{}, Payload: []byte{}},
-		with(func(m *event.Quarantined) {
+		with(func(m *envelope.Quarantined) {
 			m.Attributes = map[string]string{"a\x00b": "c\x00d", "a\\x00b": "\x00", "": ""}
 		}),
-		with(func(m *event.Quarantined) {
+		with(func(m *envelope.Quarantined) {
 			m.Attributes = map[string]string{everything: everything, "\xff": "\xff", "\xfe": "\xfe"}
 		}),
-		with(func(m *event.Quarantined) { m.Reason = everything }),
-		with(func(m *event.Quarantined) { m.OrderingKey = everything }),
-		with(func(m *event.Quarantined) { m.Payload = []byte(strings.Repeat(everything, 100)) }),
-		with(func(m *event.Quarantined) { m.Reason = strings.Repeat(everything, 1_000) }),
-		with(func(m *event.Quarantined) { m.PublishTime = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC) }),
+		with(func(m *envelope.Quarantined) { m.Reason = everything }),
+		with(func(m *envelope.Quarantined) { m.OrderingKey = everything }),
+		with(func(m *envelope.Quarantined) { m.Payload = []byte(strings.Repeat(everything, 100)) }),
+		with(func(m *envelope.Quarantined) { m.Reason = strings.Repeat(everything, 1_000) }),
+		with(func(m *envelope.Quarantined) {
+			m.PublishTime = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+		}),
 	} {
 		want.MessageID += fmt.Sprint(i)
 		if i == 5 {
@@ -61,11 +63,11 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 		}
 		before := time.Now().Add(-time.Second)
 		consumer := fmt.Sprint("catalog", i)
-		if err := catalog.Quarantine(t.Context(), consumer, want); err != nil {
+		if err := inbox.Quarantine(t.Context(), consumer, want); err != nil {
 			t.Errorf("Quarantine() of message %d = %v", i, err)
 			continue
 		}
-		got, err := catalog.ListQuarantine(t.Context(), consumer, 0, 10)
+		got, err := inbox.ListQuarantine(t.Context(), consumer, 0, 10)
 		if err != nil {
 			t.Fatalf("ListQuarantine() = %v", err)
 		}
@@ -82,15 +84,15 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 // What is missing in a message does not keep it out.
 func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	if err := catalog.Quarantine(t.Context(), "catalog", event.Quarantined{}); err != nil {
+	inbox := store.NewInbox(storetest.Pool(t, 2))
+	if err := inbox.Quarantine(t.Context(), "catalog", envelope.Quarantined{}); err != nil {
 		t.Fatalf("Quarantine() = %v", err)
 	}
-	got, err := catalog.ListQuarantine(t.Context(), "catalog", 0, 10)
+	got, err := inbox.ListQuarantine(t.Context(), "catalog", 0, 10)
 	if err != nil {
 		t.Fatalf("ListQuarantine() = %v", err)
 	}
-	want := []store.QuarantinedRow{{Quarantined: event.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
+	want := []store.QuarantinedRow{{Quarantined: envelope.Quarantined{Attributes: map[string]string{}, Payload: []byte{}}}}
 	if diff := cmp.Diff(want, got, ignoreReceived); diff != "" {
 		t.Errorf("quarantine (-want +got):\n%s", diff)
 	}
@@ -103,7 +105,7 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	m := quarantined("1")
 	m.Attributes["odd"] = "a\x00b"
-	if err := store.NewCatalog(pool).Quarantine(t.Context(), "catalog", m); err != nil {
+	if err := store.NewInbox(pool).Quarantine(t.Context(), "catalog", m); err != nil {
 		t.Fatal(err)
 	}
 	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "VideoPublished", "odd": `a\x00b`} {
@@ -119,9 +121,9 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
-	catalog := store.NewCatalog(pool)
+	inbox := store.NewInbox(pool)
 	first := quarantined("1")
-	if err := catalog.Quarantine(t.Context(), "catalog", first); err != nil {
+	if err := inbox.Quarantine(t.Context(), "catalog", first); err != nil {
 		t.Fatal(err)
 	}
 	again := quarantined("1")
@@ -129,19 +131,19 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if err := catalog.Quarantine(t.Context(), "catalog", again); err != nil {
+			if err := inbox.Quarantine(t.Context(), "catalog", again); err != nil {
 				t.Errorf("Quarantine() again = %v", err)
 			}
 		})
 		wg.Go(func() {
-			if err := catalog.Quarantine(t.Context(), "other", again); err != nil {
+			if err := inbox.Quarantine(t.Context(), "other", again); err != nil {
 				t.Errorf("Quarantine() for another consumer = %v", err)
 			}
 		})
 	}
 	wg.Wait()
-	for consumer, want := range map[string]event.Quarantined{"catalog": first, "other": again, "third": {}} {
-		got, err := catalog.ListQuarantine(t.Context(), consumer, 0, 10)
+	for consumer, want := range map[string]envelope.Quarantined{"catalog": first, "other": again, "third": {}} {
+		got, err := inbox.ListQuarantine(t.Context(), consumer, 0, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,19 +161,19 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 // can be deleted once.
 func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
+	inbox := store.NewInbox(storetest.Pool(t, 2))
 	for i := range 7 {
-		if err := catalog.Quarantine(t.Context(), "catalog", quarantined(fmt.Sprint(i))); err != nil {
+		if err := inbox.Quarantine(t.Context(), "catalog", quarantined(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
-		if err := catalog.Quarantine(t.Context(), "other", quarantined(fmt.Sprint(i))); err != nil {
+		if err := inbox.Quarantine(t.Context(), "other", quarantined(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var after int64
 	var rows []store.QuarantinedRow
 	for len(rows) <= 7 {
-		page, err := catalog.ListQuarantine(t.Context(), "catalog", after, 3)
+		page, err := inbox.ListQuarantine(t.Context(), "catalog", after, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,20 +186,20 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	var got []string
 	for _, row := range rows {
 		got = append(got, row.MessageID)
-		if err := catalog.DeleteQuarantine(t.Context(), row.ID); err != nil {
+		if err := inbox.DeleteQuarantine(t.Context(), row.ID); err != nil {
 			t.Errorf("DeleteQuarantine(%d) = %v", row.ID, err)
 		}
-		if err := catalog.DeleteQuarantine(t.Context(), row.ID); kindOf(err) != domain.NotFound {
+		if err := inbox.DeleteQuarantine(t.Context(), row.ID); kindOf(err) != domain.NotFound {
 			t.Errorf("DeleteQuarantine(%d) again = %v, want NotFound", row.ID, err)
 		}
 	}
 	if diff := cmp.Diff([]string{"0", "1", "2", "3", "4", "5", "6"}, got); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
 	}
-	if rest, err := catalog.ListQuarantine(t.Context(), "catalog", 0, 10); len(rest) != 0 || err != nil {
+	if rest, err := inbox.ListQuarantine(t.Context(), "catalog", 0, 10); len(rest) != 0 || err != nil {
 		t.Errorf("quarantine = %d messages, %v, want none", len(rest), err)
 	}
-	if rest, err := catalog.ListQuarantine(t.Context(), "other", 0, 10); len(rest) != 7 || err != nil {
+	if rest, err := inbox.ListQuarantine(t.Context(), "other", 0, 10); len(rest) != 7 || err != nil {
 		t.Errorf("quarantine of the other consumer = %d messages, %v, want 7, nil", len(rest), err)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // insertRequest records, in the transaction of a create, that a request made an
 // aggregate. When it made one before, the transaction fails with isRepeated.
-func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made event.Aggregate, fingerprint []byte) error {
+func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made envelope.Aggregate, fingerprint []byte) error {
 	return q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: made.Type, RequestID: id, AggregateID: made.ID, Fingerprint: fingerprint})
 }
 

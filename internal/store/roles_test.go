@@ -18,6 +18,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -108,8 +109,8 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 
 	// One event is refused and the rest set aside, then it is skipped, the next
 	// one tried again, and what is left is published.
-	aggregate := event.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
-	claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+	aggregate := envelope.Aggregate{Type: event.AggregateVideo, ID: e.Video.ID.String()}
+	claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 	check(t, "ClaimEvents()", err)
 	if len(claim.Events) != 4 {
 		t.Fatalf("claimed events = %d, want 4", len(claim.Events))
@@ -146,7 +147,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 		if backlog.Pending == 0 {
 			return
 		}
-		if claim, err = events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
+		if claim, err = events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{}); err != nil || len(claim.Events)+len(claim.Recovered) == 0 {
 			t.Fatalf("ClaimEvents() = %+v, %v, with %d events pending", claim, err, backlog.Pending)
 		}
 		settlement := outbox.Settlement{Recovered: claim.Recovered}
@@ -203,7 +204,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
-	catalog := store.NewCatalog(pool)
+	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
 	ctx := t.Context()
 	check(t, "Check()", db.Check(ctx, pool))
 
@@ -233,16 +234,16 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "SearchEntries()", err)
 	_, err = catalog.ListChanges(ctx, domain.Position{}, 1)
 	check(t, "ListChanges()", err)
-	forgotten, err := catalog.PruneInbox(ctx, "catalog", -time.Hour, 10)
+	forgotten, err := inbox.PruneInbox(ctx, "catalog", -time.Hour, 10)
 	check(t, "PruneInbox()", err)
 	if forgotten != 3 {
 		t.Errorf("PruneInbox() = %d, want 3", forgotten)
 	}
-	check(t, "Quarantine()", catalog.Quarantine(ctx, "catalog", quarantined("1")))
-	rows, err := catalog.ListQuarantine(ctx, "catalog", 0, 10)
+	check(t, "Quarantine()", inbox.Quarantine(ctx, "catalog", quarantined("1")))
+	rows, err := inbox.ListQuarantine(ctx, "catalog", 0, 10)
 	check(t, "ListQuarantine()", err)
 	for _, row := range rows {
-		check(t, "DeleteQuarantine()", catalog.DeleteQuarantine(ctx, row.ID))
+		check(t, "DeleteQuarantine()", inbox.DeleteQuarantine(ctx, row.ID))
 	}
 }
 
@@ -293,14 +294,14 @@ func TestRolesAreSeparate(t *testing.T) {
 	if _, err := store.NewCatalog(videoUser).Project(t.Context(), "catalog", life(t, "Ran", 1)); !isDenied(err) {
 		t.Errorf("Project() as %s = %v, want permission denied", videoRole, err)
 	}
-	if err := store.NewCatalog(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
+	if err := store.NewInbox(videoUser).Quarantine(t.Context(), "catalog", quarantined("1")); !isDenied(err) {
 		t.Errorf("Quarantine() as %s = %v, want permission denied", videoRole, err)
 	}
 	videos, events := store.NewVideos(catalogUser, nil), store.NewOutbox(catalogUser)
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); !isDenied(err) {
 		t.Errorf("CreateVideo() as %s = %v, want permission denied", catalogRole, err)
 	}
-	if _, err := events.ClaimEvents(t.Context(), 1, 1<<20, time.Second, event.Aggregate{}); !isDenied(err) {
+	if _, err := events.ClaimEvents(t.Context(), 1, 1<<20, time.Second, envelope.Aggregate{}); !isDenied(err) {
 		t.Errorf("ClaimEvents() as %s = %v, want permission denied", catalogRole, err)
 	}
 	if _, _, err := events.Maintain(t.Context(), 1, time.Hour); !isDenied(err) {

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -100,8 +100,8 @@ func TestOneSyncAtATime(t *testing.T) {
 			t.Parallel()
 			s := newSyncs(t)
 			p := pool(t, s.url+"&default_query_exec_mode="+mode)
-			videos, events, catalog := store.NewVideos(p, nil), store.NewOutbox(p), store.NewCatalog(p)
-			calls := everyMethod(t, videos, events, catalog)
+			videos, events, catalog, inbox := store.NewVideos(p, nil), store.NewOutbox(p), store.NewCatalog(p), store.NewInbox(p)
+			calls := everyMethod(t, videos, events, catalog, inbox)
 			for range 2 { // with statements that are prepared, and such that are not
 				for name, call := range calls {
 					if err := call(t.Context()); err != nil && kindOf(err) == 0 {
@@ -109,7 +109,7 @@ func TestOneSyncAtATime(t *testing.T) {
 					}
 				}
 			}
-			for _, service := range []any{videos, events, catalog} {
+			for _, service := range []any{videos, events, catalog, inbox} {
 				kind := reflect.TypeOf(service)
 				for method := range kind.Methods() {
 					if _, ok := calls[kind.Elem().Name()+"."+method.Name]; !ok {
@@ -126,11 +126,11 @@ func TestOneSyncAtATime(t *testing.T) {
 
 // everyMethod calls each method of the stores, by its name. Those that fail for
 // what they are asked, such as a video that does not exist, return a domain.Error.
-func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog) map[string]func(context.Context) error {
+func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }
 	const consumer = "catalog"
-	message := event.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
+	message := envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "test"}
 	return map[string]func(context.Context) error{
 		"Outbox.Observe": nothing, // its callbacks call Measure
 		"Videos.CreateVideo": func(ctx context.Context) error {
@@ -158,11 +158,11 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.ClaimEvents": func(ctx context.Context) error {
-			_, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			_, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 			return err
 		},
 		"Outbox.SettleClaim": func(ctx context.Context) error {
-			claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, event.Aggregate{})
+			claim, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 			if err != nil || len(claim.Events) == 0 {
 				return err
 			}
@@ -186,16 +186,16 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.RequeueEvent": func(ctx context.Context) error {
-			return events.RequeueEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()})
+			return events.RequeueEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()})
 		},
 		"Outbox.SkipEvent": func(ctx context.Context) error {
-			return events.SkipEvent(ctx, event.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
+			return events.SkipEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
 		},
-		"Catalog.Observe":         nothing, // its callbacks read one row each
-		"Catalog.BoundQuarantine": nothing, // only tests have it
-		"Outbox.LoseAnswer":       nothing, // the same
-		"Catalog.Changed":         nothing,
-		"Catalog.Over":            nothing,
+		"Catalog.Observe":       nothing, // its callbacks read one row each
+		"Inbox.BoundQuarantine": nothing, // only tests have it
+		"Outbox.LoseAnswer":     nothing, // the same
+		"Catalog.Changed":       nothing,
+		"Catalog.Over":          nothing,
 		"Catalog.Project": func(ctx context.Context) error {
 			_, err := catalog.Project(ctx, consumer, []domain.Event{*created(t, "Ran"), *created(t, "Kagemusha")})
 			return err
@@ -250,19 +250,19 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.ListEntryIDs(ctx, uuid.Nil, 10)
 			return err
 		},
-		"Catalog.PruneQuarantine": func(ctx context.Context) error {
-			_, err := catalog.PruneQuarantine(ctx, time.Hour, 10)
+		"Inbox.PruneQuarantine": func(ctx context.Context) error {
+			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
 			return err
 		},
-		"Catalog.PruneInbox": func(ctx context.Context) error {
-			_, err := catalog.PruneInbox(ctx, consumer, time.Hour, 10)
+		"Inbox.PruneInbox": func(ctx context.Context) error {
+			_, err := inbox.PruneInbox(ctx, consumer, time.Hour, 10)
 			return err
 		},
-		"Catalog.Quarantine": func(ctx context.Context) error { return catalog.Quarantine(ctx, consumer, message) },
-		"Catalog.ListQuarantine": func(ctx context.Context) error {
-			_, err := catalog.ListQuarantine(ctx, consumer, 0, 10)
+		"Inbox.Quarantine": func(ctx context.Context) error { return inbox.Quarantine(ctx, consumer, message) },
+		"Inbox.ListQuarantine": func(ctx context.Context) error {
+			_, err := inbox.ListQuarantine(ctx, consumer, 0, 10)
 			return err
 		},
-		"Catalog.DeleteQuarantine": func(ctx context.Context) error { return catalog.DeleteQuarantine(ctx, 1) },
+		"Inbox.DeleteQuarantine": func(ctx context.Context) error { return inbox.DeleteQuarantine(ctx, 1) },
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -22,15 +23,15 @@ import (
 type Videos struct {
 	pool     *pgxpool.Pool
 	queries  *sqlcgen.Queries
-	onCommit func(event.Aggregate)
+	onCommit func(envelope.Aggregate)
 }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is
 // called with the aggregate of an event after a commit, and also if the result
 // of the commit is unknown. It must not block.
-func NewVideos(pool *pgxpool.Pool, onCommit func(event.Aggregate)) *Videos {
+func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 	if onCommit == nil {
-		onCommit = func(event.Aggregate) {}
+		onCommit = func(envelope.Aggregate) {}
 	}
 	return &Videos{pool: pool, queries: queriesOver(pool), onCommit: onCommit}
 }
@@ -70,8 +71,8 @@ func (s *Videos) committed(id uuid.UUID, err error) {
 	}
 }
 
-func aggregateOf(id uuid.UUID) event.Aggregate {
-	return event.Aggregate{Type: event.AggregateVideo, ID: id.String()}
+func aggregateOf(id uuid.UUID) envelope.Aggregate {
+	return envelope.Aggregate{Type: event.AggregateVideo, ID: id.String()}
 }
 
 func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
@@ -126,6 +127,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
+	message.Traceparent = envelope.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{

@@ -20,6 +20,7 @@ import (
 
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -67,8 +68,8 @@ func TestCreatedVideoReadsBack(t *testing.T) {
 func TestEveryChangeHasItsEvent(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	var commits []event.Aggregate
-	videos := store.NewVideos(pool, func(aggregate event.Aggregate) { commits = append(commits, aggregate) })
+	var commits []envelope.Aggregate
+	videos := store.NewVideos(pool, func(aggregate envelope.Aggregate) { commits = append(commits, aggregate) })
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 	if v := count(t, pool, `SELECT version FROM video.videos WHERE id = $1`, id); v != 5 {
 		t.Errorf("version = %d, want 5", v)
 	}
-	if want := slices.Repeat([]event.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
+	if want := slices.Repeat([]envelope.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
 		t.Errorf("onCommit was called with %v, want %v", commits, want)
 	}
 }
@@ -114,7 +115,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	}
 	defer deafPool.Close()
 	commits := 0
-	videos := store.NewVideos(deafPool, func(event.Aggregate) { commits++ })
+	videos := store.NewVideos(deafPool, func(envelope.Aggregate) { commits++ })
 	e := created(t, "Ran")
 	id := e.Video.ID
 	deaf.Store(true)

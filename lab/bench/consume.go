@@ -62,8 +62,12 @@ func (w *way) close(ctx context.Context, m *machine) (err error) {
 	return err
 }
 
-func newProjector(client *pubsub.Client, cfg consumer.Config, catalog consumer.Store) (*consumer.Projector, error) {
-	return consumer.New(cfg, client.Subscriber(localbroker.Subscription), catalog, discard, nil)
+func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Projector, error) {
+	catalog := timedCatalog{store.NewCatalog(w.pool), times}
+	return consumer.New(cfg, []consumer.Source{{
+		Subscriber: w.client.Subscriber(localbroker.Subscription), Consumer: "catalog",
+		Handlers: consumer.Handlers{event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project)},
+	}}, store.NewInbox(w.pool), discard, nil)
 }
 
 // consumes measures how fast the whole projector empties its subscription, in transactions of up to 100 events, and of
@@ -92,7 +96,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	if err := w.publish(ctx, n); err != nil {
 		return err
 	}
-	projector, err := newProjector(w.client, consumer.Config{BatchSize: size}, &timedCatalog{store.NewCatalog(w.pool), times})
+	projector, err := w.newProjector(consumer.Config{BatchSize: size}, times)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
@@ -262,7 +262,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 	var took time.Duration
 	for range times {
 		begun := time.Now()
-		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, envelope.Aggregate{})
 		took += time.Since(begun)
 		if err != nil {
 			return 0, err
@@ -282,7 +282,7 @@ func (p *place) looks(ctx context.Context) (float64, error) {
 	const times = 200
 	begun := time.Now()
 	for range times {
-		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, event.Aggregate{})
+		claim, err := p.events.ClaimEvents(ctx, 2000, 8<<20, time.Minute, envelope.Aggregate{})
 		if err != nil {
 			return 0, err
 		}

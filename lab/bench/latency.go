@@ -12,7 +12,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -170,11 +170,11 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), 4*time.Second, 8000)
 	defer topic.Stop()
 	var publisher *outbox.Publisher
-	videos := store.NewVideos(w.pool, func(aggregate event.Aggregate) { publisher.Wake(aggregate) })
+	videos := store.NewVideos(w.pool, func(aggregate envelope.Aggregate) { publisher.Wake(aggregate) })
 	if publisher, err = outbox.New(store.NewOutbox(w.pool), timedBroker{topic, times}, outbox.Config{}, discard, nil); err != nil {
 		return err
 	}
-	projector, err := newProjector(w.client, consumer.Config{}, &timedCatalog{store.NewCatalog(w.pool), times})
+	projector, err := w.newProjector(consumer.Config{}, times)
 	if err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (t *times) observe(e pubsublocal.Event) {
 	if proto.Unmarshal(e.Message, &m) != nil {
 		return // the server has made it
 	}
-	if id, err := uuid.Parse(m.GetAttributes()[event.AttrEventID]); err == nil {
+	if id, err := uuid.Parse(m.GetAttributes()[envelope.AttrEventID]); err == nil {
 		t.note(t.arrived, id, now)
 	}
 }
@@ -304,19 +304,19 @@ type timedBroker struct {
 	times *times
 }
 
-func (b timedBroker) Publish(m event.Message) outbox.Receipt {
+func (b timedBroker) Publish(m envelope.Message) outbox.Receipt {
 	b.times.note(b.times.sent, m.ID, time.Now())
 	return b.Broker.Publish(m)
 }
 
 type timedCatalog struct {
-	*store.Catalog
-	times *times
+	catalog *store.Catalog
+	times   *times
 }
 
-// Project implements consumer.Store: what it has committed is visible.
-func (c *timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]domain.Outcome, error) {
-	outcomes, err := c.Catalog.Project(ctx, name, events)
+// Project is the Project of the catalog: what it has committed is visible.
+func (c timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]envelope.Outcome, error) {
+	outcomes, err := c.catalog.Project(ctx, name, events)
 	now := time.Now()
 	if err == nil {
 		for _, e := range events {

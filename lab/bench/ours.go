@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"github.com/google/uuid"
@@ -16,7 +16,7 @@ import (
 // ours is the publisher of the service, with its default settings.
 type ours struct {
 	base
-	wake func(event.Aggregate) // of the newest instance: the writers are in its process
+	wake func(envelope.Aggregate) // of the newest instance: the writers are in its process
 }
 
 func (p *ours) prepare(context.Context) error { return nil } // the template has it all
@@ -59,7 +59,7 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 
 func (p *ours) committed(w workload, i int) {
 	if p.wake != nil {
-		p.wake(event.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
+		p.wake(envelope.Aggregate{Type: "video", ID: fmt.Sprint(w.aggregates[i])})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/pubsublocal"
@@ -126,7 +127,7 @@ func (k *sink) sender(ctx context.Context) (*sender, error) {
 func (s *sender) send(ctx context.Context, payload []byte) error {
 	if s.topic != nil {
 		aggregate, version := header(payload)
-		m := event.Message{ // whoever sends it, a consumer needs to know as much
+		m := envelope.Message{ // whoever sends it, a consumer needs to know as much
 			AggregateType: event.AggregateVideo, AggregateID: strconv.FormatInt(aggregate, 10), Type: "VideoUpdated", Version: version,
 			SchemaVersion: event.SchemaVersion, OccurredAt: time.Now(),
 		}
@@ -165,7 +166,7 @@ func (k *sink) broker(ctx context.Context, inFlight int) (outbox.Broker, func() 
 // noBroker acknowledges everything, each message a while after it was handed over.
 type noBroker struct{ sink *sink }
 
-func (b noBroker) Publish(m event.Message) outbox.Receipt {
+func (b noBroker) Publish(m envelope.Message) outbox.Receipt {
 	b.sink.ledger.see(m.Payload)
 	if b.sink.kind == sinkSlow {
 		return slowReceipt(time.Now().Add(slowDelay))

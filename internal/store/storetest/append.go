@@ -3,7 +3,7 @@ package storetest
 import (
 	"testing"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -11,7 +11,7 @@ import (
 type DB = sqlcgen.DBTX
 
 // Append appends an event to the outbox as the service does.
-func Append(t testing.TB, to DB, m event.Message) {
+func Append(t testing.TB, to DB, m envelope.Message) {
 	t.Helper()
 	payload := m.Payload
 	if payload == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -23,12 +23,12 @@ import (
 // lane that is leased, or makes a claim again whose answer was lost. That is no trespass while fence and lease are there, and
 // one as soon as either is taken out of the SQL of the service.
 func TestLanesAreWatched(t *testing.T) {
-	every, one := event.Aggregate{}, event.Aggregate{Type: "video", ID: "a"}
+	every, one := envelope.Aggregate{}, envelope.Aggregate{Type: "video", ID: "a"}
 	for _, tt := range []struct {
 		name     string
-		of       event.Aggregate // of whose lane the claims are
-		from, to string          // of video.outbox_claim
-		want     []string        // who, what
+		of       envelope.Aggregate // of whose lane the claims are
+		from, to string             // of video.outbox_claim
+		want     []string           // who, what
 		settled  map[string]int64
 	}{
 		{"as it is", every, "", "", nil, map[string]int64{"successor": 2}},
@@ -67,7 +67,7 @@ func TestLanesAreWatched(t *testing.T) {
 			}
 			conn.Release()
 			appendEvent := func(version int64) {
-				storetest.Append(t, lab, event.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: "a", Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
+				storetest.Append(t, lab, envelope.Message{ID: uuid.Must(uuid.NewV7()), AggregateType: "video", AggregateID: "a", Type: "VideoUpdated", Version: version, OccurredAt: time.Now()})
 			}
 			appendEvent(1)
 			claim := func(name string, lease time.Duration) (outbox.Settlement, *store.Outbox) {

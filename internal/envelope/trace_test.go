@@ -1,4 +1,4 @@
-package event_test
+package envelope_test
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/envelope"
 )
 
 const (
@@ -38,7 +38,7 @@ func TestTraceparent(t *testing.T) {
 		{"sampled", inTrace(t, trace.FlagsSampled), sampledParent},
 		{"not sampled", inTrace(t, 0), unsampledParent},
 	} {
-		if got := event.Traceparent(test.ctx); got != test.want {
+		if got := envelope.Traceparent(test.ctx); got != test.want {
 			t.Errorf("%s: Traceparent() = %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -59,12 +59,12 @@ func TestContinueTrace(t *testing.T) {
 		{"no hex", "00-zzf7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", false},
 		{"zero trace", "00-00000000000000000000000000000000-b7ad6b7169203331-01", false},
 	} {
-		ctx, sampled := event.ContinueTrace(t.Context(), test.traceparent)
+		ctx, sampled := envelope.ContinueTrace(t.Context(), test.traceparent)
 		if sampled != test.want {
 			t.Errorf("%s: sampled = %t, want %t", test.name, sampled, test.want)
 		}
-		if got := event.Traceparent(ctx) != ""; got != test.want {
-			t.Errorf("%s: the context is in trace %q", test.name, event.Traceparent(ctx))
+		if got := envelope.Traceparent(ctx) != ""; got != test.want {
+			t.Errorf("%s: the context is in trace %q", test.name, envelope.Traceparent(ctx))
 		}
 	}
 }
@@ -73,9 +73,9 @@ func TestContinueTrace(t *testing.T) {
 func TestNoTraceCostsNothing(t *testing.T) {
 	ctx := t.Context()
 	allocations := testing.AllocsPerRun(100, func() {
-		_ = event.Traceparent(ctx)
-		_, _ = event.ContinueTrace(ctx, "")
-		_, _ = event.ContinueTrace(ctx, unsampledParent)
+		_ = envelope.Traceparent(ctx)
+		_, _ = envelope.ContinueTrace(ctx, "")
+		_, _ = envelope.ContinueTrace(ctx, unsampledParent)
 	})
 	if allocations != 0 {
 		t.Errorf("got %g allocations, want 0", allocations)

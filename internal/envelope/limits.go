@@ -1,6 +1,6 @@
-package event
+package envelope
 
-import "example.com/videocatalog/internal/domain"
+import "fmt"
 
 // The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits).
 // An event beyond them would never leave the outbox, and block its aggregate
@@ -13,12 +13,14 @@ const (
 	maxAttributeValueBytes = 1024
 )
 
-func (m Message) checkLimits() error {
+// CheckLimits returns an error when Pub/Sub, or every consumer, would refuse the
+// message. The error is for the caller of the command.
+func (m Message) CheckLimits() error {
 	if len(m.AggregateID) > maxOrderingKeyBytes {
-		return domain.Errorf(domain.Invalid, "the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
+		return fmt.Errorf("the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
 	}
 	if m.Version > MaxVersion {
-		return domain.Errorf(domain.Invalid, "the event has version %d, at most %d can be published", m.Version, int64(MaxVersion))
+		return fmt.Errorf("the event has version %d, at most %d can be published", m.Version, int64(MaxVersion))
 	}
 	size := len(m.Payload) + len(m.AggregateID)
 	if m.Traceparent == "" { // it may still get one
@@ -26,12 +28,12 @@ func (m Message) checkLimits() error {
 	}
 	for name, value := range m.Attributes() {
 		if len(value) > maxAttributeValueBytes {
-			return domain.Errorf(domain.Invalid, "the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)
+			return fmt.Errorf("the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)
 		}
 		size += len(name) + len(value)
 	}
 	if size > maxMessageBytes {
-		return domain.Errorf(domain.Invalid, "the event has %d bytes, at most %d can be published", size, maxMessageBytes)
+		return fmt.Errorf("the event has %d bytes, at most %d can be published", size, maxMessageBytes)
 	}
 	return nil
 }

@@ -1,0 +1,55 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+
+	"example.com/videocatalog/internal/envelope"
+)
+
+// Handler decodes and applies the events of one aggregate type. Handle makes one.
+type Handler struct {
+	types  []string
+	decode func(envelope.Message) (any, error)
+	apply  func(ctx context.Context, consumer string, events []any) ([]envelope.Outcome, error)
+}
+
+// Handle makes a Handler of two functions, which are called concurrently. types
+// are the event types that this build knows; others are counted, and decoded like
+// these. decode returns an error for what this build cannot apply. apply applies
+// events in one transaction and returns the outcome of each, in their order; on an
+// error none of them took effect.
+func Handle[E any](types []string, decode func(envelope.Message) (E, error), apply func(ctx context.Context, consumer string, events []E) ([]envelope.Outcome, error)) Handler {
+	return Handler{
+		types:  types,
+		decode: func(m envelope.Message) (any, error) { return decode(m) },
+		apply: func(ctx context.Context, consumer string, decoded []any) ([]envelope.Outcome, error) {
+			events := make([]E, len(decoded))
+			for i := range decoded {
+				events[i], _ = decoded[i].(E) // decode has made it
+			}
+			return apply(ctx, consumer, events)
+		},
+	}
+}
+
+// Handlers are the handlers of a subscription, by aggregate type.
+type Handlers map[string]Handler
+
+// Replay applies a message that was set aside, as a Projector would.
+func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
+	m, err := envelope.Parse(attributes, data)
+	if err != nil {
+		return err
+	}
+	handler, ok := h[m.AggregateType]
+	if !ok {
+		return fmt.Errorf("aggregate type %q has no handler here", m.AggregateType)
+	}
+	e, err := handler.decode(m)
+	if err != nil {
+		return err
+	}
+	_, err = handler.apply(ctx, consumer, []any{e})
+	return err
+}

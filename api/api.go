@@ -2,15 +2,15 @@
 // read. Its source is proto/; make generate writes the description of REST.
 package api
 
-import _ "embed"
+import "embed"
 
 // OpenAPI is the description of the REST API, OpenAPI 3.0 as JSON.
 //
 //go:embed openapi.json
 var OpenAPI []byte
 
-// VideoEventSchema is the definition of the Pub/Sub schema of the events of
-// videos, which deploy/ registers from the same file.
+// Schemas has the files that are schemas of Pub/Sub, by their path in this
+// folder.
 //
-//go:embed proto/video/v1/video_event.proto
-var VideoEventSchema string
+//go:embed proto/*/v1/*_event.proto
+var Schemas embed.FS

@@ -325,8 +325,7 @@ func (s *stack) environment() []string {
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
 		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=",
-		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project,
-		"PUBSUB_TOPIC="+localbroker.Topic, "PUBSUB_SUBSCRIPTION="+localbroker.Subscription)
+		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project)
 }
 
 // serve starts the server, and returns a context that ends when the server

@@ -52,9 +52,9 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 	}
 	defer client.Close()
 	events := store.NewOutbox(database.video.own)
-	topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.outbox.RequestTimeout, cfg.inFlight())
-	defer closeTopic(topic)
-	publisher, err := outbox.New(events, topic, cfg.outbox, log, nil)
+	topics := openTopics(client, cfg)
+	defer closeTopics(topics)
+	publisher, err := outbox.New(events, topics, cfg.outbox, log, nil)
 	if err != nil {
 		return err
 	}

@@ -47,10 +47,8 @@ type config struct {
 	CatalogDatabaseURL string `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	DatabaseMaxConns   int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 
-	PubSubProject      string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
-	PubSubTopic        string `env:"PUBSUB_TOPIC" envDefault:"video.events" help:"topic that events are published to"`
-	PubSubSubscription string `env:"PUBSUB_SUBSCRIPTION" envDefault:"video.events.catalog" help:"subscription that the projector receives from"`
-	PubSubEndpoint     string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
+	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
+	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     int      `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	TrustedProxies int      `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`

@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/reconnect"
 	"example.com/videocatalog/internal/server"
@@ -77,11 +78,11 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	var projector *consumer.Projector
 	deps := server.Deps{Ready: database.ready(), Tracing: tel.Tracing, Metrics: tel.Metrics, Log: log}
 	if cfg.has(rolePublisher) {
-		topic := outbox.NewTopic(client.Publisher(cfg.PubSubTopic), cfg.outbox.RequestTimeout, cfg.inFlight())
-		defer closeTopic(topic)
+		topics := openTopics(client, cfg)
+		defer closeTopics(topics)
 		outboxConfig := cfg.outbox
 		outboxConfig.Tracing = tel.Tracing
-		if publisher, err = outbox.New(events, topic, outboxConfig, log, tel.Meter(scope)); err != nil {
+		if publisher, err = outbox.New(events, topics, outboxConfig, log, tel.Meter(scope)); err != nil {
 			return err
 		}
 	}
@@ -180,9 +181,21 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	return client, nil
 }
 
-// closeTopic ends a topic whose passes are all settled. What the broker has not
-// answered by now is pending still, and published again: nobody needs to wait.
-func closeTopic(topic *outbox.Topic) { closeInTime(topic.Stop) }
+// openTopics returns the topics of internal/names, by aggregate type.
+func openTopics(client *pubsub.Client, cfg config) outbox.Topics {
+	topics := make(outbox.Topics)
+	for _, t := range names.Topics() {
+		topic := outbox.NewTopic(client.Publisher(t.Name), cfg.outbox.RequestTimeout, cfg.inFlight())
+		for _, aggregateType := range t.AggregateTypes {
+			topics[aggregateType] = topic
+		}
+	}
+	return topics
+}
+
+// closeTopics ends topics whose passes are all settled. Messages without an
+// answer are still pending, and published again: nobody needs to wait.
+func closeTopics(topics outbox.Topics) { closeInTime(topics.Stop) }
 
 // closeInTime closes something, and waits no longer than closeTimeout for it.
 func closeInTime(end func()) {

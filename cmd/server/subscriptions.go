@@ -5,6 +5,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -19,7 +20,7 @@ type subscription struct {
 // where a handler is registered: serve and the commands on the quarantine use it.
 func (c config) subscriptions(catalog *store.Catalog) []subscription {
 	return []subscription{{
-		id: c.PubSubSubscription, consumer: c.ConsumerName,
+		id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: c.ConsumerName,
 		handlers: consumer.Handlers{
 			event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 		},

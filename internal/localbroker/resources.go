@@ -3,6 +3,7 @@ package localbroker
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
@@ -12,15 +13,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/videocatalog/api"
+	"example.com/videocatalog/internal/names"
 )
 
-// The names of the service's topics, schema and subscriptions: <context>.events, <topic>.<consumer>, and for dead letters
-// <subscription>.dead, a topic with a subscription of the same name.
-const (
-	Topic        = "video.events"
-	Schema       = "video.events"
-	Subscription = "video.events.catalog"
-	DeadLetters  = "video.events.catalog.dead"
+// The first topic of internal/names and its first consumer, for tests of code that works with any.
+var (
+	Topic        = names.Topics()[0].Name
+	Subscription = names.Topics()[0].Subscription(names.Topics()[0].Consumers[0])
+	DeadLetters  = names.Topics()[0].DeadLetters(names.Topics()[0].Consumers[0])
 )
 
 // Resources are what the service needs of Pub/Sub. The zero value is what production has too.
@@ -40,25 +40,59 @@ type Resources struct {
 	Schemaless bool
 }
 
-// Create creates the schema, the topics and subscriptions, through a client of whatever server. Those that exist are left as they
-// are. Neither subscription ever expires.
+// Create creates the topics of internal/names with their schemas and subscriptions, through a client of whatever server. What
+// exists is left as it is. No subscription ever expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
-	topic := "projects/" + client.Project() + "/topics/"
-	subscription := "projects/" + client.Project() + "/subscriptions/"
-	settings, err := r.createSchema(ctx, client)
+	for _, t := range names.Topics() {
+		if err := r.createTopic(ctx, client, t); err != nil {
+			return err
+		}
+		for _, consumer := range t.Consumers {
+			if err := r.createSubscription(ctx, client, t, consumer); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t names.Topic) error {
+	settings, err := r.createSchema(ctx, client, t)
 	if err != nil {
 		return err
 	}
-	// Dead letters need not fit the schema.
-	for _, t := range []*pubsubpb.Topic{{Name: topic + Topic, SchemaSettings: settings}, {Name: topic + DeadLetters}} {
-		_, err := client.TopicAdminClient.CreateTopic(ctx, t)
-		if err != nil && status.Code(err) != codes.AlreadyExists {
-			return fmt.Errorf("create topic %s: %w", t.GetName(), err)
-		}
+	return unlessExists(client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{
+		Name: "projects/" + client.Project() + "/topics/" + t.Name, SchemaSettings: settings,
+	}))
+}
+
+// createSchema creates the schema, and returns how a topic uses it; nil: it does not.
+func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t names.Topic) (*pubsubpb.SchemaSettings, error) {
+	if r.Schemaless {
+		return nil, nil //nolint:nilnil // there may be none
 	}
-	for _, s := range []*pubsubpb.Subscription{{
-		Name:                      subscription + Subscription,
-		Topic:                     topic + Topic,
+	definition, err := api.Schemas.ReadFile(strings.TrimPrefix(t.Schema, "api/"))
+	if err != nil {
+		return nil, fmt.Errorf("schema of topic %s: %w", t.Name, err)
+	}
+	project := "projects/" + client.Project()
+	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // a client of schemas is made of a connection, whichever it is
+	err = unlessExists(schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
+		Parent: project, SchemaId: t.Name, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: string(definition)},
+	}))
+	return &pubsubpb.SchemaSettings{Schema: project + "/schemas/" + t.Name, Encoding: pubsubpb.Encoding_BINARY}, err
+}
+
+// createSubscription creates a subscription, and the topic and subscription of its dead letters, which need not fit the schema.
+func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client, t names.Topic, consumer string) error {
+	topic, subscription := "projects/"+client.Project()+"/topics/", "projects/"+client.Project()+"/subscriptions/"
+	dead := t.DeadLetters(consumer)
+	if err := unlessExists(client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: topic + dead})); err != nil {
+		return err
+	}
+	err := unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name:                      subscription + t.Subscription(consumer),
+		Topic:                     topic + t.Name,
 		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second), //nolint:gosec // at most 600
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
@@ -68,37 +102,24 @@ func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 			MaximumBackoff: durationpb.New(orDefault(r.RetryMax, 600*time.Second)),
 		},
 		DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{
-			DeadLetterTopic:     topic + DeadLetters,
+			DeadLetterTopic:     topic + dead,
 			MaxDeliveryAttempts: orDefault(r.MaxDeliveryAttempts, 20),
 		},
-	}, {
-		Name:               subscription + DeadLetters,
-		Topic:              topic + DeadLetters,
-		AckDeadlineSeconds: 60,
-		ExpirationPolicy:   &pubsubpb.ExpirationPolicy{},
-	}} {
-		_, err := client.SubscriptionAdminClient.CreateSubscription(ctx, s)
-		if err != nil && status.Code(err) != codes.AlreadyExists {
-			return fmt.Errorf("create subscription %s: %w", s.GetName(), err)
-		}
+	}))
+	if err != nil {
+		return err
 	}
-	return nil
+	return unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
+		Name: subscription + dead, Topic: topic + dead, AckDeadlineSeconds: 60, ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
+	}))
 }
 
-// createSchema creates the schema, and returns how a topic uses it; nil: it does not.
-func (r Resources) createSchema(ctx context.Context, client *pubsub.Client) (*pubsubpb.SchemaSettings, error) {
-	if r.Schemaless {
-		return nil, nil //nolint:nilnil // there may be none
+// unlessExists returns the error of a create, but for that of what exists.
+func unlessExists(_ any, err error) error {
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
 	}
-	project := "projects/" + client.Project()
-	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // a client of schemas is made of a connection, whichever it is
-	_, err := schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
-		Parent: project, SchemaId: Schema, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: api.VideoEventSchema},
-	})
-	if err != nil && status.Code(err) != codes.AlreadyExists {
-		return nil, fmt.Errorf("create schema %s: %w", Schema, err)
-	}
-	return &pubsubpb.SchemaSettings{Schema: project + "/schemas/" + Schema, Encoding: pubsubpb.Encoding_BINARY}, nil
+	return err
 }
 
 func orDefault[T comparable](value, byDefault T) T {

@@ -40,7 +40,7 @@ type broker struct {
 }
 
 // tapName is the checker's own subscription.
-const tapName = localbroker.Topic + ".chaos"
+var tapName = localbroker.Topic + ".chaos"
 
 func startBroker(ctx context.Context) (*broker, error) {
 	b := &broker{clock: &pubsublocal.Clock{}, publications: map[string]time.Time{}, seen: map[string]bool{}}

@@ -40,7 +40,10 @@ check: drift lint breaking openapi verify build secrets deploy-check ## Run exac
 	@echo 'make check: OK'
 
 .PHONY: generate
-generate: generate-names ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
+generate: generate-code generate-names ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
+
+.PHONY: generate-code
+generate-code:
 	$(BUF) build -o /dev/null
 	$(SQLC) compile
 	@# Both compile, so what is removed here comes back, except what has lost its source.
@@ -61,7 +64,7 @@ drift: ## Check that the generated files are what make generate makes.
 	cp -R internal/store/internal/sqlcgen "$$tmp/internal/store/internal" && \
 	cp -R Makefile go.mod go.sum buf.yaml buf.gen.yaml sqlc.yaml api db third_party "$$tmp" && \
 	mkdir "$$tmp/tools" "$$tmp/pubsublocal" && cp tools/go.mod tools/go.sum "$$tmp/tools" && cp pubsublocal/go.mod "$$tmp/pubsublocal" && \
-	$(MAKE) --silent -C "$$tmp" generate && \
+	$(MAKE) --silent -C "$$tmp" generate-code && \
 	{ diff -r api "$$tmp/api" && diff -r internal/store/internal/sqlcgen "$$tmp/internal/store/internal/sqlcgen" || \
 	{ echo 'The generated files are stale (< here, > new): run make generate.' >&2; exit 1; }; }
 

@@ -272,7 +272,7 @@ func tablesGrow(s *system) {
 	}
 	s.exec(`WITH event AS (
 			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT id, 'video', 'x', 'VideoCreated', 1, 1, '\x00', now() FROM unnest($1::uuid[]) id
+			SELECT id, 'video', 'x', 'VideoCreated', 1, 1, '', now() FROM unnest($1::uuid[]) id
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
 		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)

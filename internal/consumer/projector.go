@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,9 +68,9 @@ func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slo
 // client that pulls and gets nothing cannot be told from one that is given
 // nothing, and is not stuck.
 func (p *Projector) Stuck() error {
-	loops := p.loops
+	loops := slices.Clone(p.loops)
 	for _, s := range p.sources {
-		loops = append(loops[:len(loops):len(loops)], s.receiving)
+		loops = append(loops, s.receiving)
 	}
 	return heartbeat.Check(loops...)
 }

@@ -49,31 +49,31 @@ func TestResourcesCreate(t *testing.T) {
 		t.Errorf("second Create() = %v, want nil", err)
 	}
 	got, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
-		Subscription: "projects/" + project + "/subscriptions/video.events.catalog",
+		Subscription: "projects/" + project + "/subscriptions/" + localbroker.Subscription,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &pubsubpb.Subscription{
-		Name:                  "projects/" + project + "/subscriptions/video.events.catalog",
-		Topic:                 "projects/" + project + "/topics/video.events",
+		Name:                  "projects/" + project + "/subscriptions/" + localbroker.Subscription,
+		Topic:                 "projects/" + project + "/topics/" + localbroker.Topic,
 		AckDeadlineSeconds:    60,
 		EnableMessageOrdering: true,
 		ExpirationPolicy:      &pubsubpb.ExpirationPolicy{},
 		RetryPolicy:           &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(10 * time.Second), MaximumBackoff: durationpb.New(600 * time.Second)},
-		DeadLetterPolicy:      &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "projects/" + project + "/topics/video.events.catalog.dead", MaxDeliveryAttempts: 20},
+		DeadLetterPolicy:      &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "projects/" + project + "/topics/" + localbroker.DeadLetters, MaxDeliveryAttempts: 20},
 	}
 	ignored := protocmp.IgnoreFields(&pubsubpb.Subscription{}, "message_retention_duration", "push_config", "state")
 	if diff := cmp.Diff(want, got, protocmp.Transform(), ignored); diff != "" {
 		t.Errorf("subscription (-want +got):\n%s", diff)
 	}
 	dead, err := client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{
-		Subscription: "projects/" + project + "/subscriptions/video.events.catalog.dead",
+		Subscription: "projects/" + project + "/subscriptions/" + localbroker.DeadLetters,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "projects/" + project + "/topics/video.events.catalog.dead"; dead.GetTopic() != want {
+	if want := "projects/" + project + "/topics/" + localbroker.DeadLetters; dead.GetTopic() != want {
 		t.Errorf("topic of the dead letters' subscription = %q, want %q", dead.GetTopic(), want)
 	}
 }
@@ -105,7 +105,7 @@ func TestPublished(t *testing.T) {
 	}
 	got := server.Published()
 	want := []localbroker.Message{{
-		Topic: "projects/" + project + "/topics/video.events", OrderingKey: "key", Data: []byte("data"),
+		Topic: "projects/" + project + "/topics/" + localbroker.Topic, OrderingKey: "key", Data: []byte("data"),
 		Deliveries: 2, Acks: 1, Nacks: 1,
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(localbroker.Message{}, "ID", "PublishTime")); diff != "" {

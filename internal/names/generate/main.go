@@ -87,7 +87,7 @@ func rename(before, now [][]string) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".md" && path != "cloudbuild.yaml" {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		content, err := os.ReadFile(path) //nolint:gosec // a file of this repository
 		if err != nil {
 			return err
 		}

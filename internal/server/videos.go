@@ -68,7 +68,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	return answer(s.store.CreateVideo(ctx, requestID, fingerprint, event))
+	return toVideo(s.store.CreateVideo(ctx, requestID, fingerprint, event))
 }
 
 func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
@@ -76,7 +76,7 @@ func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRe
 	if err != nil {
 		return nil, err
 	}
-	return answer(s.store.GetVideo(ctx, id))
+	return toVideo(s.store.GetVideo(ctx, id))
 }
 
 func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
@@ -153,7 +153,7 @@ func (s *videoService) change(ctx context.Context, field, name string, decision 
 	if err != nil {
 		return nil, err
 	}
-	return answer(s.store.ChangeVideo(ctx, id, decision(stamp)))
+	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
 }
 
 func (s *videoService) stamp() (domain.Stamp, error) {
@@ -164,7 +164,8 @@ func (s *videoService) stamp() (domain.Stamp, error) {
 	return domain.Stamp{EventID: id, Time: s.now().UTC()}, nil
 }
 
-func answer(v domain.Video, err error) (*videov1.Video, error) {
+// toVideo returns the result of a store as a message.
+func toVideo(v domain.Video, err error) (*videov1.Video, error) {
 	if err != nil {
 		return nil, err
 	}

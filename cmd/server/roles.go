@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"cloud.google.com/go/pubsub/v2"
+	"google.golang.org/api/option"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/reconnect"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
+)
+
+// startStores opens the stores of the databases that this process uses, and
+// prepares the outbox for the first write.
+func (i *instance) startStores(ctx context.Context) error {
+	if i.database.video != nil {
+		i.videos, i.events = store.NewVideos(i.database.video.own, nil), store.NewOutbox(i.database.video.own)
+	}
+	if i.database.catalog != nil {
+		i.catalog = store.NewCatalog(i.database.catalog.own)
+	}
+	if err := observeStores(i.cfg, i.tel, i.database, i.events, i.catalog); err != nil {
+		return err
+	}
+	sides := sidesOf(i.videos, i.catalog)
+	if err := observeReplaced(i.tel.Meter(scope), sides); err != nil {
+		return err
+	}
+	i.tasks = append(i.tasks, func(ctx context.Context) error { return watchDatabases(ctx, sides, i.log) })
+	if i.events == nil {
+		return nil
+	}
+	loop := maintenanceLoop("outbox")
+	i.maintenance = append(i.maintenance, loop)
+	i.tasks = append(i.tasks, func(ctx context.Context) error {
+		return maintainOutbox(ctx, i.events, i.cfg.OutboxRetention, i.log, loop)
+	})
+	return prepareOutbox(ctx, i.events, i.cfg)
+}
+
+// startPublisher is the role publisher.
+func (i *instance) startPublisher(ctx context.Context) error {
+	if !i.cfg.has(rolePublisher) {
+		return nil
+	}
+	if err := i.startPubSub(ctx); err != nil {
+		return err
+	}
+	topics := openTopics(i.client, i.cfg)
+	i.closers = append(i.closers, func() { closeTopics(topics) })
+	cfg := i.cfg.outbox
+	cfg.Tracing = i.tel.Tracing
+	var err error
+	if i.publisher, err = outbox.New(i.events, topics, cfg, i.log, i.tel.Meter(scope)); err != nil {
+		return err
+	}
+	i.loops = append(i.loops, i.publisher.Run)
+	return nil
+}
+
+// startProjector is the role projector.
+func (i *instance) startProjector(ctx context.Context) error {
+	if !i.cfg.has(roleProjector) {
+		return nil
+	}
+	if err := i.startPubSub(ctx); err != nil {
+		return err
+	}
+	inbox, subscribed := store.NewInbox(i.database.catalog.own), i.cfg.subscriptions(i.catalog)
+	cfg := i.cfg.consumer
+	cfg.Tracing = i.tel.Tracing
+	var err error
+	if i.projector, err = consumer.New(cfg, sources(i.client, subscribed), inbox, i.log, i.tel.Meter(scope)); err != nil {
+		return err
+	}
+	i.loops = append(i.loops, i.projector.Run)
+	loop := maintenanceLoop("inbox")
+	i.maintenance = append(i.maintenance, loop)
+	i.tasks = append(i.tasks, func(ctx context.Context) error {
+		return maintainInbox(ctx, inbox, subscribed, i.cfg.InboxRetention, i.log, loop)
+	})
+	return nil
+}
+
+// startPrivatePort opens the port of metrics, if there is one.
+func (i *instance) startPrivatePort(ctx context.Context) error {
+	listener, err := listenPrivate(ctx, i.cfg)
+	if err != nil || listener == nil {
+		return err
+	}
+	i.closers = append(i.closers, func() { _ = listener.Close() }) // servePrivate closes it as well
+	i.loops = append(i.loops, func(ctx context.Context) error {
+		return servePrivate(ctx, listener, i.tel, i.events, i.level, i.log)
+	})
+	return nil
+}
+
+// newServer returns the server of the port. Without the role api it serves health
+// checks only.
+func (i *instance) newServer(ctx context.Context) (*server.Server, error) {
+	deps := server.Deps{
+		Ready: i.database.ready(), Live: live(i.publisher, i.projector, i.maintenance...),
+		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
+	}
+	var err error
+	if i.cfg.has(roleAPI) {
+		deps.Videos = store.NewVideos(i.database.video.calls, i.wake)
+		deps.Catalog, deps.Changes = i.catalog.Over(i.database.catalog.calls), i.catalog
+		if deps.TokenKey, err = tokenKey(ctx, i.videos, i.cfg); err != nil {
+			return nil, err
+		}
+	}
+	gate, verifier, err := i.cfg.callers(i.log)
+	if err != nil {
+		return nil, err
+	}
+	if gate != nil {
+		deps.Admit, deps.Address = gate.Admit, gate.Address
+	}
+	if verifier != nil {
+		i.loops = append(i.loops, verifier.Run)
+	}
+	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", i.cfg.Port))
+	if err != nil {
+		return nil, fmt.Errorf("PORT: %w", err)
+	}
+	srv, err := server.New(i.cfg.server, deps)
+	if err != nil {
+		return nil, errors.Join(err, deps.Listener.Close())
+	}
+	i.log.InfoContext(ctx, "server: started", "version", version, "roles", i.cfg.Roles, "auth", i.cfg.Auth, "addr", deps.Listener.Addr().String())
+	return srv, nil
+}
+
+// wake wakes the publisher of this process, if it has one.
+func (i *instance) wake(aggregate envelope.Aggregate) {
+	if i.publisher != nil {
+		i.publisher.Wake(aggregate)
+	}
+}
+
+// startPubSub opens the client of Pub/Sub, which the roles share.
+func (i *instance) startPubSub(ctx context.Context) (err error) {
+	if i.client != nil {
+		return nil
+	}
+	if i.client, err = openPubSub(ctx, i.cfg); err != nil {
+		return err
+	}
+	i.closers = append(i.closers, func() { _ = i.client.Close() }) // all is settled by then
+	return nil
+}
+
+// openPubSub makes a client of Pub/Sub, or of an emulator when
+// PUBSUB_EMULATOR_HOST is set, which the library reads itself.
+func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
+	var options []option.ClientOption
+	for _, dial := range reconnect.DialOptions() {
+		options = append(options, option.WithGRPCDialOption(dial))
+	}
+	if cfg.PubSubEndpoint != "" {
+		options = append(options, option.WithEndpoint(cfg.PubSubEndpoint))
+	}
+	client, err := pubsub.NewClient(context.WithoutCancel(ctx), cfg.PubSubProject, options...)
+	if err != nil {
+		return nil, fmt.Errorf("open Pub/Sub: %w", err)
+	}
+	outbox.RetrySoon(client)
+	consumer.RetrySoon(client)
+	return client, nil
+}
+
+// openTopics returns the topics of internal/names, by aggregate type.
+func openTopics(client *pubsub.Client, cfg config) outbox.Topics {
+	topics := make(outbox.Topics)
+	for _, t := range names.Topics() {
+		topic := outbox.NewTopic(client.Publisher(t.Name), cfg.outbox.RequestTimeout, cfg.inFlight())
+		for _, aggregateType := range t.AggregateTypes {
+			topics[aggregateType] = topic
+		}
+	}
+	return topics
+}
+
+// closeTopics ends topics whose passes are all settled. Messages without an
+// answer are still pending, and published again: nobody needs to wait.
+func closeTopics(topics outbox.Topics) { closeInTime(topics.Stop) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"flag"
+	"maps"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -195,6 +196,7 @@ func slowCatalogAndDuplicates(s *system) {
 
 	// Somebody publishes again and again what was published.
 	sent := s.broker.Published()[0]
+	maps.DeleteFunc(sent.Attributes, func(name, _ string) bool { return strings.HasPrefix(name, "goog") }) // Pub/Sub sets them
 	again := func(ctx context.Context) {
 		topic := s.client.Publisher(localbroker.Topic)
 		defer topic.Stop()

@@ -20,12 +20,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rebuildSource is where rebuild reads from, and as whom.
+// rebuildSource is the address that rebuild reads from, and its credentials.
 type rebuildSource struct {
 	address  string // HOST:PORT
 	tls      bool
-	audience string // of an ID token of Google; empty: none
-	file     string // which has an ID token; empty: none
+	audience string // of an ID token of Google; empty if there is none
+	file     string // has an ID token; empty if there is none
 	dryRun   bool   // write nothing
 }
 
@@ -33,7 +33,7 @@ type rebuildSource struct {
 func parseRebuild(args []string) (rebuildSource, error) {
 	var s rebuildSource
 	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it all
+	flags.SetOutput(io.Discard) // the error says enough
 	idToken := flags.Bool("id-token", false, "")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "")
 	flags.StringVar(&s.audience, "audience", "", "")
@@ -75,7 +75,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	return s, nil
 }
 
-// connect connects to the source. It does not wait for it.
+// connect makes the connection to the source. It does not wait until it is open.
 func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if s.tls {
@@ -88,7 +88,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 			text, err := os.ReadFile(s.file)
 			return string(text), err
 		})
-		if _, err := read(); err != nil { // now rather than as the status of a call
+		if _, err := read(); err != nil { // fail now, not with the status of a call
 			return nil, fmt.Errorf("--token-file: %w", err)
 		}
 		options = append(options, grpc.WithPerRPCCredentials(read))
@@ -108,7 +108,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	return grpc.NewClient(s.address, options...)
 }
 
-// refused returns what to do when the source does not let us read, or nothing.
+// refused returns advice if the source refused the caller, or an empty string.
 func (s rebuildSource) refused(err error) string {
 	switch code := status.Code(err); {
 	case code == codes.Unauthenticated && s.audience == "" && s.file == "":
@@ -121,12 +121,12 @@ func (s rebuildSource) refused(err error) string {
 	return ""
 }
 
-// bearer returns an ID token for each call; it may have changed meanwhile.
+// bearer returns the ID token. It is called for each call, because the token may have
+// changed.
 type bearer func() (string, error)
 
-// GetRequestMetadata sends the token twice, because Cloud Run takes the
-// signature out of the one that it has read, the second if there is one: see
-// internal/auth.
+// GetRequestMetadata sends the token in two headers. Cloud Run reads one of them, the
+// second if there is one, and removes the signature from it: see internal/auth.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token, err := b()
 	if err != nil {
@@ -136,5 +136,5 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": value, "x-serverless-authorization": value}, nil
 }
 
-// RequireTransportSecurity keeps the token off connections without TLS.
+// RequireTransportSecurity returns true: the token must not be sent without TLS.
 func (bearer) RequireTransportSecurity() bool { return true }

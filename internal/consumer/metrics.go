@@ -33,10 +33,10 @@ type metrics struct {
 const (
 	outcomeQuarantined envelope.Outcome = "quarantined"
 	outcomeUnhandled   envelope.Outcome = "unhandled"
-	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned one that is none
+	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned a value that is not an outcome
 )
 
-// labels are the attributes that metrics of one aggregate type have, made once.
+// labels are the attributes of the metrics of one aggregate type. They are made once.
 type labels struct {
 	aggregate metric.MeasurementOption
 	outcomes  map[envelope.Outcome]metric.MeasurementOption
@@ -59,7 +59,7 @@ func (l labels) outcome(o envelope.Outcome) metric.MeasurementOption {
 	return l.outcomes[outcomeUnknown]
 }
 
-// What failed, under the name that OpenTelemetry has for it.
+// What failed, as the attribute error.type of OpenTelemetry.
 var (
 	failedReceive     = errorType("receive")
 	failedUnavailable = errorType("unavailable")
@@ -71,7 +71,8 @@ func errorType(name string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String("error.type", name)))
 }
 
-// seconds are bucket bounds; the default ones are meant for milliseconds.
+// seconds sets bucket bounds in seconds, because the default bounds are meant for
+// milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
@@ -106,7 +107,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
-	m.inHand.Add(context.Background(), 0) // it is 0, and not unknown, until the first message
+	m.inHand.Add(context.Background(), 0) // so that it shows 0 before the first message
 	return &m, nil
 }
 
@@ -125,8 +126,8 @@ func (m *metrics) projected(ctx context.Context, to *route, deliveries []*delive
 	}
 }
 
-// since is never negative: the time is of another clock, which may be ahead, and
-// the sum of a histogram must not fall.
+// since returns the seconds since t, at least 0. Another clock has set t and may be ahead,
+// and the sum of a histogram must not fall.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }
 
 func (m *metrics) quarantined(ctx context.Context, d *delivery) {

@@ -45,10 +45,11 @@ func attempt(name string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String("attempt", name)))
 }
 
-// seconds are bucket bounds; the default ones are meant for milliseconds.
+// seconds sets bucket bounds in seconds, because the default bounds are meant for
+// milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// newMetrics makes the instruments; isOpen tells whether the breaker is open.
+// newMetrics makes the instruments. isOpen reports whether the breaker is open.
 func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	if meter == nil {
 		meter = noop.Meter{}
@@ -98,7 +99,7 @@ func (m *metrics) attempted(ctx context.Context, e Claimed) {
 
 func (m *metrics) published(ctx context.Context, e envelope.Message, handed time.Time) {
 	now := time.Now()
-	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // of another clock, which may be ahead
+	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // set by another clock, which may be ahead
 	m.duration.Record(ctx, now.Sub(handed).Seconds())
 }
 
@@ -106,7 +107,8 @@ func (m *metrics) failed(ctx context.Context, err error) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("error.type", errorType(err))))
 }
 
-// errorType is the class of a failure: one of a few, whatever the error says.
+// errorType returns the class of a failure. There are only a few classes, so the metric has
+// few series.
 func errorType(err error) string {
 	switch {
 	case errors.Is(err, pubsub.ErrOversizedMessage):

@@ -8,9 +8,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Observe lets a meter show the outbox. Every process that does so shows the
-// same, that of the database: take the maximum of them, not the sum. A sample
-// that fails shows nothing, and its error goes to the handler of OpenTelemetry.
+// Observe lets a meter show the outbox. Every process reports the same values, those of the
+// database: take their maximum, not their sum. If a sample fails, it shows nothing, and the
+// error goes to the handler of OpenTelemetry.
 func (o *Outbox) Observe(meter metric.Meter) error {
 	var errs [9]error
 	gauge := func(i int, name, unit, description string, options ...metric.Int64ObservableGaugeOption) metric.Int64ObservableGauge {
@@ -25,7 +25,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	}
 	type measured struct {
 		Backlog
-		age, blockedAge float64 // when it was taken; later the event may be gone, and must not seem to grow older
+		age, blockedAge float64 // at the time of the sample; later the event may be gone, and must not seem to grow older
 	}
 	backlogs := sample[measured]{take: func(ctx context.Context) (measured, error) {
 		backlog, err := o.Measure(ctx, countLimit)

@@ -67,7 +67,7 @@ func (l *losses) keeps(_ *pgconn.PgConn, err *pgconn.PgError) bool {
 		go l.replace()
 		return false
 	}
-	// pgx reads the severity in the language of the server only.
+	// pgx itself reads only the translated severity.
 	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
 	return severity != "FATAL" && severity != "PANIC"
 }

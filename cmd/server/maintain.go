@@ -17,10 +17,10 @@ const (
 	// requestRetention is how long CreateVideo recognizes a request_id. The API promises 24
 	// hours.
 	requestRetention = 25 * time.Hour
-	// pruneRows is how many rows one transaction deletes, which takes far less than the 8 s
-	// that it may take. Each transaction begins at the oldest row, and reads past the rows
-	// that were deleted since the last vacuum. Many small transactions would read those
-	// rows again and again.
+	// pruneRows is how many rows one transaction deletes. That takes far less than the 8 s
+	// that a transaction may take. Each transaction begins at the oldest row, and reads
+	// past the rows that were deleted since the last vacuum. Many small transactions would
+	// read those rows again and again.
 	pruneRows = 10_000
 	// pruneQuarantineRows is the same for the quarantine, where a row may have 10 MB.
 	pruneQuarantineRows = 1_000

@@ -205,7 +205,7 @@ func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
 			if entry, err = entryOf(video); err != nil {
 				return err
 			}
-			if entry.Version >= was.Version { // the list is older
+			if entry.Version >= was.Version { // the list is older than this answer
 				return r.renew(ctx, entry)
 			}
 		}
@@ -238,7 +238,7 @@ func same(a, b domain.Entry) bool {
 		a.PublishTime.Equal(b.PublishTime) && a.UpdateTime.Equal(b.UpdateTime)
 }
 
-// retryTimeout is how long one call is tried again.
+// retryTimeout is how long one call may take, with all its retries.
 const retryTimeout = time.Minute
 
 // call calls the owner. It tries again while the owner limits the rate of this caller and,

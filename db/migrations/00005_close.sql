@@ -51,12 +51,12 @@ BEGIN
 	END LOOP;
 END $$;
 -- +goose StatementEnd
--- contract: the policy below comes with it, and shows all rows to every role of the service
+-- contract: the policy below comes in the same transaction, and shows all rows to every role of the service
 ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
 CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
 
--- The same for the table of goose's lock, which `server migrate` makes before its first migration and other ways to
--- run goose do not. Nobody but the owner needs it.
+-- The same for the table of goose's lock. `server migrate` creates it before its first migration; other ways to run
+-- goose do not. Only the owner needs it.
 -- +goose StatementBegin
 DO $$
 DECLARE
@@ -71,7 +71,7 @@ BEGIN
 	END LOOP;
 END $$;
 -- +goose StatementEnd
--- contract: nobody but the owner reads it
+-- contract: only the owner reads it
 ALTER TABLE IF EXISTS goose_lock ENABLE ROW LEVEL SECURITY;
 
 -- +goose Down

@@ -10,8 +10,8 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// delivery is a message on its way through the projector. Its callback owns it. A worker
-// owns it from the time it is submitted until the verdict.
+// delivery is a message on its way through the projector. Its callback owns it, except from
+// the submission until the verdict: then a worker owns it.
 type delivery struct {
 	msg      *pubsub.Message
 	source   *source

@@ -142,9 +142,9 @@ func (p *Projector) Run(ctx context.Context) error {
 }
 
 // RetrySoon limits the client's pauses to one second between attempts to open a stream,
-// acknowledge, or extend a lease. The client's own pauses grow to a minute, so it would
-// still sleep when the broker is back. Meanwhile, the broker waits for acks and sends
-// nothing. The retried errors and the total time of retries do not change. Call RetrySoon
+// acknowledge, or extend a lease. The client's own pauses grow to a minute. So it would
+// still sleep when the broker is back, and a broker that waits for acks sends nothing.
+// Which errors are retried, and for how long in total, does not change. Call RetrySoon
 // before anything is received.
 func RetrySoon(client *pubsub.Client) {
 	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes

@@ -5,7 +5,7 @@
 // An envelope is the attributes of a Pub/Sub message, and its payload as bytes. Only the
 // codec of the aggregate reads the bytes. [Message.Attributes] writes the attributes, and
 // [Parse] reads them. The bytes and the attributes are a contract with every consumer, so
-// their meaning never changes.
+// they never change.
 package envelope
 
 import (

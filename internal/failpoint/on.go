@@ -90,7 +90,7 @@ func fromEnvironment() []*order {
 		o, err := parse(one)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "FAILPOINT:", err)
-			os.Exit(1) //nolint:forbidigo // a crash that was ordered and does not come would prove nothing
+			os.Exit(1) //nolint:forbidigo // a test whose order is ignored would prove nothing
 		}
 		all = append(all, o)
 	}

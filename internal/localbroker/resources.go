@@ -105,7 +105,7 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second), //nolint:gosec // at most 600
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
-		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: never
+		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
 		RetryPolicy: &pubsubpb.RetryPolicy{
 			MinimumBackoff: durationpb.New(orDefault(r.RetryMin, 10*time.Second)),
 			MaximumBackoff: durationpb.New(orDefault(r.RetryMax, 600*time.Second)),

@@ -63,8 +63,8 @@ func TopicOf(aggregateType string) Topic {
 	panic("names.yaml: no topic has the aggregate type " + aggregateType) //nolint:forbidigo // a mistake in the program, met at its start
 }
 
-// Rules of Google Cloud for names. An account is called SERVICE-publisher, and
-// has at most 30 characters.
+// Google Cloud's rules for names. A service account is called SERVICE-publisher, and its
+// name has at most 30 characters.
 var (
 	serviceRule  = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	topicRule    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`)

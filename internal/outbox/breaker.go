@@ -6,8 +6,8 @@ import (
 )
 
 // breaker pauses all workers while the broker is unavailable. It then lets one worker at a
-// time make a probe: a pass with one event, and one more of those set aside. With its
-// settings and nothing else set, it is closed. It is safe for concurrent use.
+// time make a probe: a pass with one event, and one more of those set aside. A breaker that
+// has only its settings is closed. It is safe for concurrent use.
 type breaker struct {
 	max   time.Duration // the longest pause between two probes
 	batch int           // how many events a pass takes while closed

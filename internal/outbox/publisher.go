@@ -166,7 +166,7 @@ func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate
 	grace, cancel := after(begin, p.cfg.StopTimeout/2)
 	defer cancel()
 	result, err := p.passes.run(grace, batch, of)
-	if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
+	if err != nil && !errors.Is(err, context.Canceled) { // ctx ended during a claim
 		p.log.ErrorContext(grace, "outbox: pass failed", "err", err)
 	}
 	return result, err

@@ -85,9 +85,9 @@ func (s *schedule) end(polled bool, result Result) {
 func (s *schedule) again(result Result, woken, others bool) bool {
 	switch {
 	case !result.Claimed && woken && others:
-		// Another pass began before ours, perhaps in the lane of our event: the last
-		// worker to end a pass polls for it. That one reads missed after busy, and
-		// we write it before, so one of us sees the other.
+		// Another pass began before ours and may have the lane of our event. Then the last
+		// worker that ends a pass polls all lanes. It lowers busy and then reads missed. We
+		// set missed and then read busy, so at least one of us polls.
 		s.missed.Store(true)
 		return s.busy.Load() == 0 && s.missed.Swap(false)
 	case !result.Claimed:

@@ -86,7 +86,8 @@ func (t *tally) unknown(e Claimed) {
 	t.result.Unknown++
 	t.unknowns[e.Aggregate()] = true
 	if e.Retry && e.Attempts == 0 {
-		// It had many places in this claim, and leaves them to others in the next one.
+		// Its events filled many places of this claim. In the next one, other aggregates go
+		// first.
 		t.recover(e.Aggregate())
 	}
 }

@@ -40,11 +40,11 @@ type key struct {
 	paused      bool // a message failed: nothing is sent until all answers are read
 }
 
-// NewTopic makes a Topic from a publisher of the client, and changes the settings of that.
-// timeout limits the tries of one request; it must be well below Config.PublishTimeout.
-// inFlight is how many requests may run at a time. It must be at least the number of
-// ordering keys in all passes of this process, because a message that waits for its turn
-// cannot be taken back.
+// NewTopic makes a Topic from a publisher of the client, and sets the publisher's settings.
+// Message ordering is on. timeout limits the tries of one request; it must be well below
+// Config.PublishTimeout. inFlight is how many requests may run at a time. It must be at
+// least the number of ordering keys in all passes of this process, because a message that
+// waits for its turn cannot be taken back.
 func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) *Topic {
 	publisher.EnableMessageOrdering = true
 	settings := &publisher.PublishSettings
@@ -59,8 +59,8 @@ func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) 
 
 // RetrySoon limits the client's pauses to one second between two attempts at a publish
 // request. The client's own pauses grow fourfold up to a minute, so a request would still
-// sleep when the broker is back. The retried errors and the total time of retries do not
-// change. Call RetrySoon before anything is published.
+// sleep when the broker is back. Which errors are retried, and for how long in total, does
+// not change. Call RetrySoon before anything is published.
 func RetrySoon(client *pubsub.Client) {
 	options := client.TopicAdminClient.CallOptions
 	options.Publish = append(options.Publish, gax.WithRetry(func() gax.Retryer {

@@ -77,11 +77,11 @@ func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan t
 	return n, wrap(err, "prune inbox")
 }
 
-// notTheEvents turns an error of the database that no event can have caused into one of
-// kind Unavailable. Examples are a missing privilege, table or extension, and a timeout.
-// The events then wait until the database is repaired. Other errors are about the data:
-// classes 22, 23 and 54, and errors raised by a function. A timeout of a statement, or of
-// its wait for a lock, is also a context.DeadlineExceeded, as when our own deadline ends
+// notTheEvents changes errors that no event can have caused to kind Unavailable, for
+// example a missing privilege, table or extension, or a timeout. The events then wait until
+// the database is repaired. Errors of the classes 22, 23 and 54, and those raised by a
+// function, are about the data and stay as they are. A timeout of a statement, or of its
+// wait for a lock, also becomes a context.DeadlineExceeded, as when our own deadline ends
 // it.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {

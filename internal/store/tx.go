@@ -34,8 +34,8 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	if err != nil {
 		return err
 	}
-	// The pool closes a connection that is released inside a transaction, and that rolls
-	// back. So no transaction stays open, whatever fails below.
+	// If a connection is released inside a transaction, the pool closes it, and the server
+	// rolls back. So no transaction stays open, whatever fails below.
 	defer conn.Release()
 	t := &tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
 	t.waiting.Queue("BEGIN")

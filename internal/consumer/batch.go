@@ -189,8 +189,8 @@ func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
 // errGivenBack means that the projector was stopped before the store returned a result.
 var errGivenBack = errors.New("stopped")
 
-// tooLong is how many timeouts in a row persist accepts before it returns one. A timeout is
-// ours (TransactionTimeout) or the database's (statement_timeout, lock_timeout).
+// tooLong is the number of timeouts in a row at which persist gives up. A timeout is ours
+// (TransactionTimeout) or the database's (statement_timeout, lock_timeout).
 const tooLong = 3
 
 // persist calls the store until it returns a result. While the database is unavailable,

@@ -16,8 +16,8 @@ import (
 // Without the file the clock is right.
 var clockFile = os.Getenv("FAILPOINT_CLOCK_FILE")
 
-// Jumped returns now as the wrong wall clock shows it. Nothing in the service calls it: the
-// fault lab builds a server whose commands do.
+// Jumped returns the time that the wrong wall clock shows at the time now. Nothing in the
+// service calls it: the fault lab builds a server whose commands do.
 func Jumped(now time.Time) time.Time { return now.Add(jump()) }
 
 // JumpedID returns a UUIDv7 as if it were made at the time of the wrong wall clock.

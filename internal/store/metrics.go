@@ -66,9 +66,9 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	return nil
 }
 
-// report passes the error of a failed sample to OpenTelemetry. If a callback returned it, a
-// reader that sends would drop all other metrics too, just when the database is unavailable
-// (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
+// report passes the error of a failed sample to OpenTelemetry. A callback must not return
+// it: an exporting reader would then drop all other metrics too, just when the database is
+// unavailable (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
 func report(err error) {
 	if err != nil {
 		otel.Handle(err)

@@ -8,20 +8,20 @@
 //
 // # No row without its event
 //
-// A new command cannot forget the outbox. A command is a domain.Decision, and a decision
-// does not return a new state. It returns an event, which carries the state. Only one
-// function writes a video: record takes the event, writes the row from it, and appends it
-// to the outbox, in the same transaction. internal/archtest fails if a second function
-// calls these queries, or a second query writes a video.
+// A new command cannot forget the outbox. A command is a domain.Decision. It does not
+// return a new state: it returns an event, which carries the state. Only the function
+// record writes a video. It takes the event, writes the row from it, and appends it to the
+// outbox, in one transaction. internal/archtest fails if a second query writes a video, or
+// a second function calls a query that does.
 //
 // # What it promises
 //
-// A method is one transaction. When it returns an error, nothing has changed. The exception
-// is a connection that is lost during the commit: then nobody knows, and the caller may
-// safely repeat the command with the same request id or etag. An error that a caller can
-// act on is a *domain.Error. An unavailable database is one too, as Unavailable. Nothing
-// here decides. An open transaction waits for nothing on the network except the database.
-// All methods are safe for concurrent use.
+// A method is one transaction. If it returns an error, nothing has changed. The exception
+// is a connection that is lost during the commit. Then the result is unknown, and the
+// caller may safely repeat the command with the same request id or etag. Errors that a
+// caller can act on are a *domain.Error. An unavailable database is one of them, with the
+// kind Unavailable. This package makes no decisions. An open transaction waits for nothing
+// on the network except the database. All methods are safe for concurrent use.
 package store
 
 import (
@@ -81,7 +81,8 @@ func isAway(err error) bool {
 }
 
 // endsConnection reports whether an error ends the connection. It reads the severity that
-// is not translated, or the other one, because some poolers send only that.
+// is not translated. Some poolers send only the translated one, so it reads that if the
+// other is missing.
 func endsConnection(err *pgconn.PgError) bool {
 	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
 	return severity == "FATAL" || severity == "PANIC"

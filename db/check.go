@@ -103,10 +103,10 @@ func (s settings) mistakes(most int32) (errs []error) {
 		wrong("%w: it is at version %d, this build needs %d", ErrSchemaTooOld, s.version, Version())
 	}
 	if s.synchronousCommit == "off" {
-		wrong("synchronous_commit is off, so that a crash of the server loses commands that were acknowledged: ALTER ROLE %s SET synchronous_commit = on", role)
+		wrong("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", role)
 	}
 	if s.losesPrepared {
-		wrong("the connection pooler passes prepared statements on as they are, which only one in session mode can keep: add default_query_exec_mode=cache_describe to the URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements")
+		wrong("the connection pooler loses prepared statements: add default_query_exec_mode=cache_describe to the URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements")
 	}
 	if s.pooled {
 		return errs // the pooler opens the connections to the server, so these limits are not ours

@@ -60,10 +60,10 @@ func (c config) checkCallers() []error {
 		wrong("AUTH must be off, iam or oidc")
 	}
 	if c.Auth != authOIDC && c.PolicyFile != "" {
-		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc: who calls is not known here; unset it, or set AUTH=oidc")
+		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
 	}
 	if c.CallerRate < 0 {
-		wrong("SERVER_CALLER_RATE must not be less than 0, which is any number")
+		wrong("SERVER_CALLER_RATE must be 0 (any number) or more")
 	}
 	if c.TrustedProxies < 0 {
 		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
@@ -83,7 +83,7 @@ func (c config) checkOIDC() []error {
 		wrong("AUTH_ISSUER %w", err)
 	}
 	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
-		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none of it may be empty: the URL of the service, as callers ask their tokens for")
+		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none may be empty: the URL of the service, for which callers request their tokens")
 	}
 	if c.PolicyFile == "" {
 		wrong("AUTH_POLICY_FILE is required by AUTH=oidc: without a policy nobody may do anything")

@@ -47,7 +47,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	target := flags.Arg(0)
 	switch {
 	case s.audience != "" && !*idToken:
-		return s, errors.New("--audience is of a token that --id-token asks for: give both")
+		return s, errors.New("--audience is the audience of the token that --id-token requests: give both")
 	case s.file != "" && *idToken:
 		return s, errors.New("--id-token and --token-file are two ways to get one token: give one of them")
 	}
@@ -95,7 +95,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	case s.audience != "":
 		tokens, err := idtoken.NewTokenSource(ctx, s.audience)
 		if err != nil {
-			return nil, fmt.Errorf("--id-token: %w; it takes a service account: on a machine of your own give --token-file", err)
+			return nil, fmt.Errorf("--id-token: %w; it needs a service account: on your own machine, give --token-file", err)
 		}
 		options = append(options, grpc.WithPerRPCCredentials(bearer(func() (string, error) {
 			token, err := tokens.Token()

@@ -35,7 +35,7 @@ func tune(c *config, variables map[string]string) error {
 	}
 	for name := range variables {
 		if strings.HasPrefix(name, options.Prefix) && !names[name] {
-			return fmt.Errorf("%s is no field of a Config", name)
+			return fmt.Errorf("%s is not a field of a Config", name)
 		}
 	}
 	err = env.ParseWithOptions(&fields, options)

@@ -34,7 +34,7 @@ func Parse(attributes map[string]string, data []byte) (Message, error) {
 	}
 	m.SchemaVersion = int32(schema)
 	if m.OccurredAt, err = time.Parse(time.RFC3339Nano, attributes[AttrOccurredAt]); err != nil {
-		return Message{}, malformed(attributes, AttrOccurredAt, "a time of RFC 3339")
+		return Message{}, malformed(attributes, AttrOccurredAt, "an RFC 3339 time")
 	}
 	m.OccurredAt = m.OccurredAt.UTC()
 	return m, nil

@@ -147,7 +147,7 @@ func checkEnvelope(m envelope.Message, e domain.Event) error {
 func unmarshal(payload []byte) (domain.Event, error) {
 	var pb videov1.VideoEvent
 	if err := proto.Unmarshal(payload, &pb); err != nil {
-		return domain.Event{}, &envelope.DecodeError{Reason: "payload is no VideoEvent", Err: err}
+		return domain.Event{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
 	}
 	id, err := uuid.Parse(pb.GetEventId())
 	if err != nil {

@@ -88,7 +88,7 @@ func Parse(content []byte) (Names, error) {
 	seen := make(map[string]bool) // such as "topicx" and "aggregate typex"
 	once := func(what, name string) {
 		if seen[what+name] {
-			wrong("%s %q is there twice", what, name)
+			wrong("%s %q is listed twice", what, name)
 		}
 		seen[what+name] = true
 	}

@@ -116,7 +116,7 @@ type handed struct {
 	at      time.Time
 }
 
-var errLeftOut = errors.New("not sent: the pass was at its end")
+var errLeftOut = errors.New("not sent: the time of the pass was over")
 
 // collect waits for the answers in the order of the claim, and returns the result and the
 // settlement. An aggregate stops at its first event that is not acknowledged: see tally.

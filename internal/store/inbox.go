@@ -85,7 +85,7 @@ func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan t
 // it.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(unprepared(err))}
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
 	}
 	return err
 }

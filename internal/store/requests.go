@@ -34,7 +34,7 @@ func isRepeated(err error) bool {
 func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
 	request, err := q.GetRequest(ctx, aggregateType, requestID)
 	if errors.Is(err, pgx.ErrNoRows) { // just pruned
-		return "", domain.Errorf(domain.Unavailable, "request_id %q is just being forgotten: try again", requestID)
+		return "", domain.Errorf(domain.Unavailable, "request_id %q has just expired: try again", requestID)
 	}
 	if err != nil {
 		return "", wrap(err, "get request %s", requestID)

@@ -176,8 +176,8 @@ func (r *rebuilder) compare(ctx context.Context, entries []domain.Entry) error {
 
 // settle asks the owner about one entry that is ahead of the owner's list or not in it. A
 // version is published before it is projected, and the owner's versions only grow. So if
-// the owner is behind an entry that was read before, the owner has lost a change, and the
-// entry is lowered to the owner's state. If the owner does not have the video, a tombstone
+// the owner is behind an entry that was read before, the owner has lost a change. The entry
+// is then lowered to the owner's state. If the owner does not have the video, a tombstone
 // with the same version replaces the entry and keeps late events out.
 func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
 	for {

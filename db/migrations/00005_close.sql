@@ -15,8 +15,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Granted column by column for tables with payloads. The content of an event or a broken message is for programs, and a
--- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
+-- Granted column by column for tables with payloads. The content of an event or a broken message is for programs. A later
+-- version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
 GRANT USAGE ON SCHEMA video, catalog_read TO support_ro;
 GRANT SELECT ON video.videos, video.outbox_blocked, video.outbox_lanes TO support_ro;
 GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video.requests TO support_ro;

@@ -37,7 +37,7 @@ const (
 // handle takes a message from its arrival to its ack or nack.
 //
 // It returns only after that decision. The client runs the callbacks of one ordering key
-// one after the other, and starts the next as soon as this one returns, even after a nack.
+// one after the other. It starts the next as soon as this one returns, even after a nack.
 // So no two messages of a key are in hand at the same time, and they reach the store in the
 // order of delivery.
 //

@@ -113,9 +113,9 @@ var Types = []string{
 
 // Decode reads an event of a video from its message. If this build does not know the type
 // of the event, Type is empty. The rest is complete then, because the state means the same,
-// whatever happened. It returns an *envelope.DecodeError for another aggregate type, a
-// newer schema version, missing parts, broken bytes, numbers out of range, and an envelope
-// that contradicts the payload.
+// whatever happened. All other mistakes are an *envelope.DecodeError: another aggregate
+// type, a newer schema version, missing parts, broken bytes, numbers out of range, or an
+// envelope that contradicts the payload.
 func Decode(m envelope.Message) (domain.Event, error) {
 	if m.AggregateType != AggregateVideo {
 		return domain.Event{}, envelope.Undecodable("attribute %s is %q, want %q", envelope.AttrAggregateType, m.AggregateType, AggregateVideo)

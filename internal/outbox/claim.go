@@ -31,7 +31,7 @@ type Claimed struct {
 	// contains no other event of that aggregate for a Retry.
 	Attempts int
 	// Blocked means that the event must not be published, and is set aside. Either an event
-	// in front of it was refused, or events in front of it are set aside and not all of
+	// in front of it was refused. Or events in front of it are set aside, and not all of
 	// them are in this claim.
 	Blocked bool
 }

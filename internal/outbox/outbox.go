@@ -12,9 +12,9 @@
 //     unsettled, they are published again when the lease ends.
 //   - The first deliveries of an aggregate are in the order of its versions. This holds
 //     with any number of publishers, even if they crash, hang, or continue after their
-//     lease. A pass begins at the oldest event of an aggregate that is not known to be
-//     published, and stops at the first that is not acknowledged. So every event before a
-//     sent event was sent in the same pass, or acknowledged before.
+//     lease. For each aggregate, a pass begins at the oldest event that is not known to be
+//     published. It stops at the first event that is not acknowledged. So every event
+//     before a sent event was sent in the same pass, or acknowledged before.
 //   - If the broker refuses a message because of its content, only its own aggregate is
 //     blocked. The message is tried again with growing pauses. After Config.MaxAttempts it
 //     is parked, until a person requeues or skips it.

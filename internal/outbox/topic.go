@@ -42,9 +42,9 @@ type key struct {
 
 // NewTopic makes a Topic from a publisher of the client, and sets the publisher's settings.
 // Message ordering is on. timeout limits the tries of one request; it must be well below
-// Config.PublishTimeout. inFlight is how many requests may run at a time. It must be at
-// least the number of ordering keys in all passes of this process, because a message that
-// waits for its turn cannot be taken back.
+// Config.PublishTimeout. inFlight is how many requests may run at a time. A message that
+// waits for its turn cannot be taken back, so inFlight must be at least the number of
+// ordering keys in all passes of this process.
 func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) *Topic {
 	publisher.EnableMessageOrdering = true
 	settings := &publisher.PublishSettings

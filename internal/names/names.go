@@ -85,7 +85,7 @@ func Parse(content []byte) (Names, error) {
 	if !serviceRule.MatchString(n.Service) {
 		wrong("service is %q, want %s", n.Service, serviceRule)
 	}
-	seen := make(map[string]bool) // such as "topicx" and "aggregate typex"
+	seen := make(map[string]bool) // by kind and name
 	once := func(what, name string) {
 		if seen[what+name] {
 			wrong("%s %q is listed twice", what, name)

@@ -59,7 +59,7 @@ func observeReplaced(meter metric.Meter, sides []*side) error {
 		return nil
 	}
 	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
-		metric.WithDescription("1 while a side (video, catalog) is in another history of its database than it was last known to be right in, after a failover or a restore, else 0; server rebuild ends it."),
+		metric.WithDescription("1 while the database of a side (video, catalog) was replaced, for example by a failover or a restore, and server rebuild has not run since; else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			for _, s := range sides {
 				if state := s.state.Load(); state >= 0 {

@@ -82,28 +82,28 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted when that is committed, by aggregate_type (one that has a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events claim one version), quarantined, unhandled (its aggregate type has no handler here: acknowledged, and nothing done), unknown (its handler returned none of these)."))
+		metric.WithDescription("Messages applied or set aside, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged), unknown (its handler returned none of these)."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
+		metric.WithDescription("Events of a type that this build does not know. Each is counted in consumer.events, too."))
 	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Failures, by error.type: the database was unavailable, the store refused, a panic, the subscription could not be received from."))
+		metric.WithDescription("Failures, by error.type: unavailable (the database), refused (by the store), panic, receive (the subscription could not be read)."))
 	m.ackFailures, errs[3] = meter.Int64Counter("consumer.ack_failures", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages whose ack the broker did not confirm, under exactly-once delivery."))
+		metric.WithDescription("Messages whose ack the broker did not confirm, with exactly-once delivery."))
 	m.acks, errs[8] = meter.Int64Counter("consumer.acks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages acknowledged, counted before the broker confirms it: those of consumer.ack_failures are among them. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
+		metric.WithDescription("Messages acknowledged, counted before the broker confirms the ack. So it includes those of consumer.ack_failures. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
 	m.inHand, errs[9] = meter.Int64UpDownCounter("consumer.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages in hand: received and not yet settled."))
+		metric.WithDescription("Messages in hand: received, but not yet acknowledged or given back."))
 	m.delay, errs[10] = meter.Float64Histogram("consumer.delivery.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when the broker took an event, by its clock, until it was applied; 0 where the clocks say less."))
+		metric.WithDescription("Time from the broker's receipt of an event, by its clock, until the event was applied. Negative values, which wrong clocks cause, count as 0."))
 	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages given back to the broker, which happens only at shutdown, and when the store refuses them while the subscription cannot be received from."))
+		metric.WithDescription("Messages given back to the broker. This happens only at shutdown, and if the store refuses a message while the subscription cannot be read."))
 	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
 		metric.WithDescription("Events applied in one transaction."))
 	m.duration, errs[6] = meter.Float64Histogram("consumer.message.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From the arrival of a message until it was settled."))
+		metric.WithDescription("Time from the arrival of a message until it was acknowledged or given back."))
 	m.lag, errs[7] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an event happened, by the clock of its command, until it was applied; 0 where the clocks say less."))
+		metric.WithDescription("Time from when an event happened, by the clock of its command, until it was applied. Negative values, which wrong clocks cause, count as 0."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}

@@ -34,12 +34,12 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 		return measured{quarantined: row.Quarantined, quarantineBytes: row.QuarantineBytes, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
 	}}
 	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
-		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)), ahead(&measures))
+		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person. Counted up to %d.", countLimit)), ahead(&measures))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
 	kept, err := meter.Int64ObservableGauge("consumer.quarantine.size", metric.WithUnit("By"),
-		metric.WithDescription(fmt.Sprintf("Bytes of payloads, attributes and reasons in quarantine, of all consumers; from %d on messages are kept without their payload.", QuarantineBytes)))
+		metric.WithDescription(fmt.Sprintf("Bytes of payloads, attributes and reasons in quarantine, of all consumers. Messages that would exceed %d are kept without their payload.", QuarantineBytes)))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}

@@ -33,13 +33,13 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	}}
 	tables := sample[outboxTables]{take: o.measureTables}
 
-	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit), ahead(&backlogs))
-	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
-	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates that have had an event refused by the broker and have not caught up since, parked ones too; counted up to %d.", countLimit))
-	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
-	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
-	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
-	days := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
+	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events that are not known to be in Pub/Sub, including those of blocked aggregates. Counted up to %d.", countLimit), ahead(&backlogs))
+	oldest := age(1, "outbox.backlog.age", "Age of the oldest event that may be published; 0 if there is none.")
+	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates with an event that the broker refused, until their events are published; including parked ones. Counted up to %d.", countLimit))
+	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person. Counted up to %d.", countLimit))
+	oldestBlocked := age(4, "outbox.blocked.age", "Age of the oldest event of a blocked aggregate; 0 if none is blocked.")
+	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes, of eight, that a publisher has leased.")
+	days := gauge(6, "outbox.partitions.ahead", "d", "Future days that already have their partition. Maintenance keeps 7; without a partition for today, no event can be appended.")
 	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.", ahead(&tables))
 	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
 		backlog, err := backlogs.get(ctx)

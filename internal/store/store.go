@@ -109,7 +109,7 @@ func isTemporary(code string) bool {
 	}
 	switch code {
 	case "25006", // read-only: a failover is under way
-		"25P03", "25P04", "57P05", // timeouts: idle in a transaction, transaction, idle session
+		"25P03", "25P04", "57P05", // timeouts: in a transaction that is idle, of a transaction, of an idle session
 		codeLockTimeout,
 		codeCanceled,              // by statement_timeout: if we cancel ourselves, no caller waits for the answer
 		"57P01", "57P02", "57P03": // shutting down, crashed, starting up

@@ -11,16 +11,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrUnfit says that a database cannot be used as it is set up. The error around it
-// names all mistakes, each with its remedy. Waiting does not help.
+// ErrUnfit means that this process cannot use the database as it is set up. The error that
+// wraps it names every mistake, each with its remedy. Waiting does not help.
 var ErrUnfit = errors.New("the database is not fit for use")
 
-// ErrSchemaTooOld says that the database lacks migrations of this build. It comes
-// with ErrUnfit.
+// ErrSchemaTooOld means that the database lacks migrations of this build. The error also
+// wraps ErrUnfit.
 var ErrSchemaTooOld = errors.New("schema is too old: run `server migrate` first")
 
-// CheckURL returns what is wrong with a URL for Open that can be known without a
-// connection. The error has no part of the URL.
+// CheckURL returns the mistakes in a URL for Open that can be found without a connection.
+// The error contains no part of the URL.
 func CheckURL(url string) error {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -32,9 +32,10 @@ func CheckURL(url string) error {
 	return nil
 }
 
-// Check returns ErrUnfit, with all mistakes, when a database cannot be used by
-// these pools, which are all of this process to it. A newer schema is fine: that is
-// what a roll-back meets. Any other error is one of reaching the database.
+// Check returns ErrUnfit, with all mistakes, if these pools cannot use their database.
+// pools must be all pools of this process to that database. A schema that is newer than
+// this build is accepted, because a roll-back meets one. Any other error means that the
+// database was not reached.
 func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
 	conn, err := pools[0].Acquire(ctx)
 	if err != nil {
@@ -55,19 +56,19 @@ func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
 	return nil
 }
 
-// settings is what a connection finds.
+// settings are the properties of the database that a connection reads.
 type settings struct {
 	version                int64 // of the schema
 	encoding               string
 	synchronousCommit      string
 	role                   string
-	roleLimit, serverLimit int32 // of connections; a role has -1 for none
+	roleLimit, serverLimit int32 // of connections; a roleLimit of -1 means no limit
 	pooled                 bool  // a pooler shares the connections of the server
-	losesPrepared          bool  // it does so with statements that are prepared
+	losesPrepared          bool  // the pooler loses prepared statements
 }
 
 func readSettings(ctx context.Context, conn *pgx.Conn) (s settings, err error) {
-	const unprepared = pgx.QueryExecModeExec // which works through every pooler
+	const unprepared = pgx.QueryExecModeExec // works through every pooler
 	var pid int64
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('server_encoding'), current_setting('synchronous_commit'), rolname, rolconnlimit,
@@ -102,13 +103,13 @@ func (s settings) mistakes(most int32) (errs []error) {
 		wrong("%w: it is at version %d, this build needs %d", ErrSchemaTooOld, s.version, Version())
 	}
 	if s.synchronousCommit == "off" {
-		wrong("synchronous_commit is off, so that a crash of the server loses commands that were acknowledged: ALTER ROLE %s SET synchronous_commit = on", role)
+		wrong("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", role)
 	}
 	if s.losesPrepared {
-		wrong("the connection pooler passes prepared statements on as they are, which only one in session mode can keep: add default_query_exec_mode=cache_describe to the URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements")
+		wrong("the connection pooler loses prepared statements: add default_query_exec_mode=cache_describe to the URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements")
 	}
 	if s.pooled {
-		return errs // its connections to the server are fewer, and others
+		return errs // the pooler opens the connections to the server, so these limits are not ours
 	}
 	if s.roleLimit >= 0 && s.roleLimit < most {
 		wrong("the role may have %d connections, and this process opens up to %d: ALTER ROLE %s CONNECTION LIMIT -1, or a smaller DATABASE_MAX_CONNS", s.roleLimit, most, role)
@@ -119,8 +120,8 @@ func (s settings) mistakes(most int32) (errs []error) {
 	return errs
 }
 
-// checkEncoding returns a mistake: another encoding lacks characters, and SQL_ASCII
-// does not know what a character is.
+// checkEncoding returns an error unless the encoding is UTF8. Other encodings lack
+// characters, and SQL_ASCII does not know what a character is.
 func checkEncoding(encoding string) error {
 	if encoding == "UTF8" {
 		return nil
@@ -128,13 +129,13 @@ func checkEncoding(encoding string) error {
 	return fmt.Errorf("server_encoding is %s and must be UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the data there", encoding)
 }
 
-// losesPrepared finds a pooler that passes prepared statements on as they are, to
-// whichever connection of the server is next. One that keeps them gives them names
-// of its own (https://www.pgbouncer.org/config.html#max_prepared_statements), so
-// that the server does not have ours.
+// losesPrepared reports whether a pooler passes prepared statements unchanged to any
+// connection of the server. A pooler that keeps them gives them names of its own
+// (https://www.pgbouncer.org/config.html#max_prepared_statements), so the server does not
+// have ours.
 func losesPrepared(ctx context.Context, conn *pgx.Conn) (loses bool, err error) {
 	const name = "videocatalog_check"
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // one connection of the server for all of it
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // so that all of it uses one connection of the server
 		if _, err := tx.Prepare(ctx, name, "SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name = $1)"); err != nil {
 			return err
 		}
@@ -143,14 +144,14 @@ func losesPrepared(ctx context.Context, conn *pgx.Conn) (loses bool, err error) 
 		}
 		return conn.Deallocate(ctx, name)
 	})
-	const duplicate = "42P05" // a process before this one ended before it had cleaned up
+	const duplicate = "42P05" // an earlier process left the statement, so the pooler does not keep statements apart
 	if codeOf(err) == duplicate {
 		return true, nil
 	}
 	return loses, err
 }
 
-// codeOf returns the SQLSTATE of an error, empty if it has none.
+// codeOf returns the SQLSTATE of an error; empty if it has none.
 func codeOf(err error) string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
@@ -158,12 +159,12 @@ func codeOf(err error) string {
 	return ""
 }
 
-// ErrReadOnly says that a database takes no writes, as a standby does.
+// ErrReadOnly means that a database accepts no writes, for example because it is a standby.
 var ErrReadOnly = errors.New("the database is read-only")
 
-// Ping returns why a database cannot serve now; ErrReadOnly only if it has to take
-// writes. A pool whose sessions are read-only makes new ones: the server may have
-// been replaced.
+// Ping returns why a database cannot serve now. It returns ErrReadOnly only if writes is
+// true. If the sessions of a pool are read-only, Ping makes the pool replace them, because
+// the server may have been replaced.
 func Ping(ctx context.Context, pool *pgxpool.Pool, writes bool) error {
 	var readOnly string
 	if err := pool.QueryRow(ctx, "SHOW transaction_read_only").Scan(&readOnly); err != nil {

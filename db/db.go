@@ -1,8 +1,8 @@
-// Package db holds the schema: its migrations, which are built into the
-// binary, and the queries that sqlc compiles into internal/store.
+// Package db holds the schema: the migrations, which are built into the binary, and the
+// queries, which sqlc compiles into internal/store.
 //
-// Migrations only go forward in production, one purpose each, and every build
-// runs on the schema before and after its newest one: expand, deploy, contract.
+// In production, migrations only go forward, and each has one purpose. Every build runs on
+// the schema before and after its newest migration: expand, deploy, contract.
 package db
 
 import (
@@ -25,10 +25,10 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// Migrate brings the schema up to date and returns how many migrations it ran.
-// Several processes may do so at once, through any pooler: a lease in the table
-// goose_lock lets one work and the others wait. A process that dies leaves its
-// lease for 30 s. The error is ErrUnfit for a database that this build cannot use.
+// Migrate brings the schema up to date and returns how many migrations it ran. Several
+// processes may call it at once, through any pooler: a lease in the table goose_lock lets
+// one work while the others wait. If a process dies, its lease ends after 30 s. The error
+// is ErrUnfit for a database that this build cannot use.
 func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -47,7 +47,8 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("open migrations: %w", err)
 	}
-	// Who has to wait looks every second, for five minutes; the default looks every five seconds.
+	// A waiting process tries every second, for five minutes. The default is every five
+	// seconds.
 	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(time.Second, 300), lock.WithTableLogger(log))
 	if err != nil {
 		return 0, fmt.Errorf("make migration lock: %w", err)
@@ -64,10 +65,10 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	return len(results), nil
 }
 
-// noTransactionTimeout lets a migration take as long as it takes, on a server that
-// has this setting (17 and newer). Behind a pooler, where the process of the server
-// is another one than it says, a setting of the session would be somebody else's:
-// there it is for the role.
+// noTransactionTimeout turns off transaction_timeout for a migration, on servers that have
+// it (17 and newer). Behind a pooler the backend is not the one that the connection
+// reports, and a session setting would change the session of another client. There, set it
+// for the role.
 func noTransactionTimeout(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `SELECT set_config(name, '0', false) FROM pg_settings
 		WHERE name = 'transaction_timeout' AND pg_backend_pid()::bigint = $1`, int64(conn.PgConn().PID()))
@@ -77,7 +78,7 @@ func noTransactionTimeout(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// Version is the newest migration of this build.
+// Version returns the version of the newest migration in this build.
 func Version() int64 {
 	entries, err := fs.ReadDir(files, "migrations")
 	if err != nil {

@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// pingTimeout is how long a connection may take to say that it lives.
+	// pingTimeout is how long a connection may take to answer a ping.
 	pingTimeout = 2 * time.Second
-	// endTimeout is how long a server may take to end a connection whose statement
-	// was canceled; then it is silent, or stuck. pgx allows it 15 s, for which the
-	// place in the pool is taken.
+	// endTimeout is how long a server may take to end a connection whose statement was
+	// canceled. After that the server is unreachable or stuck. pgx waits 15 s, and the slot
+	// in the pool is taken for that time.
 	endTimeout = time.Second
 )
 
-// losses is what the pools to one database do when one of them loses a connection:
-// because that broke, or pgx gave it up with its statement, as it does when the
-// context of that ends.
+// losses reacts when one of the pools to a database loses a connection. Either the
+// connection broke, or pgx closed it because the context of its statement ended.
 //
-// Whoever has lost one connection may have lost all, by a restart of the database
-// or of a firewall. So the idle ones are asked, at once, before each fails
-// somebody's statement in its turn.
+// When one connection is lost, all may be lost, for example after a restart of the database
+// or a firewall. So all idle connections are pinged immediately. Otherwise each of them
+// would fail a statement.
 type losses struct {
 	pools     atomic.Pointer[[]*pgxpool.Pool]
 	pinging   atomic.Bool
@@ -34,8 +33,8 @@ type losses struct {
 	refusals  refusals
 }
 
-// closing is called before a connection leaves its pool. One that is still open
-// was not lost.
+// closing is called before a connection leaves its pool. If the connection is still open,
+// it was not lost.
 func (l *losses) closing(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		go l.end(conn)
@@ -43,10 +42,10 @@ func (l *losses) closing(conn *pgx.Conn) {
 	}
 }
 
-// end closes a connection that the server does not, as soon as that has nothing to
-// do for it any more. A server whose backends are stuck, and see neither a
-// cancellation nor the end of their connection, would get more and more of them
-// otherwise; it has the time that pgx allows.
+// end closes a lost connection that the server has not ended, as soon as the server has no
+// work left for it. Without that check, a server with stuck backends would get more and
+// more of them: such backends notice neither a cancellation nor a closed connection. There,
+// pgx closes the connection after its own timeout.
 func (l *losses) end(conn *pgx.Conn) {
 	for ended := conn.PgConn().CleanupDone(); ; {
 		select {
@@ -61,16 +60,15 @@ func (l *losses) end(conn *pgx.Conn) {
 	}
 }
 
-// waits asks the server whether the backend of a connection is gone, or waits for
-// its client
-// (https://www.postgresql.org/docs/current/monitoring-stats.html#WAIT-EVENT-TABLE).
-// One that cannot say so may be stuck. The connection that asks is in no pool, for
-// all of theirs may be lost, and there is one at a time.
+// waits asks the server whether the backend of a connection has ended or waits for its
+// client (https://www.postgresql.org/docs/current/monitoring-stats.html#WAIT-EVENT-TABLE).
+// If the server does not answer, the backend may be stuck. The query uses a connection
+// outside the pools, because all of theirs may be lost. Only one query runs at a time.
 func (l *losses) waits(conn *pgx.Conn) bool {
 	l.asking.Lock()
 	defer l.asking.Unlock()
 	select {
-	case <-conn.PgConn().CleanupDone(): // meanwhile
+	case <-conn.PgConn().CleanupDone(): // it has ended meanwhile
 		return true
 	default:
 	}
@@ -83,7 +81,7 @@ func (l *losses) waits(conn *pgx.Conn) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = asks.Close(ctx) }() // it has served
+	defer func() { _ = asks.Close(ctx) }() // the answer was read
 	var waits bool
 	err = asks.QueryRow(ctx,
 		"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type IS DISTINCT FROM 'Client')",
@@ -91,12 +89,11 @@ func (l *losses) waits(conn *pgx.Conn) bool {
 	return err == nil && waits
 }
 
-// ping asks all idle connections whether they live. Those that do not leave their
-// pool, too.
+// ping pings all idle connections. Those that do not answer leave their pool, too.
 func (l *losses) ping() {
 	pools := l.pools.Load()
 	if pools == nil || !l.pinging.CompareAndSwap(false, true) {
-		return // somebody is at it
+		return // another ping is running
 	}
 	defer l.pinging.Store(false)
 	var asked sync.WaitGroup
@@ -105,7 +102,7 @@ func (l *losses) ping() {
 			asked.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 				defer cancel()
-				_ = conn.Ping(ctx) // one that does not live is closed by it
+				_ = conn.Ping(ctx) // closes a connection that is lost
 				conn.Release()
 			})
 		}

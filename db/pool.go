@@ -11,20 +11,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connectTimeout is how long it may take to connect to an address, unless the
-// URL has a connect_timeout. pgx has two minutes.
+// connectTimeout is how long connecting to an address may take, unless the URL has a
+// connect_timeout. The default of pgx is two minutes.
 const connectTimeout = 5 * time.Second
 
-// Open makes a pool of at most maxConns connections. The URL decides the rest
-// (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig): behind a
-// pooler in transaction mode that does not keep prepared statements it must say
-// default_query_exec_mode=cache_describe: see Check. tracer, if not nil, sees
-// every statement. Nothing is connected yet.
+// Open makes a pool of at most maxConns connections. The URL has all other settings
+// (https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#ParseConfig). Behind a pooler in
+// transaction mode that does not keep prepared statements, it must have
+// default_query_exec_mode=cache_describe: see Check. If tracer is not nil, it sees every
+// statement. Open does not connect.
 //
-// A database that is gone without a word, as behind a network that has forgotten
-// the connections, holds one for as long as the context of its statement allows.
-// Its place in the pool is free seconds later, and the others are asked whether
-// they live, all at once: see losses.
+// If the database becomes unreachable, for example because a firewall forgot its
+// connections, a statement fails at the deadline of its context. Its slot in the pool is
+// free within seconds, and all idle connections are pinged: see losses.
 func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	pools, err := OpenAll(ctx, url, tracer, maxConns)
 	if err != nil {
@@ -33,8 +32,9 @@ func Open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	return pools[0], nil
 }
 
-// OpenAll makes pools like Open, one of each size, for users of one database who
-// must not wait for each other. What one of them loses makes all of them doubt.
+// OpenAll makes one pool per size, each like Open, for users of one database who must not
+// wait for each other. If one pool loses a connection, the connections of all pools are
+// checked.
 func OpenAll(ctx context.Context, url string, tracer pgx.QueryTracer, maxConns ...int32) ([]*pgxpool.Pool, error) {
 	lost := &losses{}
 	pools := make([]*pgxpool.Pool, len(maxConns))
@@ -63,10 +63,10 @@ func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	}
 	cfg.ConnConfig.DialFunc = dialFor(cfg.ConnConfig.ConnectTimeout)
 	if cfg.PingTimeout == 0 {
-		cfg.PingTimeout = pingTimeout // of a connection that idled; then the next is tried
+		cfg.PingTimeout = pingTimeout // for an idle connection; after that the pool tries the next
 	}
-	// pgx's default of a second would ping before each look of an idle publisher,
-	// and so double what an idle process asks of the database.
+	// With pgx's default of one second, an idle publisher would ping before every poll.
+	// That would double the load of an idle process on the database.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > 10*time.Second }
 	cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return lost.refusals.check() }
 	cfg.ConnConfig.OnPgError = lost.keeps
@@ -83,9 +83,10 @@ func open(ctx context.Context, url string, maxConns int32, tracer pgx.QueryTrace
 	return pool, nil
 }
 
-// dialFor makes connections that end by themselves after a time, until
-// AfterConnect. So do those by which pgx cancels a statement, for which it never
-// comes: pgx waits 15 s for them, with the place of the statement's connection.
+// dialFor returns a dialer whose connections have a deadline, until AfterConnect removes
+// it. So the connections that pgx opens to cancel a statement end in time too: AfterConnect
+// is not called for those. Otherwise pgx would wait 15 s for them, and keep the slot of the
+// canceled statement's connection.
 func dialFor(timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		deadline := time.Now().Add(timeout)

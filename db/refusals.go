@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// refusalPause is the least time between two attempts to connect as a user that
-	// the server has refused. A pooler may lock out an address that tries more often.
+	// refusalPause is the shortest pause between two attempts to connect as a user that the
+	// server has refused. A pooler may lock out an address that tries more often.
 	refusalPause = 10 * time.Second
-	// replacePause is the least time between two replacements of all connections.
+	// replacePause is the shortest pause between two replacements of all connections.
 	replacePause = time.Second
 )
 
-// refusals remember that the server did not let the user of a URL in, as after a
-// change of its password. Until it does, there is one attempt per refusalPause; in
-// between, each request for a connection gets the same error at once. Safe for
-// concurrent use.
+// refusals remembers that the server refused the user of a URL, for example after a change
+// of its password. Until the server accepts the user, there is one attempt per
+// refusalPause. All other requests for a connection get the same error immediately.
+// refusals is safe for concurrent use.
 type refusals struct {
 	mu   sync.Mutex
-	last *pgconn.PgError // nil: the server lets the user in
+	last *pgconn.PgError // nil if the server accepts the user
 	next time.Time       // of the next attempt
 }
 
-// check returns the last refusal, or nil for the one that may try now.
+// check returns the last refusal, or nil if the caller may try to connect now.
 func (r *refusals) check() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,12 +53,11 @@ func (r *refusals) over() {
 	r.last = nil
 }
 
-// keeps reports whether a connection may be used again after an error of the
-// server. It is pgx's OnPgError, which is called for every error, also while
-// connecting.
+// keeps reports whether a connection may be used again after an error of the server. pgx
+// calls it as OnPgError for every error, also while connecting.
 //
-// A session that is read-only, or has a plan from before a change of the schema, is
-// not the only one: all connections are replaced, so that one caller sees it and
+// If a session is read-only, or has a plan from before a change of the schema, other
+// sessions are too. So all connections are replaced, and only one caller sees the error,
 // not one per connection.
 func (l *losses) keeps(_ *pgconn.PgConn, err *pgconn.PgError) bool {
 	switch {
@@ -68,21 +67,21 @@ func (l *losses) keeps(_ *pgconn.PgConn, err *pgconn.PgError) bool {
 		go l.replace()
 		return false
 	}
-	// pgx reads the severity in the language of the server only.
+	// pgx itself reads only the translated severity.
 	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
 	return severity != "FATAL" && severity != "PANIC"
 }
 
-// isStale reports whether an error is about the session and not the statement: the
-// same statement would succeed in a new session, now or after a failover.
+// isStale reports whether an error is about the session and not the statement. The same
+// statement would succeed in a new session, now or after a failover.
 func isStale(err *pgconn.PgError) bool {
 	const readOnly, notSupported = "25006", "0A000"
 	// The message "cached plan must not change result type" may be translated.
 	return err.Code == readOnly || err.Code == notSupported && err.Routine == "RevalidateCachedQuery"
 }
 
-// replace closes all idle connections, and each of the others when it is released;
-// not more than once per replacePause.
+// replace closes all idle connections, and each of the others when it is released. It does
+// so at most once per replacePause.
 func (l *losses) replace() {
 	pools := l.pools.Load()
 	if pools == nil || !l.replacing.CompareAndSwap(false, true) {

@@ -13,7 +13,7 @@ import (
 	"example.com/videocatalog/internal/server"
 )
 
-// Who checks callers.
+// The values of AUTH: who checks callers.
 const (
 	authOff  = "off"
 	authIAM  = "iam"
@@ -25,7 +25,7 @@ const (
 	development = "development"
 )
 
-// onCloudRun fills in what depends on where the process runs.
+// onCloudRun sets the defaults that depend on whether the process runs on Cloud Run.
 func (c *config) onCloudRun(yes bool) {
 	environment, proxies := development, 0
 	if yes {
@@ -37,8 +37,7 @@ func (c *config) onCloudRun(yes bool) {
 	}
 }
 
-// checkCallers returns what is wrong with the settings about callers and their
-// limits.
+// checkCallers returns the mistakes in the settings about callers and their limits.
 func (c config) checkCallers() []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -46,7 +45,7 @@ func (c config) checkCallers() []error {
 		wrong("ENVIRONMENT must be production or development")
 	}
 	switch c.Auth {
-	case "": // as good as off for the other roles, which serve nothing to protect
+	case "": // the same as off for the other roles, which serve no calls
 		if c.has(roleAPI) {
 			wrong("AUTH is required by the role api: iam if Cloud Run's IAM checks callers, oidc for this process to check them, or off for nobody to, which production does not allow")
 		}
@@ -61,10 +60,10 @@ func (c config) checkCallers() []error {
 		wrong("AUTH must be off, iam or oidc")
 	}
 	if c.Auth != authOIDC && c.PolicyFile != "" {
-		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc: who calls is not known here; unset it, or set AUTH=oidc")
+		wrong("AUTH_POLICY_FILE has no effect without AUTH=oidc, because callers are not identified: unset it, or set AUTH=oidc")
 	}
 	if c.CallerRate < 0 {
-		wrong("SERVER_CALLER_RATE must not be less than 0, which is any number")
+		wrong("SERVER_CALLER_RATE must be 0 (any number) or more")
 	}
 	if c.TrustedProxies < 0 {
 		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
@@ -84,7 +83,7 @@ func (c config) checkOIDC() []error {
 		wrong("AUTH_ISSUER %w", err)
 	}
 	if len(c.Audiences) == 0 || slices.Contains(c.Audiences, "") {
-		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none of it may be empty: the URL of the service, as callers ask their tokens for")
+		wrong("AUTH_AUDIENCE is required by AUTH=oidc, and none may be empty: the URL of the service, for which callers request their tokens")
 	}
 	if c.PolicyFile == "" {
 		wrong("AUTH_POLICY_FILE is required by AUTH=oidc: without a policy nobody may do anything")
@@ -106,8 +105,8 @@ func (c config) policy() (*auth.Policy, error) {
 	return auth.ParsePolicy(text, server.Methods())
 }
 
-// callers makes what reports whether calls may go on, and, if this process checks
-// tokens, what must Run for it. Both are nil when nobody checks.
+// callers makes the gate that admits calls. If this process checks tokens, it also returns
+// the verifier, whose Run must then be called. Both are nil if no caller is checked.
 func (c config) callers(log *slog.Logger) (*auth.Gate, *auth.Verifier, error) {
 	if c.Auth == authOff || c.Auth == "" {
 		return nil, nil, nil

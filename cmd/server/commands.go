@@ -19,13 +19,13 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// errUsage sends a person who mistyped a command to the list of them.
+// errUsage points a person who mistyped a command to the list of commands.
 var errUsage = errors.New("unknown command: try `server help`")
 
 const (
-	// listRows is how many blocked aggregates are listed, the worst first.
+	// listRows is how many blocked aggregates are listed at most, parked ones first.
 	listRows = 1000
-	// quarantineRows is how many messages are read at a time: each may have 10 MB.
+	// quarantineRows is how many messages are read at a time. Each may have 10 MB.
 	quarantineRows = 20
 )
 
@@ -38,8 +38,8 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 	return err
 }
 
-// drain publishes everything that is pending and not blocked. Lanes that a
-// publisher which died has leased are waited for.
+// drain publishes all pending events of aggregates that are not blocked. If a publisher has
+// died, drain waits until the leases of its lanes end.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
 	database, err := openDatabase(ctx, cfg, sides{video: true}, 0, nil)
 	if err != nil {
@@ -70,7 +70,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		if err != nil {
 			return err
 		}
-		if backlog.Oldest.IsZero() || backlog.Oldest.After(start) { // what came later is not ours
+		if backlog.Oldest.IsZero() || backlog.Oldest.After(start) { // later events are not part of this drain
 			_, err := fmt.Fprintf(stdout, "published %d events; %d aggregates are blocked, %d of them parked\n", published, backlog.Blocked, backlog.Parked)
 			return err
 		}
@@ -121,8 +121,8 @@ func listBlocked(ctx context.Context, events *store.Outbox, stdout io.Writer) er
 	return table.Flush()
 }
 
-// requeueParked lets all parked aggregates try again, each once. Those that are
-// blocked and not parked do by themselves.
+// requeueParked makes all parked aggregates try again, each once. Blocked aggregates that
+// are not parked try again by themselves.
 func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) error {
 	requeued := map[envelope.Aggregate]bool{}
 	for before := -1; before < len(requeued); {
@@ -137,7 +137,7 @@ func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) 
 			}
 			err := events.RequeueEvent(ctx, b.Aggregate)
 			if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
-				continue // somebody else was faster
+				continue // another process or person was faster
 			}
 			if err != nil {
 				return fmt.Errorf("after %d aggregates: %w", len(requeued), err)
@@ -172,8 +172,8 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 	return errUsage
 }
 
-// eachQuarantined calls do with the messages in quarantine, subscription by
-// subscription, oldest first.
+// eachQuarantined calls do for every message in quarantine, subscription by subscription,
+// oldest first.
 func eachQuarantined(ctx context.Context, inbox *store.Inbox, subscribed []subscription, do func(subscription, store.QuarantinedRow) error) error {
 	for _, s := range subscribed {
 		for after, more := int64(0), true; more; {
@@ -206,7 +206,8 @@ func listQuarantine(ctx context.Context, inbox *store.Inbox, subscribed []subscr
 	return table.Flush()
 }
 
-// bytesOf says how long a payload is, or was, and its hash when it is not kept.
+// bytesOf returns the length of a payload as text. If the payload was not kept, it adds
+// that and the hash.
 func bytesOf(row store.QuarantinedRow) string {
 	if row.PayloadSHA256 != "" {
 		return fmt.Sprintf("%d, not kept, SHA-256 %s", row.PayloadSize, row.PayloadSHA256)
@@ -214,10 +215,10 @@ func bytesOf(row store.QuarantinedRow) string {
 	return strconv.Itoa(len(row.Payload))
 }
 
-// errNotKept is why a message cannot be replayed.
+// errNotKept means that a message cannot be replayed.
 var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md")
 
-// replay applies a message of the quarantine.
+// replay applies one message of the quarantine.
 func replay(ctx context.Context, s subscription, row store.QuarantinedRow) error {
 	if row.PayloadSHA256 != "" {
 		return errNotKept
@@ -225,8 +226,9 @@ func replay(ctx context.Context, s subscription, row store.QuarantinedRow) error
 	return s.handlers.Replay(ctx, s.consumer, row.Attributes, row.Payload)
 }
 
-// replayQuarantine applies what this build can decode. A crash between applying
-// and deleting applies a message twice, which the inbox and the version see to.
+// replayQuarantine applies the messages that this build can decode, and deletes them. A
+// crash between the two steps applies a message twice, which is harmless because of the
+// inbox and the version.
 func replayQuarantine(ctx context.Context, inbox *store.Inbox, subscribed []subscription, stdout io.Writer) error {
 	applied, left := 0, 0
 	err := eachQuarantined(ctx, inbox, subscribed, func(s subscription, row store.QuarantinedRow) error {

@@ -22,16 +22,16 @@ import (
 	"example.com/videocatalog/internal/telemetry"
 )
 
-// The roles a process can have.
+// The roles that a process can have.
 const (
 	roleAPI       = "api"
 	rolePublisher = "publisher"
 	roleProjector = "projector"
 )
 
-// config is what differs between deployments, from the environment: a variable
-// that is empty or absent has its default. All else is a field of the Config of a
-// package, which configure fills in.
+// config has the settings that differ between deployments, from environment variables. An
+// empty or absent variable means its default. All other settings are fields of the Config
+// of a package, which configure sets.
 type config struct {
 	Roles    []string   `env:"ROLES" envDefault:"api,publisher,projector" help:"what this process does: api, publisher, projector"`
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
@@ -63,7 +63,7 @@ type config struct {
 	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
 	MetricsEndpoint string  `env:"TELEMETRY_METRICS_ENDPOINT" help:"where metrics are sent by OTLP over gRPC; default: nowhere"`
 
-	emulator string // PUBSUB_EMULATOR_HOST, which the library reads itself
+	emulator string // PUBSUB_EMULATOR_HOST; the library reads it, too
 
 	databaseWait time.Duration // how long to wait for the database at start
 	outbox       outbox.Config
@@ -71,8 +71,8 @@ type config struct {
 	server       server.Config
 }
 
-// configure fills in the Config of each package. To change a default for this
-// service, set its field here.
+// configure sets the Config of each package. To change a default for this service, set its
+// field here.
 func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
@@ -83,13 +83,13 @@ func (c *config) configure(variables map[string]string) error {
 	return err
 }
 
-// closeTimeout is how long a process that is done waits for what nobody needs
-// any longer: first for requests to the broker, then for the connections to the
+// closeTimeout is how long a finished process waits for clean-up that no longer matters.
+// First it waits for requests to the broker, then as long again for connections to the
 // database.
 const closeTimeout = 500 * time.Millisecond
 
-// readConfig reads the environment for a command. Its error has everything that is
-// wrong, by the names of the variables; never their values, which may be secrets.
+// readConfig reads the environment for a command. Its error lists every mistake by the name
+// of the variable, and never shows a value, which may be a secret.
 func readConfig(command string, environ []string) (config, error) {
 	variables := env.ToMap(environ)
 	for name, value := range variables {
@@ -111,7 +111,8 @@ func readConfig(command string, environ []string) (config, error) {
 	}
 	unread := errs
 	for _, err := range cfg.check(command) {
-		// What could not be read has the zero value, about which there is nothing to say.
+		// A variable that could not be read has the zero value, and its other errors would
+		// be misleading.
 		if !slices.ContainsFunc(unread, func(u error) bool { return strings.Contains(err.Error(), firstWord(u)) }) {
 			errs = append(errs, err)
 		}
@@ -127,14 +128,15 @@ func readConfig(command string, environ []string) (config, error) {
 	return config{}, fmt.Errorf("mistakes in the configuration: %d%s", len(lines), strings.Join(lines, ""))
 }
 
-// firstWord of one of our errors is the name of its variable.
+// firstWord returns the first word of an error, which in our errors is the name of the
+// variable.
 func firstWord(err error) string {
 	name, _, _ := strings.Cut(err.Error(), " ")
 	return name
 }
 
-// parseErrors turns the library's errors, which name Go fields and may show
-// values, into ours.
+// parseErrors turns the errors of the library into ours. The library's errors name Go
+// fields and may show values.
 func parseErrors(err error) []error {
 	var aggregate env.AggregateError
 	if !errors.As(err, &aggregate) {
@@ -171,8 +173,8 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// check returns what is wrong with the values and between them. Only serve and
-// drain need Pub/Sub, and only serve what its roles do.
+// check returns the mistakes in each value and between values. Only serve and drain need
+// Pub/Sub. serve needs only the settings of its roles.
 func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -231,7 +233,7 @@ func (c config) checkTelemetry() []error {
 			wrong("%s %w", f.name, err)
 		}
 	}
-	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // nor NaN
+	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // true for NaN, too
 		wrong("TELEMETRY_TRACE_RATIO must be between 0 and 1")
 	}
 	if c.TelemetryAddr != "" {
@@ -242,7 +244,8 @@ func (c config) checkTelemetry() []error {
 	return errs
 }
 
-// checkDatabases names each URL that is given, and wrong.
+// checkDatabases returns an error if DATABASE_URL is missing, and one per URL that is
+// wrong.
 func (c config) checkDatabases() []error {
 	if c.DatabaseURL == "" {
 		return []error{errors.New("DATABASE_URL is required")}
@@ -257,7 +260,7 @@ func (c config) checkDatabases() []error {
 	return errs
 }
 
-// callConnections is how many connections to each database are for API calls.
+// callConnections returns how many connections to each database are for API calls.
 func (c config) callConnections() int32 {
 	if !c.has(roleAPI) {
 		return 0
@@ -265,10 +268,10 @@ func (c config) callConnections() int32 {
 	return c.DatabaseMaxConns - c.ownConnections()
 }
 
-// ownConnections is how many connections to one database the loops of this
-// process may hold at a time, and three for all else but API calls: the probe, the
-// metrics, maintenance. When somebody locks a table of the outbox, these may need
-// more for a while, and the process is not ready then.
+// ownConnections returns how many connections to one database are for work other than API
+// calls. That is one per worker of the loops, and three for the probe, the metrics and
+// maintenance. If a table of the outbox is locked, these may need more for a while, and the
+// process is then not ready.
 func (c config) ownConnections() int32 {
 	video, catalog := 0, 0
 	if c.has(rolePublisher) {
@@ -284,8 +287,8 @@ func (c config) ownConnections() int32 {
 	return int32(min(n, math.MaxInt16)) + 3
 }
 
-// inFlight is how many ordering keys the passes of this process have at most:
-// those of a batch each, and of as many events again that were set aside.
+// inFlight returns how many ordering keys the passes of this process can have at most. Each
+// pass has the keys of a batch, and of as many events that were set aside.
 func (c config) inFlight() int { return 2 * c.outbox.Workers * c.outbox.Batch }
 
 func (c config) telemetry() telemetry.Config {

@@ -15,30 +15,30 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// database is the pools of the sides that this process uses: nil where it does not.
-// Both are the same where both have one URL.
+// database has the pools of the sides that this process uses. A side that is not used is
+// nil. If both sides have the same URL, both have the same pools.
 type database struct{ video, catalog *pools }
 
-// pools are the connections to one database: those of API calls, nil where none
-// are served, and our own, of the loops, the probes and everything else. As many
-// calls as there may be leave the loops what they need.
+// pools are the connections to one database. calls is for API calls, and nil if there are
+// none. own is for the loops, the probes and everything else. So API calls never take the
+// connections that the loops need.
 type pools struct {
 	calls, own *pgxpool.Pool
-	writes     bool // somebody here writes
+	writes     bool // this process writes to the database
 }
 
-// sides are the databases that a process or a command uses.
+// sides says which databases a process or a command uses.
 type sides struct{ video, catalog bool }
 
-// sides of a process are those of its roles.
+// sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
 	return sides{video: c.has(roleAPI) || c.has(rolePublisher), catalog: c.has(roleAPI) || c.has(roleProjector)}
 }
 
-// openDatabase connects to the sides that are used, waits for them until
-// config.databaseWait is over, and refuses one that this build cannot use. calls is how
-// many connections of each are for API calls. tracer sees every statement; it may
-// be nil.
+// openDatabase connects to the sides that are used. It waits for them up to
+// config.databaseWait, and returns an error for a database that this build cannot use.
+// calls is how many connections to each are for API calls. tracer sees every statement; it
+// may be nil.
 func openDatabase(ctx context.Context, cfg config, used sides, calls int32, tracer pgx.QueryTracer) (d database, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
@@ -67,7 +67,8 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 	return d, nil
 }
 
-// openPools returns what it has opened also with an error.
+// openPools opens the pools to one database and checks it. It returns pools that it has
+// opened even with an error.
 func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.QueryTracer) (*pools, error) {
 	sizes := []int32{own}
 	if calls > 0 {
@@ -84,14 +85,14 @@ func openPools(ctx context.Context, url string, calls, own int32, tracer pgx.Que
 	return p, untilItWorks(ctx, func(ctx context.Context) error {
 		err := db.Check(ctx, all...)
 		if err == nil && calls > 0 {
-			err = p.calls.Ping(ctx) // so that the first call has a connection
+			err = p.calls.Ping(ctx) // opens a connection for the first call
 		}
 		return err
 	})
 }
 
-// untilItWorks does at start what needs the database, again and again until ctx
-// ends, and returns the last error. A database that is not fit does not get better.
+// untilItWorks calls do, which needs the database, until it succeeds or ctx ends. It
+// returns the last error. It stops at db.ErrUnfit, because waiting does not help then.
 func untilItWorks(ctx context.Context, do func(context.Context) error) error {
 	for {
 		err := do(ctx)
@@ -101,7 +102,8 @@ func untilItWorks(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// tokenKey reads the key of page tokens.
+// tokenKey reads the key of page tokens. It waits for the database up to
+// config.databaseWait.
 func tokenKey(ctx context.Context, videos *store.Videos, cfg config) (key []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
@@ -112,8 +114,8 @@ func tokenKey(ctx context.Context, videos *store.Videos, cfg config) (key []byte
 	return key, err
 }
 
-// close ends the connections. Where the database is gone without a word it would
-// wait for those whose last statement was given up: see db.Open.
+// close closes the connections, and waits at most closeTimeout. If the database is
+// unreachable, the connections of abandoned statements take longer: see db.Open.
 func (d database) close() {
 	closeInTime(func() {
 		var closed sync.WaitGroup
@@ -143,12 +145,13 @@ func (d database) all() map[string]*pgxpool.Pool {
 	return pools
 }
 
-// ready returns the checks of the sides that are used.
+// ready returns the readiness checks of the sides that are used.
 func (d database) ready() server.Ready {
 	return server.Ready{Video: d.video.check(), Catalog: d.catalog.check()}
 }
 
-// check returns what reports why a side cannot serve; nil for one that is not used.
+// check returns a function that reports why a side cannot serve. It returns nil for a side
+// that is not used.
 func (p *pools) check() func(context.Context) error {
 	if p == nil {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"text/tabwriter"
 )
 
-// settings lists every setting with its default, in the order of config.
+// settings returns the name, the default and the help of every setting, in the order of
+// config.
 func settings() [][3]string {
 	var rows [][3]string
 	for field := range reflect.TypeFor[config]().Fields() {
@@ -23,9 +24,9 @@ func settings() [][3]string {
 	return rows
 }
 
-// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that begin
-// like a setting and are none. They are no mistake: Kubernetes sets AUTH_PORT for a
-// service that is called auth.
+// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that have the prefix of
+// a setting but are no setting. They cause a warning and no error: Kubernetes, for example,
+// sets AUTH_PORT for a service with the name auth.
 func unknownSettings(environ []string) []string {
 	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
 	for _, setting := range settings() {

@@ -1,7 +1,7 @@
-// Command server is the video catalog service: the API, the outbox publisher
-// and the projector in one process, or any of them, as ROLES says.
-// `server help` lists its commands, of which serve is the default, and its
-// settings, which come from the environment.
+// Command server is the video catalog service. One process runs the API, the outbox
+// publisher and the projector, or only those that ROLES names. `server help` lists the
+// commands and the settings. The default command is serve, and the settings come from the
+// environment.
 package main
 
 import (
@@ -54,7 +54,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	// By itself gRPC, and its gateway, write lines of text to stderr, as when a client of a watch is lost.
+	// By default, gRPC and its gateway write plain text to stderr, for example when a
+	// client of a watch disconnects.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
 	switch words := strings.Join(append([]string{command}, args...), " "); {
 	case words == "serve":

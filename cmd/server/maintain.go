@@ -11,40 +11,42 @@ import (
 )
 
 const (
-	// partitionsAhead is how many days of the outbox have their partition
-	// before they come; so long may maintenance fail before anybody must act.
+	// partitionsAhead is how many days of the outbox have their partition in advance.
+	// Maintenance may fail for that long before a person must act.
 	partitionsAhead = 7
-	// requestRetention is how long CreateVideo recognizes a request_id; the API
-	// promises 24 hours.
+	// requestRetention is how long CreateVideo recognizes a request_id. The API promises 24
+	// hours.
 	requestRetention = 25 * time.Hour
-	// pruneRows is how much one transaction deletes, far below the 8 s that it may take. Each begins at the oldest row and
-	// reads past what was deleted since the last vacuum, so many small ones would read that again and again.
+	// pruneRows is how many rows one transaction deletes. That takes far less than the 8 s
+	// that a transaction may take. Each transaction begins at the oldest row, and reads
+	// past the rows that were deleted since the last vacuum. Many small transactions would
+	// read those rows again and again.
 	pruneRows = 10_000
-	// pruneQuarantineRows is the same where a row may have 10 MB.
+	// pruneQuarantineRows is the same for the quarantine, where a row may have 10 MB.
 	pruneQuarantineRows = 1_000
-	// maintainInterval and maintainRetry are the pauses after a maintenance and
-	// after one that failed, on average.
+	// maintainInterval and maintainRetry are the average pauses: after a maintenance that
+	// succeeded, and after one that failed.
 	maintainInterval = time.Hour
 	maintainRetry    = time.Minute
-	// maintainTimeout is how long one statement may take: more than the database
-	// lets it, 8 s (docs/database.md), so that it ends only what waits for a
-	// database that is gone without a word. TCP takes a quarter of an hour to
-	// notice, or two hours.
+	// maintainTimeout is how long one statement may take. The database itself ends a
+	// statement after 8 s (docs/database.md). So this timeout ends only statements on a
+	// database that has become unreachable. TCP would notice that after 15 minutes, or
+	// after two hours.
 	maintainTimeout = time.Minute
 )
 
-// maintenanceLoop is the heart of a maintenance: the longest pause, and half an
-// hour for the work.
+// maintenanceLoop returns the heartbeat of a maintenance. Its interval is the longest pause
+// plus half an hour for the work.
 func maintenanceLoop(name string) *heartbeat.Loop {
 	return heartbeat.New("maintenance of the "+name, maintainInterval*2)
 }
 
-// step is a statement of a maintenance, which reports whether to call it again
-// at once.
+// step runs one statement of a maintenance. It reports whether to call it again
+// immediately.
 type step func(context.Context) (more bool, err error)
 
-// prepareOutbox makes the partitions before the first write, because after a
-// long stop today's may be missing. It is tried again until config.databaseWait is over.
+// prepareOutbox creates the partitions before the first write, because today's may be
+// missing after a long stop. It tries again until config.databaseWait is over.
 func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error {
 	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
@@ -54,8 +56,8 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 	})
 }
 
-// maintainOutbox makes and drops partitions and forgets old requests, until
-// ctx ends. Any number of processes may do so at once.
+// maintainOutbox creates and drops partitions and deletes old requests, until ctx ends. Any
+// number of processes may run it at once.
 func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
 	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
 		created, dropped, err := events.Maintain(ctx, partitionsAhead, retention)
@@ -69,8 +71,7 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Du
 	})
 }
 
-// maintainInbox forgets old event ids, and old messages in quarantine, until
-// ctx ends.
+// maintainInbox deletes old event ids and old messages in quarantine, until ctx ends.
 func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscription, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
 	steps := []step{func(ctx context.Context) (more bool, err error) {
 		n, err := inbox.PruneQuarantine(ctx, retention, pruneQuarantineRows)
@@ -88,8 +89,9 @@ func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscri
 	return maintain(ctx, log, loop, steps...)
 }
 
-// maintain does all steps at start and then about every hour, or about a minute
-// after one has failed; the processes of a service spread out by themselves.
+// maintain runs all steps at start and then about every hour, or about a minute after a
+// failure. The pauses are random, so the processes of a service do not run it at the same
+// time.
 func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps ...step) error {
 	defer loop.Rest()
 	for {
@@ -104,7 +106,7 @@ func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps
 	}
 }
 
-// maintainOnce does one step after the other, until one fails.
+// maintainOnce runs the steps in order, until one fails.
 func maintainOnce(ctx context.Context, loop *heartbeat.Loop, steps []step) error {
 	for _, do := range steps {
 		for more := true; more; {
@@ -118,7 +120,7 @@ func maintainOnce(ctx context.Context, loop *heartbeat.Loop, steps []step) error
 	return nil
 }
 
-// inTime does a step, and gives it up when it hangs.
+// inTime runs a step with the timeout maintainTimeout.
 func inTime(ctx context.Context, do step) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()

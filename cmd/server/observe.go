@@ -18,11 +18,11 @@ import (
 // scope is the name of our meters.
 const scope = "example.com/videocatalog"
 
-// flushTimeout is how long a process that is done sends its last spans and
-// metrics.
+// flushTimeout is how long an ending process may take to send its last spans and metrics.
 const flushTimeout = time.Second
 
-// closeTelemetry sends what is left. Losing it is no reason to fail.
+// closeTelemetry sends the remaining spans and metrics. If that fails, it logs a warning
+// only.
 func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
@@ -31,8 +31,7 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 	}
 }
 
-// observeStores lets metrics show the pools and what this process's roles look
-// after.
+// observeStores makes metrics of the pools and of the stores that this process's roles use.
 func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, catalog *store.Catalog) error {
 	meter := tel.Meter(scope)
 	if meter == nil {
@@ -45,16 +44,16 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 	if cfg.has(roleProjector) {
 		errs = append(errs, catalog.Observe(meter, cfg.ConsumerName))
 	}
-	for name, pool := range database.all() { // last, or they would count the connections of the looks above
+	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, tel.ObservePool(pool, name))
 	}
 	return errors.Join(errs...)
 }
 
-// backlogCount is how far /health/backlog counts.
+// backlogCount is up to how many rows /health/backlog counts.
 const backlogCount = 100_000
 
-// backlog returns what waits, as JSON.
+// backlog returns a function that measures the outbox. Its result is written as JSON.
 func backlog(events *store.Outbox) func(context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
 		b, err := events.Measure(ctx, backlogCount)
@@ -79,8 +78,8 @@ func seconds(since time.Time) int64 {
 	return int64(max(0, time.Since(since)).Seconds())
 }
 
-// servePrivate serves the private port until ctx ends. It goes on while the
-// process stops, so that one can see how.
+// servePrivate serves the private port until ctx ends. It still runs while the process
+// stops, so that the stop can be observed.
 func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, events *store.Outbox, level *slog.LevelVar, log *slog.Logger) error {
 	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
 	if events != nil {
@@ -90,7 +89,7 @@ func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Tel
 	return telemetry.Serve(ctx, listener, private.Handler(), log)
 }
 
-// listenPrivate opens the private port; nil when there is none.
+// listenPrivate opens the private port. It returns nil if no port is configured.
 func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
 	if cfg.TelemetryAddr == "" {
 		return nil, nil //nolint:nilnil // there may be none
@@ -102,7 +101,8 @@ func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
 	return listener, nil
 }
 
-// live returns what of this process is stuck, for the probe that ends it.
+// live returns the liveness check: it returns an error that names every stuck loop. The
+// platform then restarts the process.
 func live(publisher *outbox.Publisher, projector *consumer.Projector, maintenance ...*heartbeat.Loop) func() error {
 	return func() error {
 		errs := []error{heartbeat.Check(maintenance...)}

@@ -20,14 +20,14 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// rebuild makes the catalog what VideoService at a source says: the full history
-// of a new catalog, or the repair of a damaged one. It calls the owner and does not
-// read the owner's tables. With --dry-run it writes nothing, and counts what it would.
+// rebuild makes the catalog equal to the videos that a VideoService returns. It fills a new
+// catalog, or repairs a damaged one. It calls the owner and does not read the owner's
+// tables. With --dry-run it writes nothing and counts the differences.
 //
-// The projector may run meanwhile, and for a new catalog must: the subscription
-// has to exist before the first page is read, or what happens in between is
-// missed. The version of each row makes the overlap harmless. A crash leaves rows
-// that are right, and databases that are not known yet: run it again.
+// The projector may run meanwhile. For a new catalog it must: the subscription must exist
+// before the first page is read, or events in between are missed. Entries may come from
+// both, and the version of each row makes that harmless. After a crash the rows that were
+// written are right, but the databases are not yet recorded as known: run it again.
 func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	source, err := parseRebuild(args)
 	if err != nil {
@@ -53,7 +53,8 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 			len(r.listed), r.missing, r.behind, r.different, r.lowered, r.removed)
 		return err
 	}
-	// Read first, so that a failover meanwhile is found out, and not taken for known.
+	// Read first, so that a failover during the rebuild is noticed, and not recorded as
+	// known.
 	videos := store.NewVideos(database.video.own, nil)
 	video, err := videos.Database(ctx)
 	if err != nil {
@@ -73,21 +74,22 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	return err
 }
 
-// rebuilder compares the catalog with its owner, and makes it the same.
+// rebuilder compares the catalog with its owner, and makes it equal.
 type rebuilder struct {
 	catalog *store.Catalog
 	owner   videov1.VideoServiceClient
 	source  rebuildSource
-	reached bool // the owner: it is worth waiting for
-	// listed has every id that the owner has named: 16 bytes each, and their map.
+	reached bool // the owner has answered once, so a call that finds it unavailable is tried again
+	// listed has every id that the owner has listed. Each takes 16 bytes and its share of
+	// the map.
 	listed map[uuid.UUID]bool
 
 	missing, behind, different int // of --dry-run
 	lowered, removed           int
 }
 
-// run goes through the list of the owner, and then through what the catalog has
-// and the list has not.
+// run goes through the list of the owner, and then through the entries of the catalog that
+// are not in the list.
 func (r *rebuilder) run(ctx context.Context, page func(context.Context, []domain.Entry) error) error {
 	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true}
 	for more := true; more; {
@@ -128,8 +130,9 @@ func (r *rebuilder) run(ctx context.Context, page func(context.Context, []domain
 // idRows is how many ids of the catalog are read at a time.
 const idRows = 10_000
 
-// write writes a page of the owner's list. Where the catalog is ahead, the page is
-// older, or the owner has lost what the catalog has.
+// write writes a page of the owner's list. If the catalog is ahead of an entry, either the
+// page is older, or the owner has lost changes that the catalog has. settle finds out
+// which.
 func (r *rebuilder) write(ctx context.Context, entries []domain.Entry) error {
 	ahead, err := r.catalog.RebuildEntries(ctx, entries)
 	if err != nil {
@@ -143,8 +146,8 @@ func (r *rebuilder) write(ctx context.Context, entries []domain.Entry) error {
 	return nil
 }
 
-// compare counts how the catalog differs from a page of the owner's list. What is
-// on its way counts as missing or behind, too.
+// compare counts how the catalog differs from a page of the owner's list. An event that is
+// still on its way counts as missing or behind, too.
 func (r *rebuilder) compare(ctx context.Context, entries []domain.Entry) error {
 	ids := make([]uuid.UUID, len(entries))
 	for i, entry := range entries {
@@ -171,12 +174,11 @@ func (r *rebuilder) compare(ctx context.Context, entries []domain.Entry) error {
 	return nil
 }
 
-// settle asks the owner about one entry that is ahead of what it listed, or that
-// it did not list. A version is published before it is projected, and the owner's
-// versions only grow. So an owner that is behind an entry read before has lost
-// what the entry shows, and the entry becomes what the owner has. Of a video that
-// the owner does not have, a tombstone of the same version stays: it keeps late
-// events out.
+// settle asks the owner about one entry that is ahead of the owner's list or not in it. A
+// version is published before it is projected, and the owner's versions only grow. So if
+// the owner is behind an entry that was read before, the owner has lost a change. The entry
+// is then lowered to the owner's state. If the owner does not have the video, a tombstone
+// with the same version replaces the entry and keeps late events out.
 func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
 	for {
 		found, err := r.catalog.FindEntries(ctx, []uuid.UUID{id})
@@ -185,7 +187,7 @@ func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
 		}
 		was, ok := found[id]
 		if !ok {
-			return nil // somebody has deleted the row
+			return nil // the row was deleted meanwhile
 		}
 		video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
 		var entry domain.Entry
@@ -203,7 +205,7 @@ func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
 			if entry, err = entryOf(video); err != nil {
 				return err
 			}
-			if entry.Version >= was.Version { // the list is older
+			if entry.Version >= was.Version { // the list is older than this answer
 				return r.renew(ctx, entry)
 			}
 		}
@@ -225,23 +227,23 @@ func (r *rebuilder) renew(ctx context.Context, entry domain.Entry) error {
 	if r.source.dryRun {
 		return nil
 	}
-	_, err := r.catalog.RebuildEntries(ctx, []domain.Entry{entry}) // what is ahead now has an event that came later
+	_, err := r.catalog.RebuildEntries(ctx, []domain.Entry{entry}) // if the catalog is ahead now, a later event has come
 	return err
 }
 
-// same reports whether two entries show the same.
+// same reports whether two entries have the same content.
 func same(a, b domain.Entry) bool {
 	return a.Title == b.Title && a.Description == b.Description && a.ReleaseYear == b.ReleaseYear && a.Duration == b.Duration &&
 		a.LanguageCode == b.LanguageCode && slices.Equal(a.Tags, b.Tags) && a.Visible == b.Visible && a.Deleted == b.Deleted &&
 		a.PublishTime.Equal(b.PublishTime) && a.UpdateTime.Equal(b.UpdateTime)
 }
 
-// retryTimeout is how long the same call is tried.
+// retryTimeout is how long one call may take, with all its retries.
 const retryTimeout = time.Minute
 
-// call calls the owner again while this caller calls too often and, once the owner
-// has been reached, while it is unavailable. The retries of gRPC would not do: they
-// end with the header of a response, which the server sends before a status.
+// call calls the owner. It tries again while the owner limits the rate of this caller and,
+// once the owner has answered a call, while it is unavailable. The retries of gRPC are not
+// enough: they stop after the header of a response, which the server sends before a status.
 func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
 	busy := []codes.Code{codes.ResourceExhausted}
 	if r.reached {

@@ -20,12 +20,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rebuildSource is where rebuild reads from, and as whom.
+// rebuildSource is the address that rebuild reads from, and its credentials.
 type rebuildSource struct {
 	address  string // HOST:PORT
 	tls      bool
-	audience string // of an ID token of Google; empty: none
-	file     string // which has an ID token; empty: none
+	audience string // of an ID token of Google; empty if there is none
+	file     string // has an ID token; empty if there is none
 	dryRun   bool   // write nothing
 }
 
@@ -33,7 +33,7 @@ type rebuildSource struct {
 func parseRebuild(args []string) (rebuildSource, error) {
 	var s rebuildSource
 	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it all
+	flags.SetOutput(io.Discard) // the error says enough
 	idToken := flags.Bool("id-token", false, "")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "")
 	flags.StringVar(&s.audience, "audience", "", "")
@@ -47,7 +47,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	target := flags.Arg(0)
 	switch {
 	case s.audience != "" && !*idToken:
-		return s, errors.New("--audience is of a token that --id-token asks for: give both")
+		return s, errors.New("--audience is the audience of the token that --id-token requests: give both")
 	case s.file != "" && *idToken:
 		return s, errors.New("--id-token and --token-file are two ways to get one token: give one of them")
 	}
@@ -75,7 +75,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	return s, nil
 }
 
-// connect connects to the source. It does not wait for it.
+// connect makes the connection to the source. It does not wait until it is open.
 func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if s.tls {
@@ -88,14 +88,14 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 			text, err := os.ReadFile(s.file)
 			return string(text), err
 		})
-		if _, err := read(); err != nil { // now rather than as the status of a call
+		if _, err := read(); err != nil { // fail now, not with the status of a call
 			return nil, fmt.Errorf("--token-file: %w", err)
 		}
 		options = append(options, grpc.WithPerRPCCredentials(read))
 	case s.audience != "":
 		tokens, err := idtoken.NewTokenSource(ctx, s.audience)
 		if err != nil {
-			return nil, fmt.Errorf("--id-token: %w; it takes a service account: on a machine of your own give --token-file", err)
+			return nil, fmt.Errorf("--id-token: %w; it needs a service account: on your own machine, give --token-file", err)
 		}
 		options = append(options, grpc.WithPerRPCCredentials(bearer(func() (string, error) {
 			token, err := tokens.Token()
@@ -108,7 +108,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	return grpc.NewClient(s.address, options...)
 }
 
-// refused returns what to do when the source does not let us read, or nothing.
+// refused returns advice if the source refused the caller, or an empty string.
 func (s rebuildSource) refused(err error) string {
 	switch code := status.Code(err); {
 	case code == codes.Unauthenticated && s.audience == "" && s.file == "":
@@ -121,12 +121,12 @@ func (s rebuildSource) refused(err error) string {
 	return ""
 }
 
-// bearer returns an ID token for each call; it may have changed meanwhile.
+// bearer returns the ID token. It is called for each call, because the token may have
+// changed.
 type bearer func() (string, error)
 
-// GetRequestMetadata sends the token twice, because Cloud Run takes the
-// signature out of the one that it has read, the second if there is one: see
-// internal/auth.
+// GetRequestMetadata sends the token in two headers. Cloud Run reads one of them, the
+// second if there is one, and removes the signature from it: see internal/auth.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token, err := b()
 	if err != nil {
@@ -136,5 +136,5 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return map[string]string{"authorization": value, "x-serverless-authorization": value}, nil
 }
 
-// RequireTransportSecurity keeps the token off connections without TLS.
+// RequireTransportSecurity returns true: the token must not be sent without TLS.
 func (bearer) RequireTransportSecurity() bool { return true }

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// identityInterval is the pause between two looks at the database of a side.
+	// identityInterval is the pause between two checks of the databases.
 	identityInterval = 10 * time.Second
 	// identityReminder is how often the log repeats that a database was replaced.
 	identityReminder = time.Hour
-	// futureRows is how many rows one transaction moves out of the future.
+	// futureRows is how many rows one transaction moves from the future.
 	futureRows = 1000
 )
 
-// side is one of the two sides, and whether its database is another than the one
-// it was last known to be right in.
+// side is one of the two sides, and whether its database was replaced: it is not the one in
+// which the data was last known to be right.
 type side struct {
 	name string // video or catalog
 	look func(context.Context) (store.Database, error)
-	// repair, if not nil, does what must be done at once in another database.
+	// repair, if not nil, does the work that a replaced database needs immediately.
 	repair step
 
-	state  atomic.Int64 // 1 replaced, 0 not, -1 not known yet
-	logged time.Time    // when the log last had it
+	state  atomic.Int64 // 1 if replaced, 0 if not, -1 if not known yet
+	logged time.Time    // when the replacement was last logged
 }
 
-// sidesOf returns the sides that this process uses; a store that it does not use is nil.
+// sidesOf returns the sides that this process uses. A store is nil if it is not used.
 func sidesOf(videos *store.Videos, catalog *store.Catalog) []*side {
 	var sides []*side
 	if videos != nil {
@@ -53,13 +53,13 @@ func sidesOf(videos *store.Videos, catalog *store.Catalog) []*side {
 	return sides
 }
 
-// observeReplaced lets a meter show which sides are in a replaced database.
+// observeReplaced lets a meter show which sides have a replaced database.
 func observeReplaced(meter metric.Meter, sides []*side) error {
 	if meter == nil {
 		return nil
 	}
 	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
-		metric.WithDescription("1 while a side (video, catalog) is in another history of its database than it was last known to be right in, after a failover or a restore, else 0; server rebuild ends it."),
+		metric.WithDescription("1 while the database of a side (video, catalog) was replaced, for example by a failover or a restore, and server rebuild has not run since; else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			for _, s := range sides {
 				if state := s.state.Load(); state >= 0 {
@@ -71,8 +71,8 @@ func observeReplaced(meter metric.Meter, sides []*side) error {
 	return err
 }
 
-// watchDatabases looks at the database of each side until ctx ends. Any number of
-// processes may do so at once.
+// watchDatabases checks the database of each side until ctx ends. Any number of processes
+// may run it at once.
 func watchDatabases(ctx context.Context, sides []*side, log *slog.Logger) error {
 	for {
 		for _, s := range sides {
@@ -84,8 +84,8 @@ func watchDatabases(ctx context.Context, sides []*side, log *slog.Logger) error 
 	}
 }
 
-// check looks once. A database that is unavailable is not replaced, and others say
-// that it is unavailable.
+// check checks the database once. It does not log that the database is unavailable: that is
+// no replacement, and other code logs it.
 func (s *side) check(ctx context.Context, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, identityInterval)
 	defer cancel()
@@ -94,14 +94,14 @@ func (s *side) check(ctx context.Context, log *slog.Logger) {
 		s.note(ctx, database, log)
 	}
 	for more := s.repair != nil; more && err == nil; {
-		more, err = s.repair(ctx) // what is left is for the next time
+		more, err = s.repair(ctx) // after an error, the next check does the rest
 	}
 	if known, ok := errors.AsType[*domain.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != domain.Unavailable) {
 		log.ErrorContext(ctx, "database: cannot be identified or repaired", "side", s.name, "err", err)
 	}
 }
 
-// note keeps what was found, and tells of it.
+// note records which database was found, and logs a replacement.
 func (s *side) note(ctx context.Context, database store.Database, log *slog.Logger) {
 	if database.Live == database.Known {
 		s.state.Store(0)

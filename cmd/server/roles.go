@@ -18,8 +18,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// startStores opens the stores of the databases that this process uses, and
-// prepares the outbox for the first write.
+// startStores opens the stores of the databases that this process uses, and prepares the
+// outbox for the first write.
 func (i *instance) startStores(ctx context.Context) error {
 	if i.database.video != nil {
 		i.videos, i.events = store.NewVideos(i.database.video.own, nil), store.NewOutbox(i.database.video.own)
@@ -46,7 +46,7 @@ func (i *instance) startStores(ctx context.Context) error {
 	return prepareOutbox(ctx, i.events, i.cfg)
 }
 
-// startPublisher is the role publisher.
+// startPublisher starts the publisher, if the process has that role.
 func (i *instance) startPublisher(ctx context.Context) error {
 	if !i.cfg.has(rolePublisher) {
 		return nil
@@ -66,7 +66,7 @@ func (i *instance) startPublisher(ctx context.Context) error {
 	return nil
 }
 
-// startProjector is the role projector.
+// startProjector starts the projector, if the process has that role.
 func (i *instance) startProjector(ctx context.Context) error {
 	if !i.cfg.has(roleProjector) {
 		return nil
@@ -90,7 +90,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	return nil
 }
 
-// startPrivatePort opens the port of metrics, if there is one.
+// startPrivatePort opens the private port for metrics, if one is configured.
 func (i *instance) startPrivatePort(ctx context.Context) error {
 	listener, err := listenPrivate(ctx, i.cfg)
 	if err != nil || listener == nil {
@@ -155,12 +155,12 @@ func (i *instance) startPubSub(ctx context.Context) (err error) {
 	if i.client, err = openPubSub(ctx, i.cfg); err != nil {
 		return err
 	}
-	i.closers = append(i.closers, func() { _ = i.client.Close() }) // all is settled by then
+	i.closers = append(i.closers, func() { _ = i.client.Close() }) // everything is settled by then
 	return nil
 }
 
-// openPubSub makes a client of Pub/Sub, or of an emulator when
-// PUBSUB_EMULATOR_HOST is set, which the library reads itself.
+// openPubSub makes a client of Pub/Sub. If PUBSUB_EMULATOR_HOST is set, the library
+// connects to that emulator instead.
 func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	var options []option.ClientOption
 	for _, dial := range reconnect.DialOptions() {
@@ -190,6 +190,6 @@ func openTopics(client *pubsub.Client, cfg config) outbox.Topics {
 	return topics
 }
 
-// closeTopics ends topics whose passes are all settled. Messages without an
-// answer are still pending, and published again: nobody needs to wait.
+// closeTopics stops topics after all passes are settled. It waits at most closeTimeout: a
+// message without an answer is still pending and is published again.
 func closeTopics(topics outbox.Topics) { closeInTime(topics.Stop) }

@@ -19,12 +19,11 @@ import (
 
 // serve runs the roles of this process until ctx ends.
 //
-// The order of the stop matters. First the server drains: requests it has
-// accepted are answered, and while they are, the loops still run, so that a
-// caller who waits for its own write sees it, and the last writes are
-// published. Then the loops finish what they have in hand. A test keeps the
-// sum of their budgets below what Cloud Run allows. A crash at any point loses
-// nothing: what is not settled is in PostgreSQL or with the broker.
+// The order of the stop matters. First the server drains: it answers the requests that it
+// has accepted. The loops still run meanwhile, so that callers see their own writes, and
+// the last writes are published. Then the loops finish the work in hand. A test keeps the
+// sum of these times below the limit of Cloud Run. A crash at any point loses nothing:
+// unsettled work is still in PostgreSQL or at the broker.
 func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logger) error {
 	tel, err := telemetry.Start(ctx, cfg.telemetry(), log)
 	if err != nil {
@@ -47,7 +46,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	return i.run(ctx, srv)
 }
 
-// instance has what the roles of a process share.
+// instance holds what the roles of a process share.
 type instance struct {
 	cfg      config
 	level    *slog.LevelVar
@@ -55,21 +54,21 @@ type instance struct {
 	tel      *telemetry.Telemetry
 	database database
 
-	videos  *store.Videos  // nil: no role uses it
+	videos  *store.Videos  // nil if no role uses it
 	events  *store.Outbox  // the same
 	catalog *store.Catalog // the same
 
-	client    *pubsub.Client      // nil: no role uses it
-	publisher *outbox.Publisher   // nil: not a role of this process
+	client    *pubsub.Client      // nil if no role uses it
+	publisher *outbox.Publisher   // nil if the process does not have this role
 	projector *consumer.Projector // the same
 
 	tasks       []func(context.Context) error // run until the stop begins
 	loops       []func(context.Context) error // run until the last request is answered
 	maintenance []*heartbeat.Loop
-	closers     []func() // run in reverse
+	closers     []func() // run in reverse order
 }
 
-// run runs everything until ctx ends, or the first error.
+// run runs everything until ctx ends or something fails.
 func (i *instance) run(ctx context.Context, srv *server.Server) error {
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	g, ctx := errgroup.WithContext(ctx)
@@ -86,7 +85,7 @@ func (i *instance) run(ctx context.Context, srv *server.Server) error {
 	return g.Wait()
 }
 
-// close releases what the process holds. The last export of metrics measures the
+// close releases the resources of the process. The last export of metrics measures the
 // database, so the database is closed last.
 func (i *instance) close(ctx context.Context) {
 	for _, end := range slices.Backward(i.closers) {
@@ -96,7 +95,7 @@ func (i *instance) close(ctx context.Context) {
 	i.database.close()
 }
 
-// closeInTime closes something, and waits no longer than closeTimeout for it.
+// closeInTime calls end, and waits at most closeTimeout for it.
 func closeInTime(end func()) {
 	closed := make(chan struct{})
 	go func() {
@@ -105,11 +104,11 @@ func closeInTime(end func()) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(closeTimeout): // the process ends, and what is left with it
+	case <-time.After(closeTimeout): // the process ends, and with it the rest of the work
 	}
 }
 
-// sleep waits and returns true, or false when ctx ended first.
+// sleep waits for d and returns true. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -9,15 +9,15 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// subscription is one that this service consumes.
+// subscription is one subscription that this service consumes.
 type subscription struct {
 	id       string // in Pub/Sub
-	consumer string // the name that the inbox and the quarantine have for it
+	consumer string // its name in the inbox and the quarantine
 	handlers consumer.Handlers
 }
 
-// subscriptions returns all that this service consumes. This is the only place
-// where a handler is registered: serve and the commands on the quarantine use it.
+// subscriptions returns all subscriptions that this service consumes. Handlers are
+// registered only here: serve and the quarantine commands both use this list.
 func (c config) subscriptions(catalog *store.Catalog) []subscription {
 	return []subscription{{
 		id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: c.ConsumerName,
@@ -27,7 +27,7 @@ func (c config) subscriptions(catalog *store.Catalog) []subscription {
 	}}
 }
 
-// sources returns subscriptions as a projector takes them.
+// sources returns subscriptions in the form that a projector takes.
 func sources(client *pubsub.Client, subscriptions []subscription) []consumer.Source {
 	made := make([]consumer.Source, len(subscriptions))
 	for i, s := range subscriptions {

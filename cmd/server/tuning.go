@@ -2,6 +2,6 @@
 
 package main
 
-// tune changes nothing: only the server of the fault lab and of tests has variables
-// for the Config of the packages.
+// tune does nothing in this build. Only the server of the fault lab and of tests has
+// variables for the Config of the packages.
 func tune(*config, map[string]string) error { return nil }

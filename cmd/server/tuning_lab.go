@@ -14,10 +14,9 @@ import (
 	"example.com/videocatalog/internal/server"
 )
 
-// tune sets fields of the Config of the packages from variables such as
-// LAB_OUTBOX_PUBLISH_TIMEOUT, which is outbox.Config.PublishTimeout. The fault lab
-// and tests need leases and timeouts that are shorter than those of any
-// deployment.
+// tune sets fields of the Config of the packages from variables. For example,
+// LAB_OUTBOX_PUBLISH_TIMEOUT sets outbox.Config.PublishTimeout. The fault lab and tests
+// need shorter leases and timeouts than any deployment.
 func tune(c *config, variables map[string]string) error {
 	fields := struct {
 		DatabaseWait time.Duration
@@ -36,7 +35,7 @@ func tune(c *config, variables map[string]string) error {
 	}
 	for name := range variables {
 		if strings.HasPrefix(name, options.Prefix) && !names[name] {
-			return fmt.Errorf("%s is no field of a Config", name)
+			return fmt.Errorf("%s is not a field of a Config", name)
 		}
 	}
 	err = env.ParseWithOptions(&fields, options)

@@ -18,20 +18,20 @@ CREATE TABLE video.videos (
 	delete_time timestamptz
 ) WITH (fillfactor = 90);
 
-COMMENT ON TABLE video.videos IS 'The aggregates. The row lock of a video is the lock of its aggregate: version and outbox row are written under it.';
-COMMENT ON COLUMN video.videos.release_year IS '0: not known.';
-COMMENT ON COLUMN video.videos.duration_ms IS 'Running time in milliseconds; 0: not known.';
-COMMENT ON COLUMN video.videos.version IS '1 when created, +1 with every change; equal to the version of the last event.';
+COMMENT ON TABLE video.videos IS 'The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.';
+COMMENT ON COLUMN video.videos.release_year IS '0 if not known.';
+COMMENT ON COLUMN video.videos.duration_ms IS 'Running time in milliseconds; 0 if not known.';
+COMMENT ON COLUMN video.videos.version IS '1 after the creation, +1 with every change; equal to the version of the last event.';
 
 -- One index per order and filter that ListVideos offers.
 CREATE INDEX videos_create_time ON video.videos (create_time, id);
 CREATE INDEX videos_state ON video.videos (state, create_time, id);
 CREATE INDEX videos_language_code ON video.videos (language_code, create_time, id);
 
--- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
--- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and
--- another cluster another system identifier. A restart or a crash changes nothing. On a standby it fails like a write
--- (25006), because what is read there may be older than what was read before.
+-- Identifies this history of this database: the system identifier, the timeline, and the oid of the main table of this
+-- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
+-- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
+-- does (25006), because data read there may be older than data read before.
 -- +goose StatementBegin
 CREATE FUNCTION video.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -50,8 +50,8 @@ CREATE TABLE video.known_database (
 	updated_at timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE video.known_database IS 'The one row says which history this side was last known to be right in. Another database_identity(): run server rebuild.';
-COMMENT ON COLUMN video.known_database.token_key IS 'Seals page tokens and resume tokens of both services. 244 random bits, of two random UUIDs.';
+COMMENT ON TABLE video.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
+COMMENT ON COLUMN video.known_database.token_key IS 'The key that seals page tokens and resume tokens of both services: 244 random bits from two random UUIDs.';
 
 INSERT INTO video.known_database (identity, token_key)
 SELECT video.database_identity(), decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');

@@ -1,13 +1,13 @@
 -- +goose Up
 -- The outbox. docs/decisions/0003-lanes-and-leases.md says why it has this shape.
 
--- Smallest UUIDv7 of an instant: the bounds of the partitions.
+-- Returns the smallest UUIDv7 of an instant. The bounds of the partitions are such values.
 CREATE FUNCTION video.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 
--- The one definition of "lane". It must never change while events are pending: one aggregate in two
--- lanes has two publishers. Nobody promises that this hash is the same after an upgrade, though hash partitions
--- depend on it too: docs/failover.md has what to run then. md5 would be sure, and is a sixth of an append.
+-- The only definition of "lane". It must never change while events are pending: an aggregate in two lanes would have two
+-- publishers. PostgreSQL does not promise that this hash stays the same after an upgrade, though hash partitions depend
+-- on it too. docs/failover.md has the steps for that case. md5 would never change, but costs a sixth of an append.
 CREATE FUNCTION video.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (hashtextextended(aggregate_type || '/' || aggregate_id, 0) & 7)::smallint;
 
@@ -24,8 +24,8 @@ CREATE TABLE video.outbox (
 	PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 
-COMMENT ON TABLE video.outbox IS 'Every event of the last days, append-only: never updated, dropped by partition. What a CDC reader would tail, and the source of a republish.';
-COMMENT ON COLUMN video.outbox.id IS 'The event id, a UUIDv7: its time decides the partition.';
+COMMENT ON TABLE video.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it, and events can be republished from it.';
+COMMENT ON COLUMN video.outbox.id IS 'The event id, a UUIDv7. Its time decides the partition.';
 COMMENT ON COLUMN video.outbox.traceparent IS 'W3C trace context of the command, if it had one.';
 
 CREATE TABLE video.outbox_pending (
@@ -43,8 +43,9 @@ CREATE TABLE video.outbox_pending (
 	PRIMARY KEY (lane, seq)
 ) PARTITION BY LIST (lane);
 
--- A partition per lane, so that the rows of a claim are neighbors, and one for what is set aside, so that a claim is the
--- same with and without it. A queue's statistics are always wrong, so it has none; what it needs is frequent vacuum.
+-- A partition per lane, so that the rows of a claim are neighbors. One more for events set aside, so that they do not
+-- slow down a claim. The statistics of a queue are always wrong, so these tables are not analyzed. They need frequent
+-- vacuum.
 CREATE TABLE video.outbox_aside PARTITION OF video.outbox_pending FOR VALUES IN (-1) WITH (
 	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
 	autovacuum_vacuum_insert_threshold = -1,
@@ -64,14 +65,14 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-COMMENT ON TABLE video.outbox_pending IS 'One row per event not yet known to be in Pub/Sub; inserted with the event, deleted when the broker has it. A copy of it, so that a claim reads nothing else.';
-COMMENT ON COLUMN video.outbox_pending.lane IS '0 to 7, by hash of the aggregate; -1: set aside, because its aggregate is blocked.';
-COMMENT ON COLUMN video.outbox_pending.seq IS 'The order inside an aggregate; drawn after the row lock of the aggregate, from a sequence with CACHE 1.';
+COMMENT ON TABLE video.outbox_pending IS 'One row per event that is not yet known to be in Pub/Sub. It is inserted with the event, and deleted when the broker has it. It is a copy of the event, so that a claim reads no other table.';
+COMMENT ON COLUMN video.outbox_pending.lane IS '0 to 7, by hash of the aggregate. -1 if the event is set aside, because its aggregate is blocked.';
+COMMENT ON COLUMN video.outbox_pending.seq IS 'The order inside an aggregate. It is drawn under the row lock of the aggregate, from a sequence with CACHE 1.';
 
 COMMENT ON TABLE video.outbox_aside IS 'The pending events of blocked aggregates.';
 
--- "lane + 0", and not nothing, so that this index is used only where a query says so, and the key where it does not:
--- the estimates that would choose between them are as wrong as all others here.
+-- The condition "lane + 0 = -1" makes the planner use this index only for queries that have the same condition. Other
+-- queries use the primary key. Without it the planner would choose by estimates, which are always wrong here.
 CREATE INDEX outbox_aside_aggregate ON video.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
 
 CREATE TABLE video.outbox_lanes (
@@ -89,16 +90,16 @@ CREATE TABLE video.outbox_lanes (
 	PRIMARY KEY (lane, era)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
-COMMENT ON TABLE video.outbox_lanes IS 'The unit of claim: one row per lane. No index but the key, so most updates stay HOT.';
-COMMENT ON COLUMN video.outbox_lanes.settlements IS 'How many there have been, which makes the era.';
-COMMENT ON COLUMN video.outbox_lanes.era IS 'Grows with every fiftieth settlement. The highest of a lane is the valid one, and leads past all versions of earlier ones.';
-COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: drawn at random for every claim, by its caller; 0 once it is released.';
-COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'A release writes the present, so the lane served longest ago goes first.';
-COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'What the last claim asked for: a lease that ends much later is one of a clock that has been set back.';
-COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane at or below it exists or can appear.';
-COMMENT ON COLUMN video.outbox_lanes.mark_seq IS 'The next floor, once every transaction before mark_xid has ended.';
-COMMENT ON COLUMN video.outbox_lanes.mark_ripe IS 'Written by the claim: had they all ended in its own snapshot?';
-COMMENT ON COLUMN video.outbox_lanes.settled_seq IS 'How far settlements have come. Behind it is what is pending, but what was committed late or is not known to be published.';
+COMMENT ON TABLE video.outbox_lanes IS 'The lanes, which publishers claim: one row per lane. The key is the only index, so most updates stay HOT.';
+COMMENT ON COLUMN video.outbox_lanes.settlements IS 'How many settlements there have been. The era follows from it.';
+COMMENT ON COLUMN video.outbox_lanes.era IS 'Grows with every fiftieth settlement. A search for the highest era of a lane finds its current row, and skips the row versions of earlier eras.';
+COMMENT ON COLUMN video.outbox_lanes.lease_token IS 'The fence: a random number that the caller of a claim draws; 0 after the release.';
+COMMENT ON COLUMN video.outbox_lanes.leased_until IS 'The end of the lease. A release writes the current time, so the lane that was served longest ago is claimed first.';
+COMMENT ON COLUMN video.outbox_lanes.leased_for IS 'The duration that the last claim asked for. If a lease ends much later than that, the clock has been set back.';
+COMMENT ON COLUMN video.outbox_lanes.floor_seq IS 'No pending row of this lane exists or can appear at or below this seq.';
+COMMENT ON COLUMN video.outbox_lanes.mark_seq IS 'The next floor, after every transaction before mark_xid has ended.';
+COMMENT ON COLUMN video.outbox_lanes.mark_ripe IS 'Whether those transactions had ended in the snapshot of the claim, which writes it.';
+COMMENT ON COLUMN video.outbox_lanes.settled_seq IS 'The highest seq of a settlement. Pending rows are behind it, except events that were committed late or are not known to be published.';
 
 INSERT INTO video.outbox_lanes (lane) SELECT generate_series(0, 7);
 
@@ -114,10 +115,10 @@ CREATE TABLE video.outbox_blocked (
 	PRIMARY KEY (aggregate_type, aggregate_id)
 );
 
-COMMENT ON TABLE video.outbox_blocked IS 'A row per aggregate that has had an event refused by the broker, and has not caught up since.';
-COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused when it was the first of a pass; 0 again when a person requeues or skips.';
-COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of it at or below it is set aside, or will be.';
-COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL: parked, until a person requeues or skips the event.';
+COMMENT ON TABLE video.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its events that were set aside are published.';
+COMMENT ON COLUMN video.outbox_blocked.attempts IS 'How often its first event was refused as the first of a pass. A requeue or a skip by a person resets it to 0.';
+COMMENT ON COLUMN video.outbox_blocked.floor_seq IS 'No event of this aggregate is or will be set aside at or below this seq.';
+COMMENT ON COLUMN video.outbox_blocked.next_retry_at IS 'NULL if parked, until a person requeues or skips the event.';
 
 CREATE INDEX outbox_blocked_due ON video.outbox_blocked (lane, next_retry_at);
 
@@ -130,40 +131,45 @@ CREATE TABLE video.requests (
 	PRIMARY KEY (aggregate_type, request_id)
 );
 
-COMMENT ON TABLE video.requests IS 'Which aggregate a request_id made, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
-COMMENT ON COLUMN video.requests.fingerprint IS 'SHA-256 of what was asked for: the same id with another content is refused.';
+COMMENT ON TABLE video.requests IS 'The aggregate that a request_id created, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
+COMMENT ON COLUMN video.requests.fingerprint IS 'SHA-256 of the request. The same id with another content is refused.';
 
 CREATE INDEX requests_create_time ON video.requests (create_time);
 
--- The claim is a function, and not a statement of the client, because its plan is then cached by the session even where
--- the client must not prepare statements (a transaction pooler): of the 0.80 ms of an empty claim, 0.65 are planning.
+-- The claim is a function and not a statement of the client. So the session caches its plan even if the client must not
+-- prepare statements (a transaction pooler). An empty claim takes 0.80 ms, of which 0.65 ms are planning.
 --
--- Its plans must not depend on statistics. Those of a queue are always wrong: mostly it is empty when they are taken, and a
--- session that made its plans then keeps them through the next outage. So the claim knows neither sequential scans nor
--- bitmaps, leaves the planner one index to use, and is never compiled, which takes longer than it does. The queries that
--- settle and measure do the same: see UseOutboxIndexes in db/queries/outbox.sql.
+-- Its plans must not depend on statistics. Those of a queue are always wrong: the queue is usually empty when they are
+-- taken, and a session keeps the plans that it made then through the next outage. So the claim forbids sequential scans
+-- and bitmaps, and leaves the planner one index to use. It also turns off JIT compilation, which would take longer than
+-- the claim. The queries that settle and measure do the same: see UseOutboxIndexes in db/queries/outbox.sql.
 --
--- The row of a lane is looked for by its highest era. While somebody holds an old snapshot, as a dump does, PostgreSQL
--- keeps every version of the eight rows, two per pass: WHERE lane = n alone would read them all.
+-- The row of a lane is found by its highest era. While another transaction holds an old snapshot, as a dump does,
+-- PostgreSQL keeps every version of the eight rows, two per pass. WHERE lane = n alone would read them all.
 
--- Takes the lease of the lane that has work and was served longest ago, and returns its oldest events, in
--- any order; nothing when no lane has work. By the clock of the database. Events of a blocked aggregate are
--- answered as blocked; and what was set aside, of up to 100 aggregates that are due, as for a retry. An event is the
--- last one when it is the max_events-th, or when the payloads up to it have max_bytes; those for a retry are
--- counted apart, aggregate by aggregate, the one that has been due for longest first. An event that has attempts is
--- answered without those behind it. A row with seq 0 is no event: with an aggregate it says that this
--- blocked aggregate has nothing left to retry, without one that the lane has nothing any longer.
--- With only_lane it takes that lane or none, and none when nothing is behind the mark there: for who knows of a commit.
--- What was committed late, what is due, and the lane of a clock that was set back it leaves to claims without.
+-- Takes the lease of the lane that has work and was served longest ago, by the clock of the database. Returns its oldest
+-- events, in any order. Returns nothing if no lane has work. An event of a blocked aggregate is returned as blocked.
+-- Events that were set aside are returned as for a retry, for up to 100 aggregates that are due.
 --
--- token is the one of the new lease, above 0. The caller draws it at random: a crash or a failover may forget a claim, which
--- is committed asynchronously, and the next one must not have its token. A counter would begin again where it was, and so
--- would the clock where it had been ahead. lost_tokens are those of claims whose answer the caller never got: the lanes they
--- hold are as free. Because the caller has drawn them, it knows them without an answer.
+-- The events end at the max_events-th, or at the one with which their payloads reach max_bytes. Events for a retry have
+-- the same limits, counted separately: aggregate by aggregate, beginning with the one that has been due for longest. For
+-- an aggregate with attempts only the first event is returned.
 --
--- Statements of their own and not one, so that the usual claim, and the one that finds nothing, pay for no
--- plan but theirs. Each sees what was committed before it. That is safe behind the first, which locks the
--- lane: only the holder of its lease takes events out of it, blocks an aggregate or ends that.
+-- A row with seq 0 is not an event. With an aggregate, it says that this blocked aggregate has nothing left to retry.
+-- Without one, it says that the lane has nothing left.
+--
+-- With only_lane it takes that lane, or none if no event is behind the mark there. This is for a caller that knows of a
+-- commit. It leaves three things to claims without only_lane: events that were committed late, aggregates that are due,
+-- and the lane of a clock that was set back.
+--
+-- token is the token of the new lease, above 0. The caller draws it at random. A claim is committed asynchronously, so a
+-- crash or a failover may forget it, and the next claim must have another token. A counter would repeat its values, and
+-- so would a clock that had been ahead. lost_tokens are the tokens of claims whose answer the caller never got. The lanes
+-- of those are treated as free. The caller knows these tokens without an answer, because it has drawn them.
+--
+-- The function has several statements and not one, so that a common or an empty claim needs only the plans of its own
+-- statements. Each statement sees what was committed before it. That is safe after the first statement, which locks the
+-- lane. Only the holder of its lease takes events out of the lane, or blocks or unblocks an aggregate.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_claim(
 	max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL,
@@ -177,13 +183,13 @@ CREATE FUNCTION video.outbox_claim(
 DECLARE
 	the_row tid;
 	lease record;
-	none bool; -- of its aggregates are blocked
+	none bool; -- no aggregate of the lane is blocked
 	few bool;
 BEGIN
-	-- In both: LATERAL with LIMIT, not EXISTS, which may become a hash of the whole pending table; with ORDER BY, without
-	-- which the plan may be a sequential scan.
+	-- Both queries use LATERAL with LIMIT, because EXISTS may become a hash of the whole pending table. They use ORDER
+	-- BY, because without it the plan may be a sequential scan.
 	IF only_lane IS NOT NULL THEN
-		-- One partition is opened. The statement below opens them all, which is half of what a small claim takes.
+		-- Opens one partition. The query below opens them all, which takes half the time of a small claim.
 		SELECT free.ctid INTO the_row
 		FROM video.outbox_lanes free
 		CROSS JOIN LATERAL (
@@ -202,14 +208,15 @@ BEGIN
 				SELECT l.ctid AS newest, l.leased_until FROM video.outbox_lanes l
 				WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
 			) l
-			-- What is leased, and what a clock that was ahead has released, comes first: the one is passed over below, the
-			-- other would wait for all others. SQL does not promise that a join keeps this order; these plans do.
+			-- Lanes that are leased come first, and the WHERE below skips them. So do lanes that a clock which was ahead
+			-- has released: otherwise they would wait for all others. SQL does not promise that a join keeps this order,
+			-- but these plans do.
 			ORDER BY CASE WHEN l.leased_until > now() THEN '-infinity' ELSE l.leased_until END
 		) l
 		JOIN video.outbox_lanes free ON free.ctid = l.newest
 		CROSS JOIN LATERAL (
-			-- Behind what is settled first: before it are the dead rows of the last claims. Where somebody is claiming, and
-			-- will have the lane until its transaction ends, everybody else looks here in vain.
+			-- Behind settled_seq first, because before it are the dead rows of the last claims. While another claim holds
+			-- the lock of this lane, every other claim does this search in vain.
 			(SELECT 1 FROM video.outbox_pending p
 			WHERE p.lane = free.lane AND p.seq > free.settled_seq
 			ORDER BY p.seq LIMIT 1)
@@ -221,7 +228,7 @@ BEGIN
 			(SELECT 1 FROM video.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
-		-- In the middle: the clock has been set back since.
+		-- The condition in the middle is true if the clock has been set back since.
 		WHERE free.leased_until < now() OR free.leased_until > now() + 2 * free.leased_for OR free.lease_token = ANY (lost_tokens)
 		LIMIT 1
 		FOR UPDATE OF free SKIP LOCKED;
@@ -236,7 +243,8 @@ BEGIN
 		mark_ripe = pg_snapshot_xmin(pg_current_snapshot()) >= l.mark_xid
 	WHERE l.ctid = the_row
 	RETURNING l.lane, l.lease_token, l.floor_seq INTO lease;
-	-- Until the end of this transaction: losing a lease in a crash means publishing twice, never losing.
+	-- Asynchronous until the end of this transaction: losing a lease in a crash means publishing twice, never losing an
+	-- event.
 	PERFORM set_config('synchronous_commit', 'off', true);
 
 	SELECT count(*) <= 1000, count(*) = 0 INTO few, none
@@ -253,7 +261,7 @@ BEGIN
 		) p
 		WHERE p.bytes_before < max_bytes;
 	ELSE
-		-- To begin the statement costs more than to ask; what is parked is never due.
+		-- Starting the query costs more than this check. A parked aggregate is never due.
 		IF EXISTS (SELECT FROM video.outbox_blocked b WHERE b.lane = lease.lane AND b.next_retry_at <= now()) THEN
 			RETURN QUERY
 			SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
@@ -264,33 +272,34 @@ BEGIN
 					ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
 				) - octet_length(p.payload) AS bytes_before
 				FROM (
-					-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is answered without an event.
+					-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is returned without an event.
 					SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
 						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
 					FROM (
 						SELECT * FROM video.outbox_blocked b
 						WHERE b.lane = lease.lane AND b.next_retry_at <= now()
-						ORDER BY b.next_retry_at LIMIT least(100, max_events) -- few of them in a probe
+						ORDER BY b.next_retry_at LIMIT least(100, max_events) -- a probe takes few of them
 					) b
 					LEFT JOIN LATERAL (
 						SELECT * FROM video.outbox_aside a
-						-- Behind the dead rows of the aggregate. As rows: with a condition on seq alone, the planner may read
-						-- all of the primary key, (lane, seq).
+						-- Starts behind the dead rows of the aggregate. The condition compares rows: with a condition on
+						-- seq alone, the planner may read the whole primary key, (lane, seq).
 						WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
 							AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
 						ORDER BY a.aggregate_type, a.aggregate_id, a.seq
-						-- Alone, because the broker refuses all of a request that has one bad message.
+						-- Alone, because the broker refuses a whole request that has one bad message.
 						LIMIT CASE b.attempts WHEN 0 THEN max_events ELSE 1 END
 					) a ON true
-					LIMIT max_events -- no more than those are read
+					LIMIT max_events -- read no more rows than that
 				) p
 			) p
 			WHERE p.seq IS NULL OR p.bytes_before < max_bytes;
 		END IF;
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false,
-			-- Of few blocked aggregates a hash, which LIMIT promises to be small. First one of their ids alone, which costs
-			-- less and tells most events apart. Of many one probe per row: OFFSET 0 forbids a hash of them all.
+			-- With few blocked aggregates this is a hash, which the LIMIT keeps small. A hash of the ids alone comes
+			-- first: it costs less and decides most events. With many, it is one lookup per row: OFFSET 0 forbids a hash
+			-- of them all.
 			CASE WHEN few THEN
 				p.aggregate_id IN (SELECT b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
 				AND (p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
@@ -314,11 +323,11 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Makes the partitions of the outbox from yesterday until days_ahead days from now, and drops those that
--- are older than keep: an event that is still pending is published all the same. Answers how many it made and dropped; none
--- while another process is at it, and not all while somebody uses them, or when there are many: the next time goes on.
--- One that cannot be dropped stays, with a warning in the log of PostgreSQL.
--- SECURITY DEFINER: the service itself may not create tables.
+-- Creates the partitions of the outbox from yesterday until days_ahead days from now, and drops those that are older than
+-- keep. An event that is still pending is published all the same. Returns how many it created and dropped. While another
+-- process runs it, it does nothing. If partitions are in use, or there are many, it does not drop all: the next call
+-- continues. A partition that cannot be dropped stays, with a warning in the log of PostgreSQL. SECURITY DEFINER, because
+-- the service itself may not create tables.
 -- +goose StatementBegin
 CREATE FUNCTION video.outbox_maintain(days_ahead int, keep interval)
 RETURNS TABLE (created int, dropped int) LANGUAGE plpgsql SECURITY DEFINER
@@ -331,7 +340,7 @@ BEGIN
 	created := 0;
 	dropped := 0;
 	BEGIN
-		-- One process at a time. Whoever waits for longer than lock_timeout leaves the rest to it.
+		-- One process at a time. If this one waits longer than lock_timeout, it leaves the work to the other.
 		PERFORM pg_advisory_xact_lock(hashtext('video.outbox_maintain'));
 	EXCEPTION WHEN lock_not_available THEN
 		RETURN NEXT;
@@ -339,7 +348,7 @@ BEGIN
 	END;
 	FOR day IN SELECT generate_series(current_date - 1, current_date + days_ahead, interval '1 day') LOOP
 		IF to_regclass(format('video.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
-			-- LIKE and ATTACH lock the parent against other DDL only; PARTITION OF would stop every append.
+			-- LIKE and ATTACH lock the parent only against other DDL. PARTITION OF would block every append.
 			EXECUTE format('CREATE TABLE video.outbox_p%s (LIKE video.outbox INCLUDING ALL)', to_char(day, 'YYYYMMDD'));
 			EXECUTE format('ALTER TABLE video.outbox ATTACH PARTITION video.outbox_p%s FOR VALUES FROM (%L) TO (%L)',
 				to_char(day, 'YYYYMMDD'), video.uuid7_floor(day), video.uuid7_floor(day + 1));
@@ -351,8 +360,8 @@ BEGIN
 		FROM (
 			SELECT c.relname, to_date(substr(c.relname, 9), 'YYYYMMDD') AS day
 			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-			WHERE i.inhparent = 'video.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- no other is ours
-			OFFSET 0 -- or the plan may take the names of other relations for dates
+			WHERE i.inhparent = 'video.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- only these are ours
+			OFFSET 0 -- else the plan may parse the names of other relations as dates
 		) p
 		WHERE p.day + 1 <= now() - keep
 		ORDER BY p.day
@@ -364,11 +373,11 @@ BEGIN
 			dropped := dropped + 1;
 		EXCEPTION
 			WHEN lock_not_available THEN
-				-- Somebody reads it, or has a long transaction: rather next time than stopping the writers.
+				-- Another transaction reads it or is long. Drop it next time, so that the writers do not wait.
 				EXIT;
 			WHEN OTHERS THEN
-				-- Such as a view or a foreign key on it, which DROP does not take along. It stays: no reason to undo
-				-- the partitions made above, without which there are no commands soon.
+				-- For example, a view or a foreign key depends on it, which DROP does not remove. The partition stays.
+				-- The partitions created above must not be rolled back, or commands would soon fail.
 				RAISE WARNING 'partition % cannot be dropped: %', old, SQLERRM;
 		END;
 	END LOOP;

@@ -1,6 +1,6 @@
 -- +goose Up
--- The query side: what the projector writes and CatalogService reads. It knows the schema video by its
--- events only, so the two could live in two databases.
+-- The query side: the projector writes it and CatalogService reads it. It knows the schema video only by its events, so
+-- the two schemas could be in two databases.
 CREATE SCHEMA catalog_read;
 
 CREATE TABLE catalog_read.video_projection (
@@ -22,14 +22,14 @@ CREATE TABLE catalog_read.video_projection (
 	updated_at timestamptz NOT NULL
 ) WITH (fillfactor = 90);
 
-COMMENT ON TABLE catalog_read.video_projection IS 'The newest known state of every video, the hidden and deleted ones too: their version keeps a late event from bringing them back.';
-COMMENT ON COLUMN catalog_read.video_projection.visible IS 'Published and not deleted: it is in the catalog.';
+COMMENT ON TABLE catalog_read.video_projection IS 'The newest known state of every video, also of hidden and deleted ones: with their version, a late event cannot bring them back.';
+COMMENT ON COLUMN catalog_read.video_projection.visible IS 'Whether the video is in the catalog: published and not deleted.';
 COMMENT ON COLUMN catalog_read.video_projection.deleted IS 'A tombstone.';
-COMMENT ON COLUMN catalog_read.video_projection.version IS 'The version of the event this row was built from.';
-COMMENT ON COLUMN catalog_read.video_projection.event_id IS 'That event; NULL when server rebuild wrote the row.';
-COMMENT ON COLUMN catalog_read.video_projection.search IS 'Words of title (A), tags (B), description (C), and parts of words of the title (D), as internal/search writes them; empty while not visible.';
-COMMENT ON COLUMN catalog_read.video_projection.change_xid IS 'The transaction that wrote the row last: the position of the change for watchers.';
-COMMENT ON COLUMN catalog_read.video_projection.updated_at IS 'When the row was written last.';
+COMMENT ON COLUMN catalog_read.video_projection.version IS 'The version of the event that this row was built from.';
+COMMENT ON COLUMN catalog_read.video_projection.event_id IS 'The id of that event; NULL if server rebuild wrote the row.';
+COMMENT ON COLUMN catalog_read.video_projection.search IS 'Words of title (A), tags (B) and description (C), and parts of words of the title (D), as internal/search writes them. Empty while not visible.';
+COMMENT ON COLUMN catalog_read.video_projection.change_xid IS 'The transaction that last wrote the row. For watches it is the position of the change.';
+COMMENT ON COLUMN catalog_read.video_projection.updated_at IS 'When the row was last written.';
 
 -- One index per order and filter that CatalogService offers.
 CREATE INDEX video_projection_publish_time ON catalog_read.video_projection (publish_time, video_id) WHERE visible;
@@ -45,9 +45,9 @@ CREATE TABLE catalog_read.inbox (
 	event_id uuid NOT NULL,
 	received_at timestamptz NOT NULL DEFAULT now(),
 	PRIMARY KEY (consumer, event_id)
-) WITH (autovacuum_vacuum_scale_factor = 0.05); -- a prune reads past what is deleted and not vacuumed
+) WITH (autovacuum_vacuum_scale_factor = 0.05); -- a prune also reads deleted rows until they are vacuumed
 
-COMMENT ON TABLE catalog_read.inbox IS 'Ids of the events a consumer has projected, for deduplication and audit.';
+COMMENT ON TABLE catalog_read.inbox IS 'Ids of the events that a consumer has projected, for deduplication and audit.';
 COMMENT ON COLUMN catalog_read.inbox.consumer IS 'The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.';
 
 CREATE TABLE catalog_read.quarantine (
@@ -66,19 +66,20 @@ CREATE TABLE catalog_read.quarantine (
 	CHECK (payload IS NOT NULL OR payload_size IS NOT NULL AND payload_sha256 IS NOT NULL)
 );
 
-COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be decoded, until a person replays or deletes them, or they are too old. Whole while there is room for their bytes.';
-COMMENT ON COLUMN catalog_read.quarantine.payload IS 'NULL: there was no room. Then attributes and reason are shortened, too.';
-COMMENT ON COLUMN catalog_read.quarantine.payload_size IS 'Bytes of a payload that is not kept; else NULL.';
-COMMENT ON COLUMN catalog_read.quarantine.payload_sha256 IS 'In hexadecimal, of a payload that is not kept; else NULL.';
+COMMENT ON TABLE catalog_read.quarantine IS 'Messages that could not be applied, until a person replays or deletes them, or until they are too old. They are kept whole while there is room for their bytes.';
+COMMENT ON COLUMN catalog_read.quarantine.payload IS 'NULL if there was no room. Then attributes and reason are shortened, too.';
+COMMENT ON COLUMN catalog_read.quarantine.payload_size IS 'Size in bytes of a payload that is not kept; else NULL.';
+COMMENT ON COLUMN catalog_read.quarantine.payload_sha256 IS 'SHA-256 in hexadecimal of a payload that is not kept; else NULL.';
 
 CREATE TABLE catalog_read.quarantine_size (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	bytes bigint NOT NULL
 ) WITH (fillfactor = 10);
-COMMENT ON TABLE catalog_read.quarantine_size IS 'The sum of it is that of the payloads, attributes and reasons in quarantine. Triggers keep it, so delete rows there, and never truncate.';
+COMMENT ON TABLE catalog_read.quarantine_size IS 'The sum of its rows is the size of the payloads, attributes and reasons in quarantine. Triggers maintain it, so delete rows of quarantine, and never truncate it.';
 
--- The sum is stored, so that setting a message aside does not add up all others. It has as many rows as there
--- were transactions at a time: who finds all of them locked makes one, so nobody waits for a transaction that is left open.
+-- The sum is stored, so that storing a message does not add up all others. The table has as many rows as there were
+-- transactions at the same time: a transaction that finds all rows locked inserts one. So no transaction waits for
+-- another that is left open.
 -- +goose StatementBegin
 CREATE FUNCTION catalog_read.add_to_quarantine_size() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -106,10 +107,10 @@ CREATE TRIGGER quarantine_inserted AFTER INSERT ON catalog_read.quarantine REFER
 CREATE TRIGGER quarantine_deleted AFTER DELETE ON catalog_read.quarantine REFERENCING OLD TABLE AS changed_rows
 	FOR EACH STATEMENT EXECUTE FUNCTION catalog_read.add_to_quarantine_size();
 
--- Which history of which database this is: the system identifier, the timeline and the oid of the main table of this
--- side. A promoted standby and a restore to a point in time have another timeline, a restored dump has another oid, and
--- another cluster another system identifier. A restart or a crash changes nothing. On a standby it fails like a write
--- (25006), because what is read there may be older than what was read before.
+-- Identifies this history of this database: the system identifier, the timeline, and the oid of the main table of this
+-- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
+-- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
+-- does (25006), because data read there may be older than data read before.
 -- +goose StatementBegin
 CREATE FUNCTION catalog_read.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -127,7 +128,7 @@ CREATE TABLE catalog_read.known_database (
 	updated_at timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE catalog_read.known_database IS 'The one row says which history this side was last known to be right in. Another database_identity(): run server rebuild.';
+COMMENT ON TABLE catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
 
 INSERT INTO catalog_read.known_database (identity)
 SELECT catalog_read.database_identity();

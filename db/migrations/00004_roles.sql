@@ -1,7 +1,7 @@
 -- +goose Up
 -- Least privilege: a role per side. They cannot log in; grant them to the users of the service:
 --   CREATE USER video_user PASSWORD '…' IN ROLE video_rw;  CREATE USER catalog_user PASSWORD '…' IN ROLE catalog_rw;
--- Roles belong to the whole server, so another database may have made them already.
+-- Roles belong to the whole server, so a migration of another database may have created them.
 -- +goose StatementBegin
 DO $$
 DECLARE

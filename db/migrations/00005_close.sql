@@ -1,5 +1,5 @@
 -- +goose Up
--- A role for people who look, and nothing for anybody else. docs/database.md says who gets which role.
+-- A read-only role for support, and no access for anyone else. docs/database.md says who gets which role.
 SET LOCAL lock_timeout = '2s';
 
 -- +goose StatementBegin
@@ -15,8 +15,8 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Column by column where bytes are: what an event or a broken message holds is for programs, and nobody has
--- looked at what the next version of it may hold about a person. So a new column there is closed until granted.
+-- Granted column by column for tables with payloads. The content of an event or a broken message is for programs. A later
+-- version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
 GRANT USAGE ON SCHEMA video, catalog_read TO support_ro;
 GRANT SELECT ON video.videos, video.outbox_blocked, video.outbox_lanes TO support_ro;
 GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video.requests TO support_ro;
@@ -28,17 +28,17 @@ GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox, catalog_read.
 GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
 GRANT SELECT ON goose_db_version TO support_ro;
 
--- PostgreSQL lets everybody call a new function. Those of this owner are closed from now on; tables are so anyway,
--- and no default grant opens them: it would open each new partition of the outbox too, payload included.
+-- PostgreSQL lets everybody call a new function. From now on, new functions of this owner are closed. Tables are closed
+-- anyway, and no default grant opens them: it would also open each new partition of the outbox, with its payloads.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 REVOKE ALL ON SCHEMA video, catalog_read FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA video, catalog_read FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video, catalog_read FROM PUBLIC;
 
--- Goose keeps its table in the schema public, which Supabase's Data API shows to the world, with default privileges
--- that let anon write there. A later GRANT on all tables there must not open it either: hence the row security. It
--- does not bind the owner, who migrates.
+-- Goose keeps its table in the schema public. Supabase's Data API shows that schema to the world, with default privileges
+-- that let anon write there. A later GRANT on all tables there must not open this table either, so it gets row security.
+-- Row security does not apply to the owner, who migrates.
 REVOKE ALL ON goose_db_version FROM PUBLIC;
 -- +goose StatementBegin
 DO $$
@@ -51,12 +51,12 @@ BEGIN
 	END LOOP;
 END $$;
 -- +goose StatementEnd
--- contract: the policy below comes with it, and shows all rows to every role of the service
+-- contract: the policy below comes in the same transaction, and shows all rows to every role of the service
 ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
 CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
 
--- The same for the table of goose's lock, which `server migrate` makes before its first migration and other ways to
--- run goose do not. Nobody but the owner needs it.
+-- The same for the table of goose's lock. `server migrate` creates it before its first migration; other ways to run
+-- goose do not. Only the owner needs it.
 -- +goose StatementBegin
 DO $$
 DECLARE
@@ -71,7 +71,7 @@ BEGIN
 	END LOOP;
 END $$;
 -- +goose StatementEnd
--- contract: nobody but the owner reads it
+-- contract: only the owner reads it
 ALTER TABLE IF EXISTS goose_lock ENABLE ROW LEVEL SECURITY;
 
 -- +goose Down

@@ -1,5 +1,5 @@
 -- name: GetVideoDatabase :one
--- The database that the command side is in, and the one it was last known to be right in.
+-- Returns the database of the command side, and the one in which its data was last known to be right.
 SELECT video.database_identity() AS live, identity AS known FROM video.known_database;
 
 -- name: KnowVideoDatabase :exec
@@ -9,19 +9,20 @@ UPDATE video.known_database SET identity = @identity, updated_at = clock_timesta
 SELECT token_key FROM video.known_database;
 
 -- name: GetCatalogDatabase :one
--- The same of the query side.
+-- Returns the same for the query side.
 SELECT catalog_read.database_identity() AS live, identity AS known FROM catalog_read.known_database;
 
 -- name: KnowCatalogDatabase :exec
 UPDATE catalog_read.known_database SET identity = @identity, updated_at = clock_timestamp();
 
 -- name: GetChangesDatabase :one
--- The database whose changes ListProjectionChanges reads, and whether it can have given a transaction its id yet.
+-- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
+-- id yet.
 SELECT catalog_read.database_identity() AS identity, (@xid::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun;
 
 -- name: MoveFutureProjections :execrows
--- Gives some rows that a transaction yet to come seems to have written a place among the changes of now. A dump that
--- was restored into a younger cluster has them, and no watch would see them. A row that is locked waits for the next time.
+-- Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
+-- cluster has such rows, and no watch would see them. A locked row waits for the next call.
 UPDATE catalog_read.video_projection
 SET change_xid = pg_current_xact_id()
 WHERE video_id IN (

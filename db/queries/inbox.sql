@@ -1,5 +1,5 @@
 -- name: InsertInbox :many
--- Records events as projected and returns those that were not before.
+-- Records events as projected, and returns those that were not recorded before.
 INSERT INTO catalog_read.inbox (consumer, event_id)
 SELECT @consumer, event_id
 FROM (SELECT unnest(@event_ids::uuid[]) AS event_id) new
@@ -8,9 +8,9 @@ ON CONFLICT DO NOTHING
 RETURNING event_id;
 
 -- name: PruneInbox :execrows
--- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
--- the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves;
--- video.uuid7_floor makes the same, but may be in another database.
+-- Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
+-- database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
+-- video.uuid7_floor computes the same value, but may be in another database.
 DELETE FROM catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM catalog_read.inbox o

@@ -1,8 +1,8 @@
 -- name: AppendOutbox :exec
--- Appends one event: its row in the outbox, and then a pending one, which draws its seq. Run it last in the transaction of
--- the business row, after that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are
--- committed in the order of seq. The floor of a lane rests on it that a transaction has its id before it draws a seq, which
--- the first insert makes sure of.
+-- Appends one event: its row in the outbox, then its pending row, which draws the seq. Run it last in the transaction,
+-- after the row of the aggregate is locked or inserted. Two floors depend on the order of these steps. The floor of a
+-- blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
+-- transaction has its id before it draws a seq; the first insert ensures that.
 WITH event AS (
 	INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
 	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'))
@@ -24,16 +24,16 @@ FROM video.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interv
 	@token::bigint, @lost_tokens::bigint[]) AS c;
 
 -- name: UseOutboxIndexes :exec
--- For the rest of the transaction: the plans of the statements below must not depend on statistics, which are always wrong
--- for a queue, and each leaves the planner one index to use. See video.outbox_claim.
+-- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
+-- statements below must not depend on them. Each statement leaves the planner one index to use. See video.outbox_claim.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: SettleOutbox :one
--- Releases a lane, the first step of a settlement, and returns a row only if the lease is still held. This is the fence: it
--- locks the lane, so nobody else claims or settles it before the transaction ends.
--- head_seq and tail_seq: first and last seq of the claim's rows but those for a retry, whatever became of them; 0 when
--- there were none. What is published or goes aside is between them.
+-- Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the
+-- fence: the row of the lane is locked, so no other process claims or settles it before the transaction ends. head_seq
+-- and tail_seq are the first and last seq of the claim's rows that are not for a retry, whatever their result; 0 if there
+-- were none. Every event that is published or set aside is between them.
 UPDATE video.outbox_lanes n
 SET lease_token = 0,
 	settlements = settlements + 1,
@@ -41,7 +41,7 @@ SET lease_token = 0,
 	leased_until = clock_timestamp(),
 	floor_seq = CASE WHEN mark_ripe AND @head_seq::bigint > 0 THEN greatest(floor_seq, least(mark_seq + 1, @head_seq) - 1) ELSE floor_seq END,
 	mark_seq = CASE WHEN mark_ripe AND @head_seq > 0 THEN @tail_seq::bigint ELSE mark_seq END,
-	-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
+	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
 	mark_xid = CASE WHEN mark_ripe AND @head_seq > 0 THEN pg_current_xact_id() ELSE mark_xid END,
 	settled_seq = greatest(settled_seq, @tail_seq)
 WHERE n.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = @lane ORDER BY l.era DESC LIMIT 1)
@@ -49,12 +49,12 @@ WHERE n.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = @lane ORD
 RETURNING true AS held;
 
 -- name: CommitOutboxAsync :exec
--- Losing a settlement in a crash means publishing twice, never losing.
+-- Losing a settlement in a crash means publishing twice, never losing an event.
 SELECT set_config('synchronous_commit', 'off', true);
 
 -- name: DeletePublished :exec
--- The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is what committed
--- late and was never sent.
+-- Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the
+-- whole range, because events that were committed late and never sent may be in between.
 DELETE FROM video.outbox_pending p
 WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
@@ -63,14 +63,15 @@ WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 DELETE FROM video.outbox_pending WHERE lane = -1 AND seq = @seq;
 
 -- name: BlockAggregate :exec
--- Blocks an aggregate, whose first event behind floor_seq was refused, until retry_in from now; park: until a person comes.
+-- Blocks an aggregate until retry_in from now, or with park until a person acts. Its first event behind floor_seq was
+-- refused.
 INSERT INTO video.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
 VALUES (@aggregate_type, @aggregate_id, @lane, @attempts,
 	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END, @last_error,
 	CASE WHEN @park THEN clock_timestamp() END, @floor_seq)
 ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE
 SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_error = excluded.last_error, parked_at = excluded.parked_at
--- Else a person has requeued the event meanwhile, or skipped it.
+-- Otherwise a person has requeued or skipped the event meanwhile.
 WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq;
 
 -- name: SetAside :exec
@@ -79,8 +80,8 @@ WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
 
 -- name: UnblockAggregate :exec
--- Ends the block of an aggregate of which nothing is set aside. Else it is due at once, behind those that are due already,
--- with no attempts.
+-- Ends the block of an aggregate that has nothing set aside. Otherwise the aggregate becomes due immediately, behind
+-- those that are already due, with no attempts.
 WITH next AS (
 	SELECT a.seq
 	FROM video.outbox_blocked b
@@ -101,12 +102,12 @@ FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: MaintainOutbox :one
--- Makes and drops partitions: see video.outbox_maintain.
+-- Creates and drops partitions: see video.outbox_maintain.
 SELECT m.created::int AS created, m.dropped::int AS dropped
 FROM video.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
 
 -- name: ListOutboxBlocked :many
--- The blocked aggregates, parked ones first, with the first event of each.
+-- Returns the blocked aggregates, parked ones first, with the first event of each.
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video.outbox_blocked b
@@ -119,16 +120,16 @@ ORDER BY b.parked_at NULLS LAST, b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
 
 -- name: RequeueOutbox :execrows
--- Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
--- or the settlement of a claim that saw it could set events aside that nobody fetches again. By the attempts, the
--- settlement of the last one, if that is under way, knows that it must not park the event again.
+-- Makes a blocked aggregate due immediately. The row stays: only a settlement under the fence may delete it. Otherwise
+-- the settlement of a claim that saw the row could set events aside that no claim would return again. The settlement of
+-- the last attempt may be running: it finds other attempts, and so does not park the event again.
 UPDATE video.outbox_blocked
 SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
 -- name: SkipOutbox :execrows
--- Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due. By the floor,
--- the settlement of an attempt that is under way knows that its failure is not of that one.
+-- Gives up the first event of a blocked aggregate, which must be the named one, and makes the next event due. The
+-- settlement of an attempt may be running: it finds another floor, and so does not count its failure for the next event.
 WITH gone AS (
 	DELETE FROM video.outbox_pending head
 	WHERE head.lane = -1 AND head.id = @event_id AND head.seq = (
@@ -143,9 +144,9 @@ FROM gone
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: MeasureOutbox :one
--- The backlog, without reading all of it: when the oldest event happened that waits, and the oldest that is set aside (the
--- epoch: none), how many events are pending, and how many aggregates blocked and parked, each counted up to max_counted, and
--- how many lanes somebody publishes.
+-- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
+-- aside happened; the epoch means none. It counts pending events, blocked aggregates and parked aggregates, each up to
+-- max_counted. It also counts the lanes that are leased.
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
 	CROSS JOIN LATERAL (
@@ -188,7 +189,7 @@ SELECT
 	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased;
 
 -- name: MeasureOutboxTables :one
--- How many days have their partition before they come, and the bytes on disk of the outbox and of what is pending.
+-- Returns how many future days have their partition, and the bytes on disk of the outbox and of the pending events.
 SELECT
 	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,

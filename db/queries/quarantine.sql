@@ -1,6 +1,6 @@
 -- name: InsertQuarantine :exec
--- Sets a message aside: whole, unless the quarantine would then have more than max_bytes. Of those that are set aside at
--- the same time each may be one too many.
+-- Stores a whole message, unless the quarantine would then have more than max_bytes: then it stores the message
+-- shortened. Messages that are stored at the same time may together exceed the limit.
 INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
 SELECT @consumer, @message_id, @ordering_key,
 	CASE WHEN room.enough THEN @attributes::jsonb ELSE @short_attributes::jsonb END,
@@ -19,14 +19,15 @@ SELECT * FROM catalog_read.quarantine WHERE consumer = @consumer AND id > @after
 DELETE FROM catalog_read.quarantine WHERE id = @id;
 
 -- name: PruneQuarantine :execrows
--- Deletes messages, of all consumers, that were received longer ago than older_than, by the clock of the database. Ids
--- grow with that time, so it reads the first max_rows only.
+-- Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids grow
+-- with that time, so it reads only the first max_rows.
 DELETE FROM catalog_read.quarantine
 WHERE id IN (SELECT q.id FROM catalog_read.quarantine q ORDER BY q.id LIMIT @max_rows)
 	AND received_at < now() - @older_than::interval;
 
 -- name: MeasureCatalog :one
--- The messages in quarantine, counted up to max_counted, their bytes, and the bytes on disk of the projection and of the inbox.
+-- Returns the number of messages in quarantine, counted up to max_counted, and their bytes. It also returns the bytes on
+-- disk of the projection and of the inbox.
 SELECT
 	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = @consumer LIMIT @max_counted) counted)::bigint AS quarantined,
 	(SELECT coalesce(sum(s.bytes), 0) FROM catalog_read.quarantine_size s)::bigint AS quarantine_bytes,

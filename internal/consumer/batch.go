@@ -15,9 +15,9 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// collect makes batches out of what the callbacks submit. A batch goes to a
-// worker when it is full or its first delivery has waited for BatchDelay;
-// while no worker is free it goes on filling.
+// collect makes batches of the deliveries that the callbacks submit. A batch is ready when
+// it is full, or when its first delivery has waited for BatchDelay. A ready batch that
+// finds no free worker keeps filling.
 func (r *run) collect() {
 	delay := time.NewTimer(r.cfg.BatchDelay)
 	delay.Stop()
@@ -49,7 +49,7 @@ func (r *run) collect() {
 	}
 }
 
-// apply is a worker: it gives every delivery of its batches a verdict.
+// apply runs one worker. It gives a verdict to every delivery of its batches.
 func (r *run) apply(loop *heartbeat.Loop) {
 	defer loop.Rest()
 	for {
@@ -63,9 +63,9 @@ func (r *run) apply(loop *heartbeat.Loop) {
 	}
 }
 
-// applyBatch projects what is new together, those of one route at a time, and
-// whatever was refused before, or belongs into the quarantine, one by one, so that
-// it harms nothing else.
+// applyBatch applies the new deliveries of each route together, in one transaction per
+// route. It handles alone every delivery that was refused before or belongs in the
+// quarantine. So a bad message harms no other.
 func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	together := make(map[*route][]*delivery)
 	var alone []*delivery
@@ -95,8 +95,8 @@ func (r *run) applyBatch(batch []*delivery, loop *heartbeat.Loop) {
 	}
 }
 
-// project applies deliveries of one route in one transaction and gives them their
-// verdict, unless it returns an error: then the store has refused them.
+// project applies deliveries of one route in one transaction and gives each its verdict. If
+// the store refuses them, it returns the error and gives no verdict.
 func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	to := deliveries[0].route
 	events := make([]any, len(deliveries))
@@ -105,7 +105,7 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	}
 	var outcomes []envelope.Outcome
 	span, end := r.beginBatch(deliveries)
-	patience := 1 // of one event the worker does not wait for more
+	patience := 1 // a single event that times out is refused at once
 	if len(events) > 1 {
 		patience = tooLong
 	}
@@ -127,7 +127,8 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	if err != nil {
 		return err
 	}
-	// A crash from here on: all of it comes again, as duplicates.
+	// After a crash here, the broker delivers the whole batch again. The inbox finds the
+	// duplicates.
 	failpoint.Hit(failpoint.ConsumerCommitted)
 	r.metrics.projected(r.work, to, deliveries, outcomes)
 	for i, d := range deliveries {
@@ -144,10 +145,10 @@ func (r *run) project(deliveries []*delivery, loop *heartbeat.Loop) error {
 	return nil
 }
 
-// refused gives the verdict on an event that the store has refused alone. One
-// that takes too long is no worse than the database may be: it is tried again, for
-// as long as it takes, after pauses that grow to a minute. It holds up what has its
-// key, and of a worker less and less.
+// refused gives the verdict on an event that the store has refused alone. A timeout may be
+// the fault of the database, so such an event is tried again without a limit. The pauses
+// grow to a minute, so the event occupies a worker less and less. Until it succeeds, it
+// holds up the later events of its ordering key.
 func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		d.slow++
@@ -165,8 +166,8 @@ func (r *run) refused(d *delivery, err error, loop *heartbeat.Loop) {
 	r.setAside(d, loop)
 }
 
-// setAside sets a message aside and gives the verdict on it. One that cannot
-// be set aside is tried again for as long as it takes: it must not get lost.
+// setAside stores a message in the quarantine and gives the verdict on it. If that fails,
+// the message is tried again without a limit, because it must not get lost.
 func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
 	err := r.persist(loop, tooLong, func(ctx context.Context) error {
 		return r.quarantine.Quarantine(ctx, d.route.consumer, d.quarantined())
@@ -185,17 +186,17 @@ func (r *run) setAside(d *delivery, loop *heartbeat.Loop) {
 	}
 }
 
-// errGivenBack says that the projector was stopped before the store answered.
+// errGivenBack means that the projector was stopped before the store returned a result.
 var errGivenBack = errors.New("stopped")
 
-// tooLong is how often in a row a batch may take too long, for us or for the
-// database with its statement_timeout or lock_timeout, before that is an answer.
+// tooLong is the number of timeouts in a row at which persist gives up. A timeout is ours
+// (TransactionTimeout) or the database's (statement_timeout, lock_timeout).
 const tooLong = 3
 
-// persist calls the store until it answers. While the database is unavailable it
-// waits, as long as the projector is not stopped; any other error is the
-// store's answer. So are patience times context.DeadlineExceeded in a row: it may
-// be for one of several messages, which then harms nothing else alone.
+// persist calls the store until it returns a result. While the database is unavailable,
+// persist waits and tries again, until the projector is stopped. Any other error is the
+// result. So is a context.DeadlineExceeded that comes patience times in a row: one message
+// of the batch may cause it, and the caller then tries each alone.
 func (r *run) persist(loop *heartbeat.Loop, patience int, call func(ctx context.Context) error) error {
 	timeouts := 0
 	for failures := 0; ; failures++ {
@@ -233,7 +234,7 @@ func isUnavailable(err error) bool {
 	return errors.Is(err, envelope.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// guard makes a panic an error: one message must not end the process.
+// guard turns a panic into an error: one message must not end the process.
 func (r *run) guard(call func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -251,9 +252,9 @@ func giveBack(deliveries []*delivery) {
 	}
 }
 
-// backoff is the pause after a failure, the first being number 0: drawn from a
-// range that doubles each time (full jitter), so that many who failed together
-// do not come back together.
+// backoff returns a random pause after failure n, which counts from 0. The upper limit
+// doubles with each failure, from shortest to longest (full jitter). So callers that failed
+// together do not come back together.
 func backoff(n int, shortest, longest time.Duration) time.Duration {
 	limit := shortest
 	for range n {
@@ -265,7 +266,7 @@ func backoff(n int, shortest, longest time.Duration) time.Duration {
 	return rand.N(limit) + 1
 }
 
-// sleep returns false when ctx ends first, or has ended.
+// sleep waits for d and returns true. It returns false if ctx has ended or ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,38 +1,37 @@
-// Package consumer receives: it has events that come from Pub/Sub applied, each
-// by the handler of its aggregate type.
+// Package consumer receives: it takes events from Pub/Sub and lets the handler of their
+// aggregate type apply them.
 //
-// A [Projector] pulls messages from its sources, has them decoded, collects them
-// into small batches, has a handler apply each batch in one transaction, and
-// acknowledges what was committed. It reads the envelope of a message, and never
-// its payload; it reads and writes no table itself.
+// A [Projector] pulls messages from its sources and collects them into small batches. The
+// handler decodes each message, and applies each batch in one transaction. The projector
+// acknowledges a message after the commit. It reads the envelope of a message and never the
+// payload. It does not access any table itself.
 //
 // # What it promises
 //
-//   - A message is acknowledged after the transaction that applied it, or set
-//     it aside, was committed, never before. A crash at any point leaves it with
-//     the broker, which delivers it again.
-//   - An event takes effect once, however often it comes, and an old one never
-//     undoes a newer one. The store sees to that; duplicate, stale, and applied
-//     after a gap are told apart and counted.
-//   - A message of an aggregate type that has no handler here is acknowledged,
-//     counted as unhandled, and never decoded: a subscription may carry more than
-//     this process is for. The log has each such type once a minute.
-//   - While the database is unavailable, messages wait in their callbacks, for as long
-//     as it takes. None is given back to the broker, which would count it as a
-//     failed delivery, and none is set aside.
-//   - A message that harms, harms only itself. What cannot be decoded (broken
-//     bytes, a newer schema version, a missing attribute) goes to the quarantine and is
-//     acknowledged: giving it back would block its ordering key. So does an
-//     event that the store refused Config.MaxAttempts times, alone.
-//   - A panic while a message is handled is a failure like any other.
-//   - When it is stopped it finishes what it has in hand, within
-//     Config.StopTimeout, and gives the rest back.
+//   - A message is acknowledged only after the commit of the transaction that applied it
+//     or set it aside. After a crash at any point, the broker delivers it again.
+//   - An event takes effect once, however often it comes. An old event never undoes a
+//     newer one. The store ensures both, and reports each event as applied, applied after
+//     a gap, duplicate or stale. These are counted.
+//   - A message whose aggregate type has no handler here is acknowledged, counted as
+//     unhandled, and never decoded. So a subscription may carry more types than this
+//     process handles. Each such type is logged once a minute.
+//   - While the database is unavailable, messages wait in their callbacks without a limit.
+//     None is given back to the broker, which would count it as a failed delivery. None is
+//     set aside.
+//   - A bad message harms only itself. A message that cannot be decoded (broken bytes, a
+//     newer schema version, a missing attribute) goes to the quarantine and is
+//     acknowledged. Giving it back would block its ordering key. An event that the store
+//     refuses Config.MaxAttempts times, alone, goes there too.
+//   - A panic while a message is handled counts as any other failure.
+//   - After a stop, Run finishes the messages in hand within Config.StopTimeout, and gives
+//     the rest back.
 //
 // # What it does not promise
 //
-// It does not need events in order, and does not establish one: an event
-// carries the full state of its aggregate. It does not answer whether it is ready,
-// does not create the subscription, and does not replay the quarantine.
+// It does not need events in order and does not establish an order: each event carries the
+// full state of its aggregate. It has no readiness check. It does not create the
+// subscription and does not replay the quarantine.
 package consumer
 
 import (
@@ -48,59 +47,60 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// Quarantine is where a projector sets messages aside.
+// Quarantine stores the messages that a projector sets aside.
 type Quarantine interface {
-	// Quarantine stores a message, whatever it contains, once per consumer and
-	// message id; without its payload when there are too many bytes already. It is
-	// called concurrently. An unavailable database is an ErrUnavailable.
+	// Quarantine stores a message, whatever it contains, once per consumer and message id.
+	// If the stored bytes have reached the limit, it stores the message without its
+	// payload. It is called concurrently. If the database is unavailable, the error wraps
+	// ErrUnavailable.
 	Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error
 }
 
-// Config says how a projector works. The zero value of a field means its
-// default.
+// Config configures a projector. A field with the zero value gets its default.
 type Config struct {
-	// BatchSize is how many messages a transaction applies at most; default 100.
+	// BatchSize is the largest number of messages in a transaction; default 100.
 	BatchSize int
-	// BatchDelay is how long the first message of a batch waits for others;
-	// default 2 ms. A batch that no worker is free for goes on filling.
+	// BatchDelay is how long the first message of a batch waits for others; default 2 ms.
+	// If no worker is free then, the batch keeps filling.
 	BatchDelay time.Duration
-	// Workers is how many transactions run at the same time, each with one
-	// connection of the pool; default 4.
+	// Workers is how many transactions run at the same time; default 4. Each uses one
+	// connection of the pool.
 	Workers int
-	// MaxOutstandingMessages is how many messages of a source are in hand at most;
-	// default 4000. Acks leave every 100 ms, so that it also bounds the rate: ten
-	// times as many a second. The limit is 1200 × Workers × BatchSize: the broker
-	// lends a message for a minute, and a transaction takes about 10 ms.
+	// MaxOutstandingMessages is how many messages of one source may be in hand; default
+	// 4000. It also limits the rate to ten times as many per second, because the client
+	// sends acks every 100 ms. It must be at most 1200 × Workers × BatchSize: the broker
+	// leases a message for a minute, and a transaction takes about 10 ms.
 	MaxOutstandingMessages int
-	// MaxOutstandingBytes is how many bytes of messages of a source are in hand at
-	// most; default 64 MiB.
+	// MaxOutstandingBytes is how many bytes of messages of one source may be in hand;
+	// default 64 MiB.
 	MaxOutstandingBytes int
 	// Streams is how many streams pull the messages of a source; default 1.
 	Streams int
-	// MaxExtension is how long a message may stay in hand; default 7 days, after
-	// which the broker drops it anyway. Less than an outage of the database
-	// lasts, and healthy messages count as failed deliveries.
+	// MaxExtension is how long a message may stay in hand; default 7 days, after which the
+	// broker drops it anyway. If an outage of the database lasts longer than this, healthy
+	// messages count as failed deliveries.
 	MaxExtension time.Duration
-	// TransactionTimeout bounds a call of the store; default 10 s, a thousand times
-	// what a batch takes. One that takes longer counts as an unavailable database; a
-	// batch that does three times is applied one by one, and an event that does alone
-	// is tried again, before what has its key. So long a worker is held up by a
-	// connection that was lost without a word.
+	// TransactionTimeout limits one call of the store; default 10 s, a thousand times what
+	// a batch takes. A timeout counts as an unavailable database. A batch with three
+	// timeouts in a row is applied one by one. A single event that times out is tried
+	// again, and the later events of its key wait. A worker also hangs this long on a
+	// connection that was lost without notice.
 	TransactionTimeout time.Duration
-	// MaxAttempts is how often the store may refuse an event, alone, before it
-	// is quarantined; default 5.
+	// MaxAttempts is how often the store may refuse an event, alone, before the event is
+	// quarantined; default 5.
 	MaxAttempts int
-	// RetryMin and RetryMax bound the pauses after a failure, which double and
-	// are drawn at random; default 50 ms and 5 s.
+	// RetryMin and RetryMax limit the random pauses after a failure. The limit of a pause
+	// doubles with each failure; default from 50 ms to 5 s.
 	RetryMin, RetryMax time.Duration
-	// StopTimeout is how long Run goes on after its context has ended; default
-	// 2.5 s. At four fifths of it, what is still not committed is given back.
+	// StopTimeout is how long Run may go on after its context has ended; default 2.5 s.
+	// After four fifths of it, messages that are not committed are given back.
 	StopTimeout time.Duration
-	// Tracing makes the spans of messages whose trace is sampled; nil: none.
+	// Tracing makes the spans of messages whose trace is sampled. If it is nil, there are
+	// no spans.
 	Tracing trace.TracerProvider
 }
 
-// WithDefaults returns the Config that New makes of this one.
+// WithDefaults returns the Config with every default filled in, as New uses it.
 func (c Config) WithDefaults() Config {
 	c.BatchSize = cmp.Or(c.BatchSize, 100)
 	c.BatchDelay = cmp.Or(c.BatchDelay, 2*time.Millisecond)
@@ -117,7 +117,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate tells everything that is wrong with a Config, with its defaults
+// Validate returns an error that names every mistake in a Config, after the defaults are
 // filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
@@ -145,17 +145,17 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// inTime returns how many messages the workers can apply in a fifth of leaseTime,
-// at 10 ms a transaction.
+// inTime returns how many messages the workers can apply in a fifth of leaseTime, if a
+// transaction takes 10 ms.
 func (c Config) inTime() int { return 1200 * max(1, c.Workers) * max(1, c.BatchSize) }
 
-// leaseTime is how long the client asks the broker to lend a message, again
-// and again. By default it learns that from how long messages took; after an
-// outage of the database it would ask for ten minutes, which is then how long
-// the messages of a crashed instance wait.
+// leaseTime is how long each lease of a message lasts; the client renews it. By default,
+// the client derives this time from how long earlier messages took. After an outage of the
+// database it would then be ten minutes, and the messages of a crashed instance would wait
+// that long.
 const leaseTime = time.Minute
 
-// receiveSettings are what the client must know.
+// receiveSettings returns the settings of the Pub/Sub client.
 func (c Config) receiveSettings() pubsub.ReceiveSettings {
 	return pubsub.ReceiveSettings{
 		MaxExtension:               c.MaxExtension,
@@ -163,10 +163,11 @@ func (c Config) receiveSettings() pubsub.ReceiveSettings {
 		MaxOutstandingMessages:     c.MaxOutstandingMessages,
 		MaxOutstandingBytes:        c.MaxOutstandingBytes,
 		NumGoroutines:              c.Streams,
-		// Without a timeout, because with one the client (v2.8.1) breaks the stream as soon as it is stopped, which
-		// ends the goroutine that sends acks: what is committed while stopping would never be acknowledged. Without,
-		// it waits for the callbacks and sends their acks. That this ends in time is seen to by Run, where every
-		// callback returns within StopTimeout and a client that hangs is left behind.
+		// No timeout: with one, the client (v2.8.1) breaks the stream as soon as it is
+		// stopped. That ends the goroutine that sends acks, so messages committed during
+		// the stop would never be acknowledged. Without one, the client waits for the
+		// callbacks and sends their acks. Run still ends in time: every callback returns
+		// within StopTimeout, and Run does not wait longer for the client.
 		ShutdownOptions: &pubsub.ShutdownOptions{Timeout: -1, Behavior: pubsub.ShutdownBehaviorWaitForProcessing},
 	}
 }

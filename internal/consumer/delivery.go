@@ -10,44 +10,43 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// delivery is a message on its way through the projector. Its callback owns
-// it, but from submitting it until the verdict a worker does.
+// delivery is a message on its way through the projector. Its callback owns it, except from
+// the submission until the verdict: then a worker owns it.
 type delivery struct {
 	msg      *pubsub.Message
 	source   *source
 	route    *route
-	envelope envelope.Message // zero when it could not be read
-	event    any              // what the handler has decoded
-	reason   string           // why it belongs into the quarantine; empty: it does not
-	failures int              // how often the store refused it, alone
-	slow     int              // how often it took too long, alone
+	envelope envelope.Message // zero if it could not be read
+	event    any              // as the handler decoded it
+	reason   string           // why it goes to the quarantine; empty if it does not
+	failures int              // how often the store refused it alone
+	slow     int              // how often it timed out alone
 	verdict  chan verdict
-	span     trace.Span // nil: its trace is not sampled
+	span     trace.Span // nil if its trace is not sampled
 }
 
-// verdict is what shall become of a delivery.
+// verdict is how the callback must end a delivery.
 type verdict int
 
 const (
 	settled   verdict = iota + 1 // it is committed: acknowledge it
-	retried                      // it was refused: submit it again, after a pause, or nack it when the client ends
-	givenBack                    // there is no time for it: nack it
+	retried                      // it was refused: submit it again after a pause; if the client is ending, nack it
+	givenBack                    // there is no time left: nack it
 )
 
-// handle takes a message from its arrival to its ack.
+// handle takes a message from its arrival to its ack or nack.
 //
-// It returns when the fate of the message is settled and not earlier, because
-// the client runs the callbacks of one ordering key one after the other, and
-// the next one as soon as this one returns, even when it has nacked. So no two
-// messages of a key are in hand at the same time, and those of a key reach the
-// store in the order of their delivery, whatever batches and workers do.
+// It returns only after that decision. The client runs the callbacks of one ordering key
+// one after the other. It starts the next as soon as this one returns, even after a nack.
+// So no two messages of a key are in hand at the same time, and they reach the store in the
+// order of delivery.
 //
-// ctx ends when the client pulls nothing more: Run was told to stop, or the
-// broker has refused for good, as when the subscription is deleted
-// (https://pkg.go.dev/cloud.google.com/go/pubsub/v2#Subscriber.Receive). What is in
-// hand then shall be finished, so the store is not called under ctx. But what
-// the store refuses is not tried again: the client starts anew only when every
-// callback has returned, and such a message may be refused for ever.
+// ctx ends when the client stops pulling: Run was told to stop, or the broker refuses for
+// good, for example because the subscription was deleted
+// (https://pkg.go.dev/cloud.google.com/go/pubsub/v2#Subscriber.Receive). Messages in hand
+// must still be finished, so store calls do not use ctx. But a message that the store
+// refuses is then not tried again. The client restarts only after every callback has
+// returned, and that message might be refused for ever.
 func (r *run) handle(ctx context.Context, s *source, msg *pubsub.Message) {
 	start := time.Now()
 	r.metrics.received(r.work)
@@ -74,11 +73,11 @@ func (r *run) handle(ctx context.Context, s *source, msg *pubsub.Message) {
 	}
 }
 
-// slowPause is the longest pause of an event that takes too long alone: several of
-// them shall not keep all workers busy.
+// slowPause is the longest pause of an event that times out alone. It keeps several such
+// events from occupying all workers.
 const slowPause = time.Minute
 
-// pause draws how long a refused delivery waits before it is submitted again.
+// pause returns a random pause before a refused delivery is submitted again.
 func (r *run) pause(d *delivery) time.Duration {
 	if d.slow > 0 {
 		return backoff(d.slow-1, r.cfg.RetryMin, max(slowPause, r.cfg.RetryMax))
@@ -86,8 +85,8 @@ func (r *run) pause(d *delivery) time.Duration {
 	return backoff(d.failures-1, r.cfg.RetryMin, r.cfg.RetryMax)
 }
 
-// open reads the envelope of a message, and has the handler of its aggregate type
-// decode it, if there is one.
+// open reads the envelope of a message. If its aggregate type has a handler, the handler
+// decodes it.
 func (r *run) open(s *source, msg *pubsub.Message) *delivery {
 	d := &delivery{msg: msg, source: s, route: s.other, verdict: make(chan verdict, 1)}
 	if to, ok := s.routes[msg.Attributes[envelope.AttrAggregateType]]; ok {
@@ -108,13 +107,13 @@ func (r *run) open(s *source, msg *pubsub.Message) *delivery {
 	return d
 }
 
-// unhandled reports whether a message is of an aggregate type that has no handler
-// here. One without a type is not: it cannot be read.
+// unhandled reports whether the aggregate type of a message has no handler here. A message
+// without a type is not unhandled: it cannot be read.
 func (d *delivery) unhandled() bool {
 	return d.route == d.source.other && d.msg.Attributes[envelope.AttrAggregateType] != ""
 }
 
-// settle returns what shall become of a delivery now.
+// settle returns the verdict on a delivery.
 func (r *run) settle(d *delivery) verdict {
 	if !d.unhandled() {
 		return r.submit(d)
@@ -127,8 +126,8 @@ func (r *run) settle(d *delivery) verdict {
 	return settled
 }
 
-// submit hands a delivery to the collector and waits for the verdict. Whoever
-// takes it from the queue gives one.
+// submit hands a delivery to the collector and waits for the verdict. Everything that takes
+// a delivery from the queue gives it a verdict.
 func (r *run) submit(d *delivery) verdict {
 	select {
 	case r.queue <- d:
@@ -138,14 +137,13 @@ func (r *run) submit(d *delivery) verdict {
 	}
 }
 
-// ack acknowledges a delivery. With exactly-once delivery the broker may refuse
-// that, which shows when the client has sent it, up to 100 ms later. It is not
-// waited for here, unless too many acks are in doubt already, because that
-// would hold up the ordering key.
+// ack acknowledges a delivery. With exactly-once delivery the broker may refuse the ack.
+// The result comes when the client has sent the ack, up to 100 ms later. Waiting for it
+// would hold up the ordering key, so ack waits only if too many results are open already.
 func (r *run) ack(d *delivery) {
 	result := d.msg.AckWithResult()
 	select {
-	case <-result.Ready(): // at once, without exactly-once delivery
+	case <-result.Ready(): // immediately, unless delivery is exactly-once
 		r.checkAck(d, result)
 		return
 	default:
@@ -161,11 +159,11 @@ func (r *run) ack(d *delivery) {
 	}
 }
 
-// ackTimeout is how long the result of an ack is waited for.
+// ackTimeout is how long checkAck waits for the result of an ack.
 const ackTimeout = time.Minute
 
-// checkAck waits for the result of an ack. A message that is not acknowledged
-// comes again, and is a duplicate then.
+// checkAck waits for the result of an ack, and counts and logs a failure. The broker
+// delivers such a message again, and it is then a duplicate.
 func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 	ctx, cancel := context.WithTimeout(r.work, ackTimeout)
 	defer cancel()
@@ -175,13 +173,13 @@ func (r *run) checkAck(d *delivery, result *pubsub.AckResult) {
 	}
 }
 
-// with returns log attributes: those that every line about a message has, and
-// some more.
+// with returns the attributes of a log line: those of every line about a message, followed
+// by attrs.
 func (d *delivery) with(attrs ...any) []any {
 	return append([]any{"event_id", d.msg.Attributes[envelope.AttrEventID], "message_id", d.msg.ID, "ordering_key", d.msg.OrderingKey}, attrs...)
 }
 
-// quarantined returns the message for the quarantine: whole.
+// quarantined returns the whole message, for the quarantine.
 func (d *delivery) quarantined() envelope.Quarantined {
 	return envelope.Quarantined{
 		MessageID: d.msg.ID, OrderingKey: d.msg.OrderingKey, Attributes: d.msg.Attributes, Payload: d.msg.Data,

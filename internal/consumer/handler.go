@@ -7,18 +7,18 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// Handler decodes and applies the events of one aggregate type. Handle makes one.
+// Handler decodes and applies the events of one aggregate type. Handle makes a Handler.
 type Handler struct {
 	types  []string
 	decode func(envelope.Message) (any, error)
 	apply  func(ctx context.Context, consumer string, events []any) ([]envelope.Outcome, error)
 }
 
-// Handle makes a Handler of two functions, which are called concurrently. types
-// are the event types that this build knows; others are counted, and decoded like
-// these. decode returns an error for what this build cannot apply. apply applies
-// events in one transaction and returns the outcome of each, in their order; on an
-// error none of them took effect.
+// Handle makes a Handler from two functions, which are called concurrently. types are the
+// event types that this build knows. Other types are counted, and decoded in the same way.
+// decode returns an error for an event that this build cannot apply. apply applies events
+// in one transaction and returns one outcome per event, in the same order; if it returns an
+// error, no event took effect.
 func Handle[E any](types []string, decode func(envelope.Message) (E, error), apply func(ctx context.Context, consumer string, events []E) ([]envelope.Outcome, error)) Handler {
 	return Handler{
 		types:  types,
@@ -26,17 +26,17 @@ func Handle[E any](types []string, decode func(envelope.Message) (E, error), app
 		apply: func(ctx context.Context, consumer string, decoded []any) ([]envelope.Outcome, error) {
 			events := make([]E, len(decoded))
 			for i := range decoded {
-				events[i], _ = decoded[i].(E) // decode has made it
+				events[i], _ = decoded[i].(E) // decode returned an E
 			}
 			return apply(ctx, consumer, events)
 		},
 	}
 }
 
-// Handlers are the handlers of a subscription, by aggregate type.
+// Handlers maps each aggregate type of a subscription to its handler.
 type Handlers map[string]Handler
 
-// Replay applies a message that was set aside, as a Projector would.
+// Replay decodes and applies a message of the quarantine, as a Projector would.
 func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
 	m, err := envelope.Parse(attributes, data)
 	if err != nil {

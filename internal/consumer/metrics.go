@@ -33,10 +33,10 @@ type metrics struct {
 const (
 	outcomeQuarantined envelope.Outcome = "quarantined"
 	outcomeUnhandled   envelope.Outcome = "unhandled"
-	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned one that is none
+	outcomeUnknown     envelope.Outcome = "unknown" // a handler returned a value that is not an outcome
 )
 
-// labels are the attributes that metrics of one aggregate type have, made once.
+// labels are the attributes of the metrics of one aggregate type. They are made once.
 type labels struct {
 	aggregate metric.MeasurementOption
 	outcomes  map[envelope.Outcome]metric.MeasurementOption
@@ -59,7 +59,7 @@ func (l labels) outcome(o envelope.Outcome) metric.MeasurementOption {
 	return l.outcomes[outcomeUnknown]
 }
 
-// What failed, under the name that OpenTelemetry has for it.
+// What failed, as the attribute error.type of OpenTelemetry.
 var (
 	failedReceive     = errorType("receive")
 	failedUnavailable = errorType("unavailable")
@@ -71,7 +71,8 @@ func errorType(name string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String("error.type", name)))
 }
 
-// seconds are bucket bounds; the default ones are meant for milliseconds.
+// seconds sets bucket bounds in seconds, because the default bounds are meant for
+// milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
 func newMetrics(meter metric.Meter) (*metrics, error) {
@@ -81,32 +82,32 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	var m metrics
 	var errs [11]error
 	m.events, errs[0] = meter.Int64Counter("consumer.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Messages applied or set aside, counted when that is committed, by aggregate_type (one that has a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events claim one version), quarantined, unhandled (its aggregate type has no handler here: acknowledged, and nothing done), unknown (its handler returned none of these)."))
+		metric.WithDescription("Messages applied or set aside, counted after the commit, by aggregate_type (a type with a handler, or other) and outcome: applied, applied_after_gap, stale, duplicate, conflict (two events have the same version), quarantined, unhandled (no handler for its aggregate type: it is only acknowledged), unknown (its handler returned none of these)."))
 	m.unknownTypes, errs[1] = meter.Int64Counter("consumer.unknown_types", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of a type that this build does not know; each is also one of consumer.events."))
+		metric.WithDescription("Events of a type that this build does not know. Each is counted in consumer.events, too."))
 	m.failures, errs[2] = meter.Int64Counter("consumer.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Failures, by error.type: the database was unavailable, the store refused, a panic, the subscription could not be received from."))
+		metric.WithDescription("Failures, by error.type: unavailable (the database), refused (by the store), panic, receive (the subscription could not be read)."))
 	m.ackFailures, errs[3] = meter.Int64Counter("consumer.ack_failures", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages whose ack the broker did not confirm, under exactly-once delivery."))
+		metric.WithDescription("Messages whose ack the broker did not confirm, with exactly-once delivery."))
 	m.acks, errs[8] = meter.Int64Counter("consumer.acks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages acknowledged, counted before the broker confirms it: those of consumer.ack_failures are among them. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
+		metric.WithDescription("Messages acknowledged, counted before the broker confirms the ack. So it includes those of consumer.ack_failures. The nack ratio is consumer.nacks / (consumer.acks + consumer.nacks)."))
 	m.inHand, errs[9] = meter.Int64UpDownCounter("consumer.messages", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages in hand: received and not yet settled."))
+		metric.WithDescription("Messages in hand: received, but not yet acknowledged or given back."))
 	m.delay, errs[10] = meter.Float64Histogram("consumer.delivery.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when the broker took an event, by its clock, until it was applied; 0 where the clocks say less."))
+		metric.WithDescription("Time from the broker's receipt of an event, by its clock, until the event was applied. Negative values, which wrong clocks cause, count as 0."))
 	m.nacks, errs[4] = meter.Int64Counter("consumer.nacks", metric.WithUnit("{message}"),
-		metric.WithDescription("Messages given back to the broker, which happens only at shutdown, and when the store refuses them while the subscription cannot be received from."))
+		metric.WithDescription("Messages given back to the broker. This happens only at shutdown, and if the store refuses a message while the subscription cannot be read."))
 	m.batchSize, errs[5] = meter.Int64Histogram("consumer.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
 		metric.WithDescription("Events applied in one transaction."))
 	m.duration, errs[6] = meter.Float64Histogram("consumer.message.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From the arrival of a message until it was settled."))
+		metric.WithDescription("Time from the arrival of a message until it was acknowledged or given back."))
 	m.lag, errs[7] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an event happened, by the clock of its command, until it was applied; 0 where the clocks say less."))
+		metric.WithDescription("Time from when an event happened, by the clock of its command, until it was applied. Negative values, which wrong clocks cause, count as 0."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
-	m.inHand.Add(context.Background(), 0) // it is 0, and not unknown, until the first message
+	m.inHand.Add(context.Background(), 0) // so that it shows 0 before the first message
 	return &m, nil
 }
 
@@ -125,8 +126,8 @@ func (m *metrics) projected(ctx context.Context, to *route, deliveries []*delive
 	}
 }
 
-// since is never negative: the time is of another clock, which may be ahead, and
-// the sum of a histogram must not fall.
+// since returns the seconds since t, at least 0. Another clock has set t and may be ahead,
+// and the sum of a histogram must not fall.
 func since(t time.Time) float64 { return max(0, time.Since(t).Seconds()) }
 
 func (m *metrics) quarantined(ctx context.Context, d *delivery) {

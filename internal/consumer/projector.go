@@ -18,7 +18,7 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Projector has the events of its sources applied.
+// Projector applies the events of its sources, through their handlers.
 type Projector struct {
 	cfg        Config
 	sources    []*source
@@ -26,12 +26,11 @@ type Projector struct {
 	log        *slog.Logger
 	metrics    *metrics
 	unhandled  unhandled
-	tracer     trace.Tracer      // nil: none
+	tracer     trace.Tracer      // nil if there is no tracing
 	loops      []*heartbeat.Loop // one per worker
 }
 
-// New makes a projector of some sources, which share its workers. meter may be
-// nil.
+// New makes a projector whose sources share its workers. meter may be nil.
 func New(cfg Config, sources []Source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
 	made := make([]*source, len(sources))
 	for i, s := range sources {
@@ -61,12 +60,11 @@ func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slo
 	return p, nil
 }
 
-// Stuck returns an error when a worker is in a call of the store for three times
-// as long as it may take, or the client has given up and was not started again
-// for three times the longest pause: that will never be, and the process should
-// be started again. Calls that fail, because the database is unavailable, return. A
-// client that pulls and gets nothing cannot be told from one that is given
-// nothing, and is not stuck.
+// Stuck returns an error if a worker is in one store call for three times as long as it may
+// take. It also returns one if the client has stopped, and was not restarted within three
+// times the longest pause. Neither recovers by itself, so the process should be restarted.
+// Calls that fail because the database is unavailable do return, so they are not stuck. A
+// client that receives nothing is not stuck either: there may be no messages.
 func (p *Projector) Stuck() error {
 	loops := slices.Clone(p.loops)
 	for _, s := range p.sources {
@@ -75,15 +73,15 @@ func (p *Projector) Stuck() error {
 	return heartbeat.Check(loops...)
 }
 
-// run is what the goroutines of one Run share.
+// run holds what the goroutines of one Run share.
 type run struct {
 	*Projector
 
-	// stopping ends when Run is told to stop: the client pulls nothing more, and
-	// what fails from then on is given back instead of tried again.
+	// stopping ends when Run is told to stop. The client then stops pulling, and a message
+	// that fails is given back instead of tried again.
 	stopping context.Context
-	// work ends when nothing is in hand, or when it is too late for what is: that
-	// is given back. Every call of the store is made under it.
+	// work ends when nothing is in hand, or when the time to stop is over: the rest is then
+	// given back. Every store call uses it.
 	work context.Context
 
 	queue   chan *delivery   // from the callbacks to the collector
@@ -91,12 +89,12 @@ type run struct {
 	checks  chan struct{}    // holds a token per ack whose result is awaited
 }
 
-// Run projects until ctx is done and returns nil when what was in hand is
-// settled, or Config.StopTimeout is over. A subscription that fails or does not
-// exist is logged and tried again. Run must not be called while it runs.
+// Run projects until ctx ends. It then returns nil, once the messages in hand are settled
+// or Config.StopTimeout is over. If a subscription fails or does not exist, Run logs that
+// and tries again. Do not call Run while it is running.
 //
-// A crash at any point leaves every message that is not acknowledged with the
-// broker. One whose transaction was committed comes again, as a duplicate.
+// After a crash at any point, the broker delivers every unacknowledged message again. A
+// message whose transaction was committed is then a duplicate.
 func (p *Projector) Run(ctx context.Context) error {
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
@@ -124,29 +122,30 @@ func (p *Projector) Run(ctx context.Context) error {
 	}()
 
 	<-ctx.Done()
-	// The last fifth is for the store to roll back and the client to send nacks.
+	// In the last fifth, the store rolls back and the client sends its nacks.
 	lastCall := time.AfterFunc(p.cfg.StopTimeout*4/5, endWork)
 	defer lastCall.Stop()
 	select {
-	case <-received: // and with it every callback
+	case <-received: // every callback has returned, too
 	case <-time.After(p.cfg.StopTimeout):
-		// It waits for an unavailable broker. Its goroutines end by themselves when its owner closes it, or, in a pause
-		// between two attempts, up to half a minute later; what they still hand to r.handle is given back at once.
+		// The client waits for an unavailable broker. Its goroutines end when its owner
+		// closes it, or at most half a minute later if they are in a pause between two
+		// attempts. Whatever they still pass to r.handle is given back immediately.
 		p.log.WarnContext(ctx, "consumer: the client did not stop in time, its last acks may be lost")
 	}
 	for range cap(r.checks) {
-		r.checks <- struct{}{} // until the last one is free; lastCall ends those that wait
+		r.checks <- struct{}{} // takes every token, so all checks have ended; lastCall ends those that still wait
 	}
 	endWork()
 	workers.Wait()
 	return nil
 }
 
-// RetrySoon bounds the pauses of a client between two attempts to open a stream,
-// to acknowledge and to extend leases by a second. Its own grow up to a minute, so
-// it would sleep on when the broker is back, and a broker that waits for acks
-// sends nothing. What is tried again, and for how long in all, stays as it was.
-// Call it before anything is received.
+// RetrySoon limits the client's pauses to one second between attempts to open a stream,
+// acknowledge, or extend a lease. The client's own pauses grow to a minute. So it would
+// still sleep when the broker is back, and a broker that waits for acks sends nothing.
+// Which errors are retried, and for how long in total, does not change. Call RetrySoon
+// before anything is received.
 func RetrySoon(client *pubsub.Client) {
 	soon := func(again ...codes.Code) gax.CallOption { // the client's own codes
 		return gax.WithRetry(func() gax.Retryer {
@@ -160,17 +159,17 @@ func RetrySoon(client *pubsub.Client) {
 	options.ModifyAckDeadline = append(options.ModifyAckDeadline, soon(codes.Unavailable))
 }
 
-// receiveRetryMax is the longest pause before the client is started again.
+// receiveRetryMax is the longest pause before the client is restarted.
 const receiveRetryMax = 5 * time.Second
 
-// receive lets the client pull the messages of a source until the projector is stopped. The
-// client goes on by itself when its connection breaks; it gives up when the
-// broker refuses, as for a subscription that does not exist.
+// receive lets the client pull messages of a source until the projector is stopped. The
+// client reconnects by itself. It gives up when the broker refuses, for example because the
+// subscription does not exist; receive then restarts it.
 func (r *run) receive(s *source) {
 	loop := s.receiving
 	defer loop.Rest()
 	for failures := 0; r.stopping.Err() == nil; failures++ {
-		loop.Rest() // for as long as the client goes on
+		loop.Rest() // while the client runs
 		start := time.Now()
 		err := s.Receive(r.stopping, func(ctx context.Context, msg *pubsub.Message) { r.handle(ctx, s, msg) })
 		loop.Beat()

@@ -13,15 +13,15 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Source is a subscription, and what becomes of its messages.
+// Source is a subscription and the handlers of its messages.
 type Source struct {
 	// Subscriber receives the messages. New sets its ReceiveSettings.
 	Subscriber *pubsub.Subscriber
-	// Consumer is the name under which inbox and quarantine remember the messages
-	// of this source, and of no other. Under a new name every event is new: change
-	// it for a rebuild by seek.
+	// Consumer is the name of this source in the inbox and the quarantine; no other source
+	// may have it. Under a new name every event is new, so change it for a rebuild by seek.
 	Consumer string
-	// Handlers by aggregate type. A message of any other type is acknowledged.
+	// Handlers has a handler per aggregate type. A message of any other type is
+	// acknowledged.
 	Handlers Handlers
 }
 
@@ -31,20 +31,20 @@ type subscription interface {
 	String() string
 }
 
-// source is a Source at work.
+// source is a Source while the projector runs.
 type source struct {
 	subscription
 	consumer  string
 	routes    map[string]*route // by aggregate type
-	other     *route            // of every other aggregate type
+	other     *route            // for every other aggregate type
 	receiving *heartbeat.Loop   // rests while the client pulls
 }
 
-// route is where the messages of one aggregate type of one source go. Those of
-// one route share transactions.
+// route is the way of the messages of one source and one aggregate type. Messages of one
+// route share transactions.
 type route struct {
 	consumer string
-	handler  Handler // none in the route of other types
+	handler  Handler // empty in the route of other types
 	labels   labels
 }
 
@@ -59,8 +59,8 @@ func newSource(s subscription, consumer string, handlers Handlers) *source {
 	return made
 }
 
-// checkSources refuses names that two sources share: the events of one would be
-// duplicates to the other.
+// checkSources returns an error for each consumer name that is missing or that two sources
+// share. With a shared name, the events of one source would be duplicates to the other.
 func checkSources(sources []*source) error {
 	seen := make(map[string]bool)
 	var errs []error
@@ -75,18 +75,19 @@ func checkSources(sources []*source) error {
 	return errors.Join(errs...)
 }
 
-// unhandled remembers of which aggregate types without a handler the log was
-// told. Safe for concurrent use.
+// unhandled remembers when each aggregate type without a handler was logged. It is safe for
+// concurrent use.
 type unhandled struct {
 	mu     sync.Mutex
-	logged map[string]time.Time // guarded by mu: when, by aggregate type
+	logged map[string]time.Time // guarded by mu: when an aggregate type was logged
 }
 
 const (
-	// unhandledInterval is how often the log has one aggregate type without a handler.
+	// unhandledInterval is the shortest time between two log lines about one aggregate
+	// type.
 	unhandledInterval = time.Minute
-	// unhandledTypes bounds how many such types the log has in that time: their names
-	// come from outside.
+	// unhandledTypes limits how many such types are logged in that time, because senders
+	// choose their names.
 	unhandledTypes = 100
 )
 

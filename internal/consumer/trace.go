@@ -10,8 +10,8 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// begin begins the span of a delivery whose trace is sampled: from its arrival
-// until it is settled. Others have none.
+// begin starts the span of a delivery, which lasts from its arrival until it is settled. A
+// delivery whose trace is not sampled gets no span.
 func (r *run) begin(d *delivery) {
 	if r.tracer == nil {
 		return
@@ -45,8 +45,8 @@ func (d *delivery) end(became string) {
 	d.span.End()
 }
 
-// traced returns ctx with the span of a delivery, for metrics and log lines
-// about it to refer to.
+// traced returns ctx with the span of a delivery, so that metrics and log lines refer to
+// it.
 func (d *delivery) traced(ctx context.Context) context.Context {
 	if d.span == nil {
 		return ctx
@@ -54,9 +54,9 @@ func (d *delivery) traced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, d.span)
 }
 
-// beginBatch begins the spans of a transaction over deliveries, one in each
-// trace. There is one transaction, so its statements are under the first; the
-// others link to that. It returns the first span, nil when nothing is traced.
+// beginBatch starts the spans of a transaction over deliveries, one in each sampled trace.
+// There is only one transaction, so its statements are under the first span, and the other
+// spans link to that. It returns the first span, or nil if nothing is traced.
 func (r *run) beginBatch(deliveries []*delivery) (first trace.Span, end func(error)) {
 	var spans []trace.Span
 	for _, d := range deliveries {

@@ -1,11 +1,11 @@
-// Package envelope describes a message on its way: what it is about, without
-// what is in it. The outbox and the consumer work with envelopes, and so with
-// events of any aggregate.
+// Package envelope describes a message on its way: what the message is about, without its
+// content. The outbox and the consumer work with envelopes, so they can handle events of
+// any aggregate.
 //
-// An envelope is the attributes of a Pub/Sub message, and its payload as bytes
-// that only the codec of the aggregate reads. [Message.Attributes] writes the
-// attributes, [Parse] reads them. The bytes and the attributes are a contract
-// with every consumer; they never change.
+// An envelope is the attributes of a Pub/Sub message, and its payload as bytes. Only the
+// codec of the aggregate reads the bytes. [Message.Attributes] writes the attributes, and
+// [Parse] reads them. The bytes and the attributes are a contract with every consumer, so
+// they never change.
 package envelope
 
 import (
@@ -16,8 +16,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxVersion is the largest version of an aggregate. No aggregate reaches it, and
-// no event of its owner could follow a larger one of a stranger.
+// MaxVersion is the largest version of an aggregate; no aggregate reaches it in practice.
+// If a foreign event with a larger version were applied, no event of the owner could follow
+// it.
 const MaxVersion = 1 << 40
 
 // Message is an event in its durable form.
@@ -68,8 +69,8 @@ func (m Message) Attributes() map[string]string {
 	return attributes
 }
 
-// DecodeError says why a message cannot be read. Reading it again will not
-// help; a newer build may.
+// DecodeError means that a message cannot be read. Reading it again does not help, but a
+// newer build may be able to read it.
 type DecodeError struct {
 	Reason string
 	Err    error // may be nil
@@ -85,7 +86,7 @@ func (e *DecodeError) Error() string {
 // Unwrap returns the cause.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Undecodable returns a *DecodeError with a reason.
+// Undecodable returns a *DecodeError with a formatted reason.
 func Undecodable(format string, args ...any) error {
 	return &DecodeError{Reason: fmt.Sprintf(format, args...)}
 }

@@ -2,19 +2,19 @@ package envelope
 
 import "fmt"
 
-// The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits).
-// An event beyond them would never leave the outbox, and block its aggregate
-// for ever; so it is refused before it is committed.
+// The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits). An event
+// beyond them would stay in the outbox and block its aggregate for ever. So it is refused
+// before it is committed.
 const (
-	// A publish request with this one message in it may have 10,000,000 bytes;
-	// a thousand are left for the topic's name and the framing.
+	// A publish request with one message may have 10,000,000 bytes. A thousand of them are
+	// for the name of the topic and the framing.
 	maxMessageBytes        = 10_000_000 - 1_000
 	maxOrderingKeyBytes    = 1024
 	maxAttributeValueBytes = 1024
 )
 
-// CheckLimits returns an error when Pub/Sub, or every consumer, would refuse the
-// message. The error is for the caller of the command.
+// CheckLimits returns an error if Pub/Sub, or every consumer, would refuse the message. The
+// error is meant for the caller of the command.
 func (m Message) CheckLimits() error {
 	if len(m.AggregateID) > maxOrderingKeyBytes {
 		return fmt.Errorf("the event's ordering key has %d bytes, at most %d can be published", len(m.AggregateID), maxOrderingKeyBytes)
@@ -23,7 +23,7 @@ func (m Message) CheckLimits() error {
 		return fmt.Errorf("the event has version %d, at most %d can be published", m.Version, int64(MaxVersion))
 	}
 	size := len(m.Payload) + len(m.AggregateID)
-	if m.Traceparent == "" { // it may still get one
+	if m.Traceparent == "" { // the publisher may add one
 		size += len(AttrTraceparent) + traceparentBytes
 	}
 	for name, value := range m.Attributes() {

@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Parse reads the envelope of a Pub/Sub message from its attributes; data is its
-// payload, which nobody reads here. A missing or malformed attribute is a
-// *DecodeError that names it. Only the traceparent may be missing, and is not
-// checked, because no event is lost for its trace. Other attributes are ignored.
+// Parse reads the envelope of a Pub/Sub message from its attributes. data is the payload,
+// which Parse does not read. If an attribute is missing or malformed, it returns a
+// *DecodeError that names the attribute. Only the traceparent may be missing, and it is not
+// checked: no event must be lost because of its trace. Other attributes are ignored.
 func Parse(attributes map[string]string, data []byte) (Message, error) {
 	for _, name := range []string{AttrEventID, AttrEventType, AttrAggregateType, AttrAggregateID, AttrVersion, AttrSchemaVersion, AttrOccurredAt} {
 		if attributes[name] == "" {
@@ -34,7 +34,7 @@ func Parse(attributes map[string]string, data []byte) (Message, error) {
 	}
 	m.SchemaVersion = int32(schema)
 	if m.OccurredAt, err = time.Parse(time.RFC3339Nano, attributes[AttrOccurredAt]); err != nil {
-		return Message{}, malformed(attributes, AttrOccurredAt, "a time of RFC 3339")
+		return Message{}, malformed(attributes, AttrOccurredAt, "an RFC 3339 time")
 	}
 	m.OccurredAt = m.OccurredAt.UTC()
 	return m, nil

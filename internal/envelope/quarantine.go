@@ -2,8 +2,8 @@ package envelope
 
 import "time"
 
-// Quarantined is a message that cannot be projected, so that a person can see
-// why and replay it.
+// Quarantined is a message that cannot be projected, with all that a person needs to see
+// why and to replay it.
 type Quarantined struct {
 	MessageID   string
 	OrderingKey string

@@ -11,9 +11,9 @@ import (
 // (https://www.w3.org/TR/trace-context/#traceparent-header).
 const traceparentBytes = 55
 
-// Traceparent returns where ctx is in its trace, in the form of W3C; empty when
-// it is in none. Whether the trace is sampled is part of it, so that whoever
-// goes on with it decides the same.
+// Traceparent returns the trace position of ctx as a W3C traceparent; empty if ctx is in no
+// trace. It includes whether the trace is sampled, so that the next process makes the same
+// choice.
 func Traceparent(ctx context.Context) string {
 	at := trace.SpanContextFromContext(ctx)
 	if !at.IsValid() {
@@ -22,9 +22,9 @@ func Traceparent(ctx context.Context) string {
 	return "00-" + at.TraceID().String() + "-" + at.SpanID().String() + "-" + at.TraceFlags().String()
 }
 
-// ContinueTrace returns ctx in the trace that a traceparent names, and whether
-// that is sampled. Without a traceparent, or with a malformed one, or one that
-// is not sampled, it returns ctx as it is: there is nothing to record then.
+// ContinueTrace returns ctx in the trace of a traceparent, and whether that trace is
+// sampled. If the traceparent is empty, malformed or not sampled, it returns ctx unchanged,
+// because there is nothing to record.
 func ContinueTrace(ctx context.Context, traceparent string) (continued context.Context, sampled bool) {
 	if !looksSampled(traceparent) {
 		return ctx, false
@@ -36,8 +36,8 @@ func ContinueTrace(ctx context.Context, traceparent string) (continued context.C
 	return continued, true
 }
 
-// looksSampled reads the last bit of the flags. It spares what is not sampled,
-// which is nearly every event, the parsing.
+// looksSampled checks the sampled bit, the last bit of the flags. It saves the parsing of
+// unsampled traceparents, which nearly every event has.
 func looksSampled(traceparent string) bool {
 	if len(traceparent) < traceparentBytes {
 		return false

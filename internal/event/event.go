@@ -1,15 +1,11 @@
-// Package event encodes. It knows the durable form of an event, made once, in
-// the transaction that records the event, and read once, by a consumer: the
-// outbox row and the Pub/Sub message carry the same bytes.
+// Package event encodes. It owns the durable form of an event. The form is made once, in
+// the transaction that records the event, and a consumer reads it. The outbox row and the
+// Pub/Sub message carry the same bytes.
 //
-// [Encode] makes an [envelope.Message] of a domain event and refuses one that
-// the broker would refuse, so that such an event is never committed. [Decode]
-// reads the bytes back, of this version of the contract and of older ones. What
-// cannot be read is a [*envelope.DecodeError].
-//
-// The package also has the types in which the store and the publisher speak
-// about a claim on the outbox ([Claim], [Settlement]); neither of the two
-// imports the other.
+// [Encode] makes an [envelope.Message] from a domain event. It refuses an event that the
+// broker would refuse, so that such an event is never committed. [Decode] reads the bytes,
+// of this version of the contract and of older ones. If they cannot be read, it returns a
+// [*envelope.DecodeError].
 package event
 
 import (
@@ -28,14 +24,13 @@ import (
 const (
 	// AggregateVideo is the aggregate type of a video.
 	AggregateVideo = "video"
-	// SchemaVersion is the version of the contract that Encode writes. It grows
-	// only when an old consumer would misread the new form; a field added is
-	// no new version.
+	// SchemaVersion is the version of the contract that Encode writes. It grows only if an
+	// old consumer would misread the new form. A new field is not a new version.
 	SchemaVersion = 1
 )
 
-// Encode makes the durable form of an event. An event beyond the limits of the
-// broker is a domain.Error of kind Invalid.
+// Encode returns the durable form of an event. If the event exceeds the limits of the
+// broker, it returns a domain.Error of kind Invalid.
 func Encode(e *domain.Event) (envelope.Message, error) {
 	payload, err := marshal(e)
 	if err != nil {
@@ -101,7 +96,8 @@ func marshal(e *domain.Event) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("encode event %s: unknown type %q", e.ID, e.Type)
 	}
-	// Deterministic: the same event has the same bytes, and the golden samples hold.
+	// Deterministic: the same event always has the same bytes, and the golden samples stay
+	// valid.
 	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(pb)
 	if err != nil {
 		return nil, fmt.Errorf("encode event %s: %w", e.ID, err)
@@ -109,17 +105,17 @@ func marshal(e *domain.Event) ([]byte, error) {
 	return payload, nil
 }
 
-// Types are the types of events that this build knows.
+// Types are the event types that this build knows.
 var Types = []string{
 	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
 	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted),
 }
 
-// Decode reads an event of a video from its message. An event of a type that
-// this build does not know has an empty Type and is whole otherwise: the state it
-// carries means the same whatever happened. Another aggregate type, a newer schema
-// version, missing parts, broken bytes, numbers out of range and an envelope that
-// contradicts the payload are an *envelope.DecodeError.
+// Decode reads an event of a video from its message. If this build does not know the type
+// of the event, Type is empty. The rest is complete then, because the state means the same,
+// whatever happened. All other mistakes are an *envelope.DecodeError: another aggregate
+// type, a newer schema version, missing parts, broken bytes, numbers out of range, or an
+// envelope that contradicts the payload.
 func Decode(m envelope.Message) (domain.Event, error) {
 	if m.AggregateType != AggregateVideo {
 		return domain.Event{}, envelope.Undecodable("attribute %s is %q, want %q", envelope.AttrAggregateType, m.AggregateType, AggregateVideo)
@@ -134,7 +130,7 @@ func Decode(m envelope.Message) (domain.Event, error) {
 	return e, checkEnvelope(m, e)
 }
 
-// checkEnvelope refuses an envelope that contradicts its payload: whoever routes,
+// checkEnvelope refuses an envelope that contradicts its payload. A reader that routes,
 // filters or deduplicates by attributes would take the event for another one.
 func checkEnvelope(m envelope.Message, e domain.Event) error {
 	switch {
@@ -151,7 +147,7 @@ func checkEnvelope(m envelope.Message, e domain.Event) error {
 func unmarshal(payload []byte) (domain.Event, error) {
 	var pb videov1.VideoEvent
 	if err := proto.Unmarshal(payload, &pb); err != nil {
-		return domain.Event{}, &envelope.DecodeError{Reason: "payload is no VideoEvent", Err: err}
+		return domain.Event{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
 	}
 	id, err := uuid.Parse(pb.GetEventId())
 	if err != nil {
@@ -200,8 +196,8 @@ func unmarshal(payload []byte) (domain.Event, error) {
 	return e, nil
 }
 
-// typeOf returns the type of an event, empty for one that this build does not
-// know, and the fields that an update has changed.
+// typeOf returns the type of an event and the fields that an update has changed. The type
+// is empty if this build does not know it.
 func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
 	switch of := pb.GetType().(type) {
 	case *videov1.VideoEvent_Created:
@@ -231,9 +227,9 @@ func stateOf(state videov1.VideoEvent_State) (domain.State, error) {
 	}
 }
 
-// checkRanges refuses what would be misread: a duration that wraps around in
-// Go, and times that no API can tell, because google.protobuf.Timestamp and
-// RFC 3339 end with the years 1 and 9999.
+// checkRanges refuses values that would be misread: a duration that overflows in Go, and
+// times that no API can express. google.protobuf.Timestamp and RFC 3339 cover the years 1
+// to 9999.
 func checkRanges(pb *videov1.VideoEvent) error {
 	const (
 		longest = math.MaxInt64 / int64(time.Millisecond)
@@ -254,7 +250,7 @@ func checkRanges(pb *videov1.VideoEvent) error {
 	return nil
 }
 
-// unixMilli writes the zero time as 0, timeOf reads it back.
+// unixMilli writes the zero time as 0. timeOf reads it back.
 func unixMilli(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

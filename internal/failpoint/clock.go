@@ -12,14 +12,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// clockFile names a file with what the clock of this process is wrong by, such as 1h or -90s; no file: nothing.
+// clockFile names a file with the error of this process's clock, such as 1h or -90s.
+// Without the file the clock is right.
 var clockFile = os.Getenv("FAILPOINT_CLOCK_FILE")
 
-// Jumped is what the wall clock shows instead of now. Nothing in the service calls it: the fault lab builds a server
-// whose commands do.
+// Jumped returns the time that the wrong wall clock shows at the time now. Nothing in the
+// service calls it: the fault lab builds a server whose commands do.
 func Jumped(now time.Time) time.Time { return now.Add(jump()) }
 
-// JumpedID is a UUIDv7 as made at the time that the wall clock shows.
+// JumpedID returns a UUIDv7 as if it were made at the time of the wrong wall clock.
 func JumpedID(id uuid.UUID, err error) (uuid.UUID, error) {
 	milliseconds := int64(binary.BigEndian.Uint64(id[:8])>>16) + jump().Milliseconds() //nolint:gosec // 48 bits
 	var shifted [8]byte

@@ -1,23 +1,26 @@
-// Package failpoint has the named places at which the fault lab lets a process die or freeze, between two steps that
-// a crash must be able to separate.
+// Package failpoint has the named points at which the fault lab lets a process die or
+// freeze. Each point is between two steps that a crash must be able to separate.
 //
-// In a normal build [Hit] is empty, and the compiler leaves nothing of it. With the build tag chaos a process obeys
-// orders such as outbox/claimed=kill@3: at the third hit of that point it sends itself SIGKILL; stop is SIGSTOP, from
-// which somebody else must wake it. The orders are in the variable FAILPOINT, separated by commas, or come one at a
-// time in the file that FAILPOINT_FILE names, which is removed when its order is carried out.
+// In a normal build [Hit] is empty, and the compiler removes it. With the build tag chaos a
+// process obeys orders such as outbox/claimed=kill@3: at the third hit of that point it
+// sends itself SIGKILL. The action stop sends SIGSTOP instead, and another process must
+// continue it with SIGCONT. The variable FAILPOINT has orders, separated by commas. The
+// file that FAILPOINT_FILE names has one order at a time, and is removed when the order is
+// carried out.
 //
 // The points are:
 //
 //	outbox/claimed      a lane is leased, nothing is published
-//	outbox/handed       the broker has the events of a pass, or will, and nobody has looked at an answer
-//	outbox/published    all answers are there, nothing is settled
+//	outbox/handed       the broker has the events of a pass, or will have them, and no answer was read
+//	outbox/published    all answers were read, nothing is settled
 //	consumer/committed  a batch is committed, nothing is acknowledged
 //
-// With the tag there is also a wall clock that jumps by what the file says that FAILPOINT_CLOCK_FILE names, and
-// cmd/server has variables such as LAB_OUTBOX_LEASE for fields of the Config of its packages.
+// With the tag there is also a wall clock that is wrong by the duration in the file that
+// FAILPOINT_CLOCK_FILE names. And cmd/server then has variables such as LAB_OUTBOX_LEASE
+// for the fields of the Config of its packages.
 package failpoint
 
-// The points that are hit somewhere.
+// The points that the code hits.
 const (
 	OutboxClaimed     = "outbox/claimed"
 	OutboxHanded      = "outbox/handed"
@@ -25,7 +28,7 @@ const (
 	ConsumerCommitted = "consumer/committed"
 )
 
-// Points are all of them.
+// Points returns all points.
 func Points() []string {
 	return []string{OutboxClaimed, OutboxHanded, OutboxPublished, ConsumerCommitted}
 }

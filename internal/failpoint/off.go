@@ -2,5 +2,5 @@
 
 package failpoint
 
-// Hit says that the process is at a point. In this build nothing happens.
+// Hit marks a point in the code. In this build it does nothing.
 func Hit(string) {}

@@ -11,22 +11,22 @@ import (
 	"syscall"
 )
 
-// order is what a process shall do to itself, and when.
+// order is a signal that a process sends to itself at a point.
 type order struct {
 	point  string
 	signal syscall.Signal
-	left   int // hits until then
+	left   int // hits until it is due
 }
 
 var (
 	mu     sync.Mutex
 	orders = fromEnvironment() // guarded by mu
-	filed  *order              // guarded by mu: the one that the file held when it was last read
-	text   string              // guarded by mu: what the file held then
+	filed  *order              // guarded by mu: the order in the file, when it was last read
+	text   string              // guarded by mu: the content of the file then
 	file   = os.Getenv("FAILPOINT_FILE")
 )
 
-// Hit says that the process is at a point, and carries out the order to end or to freeze there, if there is one.
+// Hit marks a point in the code, and carries out the orders that are due there.
 func Hit(point string) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -39,12 +39,12 @@ func Hit(point string) {
 	if filed != nil && filed.due(point) {
 		o := *filed
 		filed, text = nil, ""
-		_ = os.Remove(file) // whoever wrote it waits for that
+		_ = os.Remove(file) // the writer of the file waits for that
 		send(o.signal)
 	}
 }
 
-// due counts a hit.
+// due counts a hit, and reports whether the order is due now.
 func (o *order) due(point string) bool {
 	if o.point != point || o.left == 0 {
 		return false
@@ -53,7 +53,8 @@ func (o *order) due(point string) bool {
 	return o.left == 0
 }
 
-// send returns after a SIGSTOP, once somebody has woken the process.
+// send sends a signal to this process. After SIGSTOP it returns when the process is
+// continued.
 func send(signal syscall.Signal) {
 	if err := syscall.Kill(os.Getpid(), signal); err != nil {
 		fmt.Fprintln(os.Stderr, "failpoint:", err)
@@ -89,14 +90,14 @@ func fromEnvironment() []*order {
 		o, err := parse(one)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "FAILPOINT:", err)
-			os.Exit(1) //nolint:forbidigo // a crash that was ordered and does not come would prove nothing
+			os.Exit(1) //nolint:forbidigo // a test whose order is ignored would prove nothing
 		}
 		all = append(all, o)
 	}
 	return all
 }
 
-// parse reads an order like outbox/claimed=kill@3; without @ it is the first hit.
+// parse reads an order such as outbox/claimed=kill@3. Without @ it means the first hit.
 func parse(text string) (*order, error) {
 	point, rest, found := strings.Cut(strings.TrimSpace(text), "=")
 	action, count, counted := strings.Cut(rest, "@")

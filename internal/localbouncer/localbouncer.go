@@ -1,14 +1,17 @@
-// Package localbouncer starts a real PgBouncer in transaction mode before a server of localpg, so that tests can show
-// that nothing of ours depends on the state of a session.
+// Package localbouncer starts a real PgBouncer in transaction mode in front of a server of
+// localpg. Tests use it to show that our code does not depend on the state of a session.
 //
-// It is the strictest kind of pooler that the service may meet: each transaction goes to the next server connection in
-// turn, prepared statements, SET, LISTEN and session locks get lost or leak to somebody else, nothing is reset in
-// between, and start-up parameters are refused. Every database and user of the server is reached by its own name.
+// It is the strictest kind of pooler that the service may meet. Each transaction goes to
+// the next server connection in turn. Prepared statements, SET, LISTEN and session locks
+// get lost or affect other clients. Nothing is reset in between, and start-up parameters
+// are refused. Every database and user of the server has the same name here.
 //
-// The socket lies beside the server's, in a folder that its user and root alone may enter; there is no password and no
-// TCP port. On Linux the kernel ends the pooler when our process is killed.
+// The socket is next to the server's, in a folder that only its user and root may enter.
+// There is no password and no TCP port. On Linux the kernel ends the pooler when our
+// process is killed.
 //
-// It is not for production, and not for sessions: LISTEN and session locks need the server itself.
+// It is not for production, and not for sessions: LISTEN and session locks need the server
+// itself.
 package localbouncer
 
 import (
@@ -28,14 +31,16 @@ import (
 	"example.com/videocatalog/internal/localpg"
 )
 
-// ErrNotFound says that there is no PgBouncer here; the error around it says how to get one.
+// ErrNotFound means that PgBouncer is not installed here. The error that wraps it says how
+// to install it.
 var ErrNotFound = errors.New("no pgbouncer found")
 
-// poolSize is how many server connections one user has to one database. More than any test has open transactions:
-// one that waits for another must not wait for its connection too.
+// poolSize is how many server connections one user has to one database. It is larger than
+// the number of open transactions in any test: a transaction that waits for another must
+// not also wait for a connection.
 const poolSize = 20
 
-// port is part of the socket's name only.
+// port is only a part of the socket's name.
 const port = 6432
 
 // Bouncer is a running PgBouncer.
@@ -44,8 +49,9 @@ type Bouncer struct {
 	logFile string
 }
 
-// Start starts a PgBouncer before a server, and returns once it answers. ctx bounds only the start. Stop it before the
-// server. The error wraps ErrNotFound if there is no PgBouncer.
+// Start starts a PgBouncer in front of a server, and returns when it accepts connections.
+// ctx limits only the start. Stop it before the server. The error wraps ErrNotFound if
+// PgBouncer is not installed.
 func Start(ctx context.Context, server *localpg.Server) (*Bouncer, error) {
 	b := &Bouncer{logFile: filepath.Join(server.Folder(), "pgbouncer.log")}
 	if err := b.start(ctx, server); err != nil {
@@ -54,7 +60,7 @@ func Start(ctx context.Context, server *localpg.Server) (*Bouncer, error) {
 	return b, nil
 }
 
-// URL is a URL of the server, as it goes through the pooler.
+// URL changes a URL of the server so that it goes through the pooler.
 func URL(direct string) (string, error) {
 	u, err := url.Parse(direct)
 	if err != nil {
@@ -62,7 +68,7 @@ func URL(direct string) (string, error) {
 	}
 	query := u.Query()
 	query.Set("port", strconv.Itoa(port))
-	query.Set("default_query_exec_mode", "cache_describe") // the default prepares statements, and so needs a session
+	query.Set("default_query_exec_mode", "cache_describe") // the default prepares statements, which needs a session
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
@@ -79,12 +85,13 @@ func (b *Bouncer) start(ctx context.Context, server *localpg.Server) error {
 	if err != nil {
 		return err
 	}
-	// https://www.pgbouncer.org/config.html. The folder is the guard: who may enter it may be anybody, as in the server.
+	// https://www.pgbouncer.org/config.html. The folder is the protection: a process that
+	// may enter it may be any user, as with the server.
 	users := filepath.Join(server.Folder(), "pgbouncer.users")
 	config := filepath.Join(server.Folder(), "pgbouncer.ini")
 	lines := []string{
 		"[databases]",
-		fmt.Sprintf("* = host=%s port=%s auth_user=postgres", server.Folder(), direct.Query().Get("port")), // asked who else there is
+		fmt.Sprintf("* = host=%s port=%s auth_user=postgres", server.Folder(), direct.Query().Get("port")), // the pooler asks for the other users as postgres
 		"[pgbouncer]",
 		"pool_mode = transaction",
 		"listen_addr =",
@@ -92,7 +99,7 @@ func (b *Bouncer) start(ctx context.Context, server *localpg.Server) error {
 		"unix_socket_dir = " + server.Folder(),
 		"auth_type = trust",
 		"auth_file = " + users,
-		"server_round_robin = 1", // the next connection, where the default is the last one used
+		"server_round_robin = 1", // the next connection in turn; the default is the last one used
 		fmt.Sprintf("default_pool_size = %d", poolSize),
 		"max_client_conn = 1000",
 		"server_login_retry = 1",
@@ -101,7 +108,7 @@ func (b *Bouncer) start(ctx context.Context, server *localpg.Server) error {
 		"log_disconnections = 0",
 	}
 	for name, content := range map[string]string{config: strings.Join(lines, "\n") + "\n", users: "\"postgres\" \"\"\n"} {
-		if err := os.WriteFile(name, []byte(content), 0o644); err != nil { //nolint:gosec // the server's user has to read it; nobody else gets there
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil { //nolint:gosec // the server's user must read it; nobody else can enter the folder
 			return err
 		}
 	}
@@ -123,7 +130,7 @@ func (b *Bouncer) start(ctx context.Context, server *localpg.Server) error {
 	return err
 }
 
-// wait returns when the pooler answers.
+// wait returns when the pooler accepts connections.
 func (b *Bouncer) wait(ctx context.Context, pooled string) error {
 	for {
 		conn, err := pgx.Connect(ctx, pooled)
@@ -140,14 +147,14 @@ func (b *Bouncer) wait(ctx context.Context, pooled string) error {
 	}
 }
 
-// logTail is the end of the log, to be put behind an error.
+// logTail returns the end of the log, to append to an error.
 func (b *Bouncer) logTail() string {
 	text, _ := os.ReadFile(b.logFile)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return "; its log ends:\n\t" + strings.Join(lines[max(0, len(lines)-10):], "\n\t")
 }
 
-// find returns the path of pgbouncer. Debian has it where only root looks.
+// find returns the path of pgbouncer. Debian installs it outside the PATH of normal users.
 func find() (string, error) {
 	if path, err := exec.LookPath("pgbouncer"); err == nil {
 		return filepath.Abs(path)

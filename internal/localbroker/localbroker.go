@@ -1,5 +1,5 @@
-// Package localbroker has the topics and subscriptions of the service, created in whatever Pub/Sub, and for tests a
-// pubsublocal server that remembers what became of each message.
+// Package localbroker creates the topics and subscriptions of the service in any Pub/Sub.
+// For tests it also has a pubsublocal server that remembers what happened to each message.
 //
 // It is not for production: there, deploy/ creates them.
 package localbroker
@@ -14,7 +14,8 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// Server is a running Pub/Sub that remembers every message. Its methods may be called from several goroutines.
+// Server is a running Pub/Sub that remembers every message. Its methods are safe for
+// concurrent use.
 type Server struct {
 	*pubsublocal.Server
 
@@ -23,7 +24,7 @@ type Server struct {
 	byID     map[string]*Message // guarded by mu
 }
 
-// Message is a message, and what became of it.
+// Message is a message and what happened to it.
 type Message struct {
 	ID          string
 	Topic       string // full name
@@ -31,7 +32,7 @@ type Message struct {
 	Attributes  map[string]string
 	Data        []byte
 	PublishTime time.Time
-	// Of all subscriptions together: how often it was delivered, acknowledged and nacked.
+	// How often it was delivered, acknowledged and nacked, in all subscriptions together.
 	Deliveries, Acks, Nacks int
 }
 
@@ -54,7 +55,7 @@ func (s *Server) observe(e pubsublocal.Event) {
 	case pubsublocal.Published:
 		var published pubsubpb.PubsubMessage
 		if err := proto.Unmarshal(e.Message, &published); err != nil {
-			return // the server has made it
+			return // cannot happen: the server encoded it
 		}
 		m = &Message{
 			ID: e.MessageID, Topic: e.Topic, OrderingKey: e.OrderingKey, Attributes: published.GetAttributes(),
@@ -72,8 +73,9 @@ func (s *Server) observe(e pubsublocal.Event) {
 	}
 }
 
-// Published returns all messages that were ever published, in the order in which they reached the server. The copies
-// in the dead-letter topic, which the server itself publishes, have that topic.
+// Published returns every message that was ever published, in the order in which they
+// reached the server. It includes the copies that the server itself publishes to the
+// dead-letter topic; their Topic is that topic.
 func (s *Server) Published() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,32 +16,39 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// The first topic of internal/names and its first consumer, for tests of code that works with any.
+// The first topic of internal/names and its first consumer, for tests that work with any
+// topic.
 var (
 	Topic        = names.Topics()[0].Name
 	Subscription = names.Topics()[0].Subscription(names.Topics()[0].Consumers[0])
 	DeadLetters  = names.Topics()[0].DeadLetters(names.Topics()[0].Consumers[0])
 )
 
-// Resources are what the service needs of Pub/Sub. The zero value is what production has too.
+// Resources are the topics and subscriptions that the service needs. The zero value has the
+// settings of production.
 type Resources struct {
-	// AckDeadline is how long a message is lent, whole seconds from 10 to 600; default 60 s.
+	// AckDeadline is how long a message is leased, in whole seconds from 10 to 600; default
+	// 60 s.
 	AckDeadline time.Duration
-	// RetryMin and RetryMax are the pauses before a nacked message comes again; default 10 s and 600 s.
+	// RetryMin and RetryMax limit the pause before a nacked message comes again; default 10
+	// s and 600 s.
 	RetryMin, RetryMax time.Duration
-	// MaxDeliveryAttempts is how often a message is delivered before it becomes a dead letter, from 5 to 100; default
-	// 20. The projector gives a message back only when it is stopped, or dies; a few restarts in a row must not turn
-	// healthy messages into dead letters.
+	// MaxDeliveryAttempts is how often a message is delivered before it becomes a dead
+	// letter, from 5 to 100; default 20. The projector gives a message back only when it
+	// stops or dies. A few restarts in a row must not turn healthy messages into dead
+	// letters.
 	MaxDeliveryAttempts int32
-	// ExactlyOnce turns on exactly-once delivery. Default: off, the inbox makes it unnecessary.
+	// ExactlyOnce turns on exactly-once delivery. Default: off, because the inbox makes it
+	// unnecessary.
 	ExactlyOnce bool
-	// Schemaless lets the topic take any message, for tests of code that knows no
-	// videos. Default: it takes what fits its schema.
+	// Schemaless lets the topic accept any message, for tests of code that is independent
+	// of the entity. Default: the topic accepts only messages that fit its schema.
 	Schemaless bool
 }
 
-// Create creates the topics of internal/names with their schemas and subscriptions, through a client of whatever server. What
-// exists is left as it is. No subscription ever expires.
+// Create creates the topics of internal/names with their schemas and subscriptions, through
+// a client of any server. It does not change what already exists. No subscription ever
+// expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	for _, t := range names.Topics() {
 		if err := r.createTopic(ctx, client, t); err != nil {
@@ -66,7 +73,8 @@ func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t nam
 	}))
 }
 
-// createSchema creates the schema, and returns how a topic uses it; nil: it does not.
+// createSchema creates the schema, and returns the settings by which a topic uses it; nil
+// if it uses none.
 func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t names.Topic) (*pubsubpb.SchemaSettings, error) {
 	if r.Schemaless {
 		return nil, nil //nolint:nilnil // there may be none
@@ -83,7 +91,8 @@ func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t na
 	return &pubsubpb.SchemaSettings{Schema: project + "/schemas/" + t.Name, Encoding: pubsubpb.Encoding_BINARY}, err
 }
 
-// createSubscription creates a subscription, and the topic and subscription of its dead letters, which need not fit the schema.
+// createSubscription creates a subscription, and the topic and subscription of its dead
+// letters. Dead letters need not fit the schema.
 func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client, t names.Topic, consumer string) error {
 	topic, subscription := "projects/"+client.Project()+"/topics/", "projects/"+client.Project()+"/subscriptions/"
 	dead := t.DeadLetters(consumer)
@@ -96,7 +105,7 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second), //nolint:gosec // at most 600
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
-		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: never
+		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires
 		RetryPolicy: &pubsubpb.RetryPolicy{
 			MinimumBackoff: durationpb.New(orDefault(r.RetryMin, 10*time.Second)),
 			MaximumBackoff: durationpb.New(orDefault(r.RetryMax, 600*time.Second)),
@@ -114,7 +123,7 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 	}))
 }
 
-// unlessExists returns the error of a create, but for that of what exists.
+// unlessExists returns the error of a create call, but nil if the resource already exists.
 func unlessExists(_ any, err error) error {
 	if status.Code(err) == codes.AlreadyExists {
 		return nil

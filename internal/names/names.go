@@ -1,6 +1,6 @@
-// Package names has the names of the service, its topics and its subscriptions.
-// They are in names.yaml only. The scripts read deploy/names.sh, which make
-// generate writes; Terraform reads names.yaml itself.
+// Package names has the names of the service, its topics and its subscriptions. Only
+// names.yaml defines them. The scripts read deploy/names.sh, which make generate writes.
+// Terraform reads names.yaml itself.
 package names
 
 import (
@@ -20,10 +20,10 @@ type Names struct {
 	Topics  []Topic `yaml:"topics"`
 }
 
-// Topic is a topic of Pub/Sub that this service publishes to.
+// Topic is a Pub/Sub topic that this service publishes to.
 type Topic struct {
-	Name           string   `yaml:"name"`            // also of its schema
-	AggregateTypes []string `yaml:"aggregate_types"` // whose events are published there
+	Name           string   `yaml:"name"`            // its schema has the same name
+	AggregateTypes []string `yaml:"aggregate_types"` // their events are published there
 	Schema         string   `yaml:"schema"`          // path of its proto file, from the root of the repository
 	Consumers      []string `yaml:"consumers"`
 }
@@ -31,8 +31,8 @@ type Topic struct {
 // Subscription returns the name of a consumer's subscription.
 func (t Topic) Subscription(consumer string) string { return t.Name + "." + consumer }
 
-// DeadLetters returns the name of the topic, and of its subscription, that keeps
-// the dead letters of a consumer.
+// DeadLetters returns the name of the topic that keeps the dead letters of a consumer, and
+// of the subscription to that topic.
 func (t Topic) DeadLetters(consumer string) string { return t.Subscription(consumer) + ".dead" }
 
 //go:embed names.yaml
@@ -52,8 +52,8 @@ func Service() string { return all.Service }
 // Topics returns all topics.
 func Topics() []Topic { return slices.Clone(all.Topics) }
 
-// TopicOf returns the topic of an aggregate type. It panics if there is none,
-// which is a mistake in names.yaml.
+// TopicOf returns the topic of an aggregate type. If there is none, names.yaml is wrong,
+// and TopicOf panics.
 func TopicOf(aggregateType string) Topic {
 	for _, t := range all.Topics {
 		if slices.Contains(t.AggregateTypes, aggregateType) {
@@ -63,16 +63,16 @@ func TopicOf(aggregateType string) Topic {
 	panic("names.yaml: no topic has the aggregate type " + aggregateType) //nolint:forbidigo // a mistake in the program, met at its start
 }
 
-// Rules of Google Cloud for names. An account is called SERVICE-publisher, and
-// has at most 30 characters.
+// Google Cloud's rules for names. A service account is called SERVICE-publisher, and its
+// name has at most 30 characters.
 var (
 	serviceRule  = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	topicRule    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`)
 	consumerRule = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,29}$`)
 )
 
-// Parse reads a file such as names.yaml. The error names every field that breaks
-// a rule.
+// Parse reads the content of a file such as names.yaml. The error names every field that
+// breaks a rule.
 func Parse(content []byte) (Names, error) {
 	var n Names
 	d := yaml.NewDecoder(bytes.NewReader(content))
@@ -85,10 +85,10 @@ func Parse(content []byte) (Names, error) {
 	if !serviceRule.MatchString(n.Service) {
 		wrong("service is %q, want %s", n.Service, serviceRule)
 	}
-	seen := make(map[string]bool) // "topic x" and "aggregate type x"
+	seen := make(map[string]bool) // by kind and name
 	once := func(what, name string) {
 		if seen[what+name] {
-			wrong("%s %q is there twice", what, name)
+			wrong("%s %q is listed twice", what, name)
 		}
 		seen[what+name] = true
 	}

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// breaker pauses all workers while the broker is away, and lets one at a time
-// through with a single event, and one more of those set aside: the probe. The
-// zero value but for its settings is closed. Safe for concurrent use.
+// breaker pauses all workers while the broker is unavailable. It then lets one worker at a
+// time make a probe: a pass with one event, and one more of those set aside. A breaker that
+// has only its settings is closed. It is safe for concurrent use.
 type breaker struct {
 	max   time.Duration // the longest pause between two probes
 	batch int           // how many events a pass takes while closed
 
 	mu       sync.Mutex
-	failures int       // passes that found an outage in a row; 0: closed
-	next     time.Time // when the next probe may be made
+	failures int       // passes in a row that found an outage; 0 if closed
+	next     time.Time // the earliest time of the next probe
 	probing  bool      // a probe is under way
 }
 
-// allow returns how many events the next pass may take, or how long to wait
-// before asking again.
+// allow returns how many events the next pass may take. If it returns a wait instead, call
+// it again after that.
 func (b *breaker) allow(now time.Time) (batch int, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,14 +36,14 @@ func (b *breaker) allow(now time.Time) (batch int, wait time.Duration) {
 	}
 }
 
-// isOpen tells whether the broker was away when it was last asked.
+// isOpen reports whether the broker was unavailable in the last pass that contacted it.
 func (b *breaker) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.failures > 0
 }
 
-// report says how a pass with an allowed batch went, and reports whether that
+// report records the result of a pass that took the allowed batch, and reports whether that
 // opened or closed the breaker. Only an answer of the broker closes it.
 func (b *breaker) report(now time.Time, batch int, result Result) (opened, closed bool) {
 	b.mu.Lock()
@@ -61,7 +61,7 @@ func (b *breaker) report(now time.Time, batch int, result Result) (opened, close
 		b.failures = 0
 		return false, closed
 	default:
-		// No work, or no database: it says nothing about the broker.
+		// No work, or no database: this says nothing about the broker.
 		return false, false
 	}
 }

@@ -45,10 +45,11 @@ func attempt(name string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String("attempt", name)))
 }
 
-// seconds are bucket bounds; the default ones are meant for milliseconds.
+// seconds sets bucket bounds in seconds, because the default bounds are meant for
+// milliseconds.
 var seconds = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-// newMetrics makes the instruments; isOpen tells whether the breaker is open.
+// newMetrics makes the instruments. isOpen reports whether the breaker is open.
 func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	if meter == nil {
 		meter = noop.Meter{}
@@ -56,24 +57,24 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 	var m metrics
 	var errs [9]error
 	m.events, errs[0] = meter.Int64Counter("outbox.events", metric.WithUnit("{event}"),
-		metric.WithDescription("Events of passes, by outcome: published, unsettled (published, but the lease was lost, or the settlement failed or its fate is unknown: they are published again, unless it took effect), refused by the broker, unknown; what only goes aside is in none."))
+		metric.WithDescription("Events of passes, by outcome: published, unsettled, refused (by the broker), unknown. Unsettled events were published, but the settlement failed, its result is unknown, or the lease was lost. They are published again, unless the settlement took effect. Events that are only set aside are not counted."))
 	m.attempts, errs[1] = meter.Int64Counter("outbox.publish.attempts", metric.WithUnit("{attempt}"),
-		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry of what was set aside."))
+		metric.WithDescription("Messages handed to the broker, by attempt: first, or retry (of an event that was set aside)."))
 	m.failures, errs[2] = meter.Int64Counter("outbox.publish.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind one that failed, or the pass was at its end), unanswered, or the code of gRPC."))
+		metric.WithDescription("Events that the broker did not acknowledge, by error.type: oversized, not_sent (behind a failed event, or the time of the pass was over), unanswered, or the gRPC code."))
 	m.batch, errs[3] = meter.Int64Histogram("outbox.batch.size", metric.WithUnit("{event}"),
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
-		metric.WithDescription("Events per pass that claimed a lane, with those that only go aside."))
+		metric.WithDescription("Events per pass that claimed a lane, including those that are only set aside."))
 	m.delay, errs[4] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read; 0 where the clocks say less."))
+		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0."))
 	m.duration, errs[5] = meter.Float64Histogram("outbox.publish.duration", metric.WithUnit("s"), seconds,
-		metric.WithDescription("From handing a message to the broker until its acknowledgement was read, which is done in order."))
+		metric.WithDescription("Time from handing a message to the broker until its acknowledgement was read. Acknowledgements are read in order."))
 	m.retry, errs[6] = meter.Float64Histogram("outbox.retry.interval", metric.WithUnit("s"), seconds,
-		metric.WithDescription("Pauses before a refused event is tried again."))
+		metric.WithDescription("Pause before a refused event is tried again."))
 	m.lostLeases, errs[7] = meter.Int64Counter("outbox.lost_leases", metric.WithUnit("{lease}"),
-		metric.WithDescription("Settlements that the fence kept out, because the lease was taken over or, when an answer of the database was lost, an attempt before had taken effect."))
+		metric.WithDescription("Settlements that the fence rejected. Another publisher had taken the lease, or an earlier attempt had taken effect and its answer was lost."))
 	_, errs[8] = meter.Int64ObservableGauge("outbox.breaker.open", metric.WithUnit("{breaker}"),
-		metric.WithDescription("1 while this process takes the broker for away and sends only probes, else 0."),
+		metric.WithDescription("1 while this process considers the broker unavailable and sends only probes, else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			if isOpen() {
 				o.Observe(1)
@@ -98,7 +99,7 @@ func (m *metrics) attempted(ctx context.Context, e Claimed) {
 
 func (m *metrics) published(ctx context.Context, e envelope.Message, handed time.Time) {
 	now := time.Now()
-	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // of another clock, which may be ahead
+	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // set by another clock, which may be ahead
 	m.duration.Record(ctx, now.Sub(handed).Seconds())
 }
 
@@ -106,7 +107,8 @@ func (m *metrics) failed(ctx context.Context, err error) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("error.type", errorType(err))))
 }
 
-// errorType is the class of a failure: one of a few, whatever the error says.
+// errorType returns the class of a failure. There are only a few classes, so the metric has
+// few series.
 func errorType(err error) string {
 	switch {
 	case errors.Is(err, pubsub.ErrOversizedMessage):

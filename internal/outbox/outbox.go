@@ -1,37 +1,33 @@
 // Package outbox sends: it moves events from the outbox to Pub/Sub.
 //
-// A [Publisher] makes passes. A pass claims a lane of the outbox, which is a
-// share of all aggregates under a lease, publishes its oldest events, each with
-// its aggregate as the ordering key, and settles: it deletes what the broker
-// has acknowledged and releases the lane. [Topic] is the broker's side of it.
-// The package reads and writes no table itself; what it needs of the store are
-// two calls, and it never looks into a payload.
+// A [Publisher] makes passes. A pass claims a lane, which is a fixed share of all
+// aggregates, under a lease. It publishes the oldest events of the lane, with the aggregate
+// as the ordering key. Then it settles: it deletes the events that the broker acknowledged
+// and releases the lane. [Topic] sends to the broker. The package does not access any table
+// itself: it calls two methods of the store. It never reads a payload.
 //
 // # What it promises
 //
-//   - Every committed event is published at least once. What a crash leaves
-//     unsettled is published again when its lease ends.
-//   - First deliveries of an aggregate happen in the order of its versions,
-//     with any number of publishers, also when they crash, hang, or wake up
-//     after their lease: a pass begins at the oldest event of an aggregate that
-//     is not known to be published, and stops at the first that is not
-//     acknowledged; so whoever sends an event has sent all before it, or they
-//     were acknowledged before.
-//   - A message that the broker refuses for what it is (a poisonous event)
-//     blocks its own aggregate only. It is tried again with growing pauses and
-//     after Config.MaxAttempts is parked, until a person requeues or skips it.
-//   - A broker that is away, or refuses everything (no such topic, no
-//     permission), is an outage. However long it lasts, no attempt is counted
-//     and nothing is parked; a breaker pauses all workers and lets an
-//     event or two through at a time, as probes.
+//   - Every committed event is published at least once. If a crash leaves events
+//     unsettled, they are published again when the lease ends.
+//   - The first deliveries of an aggregate are in the order of its versions. This holds
+//     with any number of publishers, even if they crash, hang, or continue after their
+//     lease. For each aggregate, a pass begins at the oldest event that is not known to be
+//     published. It stops at the first event that is not acknowledged. So every event
+//     before a sent event was sent in the same pass, or acknowledged before.
+//   - If the broker refuses a message because of its content, only its own aggregate is
+//     blocked. The message is tried again with growing pauses. After Config.MaxAttempts it
+//     is parked, until a person requeues or skips it.
+//   - A broker that is unavailable, or refuses everything (no such topic, no permission),
+//     is an outage. However long it lasts, no attempt is counted and nothing is parked. A
+//     breaker pauses all workers and lets one or two events through at a time, as probes.
 //
 // # What it does not promise
 //
-// Order between aggregates, and exactly-once transport. An event comes twice
-// after a crash between publish and settle, and when a lost answer makes the
-// client repeat a request. A publisher that hung longer than its lease may even
-// send an old event after a newer one. Consumers deduplicate by event id and
-// compare versions.
+// There is no order between aggregates, and no exactly-once transport. An event comes twice
+// after a crash between publish and settle, and when the client repeats a request whose
+// answer was lost. A publisher that hangs longer than its lease may even send an old event
+// after a newer one. Consumers must deduplicate by event id and compare versions.
 package outbox
 
 import (
@@ -46,43 +42,45 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// Store is what a publisher needs of the outbox. Its methods are called
+// Store is the part of the outbox that a publisher uses. Its methods are called
 // concurrently.
 type Store interface {
-	// ClaimEvents takes the lease of a lane with work and returns its oldest
-	// events in order: at most maxEvents, and none behind the one with which
-	// their payloads have maxBytes; and as much again of what was set aside and
-	// is due. The zero Claim when there is no work. With an aggregate (not the
-	// zero one) it takes the lane of that or none, and may take none though
-	// something is due there, or was committed late. A claim that fails may have
-	// taken a lane all the same: later claims take it again, before its lease ends.
+	// ClaimEvents takes the lease of a lane with work and returns its oldest events in
+	// order. It returns at most maxEvents, and stops at the event with which their payloads
+	// reach maxBytes. It also returns events that were set aside and are due, up to the
+	// same limits again. If there is no work, it returns the zero Claim.
+	//
+	// With an aggregate (not the zero one) it takes only the lane of that aggregate. It may
+	// then take none, even if a retry is due there or an event was committed late. A claim
+	// that fails may still have taken a lane: later claims take that lane again, before its
+	// lease ends.
 	ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (Claim, error)
-	// SettleClaim records what became of a claim and releases the lane; held is
-	// false, and nothing is changed, when the lease was lost.
+	// SettleClaim records the result of a claim and releases the lane. If the lease was
+	// lost, it changes nothing and held is false.
 	SettleClaim(ctx context.Context, settlement Settlement) (held bool, err error)
 }
 
-// Broker is where events are published. Its methods are called concurrently,
-// but those about one ordering key never are.
+// Broker is where events are published. Its methods are called concurrently, but never for
+// the same ordering key.
 type Broker interface {
-	// Publish hands over a message and does not wait for the answer. Messages
-	// of one ordering key reach the broker in the order of the calls, and none
-	// that follows one that failed, until the answers to all of them were waited
-	// for. A pass hands over all that it has of a key before it waits for one.
+	// Publish hands over a message and does not wait for the answer. Messages of one
+	// ordering key reach the broker in the order of the calls. After one of them fails, no
+	// later message of the key is sent until all answers of the key have been waited for. A
+	// pass hands over all its messages of a key before it waits for one.
 	Publish(m envelope.Message) Receipt
 }
 
-// Receipt is the answer that a published message will have.
+// Receipt gives the broker's answer to a published message.
 type Receipt interface {
-	// Wait waits for the answer: nil when the broker has the message, a
-	// *RefusedError when it never will. Any other error, also that of ctx,
-	// means that nobody knows. An answer that is there counts, also when ctx is
-	// done. It is called once for each message.
+	// Wait waits for the answer. It returns nil if the broker has the message, and a
+	// *RefusedError if the broker will never take it. After any other error, also that of
+	// ctx, nobody knows. An answer that has already come counts even if ctx is done. Wait
+	// is called once per message.
 	Wait(ctx context.Context) error
 }
 
-// RefusedError says that the broker refused a message for what it is. Sending
-// the same bytes again will hardly help.
+// RefusedError means that the broker refused a message because of its content. Sending the
+// same bytes again will probably fail again.
 type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return "broker refused the message: " + e.Err.Error() }
@@ -90,54 +88,55 @@ func (e *RefusedError) Error() string { return "broker refused the message: " + 
 // Unwrap returns the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Config says how a publisher works. The zero value of a field means its
-// default.
+// Config configures a publisher. A field with the zero value gets its default.
 type Config struct {
-	// Workers is how many lanes this process publishes at a time; default 4.
-	// More hide a slow broker and compete with the writers for the database.
+	// Workers is how many lanes this process publishes at a time; default 4. More workers
+	// help with a slow broker, but compete with the writers for the database.
 	Workers int
-	// Batch is how many events a pass takes at most, and as many again that were
-	// set aside and are due; default 2000.
+	// Batch is how many events a pass takes at most; default 2000. It takes as many again
+	// of those that were set aside and are due.
 	Batch int
-	// BatchBytes is how many bytes of payload a pass takes at most, and one
-	// event more, and as many again of blocked aggregates that are due; default
-	// 8 MiB. Each worker holds that, and the client of the broker once more.
+	// BatchBytes is after how many bytes of payload a pass takes no further event; default
+	// 8 MiB. The same limit applies again to the events of blocked aggregates that are due.
+	// Each worker holds that much, and the client of the broker holds it once more.
 	BatchBytes int64
-	// Lease is how long a lane is ours after a claim; default 30 s. After a
-	// crash its events wait that long. Longer than 2 × PublishTimeout.
+	// Lease is how long a claim holds a lane; default 30 s. After a crash, the events of
+	// the lane wait that long. It must be longer than 2 × PublishTimeout.
 	Lease time.Duration
-	// PublishTimeout is how long a pass waits for the broker; default 12 s. What
-	// is not answered by then is unknown, and published again.
+	// PublishTimeout is how long a pass waits for the broker; default 12 s. Events without
+	// an answer by then are published again.
 	PublishTimeout time.Duration
-	// RequestTimeout is how long NewTopic tries one publish request; default a third
-	// of PublishTimeout, at most half of it.
+	// RequestTimeout is how long NewTopic tries one publish request; default a third of
+	// PublishTimeout, at most half of it.
 	RequestTimeout time.Duration
-	// PollInterval is the longest pause between two polls of all lanes;
-	// default 1 s. In the process that writes, Wake makes a pass of the lane of the
-	// event come at once; PollInterval bounds the delay of events that other
-	// processes write, and of retries and takeovers.
+	// PollInterval is the longest pause between two polls of all lanes; default 1 s. In the
+	// process that writes an event, Wake starts a pass of its lane immediately.
+	// PollInterval limits the delay of all other work: events of other processes, retries,
+	// and lanes of crashed publishers.
 	PollInterval time.Duration
-	// MaxAttempts is how often a refused message is tried before it is parked,
-	// and not before it was tried alone; default 10.
+	// MaxAttempts is how often a refused message is tried before it is parked; default 10.
+	// A message is parked only after it was refused alone.
 	MaxAttempts int
-	// RetryMin is the longest first pause after a refusal; default 1 s. It doubles
-	// with every attempt up to RetryMax, default 10 min. Each pause is drawn from
-	// the upper half.
+	// RetryMin is the longest first pause after a refusal; default 1 s. It doubles with
+	// every attempt up to RetryMax, default 10 min. Each pause is a random time from the
+	// upper half.
 	RetryMin, RetryMax time.Duration
-	// ProbeInterval is the longest pause between two probes of a broker that is
-	// away; default 1 s.
+	// ProbeInterval is the longest pause between two probes of an unavailable broker;
+	// default 1 s.
 	ProbeInterval time.Duration
-	// StopTimeout is how long Run still waits for the broker once its context has
-	// ended; default 1.5 s. It begins passes for half of that time.
+	// StopTimeout is how long Run may go on after its context has ended; default 1.5 s. It
+	// starts new passes only in the first half of that time.
 	StopTimeout time.Duration
-	// SettleTimeout bounds the first attempt to settle, and the one at shutdown;
-	// default 1 s. Each attempt after the first has as long again.
+	// SettleTimeout limits the first attempt to settle, and the attempt at shutdown;
+	// default 1 s. Each later attempt may take one SettleTimeout longer than the one
+	// before.
 	SettleTimeout time.Duration
-	// Tracing makes the spans of events whose trace is sampled; nil: none.
+	// Tracing makes the spans of events whose trace is sampled. If it is nil, there are no
+	// spans.
 	Tracing trace.TracerProvider
 }
 
-// WithDefaults returns the Config that New makes of this one.
+// WithDefaults returns the Config with every default filled in, as New uses it.
 func (c Config) WithDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 4)
 	c.Batch = cmp.Or(c.Batch, 2000)
@@ -155,7 +154,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate tells everything that is wrong with a Config, with its defaults
+// Validate returns an error that names every mistake in a Config, after the defaults are
 // filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()

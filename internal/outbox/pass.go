@@ -13,44 +13,44 @@ import (
 	"example.com/videocatalog/internal/failpoint"
 )
 
-// Result is what a pass did.
+// Result is the outcome of a pass.
 type Result struct {
-	// Claimed: there was work, and may be more.
+	// Claimed means that there was work, and that there may be more.
 	Claimed bool
-	// Published events were acknowledged by the broker.
+	// Published is how many events the broker acknowledged.
 	Published int
-	// Refused events were not, for what they are.
+	// Refused is how many events the broker refused because of their content.
 	Refused int
-	// Unknown events stay pending: nobody knows whether the broker has them.
+	// Unknown is how many events stay pending, because it is unknown whether the broker has
+	// them.
 	Unknown int
 
 	err  error // of the first event that the broker left unanswered
-	left bool  // not all was published, or an aggregate has recovered: there may be more to do at once
+	left bool  // some events were not published, or an aggregate has recovered: there may be more work now
 }
 
-// outage reports whether the broker seems to be unavailable: it was sent events, and
+// outage reports whether the broker seems to be unavailable: it was sent events and
 // answered none.
 func (r Result) outage() bool { return r.err != nil && r.Published == 0 && r.Refused == 0 }
 
-// passes makes passes: it claims, publishes and settles. When, it does not know:
-// see schedule.
+// passes makes passes: it claims, publishes and settles. The schedule decides when.
 type passes struct {
 	store   Store
 	broker  Broker
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
-	tracer  trace.Tracer // nil: none
-	full    func()       // called when a claim is full, so that there may be work for another worker
+	tracer  trace.Tracer // nil if there is no tracing
+	full    func()       // called if a claim is full: another worker may find work too
 }
 
-// run makes one pass over at most batch events, and as many that were set aside;
-// of one lane when there is an aggregate: see Store. When ctx ends it hands
-// nothing more to the broker and waits for it no longer. Events that were
-// acknowledged by then are settled all the same.
+// run makes one pass over at most batch events, and as many that were set aside. With an
+// aggregate it claims only the lane of that: see Store. When ctx ends, it hands nothing
+// more to the broker and stops waiting for answers. Events that were acknowledged by then
+// are still settled.
 func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Result, error) {
-	// Before the claim, so that by the clock of the database we stop earlier
-	// than we think.
+	// Read before the claim, so that we stop before the lease ends by the clock of the
+	// database.
 	start := time.Now()
 	deadline := start.Add(p.cfg.PublishTimeout)
 	claimCtx, cancel := context.WithDeadline(ctx, deadline)
@@ -59,8 +59,8 @@ func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Res
 	if err != nil || claim.Token == 0 {
 		return Result{}, err
 	}
-	// A crash from here on leaves the lane leased: its events wait until
-	// leased_until, then another publisher claims them.
+	// After a crash here, the lane stays leased. Its events wait until leased_until, then
+	// another publisher claims them.
 	if p.isFull(claim, batch) {
 		p.full()
 	}
@@ -69,9 +69,8 @@ func (p *passes) run(ctx context.Context, batch int, of envelope.Aggregate) (Res
 	spans.claimed(ctx, claim, start)
 	receipts := p.publish(ctx, claim, deadline, &spans)
 	failpoint.Hit(failpoint.OutboxHanded)
-	// A crash here, or anywhere before the settlement is committed, leaves
-	// events that were published and are still pending: they are published a
-	// second time.
+	// After a crash here, or anywhere before the settlement is committed, published events
+	// are still pending. They are published a second time.
 	result, settlement := p.collect(ctx, claim, receipts, deadline, &spans)
 	result.left = result.Published < len(claim.Events) || len(settlement.Recovered) > 0
 	failpoint.Hit(failpoint.OutboxPublished)
@@ -89,8 +88,8 @@ func (p *passes) isFull(claim Claim, batch int) bool {
 	return len(claim.Events) >= batch || bytes >= p.cfg.BatchBytes
 }
 
-// publish hands the events of a claim to the broker, in their order. What is
-// blocked, or comes when the pass is at its end, it leaves out: that has no
+// publish hands the events of a claim to the broker, in order. It leaves out blocked
+// events, and the rest of the claim when the time of the pass is over. Those have no
 // receipt.
 func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, spans *passTrace) []handed {
 	receipts := make([]handed, len(claim.Events))
@@ -98,7 +97,7 @@ func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, s
 		if e.Blocked {
 			continue
 		}
-		// Checked before each, because a process can be stopped anywhere for
+		// Checked before each event, because a process can be stopped at any line for
 		// longer than its lease.
 		now := time.Now()
 		if ctx.Err() != nil || now.After(deadline) {
@@ -110,18 +109,17 @@ func (p *passes) publish(ctx context.Context, claim Claim, deadline time.Time, s
 	return receipts
 }
 
-// handed is what the broker was given: its receipt, and when that was. The zero
-// value says that it was not.
+// handed is the receipt of an event and the time when the broker was given it. It is zero
+// if the broker was not given it.
 type handed struct {
 	receipt Receipt
 	at      time.Time
 }
 
-var errLeftOut = errors.New("not sent: the pass was at its end")
+var errLeftOut = errors.New("not sent: the time of the pass was over")
 
-// collect waits for the answers, in the order of the claim, and returns what
-// became of the events. An aggregate stops at its first event that is not
-// acknowledged: see tally.
+// collect waits for the answers in the order of the claim, and returns the result and the
+// settlement. An aggregate stops at its first event that is not acknowledged: see tally.
 func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, deadline time.Time, spans *passTrace) (Result, Settlement) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -161,11 +159,11 @@ func (p *passes) collect(ctx context.Context, claim Claim, receipts []handed, de
 	return t.result, t.settlement
 }
 
-// failure decides when a refused event is tried again.
+// failure decides when a refused event is tried again, or parks it.
 func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
 	attempts := e.Attempts + 1
 	failure := Failure{Aggregate: e.Aggregate(), Seq: e.Seq, Attempts: attempts, Error: cause.Error()}
-	alone := e.Retry && e.Attempts > 0 // else it may be refused for what is sent with it
+	alone := e.Retry && e.Attempts > 0 // else another message of the same request may be the cause
 	if alone && attempts >= p.cfg.MaxAttempts {
 		failure.Park = true
 	} else {
@@ -177,13 +175,14 @@ func (p *passes) failure(ctx context.Context, e Claimed, cause error) Failure {
 	return failure
 }
 
-// settle records what became of a claim, also when ctx is done: forgetting
-// what the broker has would publish it again. While the database does not
-// answer it tries until the lease may have ended or, when ctx is done, once.
-// Each attempt has longer than the one before, because a database that is slow
-// would never settle what is published again and again; the first is short,
-// because its connection may be lost. held is false when the settlement took no
-// effect, or nobody knows.
+// settle records the result of a claim, even if ctx is done: otherwise acknowledged events
+// would be published again. While the database fails, it tries again until the lease may
+// have ended. If ctx is done, it tries once. held is false if the settlement took no
+// effect, or if that is unknown.
+//
+// The first attempt is short, because its connection may be lost. Each later attempt has
+// more time. Otherwise a slow database would never settle, and the same events would be
+// published again and again.
 func (p *passes) settle(ctx context.Context, settlement Settlement, deadline time.Time) (held bool, err error) {
 	leaseEnd := deadline.Add(p.cfg.Lease - p.cfg.PublishTimeout)
 	for attempt := 1; ; attempt++ {
@@ -194,9 +193,9 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 		held, err := p.settleOnce(ctx, settlement, timeout)
 		if err == nil {
 			if !held {
-				// Somebody else has the lane: we were too slow, and what we
-				// published may be published again. Or an attempt before this
-				// one took effect, and its answer was lost. Never a success.
+				// Either another publisher has the lane, because we were too slow, and may
+				// publish our events again. Or an earlier attempt took effect and its
+				// answer was lost. Both count as a lost lease.
 				p.metrics.lostLease(ctx)
 				p.log.WarnContext(ctx, "outbox: lease lost before the settlement", "lane", settlement.Lane, "events", len(settlement.Done)+len(settlement.Retried))
 			}
@@ -210,7 +209,7 @@ func (p *passes) settle(ctx context.Context, settlement Settlement, deadline tim
 	}
 }
 
-// settleOnce has timeout, but only Config.SettleTimeout from when ctx is done.
+// settleOnce settles within timeout, and within Config.SettleTimeout after ctx is done.
 func (p *passes) settleOnce(ctx context.Context, settlement Settlement, timeout time.Duration) (bool, error) {
 	ctx, end := after(ctx, p.cfg.SettleTimeout)
 	defer end()

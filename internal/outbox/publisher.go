@@ -16,14 +16,14 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// Publisher empties the outbox.
+// Publisher publishes the events of the outbox.
 type Publisher struct {
 	cfg      Config
 	log      *slog.Logger
 	schedule *schedule
 	passes   *passes
-	loops    []*heartbeat.Loop // one per worker, which rests while it is idle
-	anyLoop  *heartbeat.Loop   // of all workers: one of them polls every PollInterval
+	loops    []*heartbeat.Loop // one per worker; it rests while the worker is idle
+	anyLoop  *heartbeat.Loop   // of all workers together: one of them polls every PollInterval
 }
 
 // New makes a publisher. meter may be nil.
@@ -42,7 +42,7 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 		tracer = cfg.Tracing.Tracer("example.com/videocatalog/internal/outbox")
 	}
 	full := func() { schedule.wake(envelope.Aggregate{}) }
-	// A pass ends with its lease, and one of the pauses comes on top.
+	// A pass ends with its lease, and one of the pauses may come on top.
 	interval := cfg.Lease + max(cfg.PollInterval, cfg.ProbeInterval, maxPause)
 	loops := make([]*heartbeat.Loop, cfg.Workers)
 	for i := range loops {
@@ -56,14 +56,14 @@ func New(store Store, broker Broker, cfg Config, log *slog.Logger, meter metric.
 	}, nil
 }
 
-// Wake wakes a worker after the commit of an event of an aggregate; the zero
-// Aggregate means any. It never blocks, and is safe for concurrent use, also when
-// Run is not running.
+// Wake wakes a worker after the commit of an event of an aggregate. The zero Aggregate
+// means any lane. It never blocks and is safe for concurrent use, also while Run is not
+// running.
 func (p *Publisher) Wake(aggregate envelope.Aggregate) { p.schedule.wake(aggregate) }
 
-// Run publishes until ctx is done. Then it goes on until the outbox is empty or
-// the broker is unavailable, for at most Config.StopTimeout, so that the last
-// commits do not wait for another process; settles, and returns nil. Call it once.
+// Run publishes until ctx ends, settles, and returns nil. After ctx has ended it continues
+// until the outbox is empty or the broker is unavailable, for at most Config.StopTimeout.
+// So the last commits do not wait for another process. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
 	begin, cancel := after(ctx, p.cfg.StopTimeout/2)
 	defer cancel()
@@ -76,21 +76,20 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce makes one pass over at most batch events, and as many that were set
-// aside: claim, publish, settle. When ctx ends it hands nothing more to the broker
-// and waits for it no longer. Events that were acknowledged by then are settled
-// all the same.
+// RunOnce makes one pass over at most batch events, and as many that were set aside: claim,
+// publish, settle. When ctx ends, it hands nothing more to the broker and stops waiting for
+// answers. Events that were acknowledged by then are still settled.
 func (p *Publisher) RunOnce(ctx context.Context, batch int) (Result, error) {
 	return p.passes.run(ctx, batch, envelope.Aggregate{})
 }
 
-// Stuck returns an error when a worker is in a pass for three times as long as
-// it may take, or none has made a pass for as long: none ever will, and the
-// process should be restarted. Passes that fail, because the database or the
-// broker is unavailable, are passes.
+// Stuck returns an error if a worker is in one pass for three times as long as it may take.
+// It also returns one if no worker has made a pass for that long. Neither recovers by
+// itself, so the process should be restarted. A pass that fails, because the database or
+// the broker is unavailable, still counts as a pass.
 func (p *Publisher) Stuck() error { return errors.Join(p.anyLoop.Check(), heartbeat.Check(p.loops...)) }
 
-// after returns a context that ends a while after ctx.
+// after returns a context that ends d after ctx has ended.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -100,10 +99,10 @@ func after(ctx context.Context, d time.Duration) (context.Context, context.Cance
 	return later, func() { stop(); cancel() }
 }
 
-// Drain publishes until nothing is left but blocked aggregates and what other
-// publishers have in hand, and returns how many events that were. The error is
-// that of the first pass that failed, or ctx's when it ended before; the pass
-// in hand is then settled, as by Run.
+// Drain publishes until only blocked aggregates and the lanes of other publishers are left,
+// and returns how many events it published. It stops at the first pass that fails and
+// returns its error. If ctx ends, Drain settles the current pass, as Run does, and returns
+// the error of ctx.
 func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	grace, cancel := after(ctx, p.cfg.StopTimeout)
 	defer cancel()
@@ -120,13 +119,13 @@ func (p *Publisher) Drain(ctx context.Context) (published int, err error) {
 	return published, ctx.Err()
 }
 
-// work makes passes while there is work, and waits while there is none. Once ctx
-// is done it ends after a poll of all lanes that finds nothing. It begins no pass
-// when begin is done.
+// work makes passes while there is work, and waits while there is none. After ctx has
+// ended, it stops when a poll of all lanes finds nothing. It starts no pass after begin has
+// ended.
 func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 	defer loop.Rest()
 	failures, woken := 0, false
-	var of envelope.Aggregate // of which lane the next pass is; the zero Aggregate: of any
+	var of envelope.Aggregate // the next pass claims the lane of this aggregate; zero means any lane
 	for begin.Err() == nil {
 		loop.Beat()
 		p.anyLoop.Beat()
@@ -161,19 +160,19 @@ func (p *Publisher) work(ctx, begin context.Context, loop *heartbeat.Loop) {
 	}
 }
 
-// pass makes one pass. Its time ends with StopTimeout, of which begin is the first
-// half: the second half is for the answers to the last pass.
+// pass makes one pass. begin covers the first half of StopTimeout, and the pass may use the
+// second half to wait for answers.
 func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate) (Result, error) {
 	grace, cancel := after(begin, p.cfg.StopTimeout/2)
 	defer cancel()
 	result, err := p.passes.run(grace, batch, of)
-	if err != nil && !errors.Is(err, context.Canceled) { // a claim that was told to stop
+	if err != nil && !errors.Is(err, context.Canceled) { // ctx ended during a claim
 		p.log.ErrorContext(grace, "outbox: pass failed", "err", err)
 	}
 	return result, err
 }
 
-// report tells the breaker how a pass went.
+// report passes the result of a pass to the breaker, and logs a change.
 func (p *Publisher) report(ctx context.Context, batch int, result Result) {
 	switch opened, closed := p.schedule.breaker.report(time.Now(), batch, result); {
 	case opened:
@@ -193,9 +192,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// backoff is the pause after the n-th failure: drawn from the upper half of a
-// range that doubles each time, so that many who failed together do not come
-// back together, and none comes back at once.
+// backoff returns a random pause after the n-th failure. It is from the upper half of a
+// limit that doubles each time. So workers that failed together do not come back together,
+// and none comes back immediately.
 func backoff(n int, shortest, longest time.Duration) time.Duration {
 	d := shortest
 	for range n - 1 {

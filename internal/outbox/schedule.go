@@ -8,23 +8,23 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// schedule says when a worker makes its next pass, and of which lane. A wake-up is
-// about the lane of one event; the timer is about all lanes. Safe for concurrent use.
+// schedule decides when a worker makes its next pass, and of which lane. A wake-up is about
+// the lane of one event. The timer is about all lanes. It is safe for concurrent use.
 type schedule struct {
 	breaker *breaker
 	timer   *timer
-	// wakeUps has an entry per worker that should make a pass now: of the lane of
-	// that aggregate, or of any lane.
+	// wakeUps has one entry per worker that should make a pass now. The entry is the
+	// aggregate whose lane to claim, or zero for any lane.
 	wakeUps chan envelope.Aggregate
-	// watch is held by the one idle worker that watches the timer.
+	// watch holds a token while an idle worker watches the timer. Only one worker does.
 	watch chan struct{}
-	// restarted has a token when the timer was restarted.
+	// restarted has a token after the timer was restarted.
 	restarted chan struct{}
 	// busy is how many workers are in a pass.
 	busy atomic.Int32
-	// missed: a worker that ends a pass polls all lanes. Either a wake-up found
-	// nothing while others were in a pass, and one of them, whose claim came
-	// before, may have the lane of the event; or a wake-up had no place.
+	// missed asks the next worker that ends a pass to poll all lanes. It is set in two
+	// cases. A wake-up found nothing while others were in a pass: one of them may have
+	// claimed the lane before the event was committed. Or there was no room for a wake-up.
 	missed atomic.Bool
 }
 
@@ -38,8 +38,8 @@ func newSchedule(cfg Config) *schedule {
 	}
 }
 
-// wake wakes a worker for the lane of an aggregate, or for any lane when it is
-// the zero Aggregate. It never blocks.
+// wake wakes a worker for the lane of an aggregate; the zero Aggregate means any lane. It
+// never blocks.
 func (s *schedule) wake(aggregate envelope.Aggregate) {
 	select {
 	case s.wakeUps <- aggregate:
@@ -55,7 +55,7 @@ func (s *schedule) wakeAll() {
 	}
 }
 
-// pollSoon makes the next poll of all lanes come after minPause.
+// pollSoon moves the next poll of all lanes to minPause from now.
 func (s *schedule) pollSoon() {
 	s.timer.restart()
 	select {
@@ -64,12 +64,13 @@ func (s *schedule) pollSoon() {
 	}
 }
 
-// begin counts a pass that begins, and reports whether others are under way.
+// begin counts a pass that begins, and reports whether other passes are running.
 func (s *schedule) begin() (others bool) { return s.busy.Add(1) > 1 }
 
-// end counts a pass as ended. It polls soon after one that may have left events:
-// other processes go on writing where a poll found something; and the lane of a
-// wake-up that found nothing may be leased by another process.
+// end counts a pass that has ended. If it may have left events, the next poll comes soon.
+// There are three such cases: a poll found work, so other processes are probably writing; a
+// wake-up found nothing, so another process may have the lane; or the result says that
+// events are left.
 func (s *schedule) end(polled bool, result Result) {
 	s.busy.Add(-1)
 	if polled == result.Claimed || result.left {
@@ -77,16 +78,16 @@ func (s *schedule) end(polled bool, result Result) {
 	}
 }
 
-// again reports whether a worker polls all lanes right after a pass, or waits
-// first. After the timer it goes on until it finds nothing. After a wake-up, which
-// is about one event, one pass is mostly enough: a second one after each would
-// double the load of the database.
+// again reports whether a worker polls all lanes right after a pass, instead of waiting.
+// After the timer, it polls until it finds nothing. After a wake-up, which is about one
+// event, one pass is usually enough. A second pass after each would double the load on the
+// database.
 func (s *schedule) again(result Result, woken, others bool) bool {
 	switch {
 	case !result.Claimed && woken && others:
-		// Another pass began before ours, perhaps in the lane of our event: the last
-		// worker to end a pass polls for it. That one reads missed after busy, and
-		// we write it before, so one of us sees the other.
+		// Another pass began before ours and may have the lane of our event. Then the last
+		// worker that ends a pass polls all lanes. It lowers busy and then reads missed. We
+		// set missed and then read busy, so at least one of us polls.
 		s.missed.Store(true)
 		return s.busy.Load() == 0 && s.missed.Swap(false)
 	case !result.Claimed:
@@ -96,10 +97,10 @@ func (s *schedule) again(result Result, woken, others bool) bool {
 	}
 }
 
-// wait waits for a wake-up or the timer, and reports whether it was a wake-up,
-// and of which aggregate. One idle worker watches the timer, so an idle process
-// polls once per PollInterval, however many workers it has. When both are ready,
-// select chooses at random, so wake-ups without end delay a poll by a few passes.
+// wait waits for a wake-up or the timer. It reports whether it was a wake-up, and of which
+// aggregate. Only one idle worker watches the timer, so an idle process polls once per
+// PollInterval, however many workers it has. If both are ready, select chooses at random,
+// so endless wake-ups delay a poll by a few passes only.
 func (s *schedule) wait(ctx context.Context) (of envelope.Aggregate, woken bool) {
 	select {
 	case <-ctx.Done():

@@ -2,14 +2,14 @@ package outbox
 
 import "example.com/videocatalog/internal/envelope"
 
-// tally records what became of the events of a claim. It is given them in the
-// order of the claim. Once an event of an aggregate is not acknowledged, those
-// behind it share its fate.
+// tally records the results of the events of a claim, which it is given in order. After the
+// first event of an aggregate that is not acknowledged, the events behind it get the same
+// result.
 type tally struct {
 	result     Result
 	settlement Settlement
-	refusals   map[envelope.Aggregate]bool // an event was refused
-	unknowns   map[envelope.Aggregate]bool // the fate of an event is unknown
+	refusals   map[envelope.Aggregate]bool // aggregates with a refused event
+	unknowns   map[envelope.Aggregate]bool // aggregates with an event whose result is unknown
 	recovered  map[envelope.Aggregate]bool
 }
 
@@ -34,7 +34,7 @@ func newTally(claim Claim) *tally {
 	return t
 }
 
-// setAside sets an event aside, unless it is already.
+// setAside sets an event aside, unless it already is.
 func (t *tally) setAside(e Claimed) {
 	if !e.Retry {
 		t.settlement.Aside = append(t.settlement.Aside, e.Seq)
@@ -48,8 +48,8 @@ func (t *tally) recover(aggregate envelope.Aggregate) {
 	}
 }
 
-// behind records an event whose aggregate was stopped by one before it, and
-// reports whether it was.
+// behind reports whether an earlier event has stopped the aggregate of this one. If so, it
+// records this event.
 func (t *tally) behind(e Claimed) bool {
 	switch {
 	case t.refusals[e.Aggregate()]:
@@ -72,9 +72,9 @@ func (t *tally) published(e Claimed) {
 	}
 }
 
-// refused records a refusal, and reports whether it counts as an attempt. The
-// attempts of a blocked aggregate are those of its first event. A refusal behind
-// that one is not counted: the event is soon tried as the first.
+// refused records a refusal, and reports whether it counts as an attempt. A blocked
+// aggregate counts the attempts of its first event only. If that one was acknowledged, a
+// refusal of a later event is not counted: that event is soon tried as the first.
 func (t *tally) refused(e Claimed) (counts bool) {
 	t.result.Refused++
 	t.refusals[e.Aggregate()] = true
@@ -86,7 +86,8 @@ func (t *tally) unknown(e Claimed) {
 	t.result.Unknown++
 	t.unknowns[e.Aggregate()] = true
 	if e.Retry && e.Attempts == 0 {
-		// It had many places in this claim, and leaves them to others in the next one.
+		// Its events filled many places of this claim. In the next one, other aggregates go
+		// first.
 		t.recover(e.Aggregate())
 	}
 }

@@ -6,17 +6,18 @@ import (
 )
 
 const (
-	// minPause is the first pause of the timer, and that after a pass or a settlement that failed.
+	// minPause is the first pause of the timer, and the first pause after a failed pass or
+	// settlement.
 	minPause = 5 * time.Millisecond
-	// maxPause is the longest pause after a pass that failed.
+	// maxPause is the longest pause after a failed pass.
 	maxPause = 5 * time.Second
 )
 
-// timer says when to poll all lanes. Polls find what no wake-up is about: events
-// of other processes, retries, and the lanes of publishers that have crashed.
-// Safe for concurrent use.
+// timer decides when to poll all lanes. Polls find the work that has no wake-up: events of
+// other processes, retries, and the lanes of crashed publishers. It is safe for concurrent
+// use.
 type timer struct {
-	longest time.Duration // pause
+	longest time.Duration // limit of pause
 
 	mu    sync.Mutex
 	pause time.Duration
@@ -27,7 +28,7 @@ func newTimer(longest time.Duration) *timer {
 	return &timer{longest: longest, pause: minPause, due: time.Now().Add(minPause)}
 }
 
-// wait returns how long it is until the next poll; not positive when it is due.
+// wait returns the time until the next poll. It is zero or negative if the poll is due.
 func (t *timer) wait() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,13 +43,13 @@ func (t *timer) fired() {
 	t.due = time.Now().Add(t.pause)
 }
 
-// restart makes the next pause the shortest one. An event of another process often
-// follows the last one closely.
+// restart makes the next pause the shortest one, because an event of another process is
+// often followed by more.
 func (t *timer) restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pause = minPause
-	if due := time.Now().Add(minPause); due.Before(t.due) { // else frequent calls would put the poll off for ever
+	if due := time.Now().Add(minPause); due.Before(t.due) { // else frequent calls would delay the poll for ever
 		t.due = due
 	}
 }

@@ -15,64 +15,64 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// Topic is a Pub/Sub topic as a Broker. Every message goes out with its
+// Topic publishes to one Pub/Sub topic; it implements Broker. Every message has its
 // aggregate as the ordering key.
 //
-// The client pauses an ordering key when a message of it failed: whatever it
-// still holds of the key fails too, until the key is resumed. Resuming is safe
-// only when nothing of the key is held any longer, or old messages would go out
-// behind newer ones; so Topic resumes a key when the answers to all its messages
-// have been read. A pass hands over all that it has before it reads one: what
-// comes then is of a later pass, which has read the events of the key anew.
+// The client pauses an ordering key after one of its messages failed. The messages of the
+// key that the client still holds fail too, until the key is resumed. Resuming it earlier
+// could send old messages behind newer ones. So Topic resumes a key only after the answers
+// to all its messages have been read. A pass hands over all its messages before it reads an
+// answer. So a message that comes after the resume belongs to a later pass, which has read
+// the events of the key again.
 type Topic struct {
 	publisher *pubsub.Publisher
-	waiters   sync.WaitGroup // for answers of abandoned messages, and in flush
+	waiters   sync.WaitGroup // goroutines that wait for abandoned messages, or flush
 	handed    atomic.Bool    // something was handed over since the last flush
 
 	mu   sync.Mutex
-	keys map[string]*key // guarded by mu; those with answers to come
+	keys map[string]*key // guarded by mu; keys with unread answers
 }
 
-// key is what Topic knows of an ordering key; guarded by Topic.mu.
+// key is the state of an ordering key; guarded by Topic.mu.
 type key struct {
-	outstanding int  // messages whose answer nobody has read
-	abandoned   int  // those of them that no pass waits for any longer
+	outstanding int  // messages whose answer was not read yet
+	abandoned   int  // of these, messages that no pass waits for any longer
 	paused      bool // a message failed: nothing is sent until all answers are read
 }
 
-// NewTopic makes a Topic of a publisher of the client, whose settings it sets:
-// ordering on; a request is tried for at most timeout, which must be well below
-// Config.PublishTimeout; inFlight requests at a time, at least as many as
-// ordering keys in all passes of this process, because what waits for its turn
-// cannot be taken back.
+// NewTopic makes a Topic from a publisher of the client, and sets the publisher's settings.
+// Message ordering is on. timeout limits the tries of one request; it must be well below
+// Config.PublishTimeout. inFlight is how many requests may run at a time. A message that
+// waits for its turn cannot be taken back, so inFlight must be at least the number of
+// ordering keys in all passes of this process.
 func NewTopic(publisher *pubsub.Publisher, timeout time.Duration, inFlight int) *Topic {
 	publisher.EnableMessageOrdering = true
 	settings := &publisher.PublishSettings
 	settings.Timeout = timeout
 	settings.NumGoroutines = inFlight
-	// A key with many events should go out in few requests. For how long one waits
-	// for more (DelayThreshold) matters only to a pass that takes longer to hand over
-	// what it has: see flush.
+	// A key with many events should need few requests. DelayThreshold, the wait for more
+	// messages, matters only to a pass that takes longer than that to hand over its events:
+	// see flush.
 	settings.CountThreshold = pubsub.MaxPublishRequestCount
 	return &Topic{publisher: publisher, keys: map[string]*key{}}
 }
 
-// RetrySoon bounds the pauses of a client between two attempts at a publish
-// request by a second. Its own grow fourfold up to a minute, so a request would
-// sleep on when the broker is back. What is retried, and for how long in all,
-// stays as it was. Call it before anything is published.
+// RetrySoon limits the client's pauses to one second between two attempts at a publish
+// request. The client's own pauses grow fourfold up to a minute, so a request would still
+// sleep when the broker is back. Which errors are retried, and for how long in total, does
+// not change. Call RetrySoon before anything is published.
 func RetrySoon(client *pubsub.Client) {
 	options := client.TopicAdminClient.CallOptions
 	options.Publish = append(options.Publish, gax.WithRetry(func() gax.Retryer {
-		return gax.OnCodes([]codes.Code{ // those of the client
+		return gax.OnCodes([]codes.Code{ // the client's own codes
 			codes.Aborted, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.Unknown, codes.Unavailable, codes.DeadlineExceeded,
 		}, gax.Backoff{Initial: 100 * time.Millisecond, Max: time.Second, Multiplier: 2})
 	}))
 }
 
-// Stop waits for what was handed over and ends the client's goroutines.
+// Stop waits for the messages that were handed over, and ends the goroutines of the client.
 func (t *Topic) Stop() {
-	t.waiters.Wait() // first: Flush and Stop of the client must not meet
+	t.waiters.Wait() // first, because Flush and Stop of the client must not run at the same time
 	t.publisher.Stop()
 }
 
@@ -87,17 +87,17 @@ func (t *Topic) Publish(m envelope.Message) Receipt {
 	return r
 }
 
-// flush has the client send what it holds: who reads an answer has handed over
-// all of a pass, and nothing is won by waiting for more.
+// flush makes the client send what it holds. The reader of an answer has handed over its
+// whole pass, so the client would wait for more in vain.
 func (t *Topic) flush() {
 	if t.handed.CompareAndSwap(true, false) {
-		t.waiters.Go(t.publisher.Flush) // which waits until all is answered
+		t.waiters.Go(t.publisher.Flush) // Flush waits for all answers
 	}
 }
 
-// maxMessageBytes is a little less than the client takes, as event.Encode has
-// it. The client would refuse a larger message before those of the key that it
-// still holds are sent, and fail them all.
+// maxMessageBytes is a little less than the client's limit, and the same as in
+// envelope.Message.CheckLimits. The client would refuse a larger message before it has sent
+// the earlier ones of the key, and would fail those too.
 const maxMessageBytes = pubsub.MaxPublishRequestBytes - 1000
 
 func size(m *pubsub.Message) int {
@@ -110,9 +110,9 @@ func size(m *pubsub.Message) int {
 
 var errNotSent = errors.New("not sent: the ordering key waits for the answer to an earlier message")
 
-// begin notes one more message of a key, or returns why it is not sent. What
-// is not sent counts as a message that failed: when the key becomes fit in the
-// middle of a pass, the rest of the pass must not go out without it.
+// begin counts one more message of a key, or returns why the message is not sent. A message
+// that is not sent counts as failed. Otherwise the key could be resumed in the middle of a
+// pass, and the rest of the pass would go out without that message.
 func (t *Topic) begin(name string, size int) (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +131,7 @@ func (t *Topic) begin(name string, size int) (err error) {
 	return err
 }
 
-// answered notes that the answer to a message of a key was read.
+// answered records that the answer to a message of a key was read.
 func (t *Topic) answered(name string, abandoned bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,11 +149,11 @@ func (t *Topic) answered(name string, abandoned bool, err error) {
 	if k.paused {
 		t.publisher.ResumePublish(name)
 	}
-	delete(t.keys, name) // or every key that an outage has met would stay
+	delete(t.keys, name) // so that the map does not grow with every key
 }
 
-// abandon lets go of a message whose answer did not come in time. It may still
-// be sent.
+// abandon stops waiting for a message whose answer did not come in time. The client may
+// still send it.
 func (t *Topic) abandon(name string, result *pubsub.PublishResult) {
 	t.mu.Lock()
 	t.keys[name].abandoned++
@@ -168,7 +168,7 @@ type receipt struct {
 	topic  *Topic
 	key    string
 	err    error                 // why the message was not sent
-	result *pubsub.PublishResult // when it was
+	result *pubsub.PublishResult // nil if it was not sent
 }
 
 func (r *receipt) Wait(ctx context.Context) error {
@@ -179,13 +179,13 @@ func (r *receipt) Wait(ctx context.Context) error {
 		case <-r.result.Ready():
 		case <-ctx.Done():
 			select {
-			case <-r.result.Ready(): // an answer that is there counts
+			case <-r.result.Ready(): // an answer that has come counts
 			default:
 				r.topic.abandon(r.key, r.result)
 				return ctx.Err()
 			}
 		}
-		_, err = r.result.Get(context.Background()) // it is there
+		_, err = r.result.Get(context.Background()) // does not wait
 	}
 	r.topic.answered(r.key, false, err)
 	if errors.Is(err, pubsub.ErrOversizedMessage) || status.Code(err) == codes.InvalidArgument {

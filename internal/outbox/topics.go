@@ -11,8 +11,8 @@ import (
 // type. Several types may share a topic. Do not change it while it is in use.
 type Topics map[string]*Topic
 
-// Publish implements Broker. A message of an aggregate type without a topic is
-// refused: it waits, parked, for a release that has one.
+// Publish implements Broker. It refuses a message whose aggregate type has no topic. The
+// event is then parked, until a release has a topic for it.
 func (t Topics) Publish(m envelope.Message) Receipt {
 	topic := t[m.AggregateType]
 	if topic == nil {

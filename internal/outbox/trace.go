@@ -11,16 +11,15 @@ import (
 	"example.com/videocatalog/internal/envelope"
 )
 
-// passTrace are the spans of a pass: one per event whose trace is sampled, from
-// when it is handed to the broker until the answer. Each belongs to the trace
-// of its event. The zero value has none, as nearly every pass.
+// passTrace holds the spans of a pass: one per event whose trace is sampled. A span lasts
+// from handing the event to the broker until the answer, and belongs to the trace of its
+// event. The zero value has no spans, as in nearly every pass.
 type passTrace struct {
-	tracer trace.Tracer // nil: nothing is traced
-	spans  []trace.Span // by the index of the event; nil while there is none
+	tracer trace.Tracer // nil if nothing is traced
+	spans  []trace.Span // by the index of the event; nil if there is none
 }
 
-// claimed adds the claim to the traces of its events, each of which waited for
-// it until now.
+// claimed adds a span of the claim to the trace of each of its events.
 func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
 	if t.tracer == nil {
 		return
@@ -36,8 +35,8 @@ func (t *passTrace) claimed(ctx context.Context, claim Claim, start time.Time) {
 	}
 }
 
-// publish begins the span of the i-th of n events and returns the message that
-// carries it on; without a span the message stays what it is.
+// publish starts the span of the i-th of n events, and returns the message with that span
+// in its traceparent. Without a span it returns the message unchanged.
 func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) envelope.Message {
 	if t.tracer == nil {
 		return e.Message
@@ -59,8 +58,8 @@ func (t *passTrace) publish(ctx context.Context, i, n int, e Claimed) envelope.M
 	return e.Message
 }
 
-// answered ends the span of the i-th event, and returns ctx with it, for the
-// metrics about the event to refer to.
+// answered ends the span of the i-th event. It returns ctx with that span, so that the
+// metrics of the event refer to it.
 func (t *passTrace) answered(ctx context.Context, i int, err error) context.Context {
 	if t.spans == nil || t.spans[i] == nil {
 		return ctx

@@ -13,15 +13,15 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// acquire takes a connection of a pool, and waits for it no longer than half of
-// the time there is; domain.Unavailable after that. That is no
-// context.DeadlineExceeded, because nothing has begun that takes too long, and
-// waiting in vain is no cause that is worth a line in the log for each of many.
+// acquire takes a connection from a pool. It waits at most half of the time until the
+// deadline of ctx, and then returns domain.Unavailable. That is not a
+// context.DeadlineExceeded: no statement has started, and with many callers each would log
+// a line.
 //
-// With more callers than the database can serve, all of them would wait until
-// little is left, and begin what they cannot finish: pgx closes a connection
-// whose statement was given up, so the pool would be busy with connecting, and
-// hardly anybody be answered. This way some are refused, and all others done.
+// If more callers came than the database can serve, all would wait until little time is
+// left, and start work that they cannot finish. pgx closes the connection of an abandoned
+// statement, so the pool would mostly open connections, and few calls would succeed. With
+// this limit some calls are refused, and the others succeed.
 func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	half := ctx
 	if deadline, ok := ctx.Deadline(); ok {
@@ -32,7 +32,7 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := pool.Acquire(half)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		refusal := domain.Errorf(domain.Unavailable, "there is no connection to the database: call again later")
-		if half.Err() == nil { // it took too long to connect
+		if half.Err() == nil { // connecting took too long
 			refusal.Err = errors.New(err.Error())
 		}
 		return nil, refusal
@@ -40,11 +40,10 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// queriesOver makes queries whose statements each have a connection of the pool
-// for themselves.
+// queriesOver returns queries over a pool. Each statement uses a connection of its own.
 func queriesOver(pool *pgxpool.Pool) *sqlcgen.Queries { return sqlcgen.New(singly{pool}) }
 
-// singly is a pool as sqlc's code sees it.
+// singly makes a pool a sqlcgen.DBTX.
 type singly struct{ pool *pgxpool.Pool }
 
 // Exec implements sqlcgen.DBTX.
@@ -80,7 +79,7 @@ func (s singly) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &singleRow{row: conn.QueryRow(ctx, sql, args...), conn: conn}
 }
 
-// singleRows gives the connection back when it is closed, the first time.
+// singleRows releases its connection at the first Close.
 type singleRows struct {
 	pgx.Rows
 	conn *pgxpool.Conn

@@ -16,12 +16,13 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Inbox remembers which events a consumer has had, and keeps the messages that it
-// could not apply. It has no knowledge of what the events are about.
+// Inbox remembers which events a consumer has received, and keeps the messages that it
+// could not apply. It does not know what the events are about.
 type Inbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
-	// quarantineBytes is how much the quarantine may have for a message to be kept whole.
+	// quarantineBytes is the size of the quarantine above which messages are stored without
+	// their payload.
 	quarantineBytes int64
 }
 
@@ -30,10 +31,9 @@ func NewInbox(pool *pgxpool.Pool) *Inbox {
 	return &Inbox{pool: pool, queries: queriesOver(pool), quarantineBytes: QuarantineBytes}
 }
 
-// apply runs fn in one transaction that also records the ids of the events. fn
-// gets the indices of those that the consumer has not had before, each id once,
-// and returns the outcomes of these; the others are Duplicates. On an error
-// nothing took effect.
+// apply runs fn in one transaction that also records the ids of the events. fn gets the
+// indices of the events that are new to the consumer, each id once, and returns their
+// outcomes. The other events are Duplicates. On an error nothing took effect.
 func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 	fn func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error),
 ) ([]envelope.Outcome, error) {
@@ -69,28 +69,28 @@ func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 	return outcomes, nil
 }
 
-// PruneInbox forgets events that happened and were received longer ago than olderThan
-// by the clock of the database, at most maxRows of them, and returns how many. An
-// event of that age that comes once more is then found out by its version only.
+// PruneInbox deletes the ids of events that happened and were received longer ago than
+// olderThan, by the clock of the database. It deletes at most maxRows and returns how many.
+// If such an old event comes again, only its version shows that it is not new.
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")
 }
 
-// notTheEvents makes an error of the database that no event can be blamed for,
-// such as a missing privilege, table or extension, or a timeout, one
-// of kind Unavailable: events wait until somebody has mended it. What is left
-// is about the data: classes 22, 23 and 54, and errors raised by a function. A
-// timeout of a statement, or of its wait for a lock, is a context.DeadlineExceeded
-// as well, whoever was the first to lose patience.
+// notTheEvents changes errors that no event can have caused to kind Unavailable, for
+// example a missing privilege, table or extension, or a timeout. The events then wait until
+// the database is repaired. Errors of the classes 22, 23 and 54, and those raised by a
+// function, are about the data and stay as they are. A timeout of a statement, or of its
+// wait for a lock, also becomes a context.DeadlineExceeded, as when our own deadline ends
+// it.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database does not do its work", Err: tooLong(unprepared(err))}
+		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
 	}
 	return err
 }
 
-// forConsumer makes an error of kind Unavailable a envelope.ErrUnavailable, too.
+// forConsumer makes an error of kind Unavailable an envelope.ErrUnavailable as well.
 func forConsumer(err error) error {
 	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.Unavailable {
 		return fmt.Errorf("%w: %w", envelope.ErrUnavailable, err)

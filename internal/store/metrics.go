@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// countLimit is how far a sample counts rows: a backlog is measured when it
-	// is largest, and must not become larger for that.
+	// countLimit is up to how many rows a sample counts. A backlog is measured when it is
+	// largest, and measuring must not make it larger.
 	countLimit = 10_000
-	// sampleAge is how old a sample may be, however often somebody asks.
+	// sampleAge is the age at which a sample is taken again. Readers in between get the
+	// last one.
 	sampleAge = 5 * time.Second
-	// sampleTimeout bounds the samples that a reader of metrics waits for, all
-	// together. It is less than sampleAge, so that no two of a kind run at a time.
+	// sampleTimeout limits how long a reader of metrics waits for all samples together. It
+	// is less than sampleAge, so two samples of one kind never run at the same time.
 	sampleTimeout = 2 * time.Second
-	// sendTime is what sending metrics takes, of the second that a process has for
-	// it when it ends.
+	// sendTime is kept free for sending metrics, of the second that an ending process has
+	// for its metrics.
 	sendTime = 500 * time.Millisecond
 )
 
-// Observe lets a meter show the catalog of a consumer, as Outbox.Observe does
-// the outbox.
+// Observe lets a meter show the catalog of a consumer, as Outbox.Observe shows the outbox.
 func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	type measured struct{ quarantined, quarantineBytes, projection, inbox int64 }
 	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
@@ -34,12 +34,12 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 		return measured{quarantined: row.Quarantined, quarantineBytes: row.QuarantineBytes, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
 	}}
 	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
-		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person; counted up to %d.", countLimit)), ahead(&measures))
+		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person. Counted up to %d.", countLimit)), ahead(&measures))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
 	kept, err := meter.Int64ObservableGauge("consumer.quarantine.size", metric.WithUnit("By"),
-		metric.WithDescription(fmt.Sprintf("Bytes of payloads, attributes and reasons in quarantine, of all consumers; from %d on messages are kept without their payload.", QuarantineBytes)))
+		metric.WithDescription(fmt.Sprintf("Bytes of payloads, attributes and reasons in quarantine, of all consumers. Messages that would exceed %d are kept without their payload.", QuarantineBytes)))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
@@ -66,9 +66,9 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	return nil
 }
 
-// report tells of a sample that failed. A callback that returns an error makes a
-// reader that sends drop everything else too, just when the database is away
-// (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
+// report passes the error of a failed sample to OpenTelemetry. A callback must not return
+// it: an exporting reader would then drop all other metrics too, just when the database is
+// unavailable (PeriodicReader of go.opentelemetry.io/otel/sdk/metric).
 func report(err error) {
 	if err != nil {
 		otel.Handle(err)
@@ -79,7 +79,7 @@ func ofTable(name string) metric.ObserveOption {
 	return metric.WithAttributes(attribute.String("table", name))
 }
 
-// since is an age in seconds; that of nothing is 0.
+// since returns the age of t in seconds; 0 for the zero time.
 func since(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -87,8 +87,8 @@ func since(t time.Time) float64 {
 	return max(0, time.Since(t).Seconds())
 }
 
-// sample is a measurement that is taken again when it is older than sampleAge,
-// also when it failed. Whoever asks meanwhile waits for it.
+// sample is a measurement. It is taken again when it is older than sampleAge, also if it
+// failed. A reader that comes while it is taken waits for the result.
 type sample[T any] struct {
 	take func(ctx context.Context) (T, error)
 
@@ -98,13 +98,13 @@ type sample[T any] struct {
 
 type taken[T any] struct {
 	begun time.Time
-	ended chan struct{} // closed when the rest is there
+	ended chan struct{} // closed when value and err are set
 	value T
 	err   error
 }
 
-// begin takes the sample, unless the last one is young, and does not wait. What
-// it begins ends when limited(ctx) does.
+// begin starts a new sample, unless the last one is younger than sampleAge. It does not
+// wait. The sample must end within limited(ctx).
 func (s *sample[T]) begin(ctx context.Context) *taken[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +135,8 @@ func (s *sample[T]) get(ctx context.Context) (T, error) {
 	}
 }
 
-// limited bounds the wait for samples. A reader that must be done by a certain
-// time, as in a process that ends, keeps sendTime of it for all other metrics.
+// limited returns a context that limits the wait for samples. If ctx has a deadline, as in
+// a process that ends, it keeps the last sendTime for all other metrics.
 func limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := time.Now().Add(sampleTimeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Add(-sendTime).Before(end) {
@@ -145,10 +145,10 @@ func limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end)
 }
 
-// ahead begins a sample before anybody waits for another: a reader makes the
-// callbacks of single instruments first (pipeline.produce of
-// go.opentelemetry.io/otel/sdk/metric), and then, in turn, the registered ones,
-// which wait. With another order they would only wait longer.
+// ahead returns an option that starts a sample before a reader waits for any other. A
+// reader first calls the callbacks of single instruments (pipeline.produce of
+// go.opentelemetry.io/otel/sdk/metric). Then it calls the registered callbacks, one after
+// the other, and those wait. If that order changes, readers only wait longer.
 func ahead[T any](s *sample[T]) metric.Int64ObservableGaugeOption {
 	return metric.WithInt64Callback(func(ctx context.Context, _ metric.Int64Observer) error {
 		s.begin(ctx)

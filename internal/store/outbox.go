@@ -10,8 +10,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Outbox is the outbox of the command side: events that were committed and are
-// not known to be published. It implements outbox.Store.
+// Outbox is the outbox of the command side. It holds the committed events that are not
+// known to be published. It implements outbox.Store.
 type Outbox struct {
 	pool    *pgxpool.Pool
 	queries *sqlcgen.Queries
@@ -24,8 +24,8 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 }
 
 // appendEvent appends an event to the outbox, in the transaction that changes its
-// aggregate. It must come last in it, after the row of the aggregate is inserted
-// or locked: events are published in the order in which they were appended.
+// aggregate. It must come last in that transaction, after the row of the aggregate is
+// inserted or locked: events are published in the order in which they were appended.
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
@@ -34,30 +34,31 @@ func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) er
 	})
 }
 
-// Maintain makes the partitions of the next daysAhead days and drops
-// those older than keep.
+// Maintain creates the partitions of the next daysAhead days and drops those older than
+// keep. It returns how many it created and dropped.
 func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration) (created, dropped int, err error) {
 	row, err := o.queries.MaintainOutbox(ctx, limit(daysAhead), keep)
 	return int(row.Created), int(row.Dropped), wrap(err, "maintain outbox")
 }
 
-// Backlog is what waits in the outbox.
+// Backlog describes the pending events of the outbox.
 type Backlog struct {
-	// Oldest is when the oldest event in a lane happened; zero when there is
-	// none. One of a blocked aggregate is there until a pass sets it aside.
+	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
+	// of a blocked aggregate is in its lane until a pass sets it aside.
 	Oldest time.Time
-	// OldestBlocked is when the oldest event of a blocked aggregate happened;
-	// zero when none is blocked.
+	// OldestBlocked is when the oldest event of a blocked aggregate happened; zero if none
+	// is blocked.
 	OldestBlocked time.Time
-	// Pending events, counted no further than asked for.
+	// Pending is the number of pending events, counted up to the limit.
 	Pending int64
-	// Blocked aggregates, and those of them that are Parked, counted no further.
+	// Blocked is the number of blocked aggregates, and Parked how many of them are parked.
+	// Both are counted up to the limit.
 	Blocked, Parked int64
-	// Leased lanes, which somebody publishes.
+	// Leased is the number of lanes that a publisher has leased.
 	Leased int64
 }
 
-// Measure returns the backlog, counting up to maxCounted rows of each.
+// Measure returns the backlog. It counts up to maxCounted rows of each kind.
 func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	var row sqlcgen.MeasureOutboxRow
 	err := inTx(ctx, o.pool, "store.Measure", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
@@ -70,7 +71,7 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
 	backlog := Backlog{Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased}
-	// The epoch is the query's word for none.
+	// The query returns the epoch for none.
 	if row.Oldest.Unix() != 0 {
 		backlog.Oldest = row.Oldest.UTC()
 	}

@@ -11,16 +11,16 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Blocked is an aggregate that has had an event refused by the broker, and has
-// not caught up since.
+// Blocked is an aggregate with an event that the broker refused, until all its events that
+// were set aside are published.
 type Blocked struct {
 	envelope.Aggregate
-	EventID   uuid.UUID // the first that is set aside; uuid.Nil when it was skipped just now
+	EventID   uuid.UUID // the first event set aside; uuid.Nil if nothing is set aside, for example after a skip
 	Version   int64
-	Attempts  int       // of that event, since a person has last requeued or skipped
-	LastError string    // of that event; empty: one before it was refused
-	NextRetry time.Time // zero: parked
-	ParkedAt  time.Time // zero: not parked
+	Attempts  int       // of that event, since a person last requeued or skipped
+	LastError string    // of that event; empty if an earlier event was refused
+	NextRetry time.Time // zero if parked
+	ParkedAt  time.Time // zero if not parked
 }
 
 // ListBlocked returns blocked aggregates, parked ones first.
@@ -38,8 +38,8 @@ func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 	}), nil
 }
 
-// RequeueEvent lets a blocked aggregate, parked or not, try its event at once,
-// with all its attempts before it again; domain.NotFound when it is not blocked.
+// RequeueEvent makes a blocked aggregate, parked or not, due immediately, with its attempts
+// reset to 0. If it is not blocked, the error is domain.NotFound.
 func (o *Outbox) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
 	n, err := o.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
 	if err != nil {
@@ -51,9 +51,9 @@ func (o *Outbox) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate)
 	return nil
 }
 
-// SkipEvent gives up the refused event of a blocked aggregate: it will never
-// be published, and the events behind it go on. domain.NotFound when that
-// event is not the one that blocks the aggregate.
+// SkipEvent gives up the refused event of a blocked aggregate. That event is never
+// published, and the events behind it are tried next. If that event does not block the
+// aggregate, the error is domain.NotFound.
 func (o *Outbox) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
 	n, err := o.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
 	if err != nil {

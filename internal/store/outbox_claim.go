@@ -13,22 +13,21 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// ClaimEvents takes the lease of a lane that has work, until leaseFor from
-// now by the clock of the database, and returns its oldest events: at most
-// maxEvents, and none behind the one with which their payloads have maxBytes.
-// As much again of what was set aside and is due.
-// The zero Claim: there is nothing to do.
+// ClaimEvents takes the lease of a lane that has work, until leaseFor from now by the clock
+// of the database, and returns its oldest events. It returns at most maxEvents, and stops
+// at the event with which their payloads reach maxBytes. It also returns events that were
+// set aside and are due, up to the same limits again. If there is no work, it returns the
+// zero Claim.
 //
-// With an aggregate (not the zero one) it takes the lane of that or none, and
-// none when nothing was committed there since its last claims. That costs
-// half, and is for who knows of a commit: what is due for a retry, and
-// what was committed later than what is behind it, may wait for a claim without.
+// With an aggregate (not the zero one) it takes only the lane of that aggregate, if
+// something was committed there since its last claims. That costs half, and is for a caller
+// that knows of a commit. Two kinds of events may wait for a claim without an aggregate:
+// those that are due for a retry, and those committed later than an event behind them.
 //
-// A claim that fails without a word from PostgreSQL may have been made, or be
-// made later. What it holds, or will, later claims of the same Outbox take as
-// if it were free.
+// If a claim fails without an error from PostgreSQL, the claim may still have taken effect,
+// or may do so later. Later claims of the same Outbox treat its lane as free.
 func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	token := 1 + rand.Int64N(math.MaxInt64) // why at random: see video.outbox_claim
+	token := 1 + rand.Int64N(math.MaxInt64) // video.outbox_claim says why it is random
 	rows, err := o.queries.ClaimOutbox(ctx, sqlcgen.ClaimOutboxParams{
 		MaxEvents: limit(maxEvents), MaxBytes: maxBytes, LeaseFor: leaseFor, OfType: optional(of.Type), OfID: optional(of.ID),
 		Token: token, LostTokens: o.lost.list(),
@@ -40,14 +39,14 @@ func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64,
 		return outbox.Claim{}, wrap(err, "claim events")
 	}
 	claim := claimOf(rows)
-	// Here, because sorting rows with their payloads costs the database more.
+	// Sorted here, because sorting rows with their payloads costs the database more.
 	slices.SortFunc(claim.Events, func(a, b outbox.Claimed) int { return cmp.Compare(a.Seq, b.Seq) })
 	unblock(&claim, maxEvents, maxBytes)
 	return claim, nil
 }
 
-// claimOf is what the rows of a claim say. One with Seq 0 is no event: with an
-// aggregate, that one has recovered.
+// claimOf returns the claim that rows describe. A row with Seq 0 is not an event. If it
+// names an aggregate, that aggregate has recovered.
 func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 	for _, row := range rows {
 		claim.Lane, claim.Token = row.Lane, row.LeaseToken
@@ -68,10 +67,10 @@ func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 	return claim
 }
 
-// unblock lets the events of a lane follow those of their aggregate that were
-// set aside, when the claim has all of those. Else an aggregate that never rests
-// would stay blocked. The claim may lack some when it is full, and always does
-// of an aggregate with attempts, of which it has one event.
+// unblock lets events of a lane follow the events of their aggregate that were set aside,
+// if the claim has all of those. Otherwise an aggregate that gets new events all the time
+// would stay blocked. The claim may lack some of them if it is full. It always lacks some
+// for an aggregate with attempts, of which it has one event.
 func unblock(claim *outbox.Claim, maxEvents int, maxBytes int64) {
 	whole := make(map[envelope.Aggregate]bool)
 	rows, bytes := len(claim.Recovered), int64(0)

@@ -7,17 +7,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// lostClaims are the tokens of claims whose answer was lost. PostgreSQL may
-// have made such a claim, or make it once it goes on, and then its lane would
-// wait for the end of a lease that nobody uses. A token never means another
-// claim, so it may stay here for ever. Safe for concurrent use.
+// lostClaims are the tokens of claims whose answer was lost. PostgreSQL may have made such
+// a claim, or may make it later. Its lane would then wait for the end of a lease that no
+// publisher uses. A token never belongs to another claim, so it may stay here for ever.
+// lostClaims is safe for concurrent use.
 type lostClaims struct {
 	mu     sync.Mutex
 	tokens []int64 // guarded by mu; the oldest first
 }
 
-// maxLost bounds what every later claim carries. A database that stops loses
-// one claim per connection; each further one takes as long as a claim may.
+// maxLost limits the list that every later claim carries. If a database stops, it loses one
+// claim per connection. Each further one takes as long as a claim may take.
 const maxLost = 64
 
 func (l *lostClaims) add(token int64) {
@@ -33,8 +33,8 @@ func (l *lostClaims) list() []int64 {
 	return append([]int64{}, l.tokens...)
 }
 
-// isRefused reports whether PostgreSQL says that a statement has had no effect.
-// After a FATAL error it may have had one.
+// isRefused reports whether PostgreSQL says that a statement had no effect. A statement
+// that ended with a FATAL error may have had one.
 func isRefused(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.SeverityUnlocalized == "ERROR"

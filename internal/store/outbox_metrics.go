@@ -8,9 +8,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Observe lets a meter show the outbox. Every process that does so shows the
-// same, that of the database: take the maximum of them, not the sum. A sample
-// that fails shows nothing, and its error goes to the handler of OpenTelemetry.
+// Observe lets a meter show the outbox. Every process reports the same values, those of the
+// database: take their maximum, not their sum. If a sample fails, it shows nothing, and the
+// error goes to the handler of OpenTelemetry.
 func (o *Outbox) Observe(meter metric.Meter) error {
 	var errs [9]error
 	gauge := func(i int, name, unit, description string, options ...metric.Int64ObservableGaugeOption) metric.Int64ObservableGauge {
@@ -25,7 +25,7 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	}
 	type measured struct {
 		Backlog
-		age, blockedAge float64 // when it was taken; later the event may be gone, and must not seem to grow older
+		age, blockedAge float64 // at the time of the sample; later the event may be gone, and must not seem to grow older
 	}
 	backlogs := sample[measured]{take: func(ctx context.Context) (measured, error) {
 		backlog, err := o.Measure(ctx, countLimit)
@@ -33,13 +33,13 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	}}
 	tables := sample[outboxTables]{take: o.measureTables}
 
-	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events not known to be in Pub/Sub, of blocked aggregates too; counted up to %d.", countLimit), ahead(&backlogs))
-	oldest := age(1, "outbox.backlog.age", "Since when the oldest event waits that may be published; 0 when none does.")
-	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates that have had an event refused by the broker and have not caught up since, parked ones too; counted up to %d.", countLimit))
-	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person; counted up to %d.", countLimit))
-	oldestBlocked := age(4, "outbox.blocked.age", "Since when the oldest event of a blocked aggregate waits; 0 when none is blocked.")
-	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes that somebody publishes, of eight.")
-	days := gauge(6, "outbox.partitions.ahead", "d", "Days to come that have their partition already; maintenance keeps 7, and without one nothing can be appended.")
+	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events that are not known to be in Pub/Sub, including those of blocked aggregates. Counted up to %d.", countLimit), ahead(&backlogs))
+	oldest := age(1, "outbox.backlog.age", "Age of the oldest event that may be published; 0 if there is none.")
+	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates with an event that the broker refused, until their events are published; including parked ones. Counted up to %d.", countLimit))
+	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person. Counted up to %d.", countLimit))
+	oldestBlocked := age(4, "outbox.blocked.age", "Age of the oldest event of a blocked aggregate; 0 if none is blocked.")
+	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes, of eight, that a publisher has leased.")
+	days := gauge(6, "outbox.partitions.ahead", "d", "Future days that already have their partition. Maintenance keeps 7; without a partition for today, no event can be appended.")
 	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.", ahead(&tables))
 	_, errs[8] = meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
 		backlog, err := backlogs.get(ctx)

@@ -10,8 +10,8 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// SettleClaim records what became of a claim and releases its lane. held is
-// false when the lease was lost; then nothing has changed.
+// SettleClaim records the result of a claim and releases its lane. If the lease was lost,
+// it changes nothing and held is false.
 func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held bool, err error) {
 	err = inTx(ctx, o.pool, "store.SettleClaim", func(ctx context.Context, q *sqlcgen.Queries) error {
 		if err := q.UseOutboxIndexes(ctx); err != nil {
@@ -32,8 +32,8 @@ func (o *Outbox) SettleClaim(ctx context.Context, s outbox.Settlement) (held boo
 	return held, nil
 }
 
-// settle writes what became of the events of a claim, once its lane is locked.
-// All that is set aside is so before an aggregate is unblocked.
+// settle writes the results of the events of a claim, after its lane is locked. All events
+// are set aside before an aggregate is unblocked.
 func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) error {
 	errs := []error{q.CommitOutboxAsync(ctx)}
 	if len(s.Done) > 0 {
@@ -45,7 +45,8 @@ func settle(ctx context.Context, q *sqlcgen.Queries, s outbox.Settlement) error 
 	for _, f := range s.Failed {
 		errs = append(errs, q.BlockAggregate(ctx, sqlcgen.BlockAggregateParams{
 			AggregateType: f.Type, AggregateID: f.ID, Lane: s.Lane, Attempts: limit(f.Attempts), Park: f.Park, RetryIn: f.RetryIn,
-			// The broker's words. For a text that it cannot store, PostgreSQL would refuse the whole settlement, again and again.
+			// The text of the broker. If PostgreSQL could not store it, the whole
+			// settlement would fail, again and again.
 			LastError: escape(f.Error),
 			FloorSeq:  f.Seq - 1,
 		}))

@@ -19,22 +19,22 @@ type QuarantinedRow struct {
 	ID int64 // grows with every message
 	envelope.Quarantined
 	ReceivedAt time.Time // when it was set aside
-	// PayloadSize, in bytes, and PayloadSHA256, in hexadecimal, are those of a
-	// payload that is not kept; then Payload is nil, and attributes and reason are
-	// shortened. Else they are zero.
+	// If the payload is not kept, PayloadSize is its size in bytes and PayloadSHA256 its
+	// hash in hexadecimal. Payload is nil then, and attributes and reason are shortened.
+	// Otherwise both are zero.
 	PayloadSize   int64
 	PayloadSHA256 string
 }
 
-// QuarantineBytes is how many bytes of payloads, attributes and reasons the
-// quarantine keeps; of a message beyond that it keeps what identifies it. Of
-// those that are set aside at the same time each may be one too many.
+// QuarantineBytes is how many bytes of payloads, attributes and reasons the quarantine
+// keeps. Of a message beyond that it keeps only what identifies it. Messages that are set
+// aside at the same time may together exceed the limit.
 const QuarantineBytes = 256 << 20
 
-// Quarantine sets a message aside for a consumer, once: that it is there
-// already is no error. Whatever the message contains can be stored, because one
-// that cannot even be quarantined would block its ordering key for ever. It is
-// stored without its payload when the quarantine has no room: see QuarantineBytes.
+// Quarantine stores a message for a consumer, once: a repeated call is no error. It can
+// store any content, because a message that cannot be quarantined would block its ordering
+// key for ever. If the quarantine is full, it stores the message without its payload: see
+// QuarantineBytes.
 func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.Quarantined) error {
 	attributes := make(map[string]string, len(m.Attributes))
 	for name, value := range m.Attributes {
@@ -57,7 +57,7 @@ func (b *Inbox) Quarantine(ctx context.Context, consumerName string, m envelope.
 	return forConsumer(wrap(err, "quarantine message %s", m.MessageID))
 }
 
-// shortAttributes returns those attributes that identify an event, shortened.
+// shortAttributes returns the attributes that identify an event, shortened.
 func shortAttributes(attributes map[string]string) map[string]string {
 	short := make(map[string]string)
 	for _, name := range []string{
@@ -65,7 +65,7 @@ func shortAttributes(attributes map[string]string) map[string]string {
 		envelope.AttrVersion, envelope.AttrSchemaVersion, envelope.AttrOccurredAt, envelope.AttrTraceparent,
 	} {
 		if value, ok := attributes[name]; ok {
-			short[name] = shorten(value, 100) // bytes; an event has fewer
+			short[name] = shorten(value, 100) // bytes; in a valid event each has fewer
 		}
 	}
 	return short
@@ -78,9 +78,8 @@ func shorten(text string, maxBytes int) string {
 	return strings.ToValidUTF8(text[:maxBytes], "")
 }
 
-// ListQuarantine returns the messages of a consumer that were set aside after
-// the one with id after (0: from the first one on), at most maxRows, as they
-// were received.
+// ListQuarantine returns at most maxRows messages of a consumer, in the order in which they
+// were set aside. It starts behind the message with the id after; 0 means at the first one.
 func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after int64, maxRows int) ([]QuarantinedRow, error) {
 	rows, err := b.queries.ListQuarantine(ctx, consumerName, after, limit(maxRows))
 	if err != nil {
@@ -110,8 +109,8 @@ func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after i
 	return messages, nil
 }
 
-// DeleteQuarantine deletes a message for good; domain.NotFound when it is not
-// there.
+// DeleteQuarantine deletes a message permanently. If it does not exist, the error is
+// domain.NotFound.
 func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
 	n, err := b.queries.DeleteQuarantine(ctx, id)
 	if err != nil {
@@ -123,17 +122,16 @@ func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
 	return nil
 }
 
-// PruneQuarantine deletes messages of all consumers that were received longer
-// ago than olderThan, by the clock of the database, at most maxRows of them, and
-// returns how many.
+// PruneQuarantine deletes messages of all consumers that were received longer ago than
+// olderThan, by the clock of the database. It deletes at most maxRows and returns how many.
 func (b *Inbox) PruneQuarantine(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := b.queries.PruneQuarantine(ctx, limit(maxRows), olderThan)
 	return n, wrap(err, "prune quarantine")
 }
 
-// escape writes text in characters that PostgreSQL can store: it takes neither
-// a NUL nor broken UTF-8. Text that has one, or a backslash, is written as in a
-// Go string; all other text stays as it is, and unescape has it all back.
+// escape writes text so that PostgreSQL can store it: PostgreSQL accepts neither a NUL nor
+// broken UTF-8. A text with one of these, or with a backslash, is written as in a Go
+// string. Any other text is unchanged. unescape restores the original.
 func escape(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsAny(text, "\x00\\") {
 		return text

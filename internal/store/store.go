@@ -1,31 +1,27 @@
-// Package store remembers. Every transaction of the service is here, one per
-// method, over the SQL in db/queries, which sqlc compiles into a package below
-// this one that nothing else can reach.
+// Package store remembers. It has every transaction of the service, one per method. The SQL
+// is in db/queries, and sqlc compiles it into a package that only this one can import.
 //
-// [Videos] is the command side and [Outbox] holds its events, which the publisher
-// claims; both are in the schema video. [Catalog] is the query side and owns
-// catalog_read. Neither side touches the tables of the other, so each can have its
-// own user, or its own database.
+// [Videos] is the command side. [Outbox] holds its events, which the publisher claims. Both
+// are in the schema video. [Catalog] is the query side and owns catalog_read. Neither side
+// uses the tables of the other, so each can have its own database user, or its own
+// database.
 //
 // # No row without its event
 //
-// Forgetting the outbox is not possible for whoever adds a command. A command
-// is a domain.Decision, and a decision does not answer a new state: it returns
-// an event, which carries the state. The one function that writes a video,
-// record, takes the event, writes the row from it and appends it to the outbox,
-// in the same transaction. There is no other way to write a video: internal/
-// archtest fails when a second function calls the queries that do, or a second
-// query does.
+// A new command cannot forget the outbox. A command is a domain.Decision. It does not
+// return a new state: it returns an event, which carries the state. Only the function
+// record writes a video. It takes the event, writes the row from it, and appends it to the
+// outbox, in one transaction. internal/archtest fails if a second query writes a video, or
+// a second function calls a query that does.
 //
 // # What it promises
 //
-// A method is one transaction: when it returns an error, nothing has happened,
-// unless the connection was lost while the commit was under way, which nobody
-// can tell apart; repeating the command with the same request id or etag is
-// safe then. Errors a caller can do something about are a *domain.Error: also a
-// database that is away, as Unavailable. Nothing here decides, and nothing waits
-// for the network while a transaction is open, except for the database itself.
-// All methods may be called concurrently.
+// A method is one transaction. If it returns an error, nothing has changed. The exception
+// is a connection that is lost during the commit. Then the result is unknown, and the
+// caller may safely repeat the command with the same request id or etag. Errors that a
+// caller can act on are a *domain.Error. An unavailable database is one of them, with the
+// kind Unavailable. This package makes no decisions. An open transaction waits for nothing
+// on the network except the database. All methods are safe for concurrent use.
 package store
 
 import (
@@ -42,8 +38,8 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
-// wrap gives an error of the database its context and, where a caller can do
-// something about it, its kind.
+// wrap adds context to an error of the database and, if a caller can act on it, makes it a
+// *domain.Error with a kind.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -69,9 +65,9 @@ func wrap(err error, format string, args ...any) error {
 }
 
 // isAway reports whether the same transaction may succeed later, unchanged
-// (https://www.postgresql.org/docs/current/errcodes-appendix.html). Whatever the
-// server, or a pooler before it, says while a connection is made is of that kind,
-// as is whatever ends a connection: poolers report what they lack under any code.
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html). Every error while
+// connecting is of that kind, from the server or from a pooler. So is every error that ends
+// a connection, because poolers report a lack of resources under any code.
 func isAway(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
@@ -84,15 +80,16 @@ func isAway(err error) bool {
 		errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// endsConnection goes by the severity that is not translated; some poolers send
-// only the other.
+// endsConnection reports whether an error ends the connection. It reads the severity that
+// is not translated. Some poolers send only the translated one, so it reads that if the
+// other is missing.
 func endsConnection(err *pgconn.PgError) bool {
 	severity := cmp.Or(err.SeverityUnlocalized, err.Severity)
 	return severity == "FATAL" || severity == "PANIC"
 }
 
-// isOfSession reports whether an error is about what the session remembers: the
-// same statement succeeds in another one.
+// isOfSession reports whether an error is about the state of the session. The same
+// statement succeeds in another session.
 func isOfSession(err *pgconn.PgError) bool {
 	switch err.Code {
 	case codeNoStatement, codeStatementExists: // a pooler has mixed up prepared statements
@@ -112,17 +109,16 @@ func isTemporary(code string) bool {
 	}
 	switch code {
 	case "25006", // read-only: a failover is under way
-		"25P03", "25P04", "57P05", // idle in a transaction, in one at all, or idle, for too long
+		"25P03", "25P04", "57P05", // timeouts: in a transaction that is idle, of a transaction, of an idle session
 		codeLockTimeout,
-		codeCanceled,              // by statement_timeout: where we cancel, nobody waits for the answer
+		codeCanceled,              // by statement_timeout: if we cancel ourselves, no caller waits for the answer
 		"57P01", "57P02", "57P03": // shutting down, crashed, starting up
 		return true
 	}
 	return false
 }
 
-// unprepared adds to an error the remedy for a pooler that loses prepared
-// statements.
+// unprepared adds advice to an error if a pooler has lost a prepared statement.
 func unprepared(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeNoStatement || pgErr.Code == codeStatementExists) {
 		return fmt.Errorf("the connection pooler loses prepared statements: add default_query_exec_mode=cache_describe to the database URL, or have the pooler keep them, as PgBouncer does with max_prepared_statements: %w", err)
@@ -137,8 +133,8 @@ const (
 	codeStatementExists = "42P05" // duplicate_prepared_statement
 )
 
-// tooLong makes the error of a statement that the database has ended for the time
-// that it took, or waited for a lock, a context.DeadlineExceeded, too.
+// tooLong makes a timeout of the database a context.DeadlineExceeded as well: of a
+// statement, or of its wait for a lock.
 func tooLong(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == codeCanceled || pgErr.Code == codeLockTimeout) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
@@ -146,8 +142,8 @@ func tooLong(err error) error {
 	return err
 }
 
-// isWithoutPartition tells whether an event came too late or too early for the
-// partitions of the outbox.
+// isWithoutPartition reports whether the outbox has no partition for the time of an event:
+// it is too early or too late.
 func isWithoutPartition(err error) bool {
 	var pgErr *pgconn.PgError
 	// A check violation that names no constraint: https://www.postgresql.org/docs/current/ddl-partitioning.html
@@ -156,6 +152,6 @@ func isWithoutPartition(err error) bool {
 
 func isUntranslatable(err error) bool {
 	var pgErr *pgconn.PgError
-	// A NUL byte, or what the encoding of the database does not have.
+	// A NUL byte, or a character that the encoding of the database lacks.
 	return errors.As(err, &pgErr) && (pgErr.Code == "22021" || pgErr.Code == "22P05")
 }

@@ -14,16 +14,16 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// inTx runs fn in one transaction and commits it, unless fn fails.
+// inTx runs fn in one transaction. It commits unless fn fails.
 //
-// A statement that returns nothing (:exec) is not sent at once; it waits for
-// the next one that does, or for the COMMIT, and BEGIN waits for the first. So
-// "lock, update, append" is two round trips rather than five, and the row lock
-// is held for one. The errors of a waiting statement come with whatever sends
-// it. A number of affected rows is not to be had inside a transaction: lock the
-// row first, then an update of it cannot miss.
+// A statement without a result (:exec) is not sent immediately. It waits for the next
+// statement with a result, or for the COMMIT. BEGIN waits for the first statement. So
+// "lock, update, append" takes two round trips instead of five, and holds the row lock for
+// one. An error of a waiting statement comes from the call that sends it. Inside a
+// transaction the number of affected rows is not available: lock the row first, then its
+// update cannot miss.
 //
-// In a trace that is recorded it is a span, which the statements are under.
+// In a recorded trace the transaction is a span, and its statements are under it.
 func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx context.Context, q *sqlcgen.Queries) error) (err error) {
 	if parent := trace.SpanFromContext(ctx); parent.IsRecording() {
 		var span trace.Span
@@ -34,8 +34,8 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	if err != nil {
 		return err
 	}
-	// A connection released inside a transaction is closed by the pool, which
-	// rolls back; so whatever goes wrong below, nothing stays open.
+	// If a connection is released inside a transaction, the pool closes it, and the server
+	// rolls back. So no transaction stays open, whatever fails below.
 	defer conn.Release()
 	t := &tx{conn: conn.Conn(), waiting: &pgx.Batch{}}
 	t.waiting.Queue("BEGIN")
@@ -50,7 +50,7 @@ func inTx(ctx context.Context, pool *pgxpool.Pool, name string, fn func(ctx cont
 	return err
 }
 
-// scope is whose spans and metrics ours are.
+// scope is the name of this package's tracer.
 const scope = "example.com/videocatalog/internal/store"
 
 func endSpan(span trace.Span, err error) {
@@ -60,29 +60,29 @@ func endSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// tx is a transaction as sqlc's code sees it.
+// tx is one transaction; it implements sqlcgen.DBTX.
 type tx struct {
 	conn    *pgx.Conn
 	waiting *pgx.Batch
 }
 
-// send sends what waits. The results come in order; Close fails with the first
-// error among those that nobody read.
+// send sends the waiting statements. The results come in order. Close returns the first
+// error among the results that were not read.
 func (t *tx) send(ctx context.Context) pgx.BatchResults {
 	batch := t.waiting
 	t.waiting = &pgx.Batch{}
 	return t.conn.SendBatch(ctx, batch)
 }
 
-// rollback keeps the connection for the next user. Where that fails, or takes
-// long, the pool closes the connection, which has the same effect.
+// rollback ends the transaction, so that the pool can reuse the connection. If it fails or
+// takes long, the pool closes the connection, which also rolls back.
 func (t *tx) rollback(ctx context.Context) {
 	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = t.conn.Exec(ctx, "ROLLBACK") // see above
+	_, _ = t.conn.Exec(ctx, "ROLLBACK") // on an error the pool closes the connection
 }
 
 // Exec implements sqlcgen.DBTX.
@@ -111,8 +111,8 @@ func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return &txRow{results: results, err: err}
 }
 
-// flush sends what waits and then a statement that returns rows, and reads up to
-// the result of that one.
+// flush sends the waiting statements and then one that returns rows. It reads the results
+// up to that one.
 func (t *tx) flush(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	before := t.waiting.Len()
 	t.waiting.Queue(sql, args...)

@@ -18,7 +18,7 @@ type GetCatalogDatabaseRow struct {
 	Known string
 }
 
-// The same of the query side.
+// Returns the same for the query side.
 func (q *Queries) GetCatalogDatabase(ctx context.Context) (GetCatalogDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, GetCatalogDatabase)
 	var i GetCatalogDatabaseRow
@@ -35,7 +35,8 @@ type GetChangesDatabaseRow struct {
 	Begun    bool
 }
 
-// The database whose changes ListProjectionChanges reads, and whether it can have given a transaction its id yet.
+// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
+// id yet.
 func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChangesDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, GetChangesDatabase, xid)
 	var i GetChangesDatabaseRow
@@ -63,7 +64,7 @@ type GetVideoDatabaseRow struct {
 	Known string
 }
 
-// The database that the command side is in, and the one it was last known to be right in.
+// Returns the database of the command side, and the one in which its data was last known to be right.
 func (q *Queries) GetVideoDatabase(ctx context.Context) (GetVideoDatabaseRow, error) {
 	row := q.db.QueryRow(ctx, GetVideoDatabase)
 	var i GetVideoDatabaseRow
@@ -101,8 +102,8 @@ WHERE video_id IN (
 )
 `
 
-// Gives some rows that a transaction yet to come seems to have written a place among the changes of now. A dump that
-// was restored into a younger cluster has them, and no watch would see them. A row that is locked waits for the next time.
+// Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
+// cluster has such rows, and no watch would see them. A locked row waits for the next call.
 func (q *Queries) MoveFutureProjections(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, MoveFutureProjections, maxRows)
 	if err != nil {

@@ -21,7 +21,7 @@ ON CONFLICT DO NOTHING
 RETURNING event_id
 `
 
-// Records events as projected and returns those that were not before.
+// Records events as projected, and returns those that were not recorded before.
 func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, InsertInbox, consumer, eventIds)
 	if err != nil {
@@ -53,9 +53,9 @@ WHERE (i.consumer, i.event_id) IN (
 )
 `
 
-// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of
-// the database, as for requests. The bound on event_id, the smallest UUIDv7 of that time, is what the key serves;
-// video.uuid7_floor makes the same, but may be in another database.
+// Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
+// database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
+// video.uuid7_floor computes the same value, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
 	if err != nil {

@@ -10,37 +10,37 @@ import (
 	"github.com/google/uuid"
 )
 
-// Messages that could not be decoded, until a person replays or deletes them, or they are too old. Whole while there is room for their bytes.
+// Messages that could not be applied, until a person replays or deletes them, or until they are too old. They are kept whole while there is room for their bytes.
 type CatalogReadQuarantine struct {
 	ID          int64
 	Consumer    string
 	MessageID   string
 	OrderingKey string
 	Attributes  []byte
-	// NULL: there was no room. Then attributes and reason are shortened, too.
+	// NULL if there was no room. Then attributes and reason are shortened, too.
 	Payload []byte
-	// Bytes of a payload that is not kept; else NULL.
+	// Size in bytes of a payload that is not kept; else NULL.
 	PayloadSize *int64
-	// In hexadecimal, of a payload that is not kept; else NULL.
+	// SHA-256 in hexadecimal of a payload that is not kept; else NULL.
 	PayloadSha256 *string
 	Reason        string
 	PublishTime   time.Time
 	ReceivedAt    time.Time
 }
 
-// The aggregates. The row lock of a video is the lock of its aggregate: version and outbox row are written under it.
+// The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.
 type VideoVideo struct {
 	ID          uuid.UUID
 	Title       string
 	Description string
-	// 0: not known.
+	// 0 if not known.
 	ReleaseYear int32
-	// Running time in milliseconds; 0: not known.
+	// Running time in milliseconds; 0 if not known.
 	DurationMs   int64
 	LanguageCode string
 	Tags         []string
 	State        string
-	// 1 when created, +1 with every change; equal to the version of the last event.
+	// 1 after the creation, +1 with every change; equal to the version of the last event.
 	Version     int64
 	CreateTime  time.Time
 	UpdateTime  time.Time

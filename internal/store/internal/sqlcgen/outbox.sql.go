@@ -35,10 +35,10 @@ type AppendOutboxParams struct {
 	Traceparent   *string
 }
 
-// Appends one event: its row in the outbox, and then a pending one, which draws its seq. Run it last in the transaction of
-// the business row, after that row is locked or inserted: the floor of a blocked aggregate rests on it that its events are
-// committed in the order of seq. The floor of a lane rests on it that a transaction has its id before it draws a seq, which
-// the first insert makes sure of.
+// Appends one event: its row in the outbox, then its pending row, which draws the seq. Run it last in the transaction,
+// after the row of the aggregate is locked or inserted. Two floors depend on the order of these steps. The floor of a
+// blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
+// transaction has its id before it draws a seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.ID,
@@ -75,8 +75,9 @@ type BlockAggregateParams struct {
 	FloorSeq      int64
 }
 
-// Blocks an aggregate, whose first event behind floor_seq was refused, until retry_in from now; park: until a person comes.
-// Else a person has requeued the event meanwhile, or skipped it.
+// Blocks an aggregate until retry_in from now, or with park until a person acts. Its first event behind floor_seq was
+// refused.
+// Otherwise a person has requeued or skipped the event meanwhile.
 func (q *Queries) BlockAggregate(ctx context.Context, arg BlockAggregateParams) error {
 	_, err := q.db.Exec(ctx, BlockAggregate,
 		arg.AggregateType,
@@ -179,7 +180,7 @@ const CommitOutboxAsync = `-- name: CommitOutboxAsync :exec
 SELECT set_config('synchronous_commit', 'off', true)
 `
 
-// Losing a settlement in a crash means publishing twice, never losing.
+// Losing a settlement in a crash means publishing twice, never losing an event.
 func (q *Queries) CommitOutboxAsync(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, CommitOutboxAsync)
 	return err
@@ -198,8 +199,8 @@ type DeletePublishedParams struct {
 	Seqs    []int64
 }
 
-// The range is read, by a hash of the array: IS TRUE forbids a join. Not all of it is deleted: in between is what committed
-// late and was never sent.
+// Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the
+// whole range, because events that were committed late and never sent may be in between.
 func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams) error {
 	_, err := q.db.Exec(ctx, DeletePublished,
 		arg.Lane,
@@ -243,7 +244,7 @@ type ListOutboxBlockedRow struct {
 	Version       int64
 }
 
-// The blocked aggregates, parked ones first, with the first event of each.
+// Returns the blocked aggregates, parked ones first, with the first event of each.
 func (q *Queries) ListOutboxBlocked(ctx context.Context, maxRows int32) ([]ListOutboxBlockedRow, error) {
 	rows, err := q.db.Query(ctx, ListOutboxBlocked, maxRows)
 	if err != nil {
@@ -283,7 +284,7 @@ type MaintainOutboxRow struct {
 	Dropped int32
 }
 
-// Makes and drops partitions: see video.outbox_maintain.
+// Creates and drops partitions: see video.outbox_maintain.
 func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) (MaintainOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MaintainOutbox, daysAhead, keep)
 	var i MaintainOutboxRow
@@ -343,9 +344,9 @@ type MeasureOutboxRow struct {
 	Leased        int64
 }
 
-// The backlog, without reading all of it: when the oldest event happened that waits, and the oldest that is set aside (the
-// epoch: none), how many events are pending, and how many aggregates blocked and parked, each counted up to max_counted, and
-// how many lanes somebody publishes.
+// Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
+// aside happened; the epoch means none. It counts pending events, blocked aggregates and parked aggregates, each up to
+// max_counted. It also counts the lanes that are leased.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)
 	var i MeasureOutboxRow
@@ -375,7 +376,7 @@ type MeasureOutboxTablesRow struct {
 	PendingBytes int64
 }
 
-// How many days have their partition before they come, and the bytes on disk of the outbox and of what is pending.
+// Returns how many future days have their partition, and the bytes on disk of the outbox and of the pending events.
 func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutboxTables)
 	var i MeasureOutboxTablesRow
@@ -389,9 +390,9 @@ SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = $1 AND aggregate_id = $2
 `
 
-// Makes a blocked aggregate due at once. The row stays: only a settle under the fence may delete it,
-// or the settlement of a claim that saw it could set events aside that nobody fetches again. By the attempts, the
-// settlement of the last one, if that is under way, knows that it must not park the event again.
+// Makes a blocked aggregate due immediately. The row stays: only a settlement under the fence may delete it. Otherwise
+// the settlement of a claim that saw the row could set events aside that no claim would return again. The settlement of
+// the last attempt may be running: it finds other attempts, and so does not park the event again.
 func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggregateID string) (int64, error) {
 	result, err := q.db.Exec(ctx, RequeueOutbox, aggregateType, aggregateID)
 	if err != nil {
@@ -431,7 +432,7 @@ SET lease_token = 0,
 	leased_until = clock_timestamp(),
 	floor_seq = CASE WHEN mark_ripe AND $1::bigint > 0 THEN greatest(floor_seq, least(mark_seq + 1, $1) - 1) ELSE floor_seq END,
 	mark_seq = CASE WHEN mark_ripe AND $1 > 0 THEN $2::bigint ELSE mark_seq END,
-	-- Our own id: whoever has drawn a seq up to tail_seq had an id before that, hence a lower one.
+	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
 	mark_xid = CASE WHEN mark_ripe AND $1 > 0 THEN pg_current_xact_id() ELSE mark_xid END,
 	settled_seq = greatest(settled_seq, $2)
 WHERE n.ctid = (SELECT l.ctid FROM video.outbox_lanes l WHERE l.lane = $3 ORDER BY l.era DESC LIMIT 1)
@@ -446,10 +447,10 @@ type SettleOutboxParams struct {
 	LeaseToken int64
 }
 
-// Releases a lane, the first step of a settlement, and returns a row only if the lease is still held. This is the fence: it
-// locks the lane, so nobody else claims or settles it before the transaction ends.
-// head_seq and tail_seq: first and last seq of the claim's rows but those for a retry, whatever became of them; 0 when
-// there were none. What is published or goes aside is between them.
+// Releases a lane, as the first step of a settlement. It returns a row only if the lease is still held. This is the
+// fence: the row of the lane is locked, so no other process claims or settles it before the transaction ends. head_seq
+// and tail_seq are the first and last seq of the claim's rows that are not for a retry, whatever their result; 0 if there
+// were none. Every event that is published or set aside is between them.
 func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (bool, error) {
 	row := q.db.QueryRow(ctx, SettleOutbox,
 		arg.HeadSeq,
@@ -477,8 +478,8 @@ FROM gone
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 `
 
-// Gives up the first event of a blocked aggregate, which must be the one named, and makes the next one due. By the floor,
-// the settlement of an attempt that is under way knows that its failure is not of that one.
+// Gives up the first event of a blocked aggregate, which must be the named one, and makes the next event due. The
+// settlement of an attempt may be running: it finds another floor, and so does not count its failure for the next event.
 func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregateID string, eventID uuid.UUID) (int64, error) {
 	result, err := q.db.Exec(ctx, SkipOutbox, aggregateType, aggregateID, eventID)
 	if err != nil {
@@ -508,8 +509,8 @@ FROM next
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 `
 
-// Ends the block of an aggregate of which nothing is set aside. Else it is due at once, behind those that are due already,
-// with no attempts.
+// Ends the block of an aggregate that has nothing set aside. Otherwise the aggregate becomes due immediately, behind
+// those that are already due, with no attempts.
 func (q *Queries) UnblockAggregate(ctx context.Context, aggregateType string, aggregateID string) error {
 	_, err := q.db.Exec(ctx, UnblockAggregate, aggregateType, aggregateID)
 	return err
@@ -520,8 +521,8 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 	set_config('plan_cache_mode', 'force_generic_plan', true)
 `
 
-// For the rest of the transaction: the plans of the statements below must not depend on statistics, which are always wrong
-// for a queue, and each leaves the planner one index to use. See video.outbox_claim.
+// Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
+// statements below must not depend on them. Each statement leaves the planner one index to use. See video.outbox_claim.
 func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, UseOutboxIndexes)
 	return err

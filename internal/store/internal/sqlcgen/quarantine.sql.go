@@ -49,8 +49,8 @@ type InsertQuarantineParams struct {
 	MaxBytes        int64
 }
 
-// Sets a message aside: whole, unless the quarantine would then have more than max_bytes. Of those that are set aside at
-// the same time each may be one too many.
+// Stores a whole message, unless the quarantine would then have more than max_bytes: then it stores the message
+// shortened. Messages that are stored at the same time may together exceed the limit.
 func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantineParams) error {
 	_, err := q.db.Exec(ctx, InsertQuarantine,
 		arg.Consumer,
@@ -119,7 +119,8 @@ type MeasureCatalogRow struct {
 	InboxBytes      int64
 }
 
-// The messages in quarantine, counted up to max_counted, their bytes, and the bytes on disk of the projection and of the inbox.
+// Returns the number of messages in quarantine, counted up to max_counted, and their bytes. It also returns the bytes on
+// disk of the projection and of the inbox.
 func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounted int32) (MeasureCatalogRow, error) {
 	row := q.db.QueryRow(ctx, MeasureCatalog, consumer, maxCounted)
 	var i MeasureCatalogRow
@@ -138,8 +139,8 @@ WHERE id IN (SELECT q.id FROM catalog_read.quarantine q ORDER BY q.id LIMIT $1)
 	AND received_at < now() - $2::interval
 `
 
-// Deletes messages, of all consumers, that were received longer ago than older_than, by the clock of the database. Ids
-// grow with that time, so it reads the first max_rows only.
+// Deletes messages of all consumers that were received longer ago than older_than, by the clock of the database. Ids grow
+// with that time, so it reads only the first max_rows.
 func (q *Queries) PruneQuarantine(ctx context.Context, maxRows int32, olderThan time.Duration) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneQuarantine, maxRows, olderThan)
 	if err != nil {

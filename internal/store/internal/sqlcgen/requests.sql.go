@@ -40,7 +40,7 @@ type InsertRequestParams struct {
 	Fingerprint   []byte
 }
 
-// Fails with a unique violation when the request was made before.
+// Fails with a unique violation if the request was already recorded.
 func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) error {
 	_, err := q.db.Exec(ctx, InsertRequest,
 		arg.AggregateType,
@@ -58,8 +58,8 @@ WHERE (aggregate_type, request_id) IN (
 )
 `
 
-// Deletes at most max_rows requests that are older than that. All by one clock, the database's: a process
-// whose own is a day ahead must not forget what is promised to be known.
+// Deletes at most max_rows requests that are older than older_than. Only the clock of the database counts: a process
+// whose clock is a day ahead must not delete requests that the API promises to remember.
 func (q *Queries) PruneRequests(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneRequests, olderThan, maxRows)
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -35,7 +36,7 @@ func failoverTests(t *testing.T) {
 	}
 }
 
-// newServer starts a PostgreSQL server with an empty database service, and returns it with the URL of the database.
+// newServer starts a PostgreSQL server with an empty database, named like the service, and returns it with the URL of the database.
 func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 	t.Helper()
 	server, err := localpg.Start(t.Context(), cfg)
@@ -51,9 +52,9 @@ func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 		t.Skipf("the PostgreSQL here has no programs but its server: %v", err)
 	}
 	if cfg.StandbyOf == nil {
-		ask[int](t, server.DSN("postgres"), "CREATE DATABASE service")
+		ask[int](t, server.DSN("postgres"), "CREATE DATABASE "+names.Service())
 	}
-	return server, server.DSN("service")
+	return server, server.DSN(names.Service())
 }
 
 // ask runs a statement on a connection of its own, and returns the only column of its rows.

@@ -127,7 +127,7 @@ func TestOnlyTheLabTunesThePackages(t *testing.T) {
 	if _, err := readConfig("serve", mistake); err == nil || strings.Contains(err.Error(), "LAB_") {
 		t.Errorf("readConfig() = %v, want nothing about LAB_OUTBOX_LEAES", err)
 	}
-	if _, err := newStack(t).commandIn(t, mistake, "serve"); err == nil || !strings.Contains(err.Error(), "LAB_OUTBOX_LEAES is no field") {
+	if _, err := newStack(t).commandIn(t, mistake, "serve"); err == nil || !strings.Contains(err.Error(), "LAB_OUTBOX_LEAES is not a field") {
 		t.Errorf("serve = %v, want LAB_OUTBOX_LEAES refused", err)
 	}
 }

@@ -269,5 +269,15 @@ func read(t *testing.T, path string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return content
+	script, err := os.ReadFile(root + "/deploy/names.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?s)\nSERVICE=(\S+)\n.*\nSUBSCRIPTIONS=\(([^)]*)\)`).FindStringSubmatch(string(script))
+	if found == nil {
+		t.Fatal("deploy/names.sh has no names")
+	}
+	subscriptions := strings.Fields(found[2])
+	return []byte(strings.NewReplacer("${SERVICE}", found[1], "${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"),
+		"${DEAD_LETTERS}", strings.Join(subscriptions, ".dead|")+".dead").Replace(string(content)))
 }

@@ -517,10 +517,11 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 	}
 	done := make(chan struct{})
 	var cutting sync.WaitGroup
-	cuts := 0
+	const many = 20
+	var cuts atomic.Int64
 	knife := s.connect(1)
 	cutting.Go(func() {
-		for cuts < 1000 { // or writers that get no transaction done on a busy machine would go on for ever
+		for cuts.Load() < 1000 { // or writers that get no transaction done on a busy machine would go on for ever
 			select {
 			case <-done:
 				return
@@ -530,11 +531,13 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 			if err := knife.QueryRow(t.Context(), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()").Scan(&n); err != nil {
 				t.Error(err)
 			}
-			cuts += n
+			cuts.Add(int64(n))
 		}
 	})
 	s.write(50, 15)
-	time.Sleep(time.Second)
+	for cuts.Load() < many {
+		time.Sleep(time.Millisecond)
+	}
 	close(done)
 	cutting.Wait()
 	s.settled()
@@ -542,10 +545,7 @@ func TestPublishersSurviveCutConnections(t *testing.T) {
 		stop()
 	}
 	events, duplicates := s.check()
-	t.Logf("%d events, %d connections cut, %d duplicates", events, cuts, duplicates)
-	if cuts < 20 {
-		t.Errorf("%d connections were cut, want many", cuts)
-	}
+	t.Logf("%d events, %d connections cut, %d duplicates", events, cuts.Load(), duplicates)
 }
 
 // What a publisher had claimed that died is published by another

@@ -28,7 +28,7 @@ import (
 
 // Time limits, for a machine that is also busy with other work.
 const (
-	connectTimeout = 10 * time.Second // until a server answers
+	connectTimeout = 10 * time.Second // until a server responds
 	readyTimeout   = time.Minute      // from the start of the server
 	stopTimeout    = 15 * time.Second // the server promises 10 s
 )

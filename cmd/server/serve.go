@@ -19,9 +19,9 @@ import (
 
 // serve runs the roles of this process until ctx ends.
 //
-// The order of the stop matters. First the server drains: it answers the requests that it
-// has accepted. The loops still run meanwhile, so that callers see their own writes, and
-// the last writes are published. Then the loops finish the work in hand. A test keeps the
+// The order of the stop matters. First the server drains: accepted requests are finished.
+// The loops still run meanwhile, so that callers see their own writes, and the last writes
+// are published. Then the loops finish the work in hand. A test keeps the
 // sum of these times below the limit of Cloud Run. A crash at any point loses nothing:
 // unsettled work is still in PostgreSQL or at the broker.
 func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logger) error {

@@ -60,7 +60,7 @@ WHERE video_id = @video_id;
 
 -- name: ListProjectionsNewestFirst :many
 -- Returns a page of the catalog after (before_time, before_id), newest publish time first. The page ends when its
--- texts reach max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the
+-- texts reach max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the
 -- future on the first page, so that every cached plan uses the index. octet_length reads the size of a text without
 -- reading the text.
 WITH found AS (

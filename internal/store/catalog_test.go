@@ -296,8 +296,8 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	}
 }
 
-// P-A18: the tombstone of a deleted video keeps its version, so that what
-// comes late does not bring it back; undeleting does.
+// The tombstone of a deleted video keeps its version. So a late event does not
+// bring the video back; undeleting does.
 func TestTombstoneKeepsLateEventsOut(t *testing.T) {
 	t.Parallel()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
@@ -378,7 +378,7 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 	}
 }
 
-// P-A15: what one consumer has seen is new to another one of the same service.
+// An event that one consumer has received is new to another one of the same service.
 func TestConsumersDoNotShareTheInbox(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -397,8 +397,8 @@ func TestConsumersDoNotShareTheInbox(t *testing.T) {
 	}
 }
 
-// P-A14: a replay under a new name is seen again, so that it can fill an empty
-// projection; over a full one the version guard keeps the rows as they are.
+// A consumer with a new name receives a replay as new, so that it can fill an
+// empty projection. In a full one the version guard keeps the rows.
 func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
@@ -442,8 +442,8 @@ func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	checkRows(t, catalog, all)
 }
 
-// P-B3: of two deliveries of one event at the same time, one is applied and
-// the other one is a duplicate.
+// Of two deliveries of one event at the same time, one is applied and the other
+// one is a duplicate.
 func TestSimultaneousDeliveriesApplyOnce(t *testing.T) {
 	t.Parallel()
 	const deliveries = 4

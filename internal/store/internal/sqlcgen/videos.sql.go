@@ -130,7 +130,7 @@ type ListVideosNewestFirstRow struct {
 }
 
 // Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
-// max_bytes; has_next of the last row tells whether more rows follow. The bound is always set, far in the future on
+// max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on
 // the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
 // text.
 func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewestFirstParams) ([]ListVideosNewestFirstRow, error) {

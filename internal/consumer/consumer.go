@@ -45,6 +45,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/fields"
 )
 
 // Quarantine stores the messages that a projector sets aside.
@@ -121,21 +122,7 @@ func (c Config) WithDefaults() Config {
 // filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"BatchSize", int64(c.BatchSize)}, {"BatchDelay", int64(c.BatchDelay)}, {"Workers", int64(c.Workers)},
-		{"MaxOutstandingMessages", int64(c.MaxOutstandingMessages)}, {"MaxOutstandingBytes", int64(c.MaxOutstandingBytes)},
-		{"Streams", int64(c.Streams)}, {"MaxExtension", int64(c.MaxExtension)},
-		{"TransactionTimeout", int64(c.TransactionTimeout)}, {"MaxAttempts", int64(c.MaxAttempts)},
-		{"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)}, {"StopTimeout", int64(c.StopTimeout)},
-	} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s must not be negative", f.name))
-		}
-	}
+	errs := []error{fields.NotNegative(c)}
 	if c.RetryMin > c.RetryMax {
 		errs = append(errs, fmt.Errorf("RetryMin (%s) must not exceed RetryMax (%s)", c.RetryMin, c.RetryMax))
 	}

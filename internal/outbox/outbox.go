@@ -40,6 +40,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/fields"
 )
 
 // Store is the part of the outbox that a publisher uses. Its methods are called
@@ -158,20 +159,7 @@ func (c Config) WithDefaults() Config {
 // filled in.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"Workers", int64(c.Workers)}, {"Batch", int64(c.Batch)}, {"BatchBytes", c.BatchBytes}, {"Lease", int64(c.Lease)},
-		{"PublishTimeout", int64(c.PublishTimeout)}, {"RequestTimeout", int64(c.RequestTimeout)}, {"PollInterval", int64(c.PollInterval)},
-		{"MaxAttempts", int64(c.MaxAttempts)}, {"RetryMin", int64(c.RetryMin)}, {"RetryMax", int64(c.RetryMax)},
-		{"ProbeInterval", int64(c.ProbeInterval)}, {"StopTimeout", int64(c.StopTimeout)}, {"SettleTimeout", int64(c.SettleTimeout)},
-	} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s must not be negative", f.name))
-		}
-	}
+	errs := []error{fields.NotNegative(c)}
 	if c.PublishTimeout >= c.Lease/2 {
 		errs = append(errs, fmt.Errorf("PublishTimeout (%s) must be less than half of Lease (%s)", c.PublishTimeout, c.Lease))
 	}

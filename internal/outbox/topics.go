@@ -12,7 +12,7 @@ import (
 type Topics map[string]*Topic
 
 // Publish implements Broker. It refuses a message whose aggregate type has no topic. The
-// event is then parked, until a release has a topic for it.
+// event then blocks its aggregate only, and is parked after Config.MaxAttempts.
 func (t Topics) Publish(m envelope.Message) Receipt {
 	topic := t[m.AggregateType]
 	if topic == nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"example.com/videocatalog/internal/fields"
 )
 
 // Config has the settings of a Server. The zero value works.
@@ -94,21 +96,7 @@ func (c Config) WithDefaults() Config {
 // joined into one.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
-	var errs []error
-	for _, f := range []struct {
-		name  string
-		value int64
-	}{
-		{"MaxWait", int64(c.MaxWait)}, {"CallTimeout", int64(c.CallTimeout)}, {"StreamLifetime", int64(c.StreamLifetime)},
-		{"MaxReceive", int64(c.MaxReceive)}, {"MaxCalls", int64(c.MaxCalls)}, {"MaxConnections", int64(c.MaxConnections)},
-		{"MaxConcurrentStreams", int64(c.MaxConcurrentStreams)}, {"MaxHeaderBytes", int64(c.MaxHeaderBytes)},
-		{"ReadHeaderTimeout", int64(c.ReadHeaderTimeout)}, {"PingAfter", int64(c.PingAfter)}, {"IdleTimeout", int64(c.IdleTimeout)},
-		{"DrainDelay", int64(c.DrainDelay)}, {"DrainTimeout", int64(c.DrainTimeout)},
-	} {
-		if f.value < 0 {
-			errs = append(errs, fmt.Errorf("%s must not be negative", f.name))
-		}
-	}
+	errs := []error{fields.NotNegative(c)}
 	if c.MaxWait >= c.CallTimeout {
 		errs = append(errs, fmt.Errorf("MaxWait (%s) must be less than CallTimeout (%s)", c.MaxWait, c.CallTimeout))
 	}

@@ -127,7 +127,6 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
-	message.Traceparent = envelope.Traceparent(ctx)
 	v := e.Video
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{

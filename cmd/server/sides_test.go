@@ -70,7 +70,9 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 		}
 	}
 	execute("ALTER DATABASE " + database + " ALLOW_CONNECTIONS false")
-	end := func() { execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + database + "'") }
+	end := func() {
+		execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '" + database + "'")
+	}
 	ready := func() string {
 		code, body := get(t, "http://"+p.addr+"/health/ready")
 		return fmt.Sprint(code, " ", strings.TrimSpace(body))

@@ -38,7 +38,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // where the test has failed
-	if _, err := tx.Exec(t.Context(), "SELECT FROM video.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
+	if _, err := tx.Exec(t.Context(), "SELECT FROM videocatalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
 		t.Fatal(err)
 	}
 

@@ -249,10 +249,10 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stored := s.count(t, "SELECT count(*) FROM video.outbox WHERE traceparent = $1", traceparent); stored != 1 {
+			if stored := s.count(t, "SELECT count(*) FROM videocatalog.outbox WHERE traceparent = $1", traceparent); stored != 1 {
 				t.Errorf("the trace is stored %d times, want once", stored)
 			}
-			if begun := s.count(t, "SELECT count(*) FROM video.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
+			if begun := s.count(t, "SELECT count(*) FROM videocatalog.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
 				t.Errorf("%d traces were begun here, want none", begun)
 			}
 			eventually(t, 10*time.Second, "both events are published", func() bool { return len(s.pubsub.Published()) == 2 })
@@ -479,7 +479,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A call and a statement that fail may have labels of their own.
-	for _, statement := range []string{"ALTER TABLE video.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
+	for _, statement := range []string{"ALTER TABLE videocatalog.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
 		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
@@ -564,7 +564,7 @@ func TestBacklogHarmsNoHealth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE video.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "UPDATE videocatalog.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
 		t.Fatal(err)
 	}
 	var backlog struct {

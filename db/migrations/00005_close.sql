@@ -17,24 +17,24 @@ END $$;
 
 -- Granted column by column for tables with payloads. The content of an event or a broken message is for programs. A later
 -- version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
-GRANT USAGE ON SCHEMA video, catalog_read TO support_ro;
-GRANT SELECT ON video.videos, video.outbox_blocked, video.outbox_lanes TO support_ro;
-GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video.requests TO support_ro;
-GRANT SELECT (one, identity, updated_at) ON video.known_database TO support_ro;
-GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox TO support_ro;
-GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending TO support_ro;
-GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside TO support_ro;
-GRANT SELECT ON catalog_read.video_projection, catalog_read.inbox, catalog_read.known_database, catalog_read.quarantine_size TO support_ro;
-GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON catalog_read.quarantine TO support_ro;
+GRANT USAGE ON SCHEMA videocatalog, videocatalog_read TO support_ro;
+GRANT SELECT ON videocatalog.videos, videocatalog.outbox_blocked, videocatalog.outbox_lanes TO support_ro;
+GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON videocatalog.requests TO support_ro;
+GRANT SELECT (one, identity, updated_at) ON videocatalog.known_database TO support_ro;
+GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox_pending TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox_aside TO support_ro;
+GRANT SELECT ON videocatalog_read.video_projection, videocatalog_read.inbox, videocatalog_read.known_database, videocatalog_read.quarantine_size TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON videocatalog_read.quarantine TO support_ro;
 GRANT SELECT ON goose_db_version TO support_ro;
 
 -- PostgreSQL lets everybody call a new function. From now on, new functions of this owner are closed. Tables are closed
 -- anyway, and no default grant opens them: it would also open each new partition of the outbox, with its payloads.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
-REVOKE ALL ON SCHEMA video, catalog_read FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA video, catalog_read FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA video, catalog_read FROM PUBLIC;
+REVOKE ALL ON SCHEMA videocatalog, videocatalog_read FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA videocatalog, videocatalog_read FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA videocatalog, videocatalog_read FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA videocatalog, videocatalog_read FROM PUBLIC;
 
 -- Goose keeps its table in the schema public. Supabase's Data API shows that schema to the world, with default privileges
 -- that let anon write there. A later GRANT on all tables there must not open this table either, so it gets row security.
@@ -53,7 +53,7 @@ END $$;
 -- +goose StatementEnd
 -- contract: the policy below comes in the same transaction, and shows all rows to every role of the service
 ALTER TABLE goose_db_version ENABLE ROW LEVEL SECURITY;
-CREATE POLICY service_reads ON goose_db_version FOR SELECT TO video_rw, catalog_rw, support_ro USING (true);
+CREATE POLICY service_reads ON goose_db_version FOR SELECT TO videocatalog_rw, videocatalog_read_rw, support_ro USING (true);
 
 -- The same for the table of goose's lock. `server migrate` creates it before its first migration; other ways to run
 -- goose do not. Only the owner needs it.
@@ -79,11 +79,11 @@ DROP POLICY service_reads ON goose_db_version;
 ALTER TABLE goose_db_version DISABLE ROW LEVEL SECURITY;
 ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC;
 REVOKE ALL ON goose_db_version FROM support_ro;
-REVOKE ALL ON ALL TABLES IN SCHEMA video, catalog_read FROM support_ro;
-REVOKE ALL (aggregate_type, request_id, aggregate_id, create_time) ON video.requests FROM support_ro;
-REVOKE ALL (one, identity, updated_at) ON video.known_database FROM support_ro;
-REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox FROM support_ro;
-REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_pending FROM support_ro;
-REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video.outbox_aside FROM support_ro;
-REVOKE ALL (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON catalog_read.quarantine FROM support_ro;
-REVOKE ALL ON SCHEMA video, catalog_read FROM support_ro;
+REVOKE ALL ON ALL TABLES IN SCHEMA videocatalog, videocatalog_read FROM support_ro;
+REVOKE ALL (aggregate_type, request_id, aggregate_id, create_time) ON videocatalog.requests FROM support_ro;
+REVOKE ALL (one, identity, updated_at) ON videocatalog.known_database FROM support_ro;
+REVOKE ALL (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox FROM support_ro;
+REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox_pending FROM support_ro;
+REVOKE ALL (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON videocatalog.outbox_aside FROM support_ro;
+REVOKE ALL (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON videocatalog_read.quarantine FROM support_ro;
+REVOKE ALL ON SCHEMA videocatalog, videocatalog_read FROM support_ro;

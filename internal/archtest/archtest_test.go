@@ -189,7 +189,7 @@ func TestVideosAreWrittenInOnePlace(t *testing.T) {
 	}
 	slices.Sort(writers)
 	if want := []string{"InsertVideo", "UpdateVideo"}; !slices.Equal(writers, want) {
-		t.Errorf("queries that write video.videos: got %q, want %q", writers, want)
+		t.Errorf("queries that write videocatalog.videos: got %q, want %q", writers, want)
 	}
 
 	callers := make(map[string]bool)
@@ -199,7 +199,7 @@ func TestVideosAreWrittenInOnePlace(t *testing.T) {
 		}
 		for _, text := range f.strings() {
 			if sql, _ := strconv.Unquote(text.Value); writesVideos.MatchString(sql) {
-				t.Errorf("%s writes video.videos: SQL belongs in db/queries", f.position(text))
+				t.Errorf("%s writes videocatalog.videos: SQL belongs in db/queries", f.position(text))
 			}
 		}
 		if f.dir != "internal/store" {

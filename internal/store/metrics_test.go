@@ -102,13 +102,13 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	l := newLetters(t, 1)
 	if _, err := l.pool.Exec(t.Context(), `
 		WITH event AS (
-			INSERT INTO video.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT (substr(video.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
+			INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT (substr(videocatalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
 			FROM generate_series(1, 50000) n
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO video.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE video.outbox_lane(aggregate_type, aggregate_id) END, event.* FROM event`); err != nil {
+		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE videocatalog.outbox_lane(aggregate_type, aggregate_id) END, event.* FROM event`); err != nil {
 		t.Fatal(err)
 	}
 	reader := metric.NewManualReader()
@@ -119,7 +119,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 		l.read() // brings the statistics up to date
 		return l.count(`
 			SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables
-			WHERE relid IN (SELECT relid FROM pg_partition_tree('video.outbox_pending'))`)
+			WHERE relid IN (SELECT relid FROM pg_partition_tree('videocatalog.outbox_pending'))`)
 	}
 	before := read()
 	for range 20 {
@@ -130,7 +130,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	if rows := read() - before; rows < 10_000 || rows > 10_100 {
 		t.Errorf("20 looks read %d rows, want the 10000 of one sample and few more", rows)
 	}
-	if _, err := l.pool.Exec(t.Context(), "TRUNCATE video.outbox_pending"); err != nil { // for the invariants, which are about letters
+	if _, err := l.pool.Exec(t.Context(), "TRUNCATE videocatalog.outbox_pending"); err != nil { // for the invariants, which are about letters
 		t.Fatal(err)
 	}
 }

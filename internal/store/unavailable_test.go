@@ -172,7 +172,7 @@ func TestUserLetInAgain(t *testing.T) {
 	target := storetest.Direct(t, storetest.URL(t))
 	admin := pool(t, target)
 	user := "let_in_" + strings.ReplaceAll(newID(t).String(), "-", "")
-	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE video_rw")
+	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE videocatalog_rw")
 	t.Cleanup(func() {
 		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+user); err != nil {
 			t.Error(err)
@@ -202,7 +202,7 @@ func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user s
 	target := storetest.Direct(t, storetest.URL(t))
 	admin = pool(t, target)
 	user = "session_" + strings.ReplaceAll(newID(t).String(), "-", "")
-	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE video_rw")
+	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE videocatalog_rw")
 	pools, err := db.OpenAll(t.Context(), as(t, target, user), nil, 4, 4)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +299,7 @@ func TestPlansOfAnOlderSchemaAreReplaced(t *testing.T) {
 	awaitCommands(t, videos)
 	for _, kind := range []string{"varchar(300)", "text"} {
 		before := len(failed())
-		execute(t, admin, "ALTER TABLE video.videos ALTER COLUMN title TYPE "+kind)
+		execute(t, admin, "ALTER TABLE videocatalog.videos ALTER COLUMN title TYPE "+kind)
 		awaitCommands(t, videos)
 		t.Logf("%d calls failed for title as %s", len(failed())-before, kind)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 const DeleteQuarantine = `-- name: DeleteQuarantine :execrows
-DELETE FROM catalog_read.quarantine WHERE id = $1
+DELETE FROM videocatalog_read.quarantine WHERE id = $1
 `
 
 func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error) {
@@ -23,7 +23,7 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error)
 }
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
-INSERT INTO catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
+INSERT INTO videocatalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
 SELECT $1, $2, $3,
 	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
 	CASE WHEN room.enough THEN $6::bytea END,
@@ -31,7 +31,7 @@ SELECT $1, $2, $3,
 	CASE WHEN NOT room.enough THEN encode(sha256($6), 'hex') END,
 	CASE WHEN room.enough THEN $7::text ELSE $8::text END,
 	$9
-FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM catalog_read.quarantine_size s) room
+FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM videocatalog_read.quarantine_size s) room
 ON CONFLICT (consumer, message_id) DO NOTHING
 `
 
@@ -69,18 +69,18 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
+SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM videocatalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
 `
 
-func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]CatalogReadQuarantine, error) {
+func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]VideocatalogReadQuarantine, error) {
 	rows, err := q.db.Query(ctx, ListQuarantine, consumer, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CatalogReadQuarantine
+	var items []VideocatalogReadQuarantine
 	for rows.Next() {
-		var i CatalogReadQuarantine
+		var i VideocatalogReadQuarantine
 		if err := rows.Scan(
 			&i.ID,
 			&i.Consumer,
@@ -106,10 +106,10 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 
 const MeasureCatalog = `-- name: MeasureCatalog :one
 SELECT
-	(SELECT count(*) FROM (SELECT 1 FROM catalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
-	(SELECT coalesce(sum(s.bytes), 0) FROM catalog_read.quarantine_size s)::bigint AS quarantine_bytes,
-	pg_total_relation_size('catalog_read.video_projection')::bigint AS projection_bytes,
-	pg_total_relation_size('catalog_read.inbox')::bigint AS inbox_bytes
+	(SELECT count(*) FROM (SELECT 1 FROM videocatalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
+	(SELECT coalesce(sum(s.bytes), 0) FROM videocatalog_read.quarantine_size s)::bigint AS quarantine_bytes,
+	pg_total_relation_size('videocatalog_read.video_projection')::bigint AS projection_bytes,
+	pg_total_relation_size('videocatalog_read.inbox')::bigint AS inbox_bytes
 `
 
 type MeasureCatalogRow struct {
@@ -134,8 +134,8 @@ func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounte
 }
 
 const PruneQuarantine = `-- name: PruneQuarantine :execrows
-DELETE FROM catalog_read.quarantine
-WHERE id IN (SELECT q.id FROM catalog_read.quarantine q ORDER BY q.id LIMIT $1)
+DELETE FROM videocatalog_read.quarantine
+WHERE id IN (SELECT q.id FROM videocatalog_read.quarantine q ORDER BY q.id LIMIT $1)
 	AND received_at < now() - $2::interval
 `
 

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -136,7 +136,7 @@ func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) 
 				continue
 			}
 			err := events.RequeueEvent(ctx, b.Aggregate)
-			if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
+			if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.NotFound {
 				continue // another process or person was faster
 			}
 			if err != nil {

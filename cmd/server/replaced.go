@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -96,7 +96,7 @@ func (s *side) check(ctx context.Context, log *slog.Logger) {
 	for more := s.repair != nil; more && err == nil; {
 		more, err = s.repair(ctx) // after an error, the next check does the rest
 	}
-	if known, ok := errors.AsType[*domain.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != domain.Unavailable) {
+	if known, ok := errors.AsType[*problem.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != problem.Unavailable) {
 		log.ErrorContext(ctx, "database: cannot be identified or repaired", "side", s.name, "err", err)
 	}
 }

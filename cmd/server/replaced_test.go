@@ -16,7 +16,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -51,7 +51,7 @@ func TestReplacedDatabaseIsTold(t *testing.T) {
 			}
 			log.Reset()
 		}
-		err = domain.Errorf(domain.Unavailable, "a standby")
+		err = problem.Errorf(problem.Unavailable, "a standby")
 		run(time.Minute)
 		expect("unavailable", -1, 0)
 		err = errors.New("permission denied")
@@ -121,12 +121,12 @@ func TestRebuildAfterAFailover(t *testing.T) {
 
 	// What a standby does not have when it is promoted too early.
 	for _, sql := range []string{
-		"DELETE FROM videocatalog.videos WHERE id::text = '" + ids[0] + "'",                                                        // a ghost
-		"UPDATE videocatalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",       // the catalog is ahead
-		"UPDATE videocatalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                         // other content, same version
-		"DELETE FROM videocatalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                 // missing
-		"UPDATE videocatalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",     // behind
-		"UPDATE videocatalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",    // pinned by a stranger
+		"DELETE FROM videocatalog.videos WHERE id::text = '" + ids[0] + "'",                                                             // a ghost
+		"UPDATE videocatalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",            // the catalog is ahead
+		"UPDATE videocatalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                              // other content, same version
+		"DELETE FROM videocatalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                        // missing
+		"UPDATE videocatalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",            // behind
+		"UPDATE videocatalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",           // pinned by a stranger
 		"UPDATE videocatalog_read.known_database SET identity = 'before'", "UPDATE videocatalog.known_database SET identity = 'before'", // both sides moved
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql); err != nil {

@@ -7,7 +7,7 @@
 // what gets stored, so a video cannot change without an event. On the query side
 // [Fold] takes a catalog entry and an event, and returns the new entry.
 //
-// Every error is an [*Error]; its Kind says what a caller can do about it.
+// Every error is a [*problem.Error]; its Kind says what a caller can do about it.
 //
 // The package is independent of storage and transport. It does not repeat the
 // limits of the API (lengths, ranges, patterns): they belong to the contract in

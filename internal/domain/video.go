@@ -8,6 +8,8 @@ import (
 	"unicode"
 
 	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/problem"
 )
 
 // State is the state of a video. Deleted is not a state: a deleted video keeps
@@ -93,10 +95,10 @@ func (d Details) with(field Field, other Details) (Details, bool) {
 
 func (d Details) validate() error {
 	if blank(d.Title) {
-		return InvalidField("video.title", "must not be empty: at least one character must be visible")
+		return problem.InvalidField("video.title", "must not be empty: at least one character must be visible")
 	}
 	if i := slices.IndexFunc(d.Tags, blank); i >= 0 {
-		return InvalidField(fmt.Sprintf("video.tags[%d]", i), "must not be empty: at least one character must be visible")
+		return problem.InvalidField(fmt.Sprintf("video.tags[%d]", i), "must not be empty: at least one character must be visible")
 	}
 	return nil
 }
@@ -207,7 +209,7 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 			if allowMissing {
 				return nil, nil
 			}
-			return nil, Errorf(NotFound, "video %q is deleted already", v.ID)
+			return nil, problem.Errorf(problem.NotFound, "video %q is deleted already", v.ID)
 		}
 		if err := v.expect(expected); err != nil {
 			return nil, err
@@ -223,7 +225,7 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 func Undelete(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
 		if !v.Deleted() {
-			return nil, Errorf(Exists, "video %q is not deleted", v.ID).Because(ReasonVideoNotDeleted)
+			return nil, problem.Errorf(problem.Exists, "video %q is not deleted", v.ID).Because(ReasonVideoNotDeleted)
 		}
 		if err := v.expect(expected); err != nil {
 			return nil, err
@@ -236,14 +238,14 @@ func Undelete(expected int64, stamp Stamp) Decision {
 // expect returns a Conflict if the video has another version.
 func (v Video) expect(version int64) error {
 	if version != AnyVersion && version != v.Version {
-		return Errorf(Conflict, "video %q was changed meanwhile: read it again", v.ID)
+		return problem.Errorf(problem.Conflict, "video %q was changed meanwhile: read it again", v.ID)
 	}
 	return nil
 }
 
 func (v Video) mayChange(expected int64) error {
 	if v.Deleted() {
-		return Errorf(Precondition, "video %q is deleted: undelete it first", v.ID).Because(ReasonVideoDeleted)
+		return problem.Errorf(problem.Precondition, "video %q is deleted: undelete it first", v.ID).Because(ReasonVideoDeleted)
 	}
 	return v.expect(expected)
 }

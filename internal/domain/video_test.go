@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 var (
@@ -63,8 +64,8 @@ func otherDetails() domain.Details {
 }
 
 // kindOf returns the kind of a domain error, 0 of any other.
-func kindOf(err error) domain.Kind {
-	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
+func kindOf(err error) problem.Kind {
+	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
 		return domainErr.Kind
 	}
 	return 0
@@ -227,41 +228,41 @@ func TestDecisionRefuses(t *testing.T) {
 		name   string
 		video  domain.Video
 		decide domain.Decision
-		kind   domain.Kind
+		kind   problem.Kind
 		field  string
 	}{
-		{"create without a title", domain.Video{}, create(""), domain.Invalid, "video.title"},
-		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), domain.Invalid, "video.title"},
-		{"create with a title of a zero-width space", domain.Video{}, create("\u200b"), domain.Invalid, "video.title"},
-		{"create with a title of what is invisible", domain.Video{}, create("\u00ad\u034f\u115f\u17b4\u180e\u200b\u2028\u2060\u2800\u3164\ufe0f\ufeff\uffa0\U000e0001"), domain.Invalid, "video.title"},
-		{"update to a blank tag", draft(), domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), domain.Invalid, "video.tags[1]"},
-		{"update to no title", draft(), domain.Update(domain.AllFields(), title(""), domain.AnyVersion, stamp), domain.Invalid, "video.title"},
-		{"update to a blank title", published(), domain.Update(onlyTitle, title("\u3000"), 3, stamp), domain.Invalid, "video.title"},
+		{"create without a title", domain.Video{}, create(""), problem.Invalid, "video.title"},
+		{"create with a blank title", domain.Video{}, create(" \t\n\u00a0"), problem.Invalid, "video.title"},
+		{"create with a title of a zero-width space", domain.Video{}, create("\u200b"), problem.Invalid, "video.title"},
+		{"create with a title of what is invisible", domain.Video{}, create("\u00ad\u034f\u115f\u17b4\u180e\u200b\u2028\u2060\u2800\u3164\ufe0f\ufeff\uffa0\U000e0001"), problem.Invalid, "video.title"},
+		{"update to a blank tag", draft(), domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"war", " \u200b"}}, domain.AnyVersion, stamp), problem.Invalid, "video.tags[1]"},
+		{"update to no title", draft(), domain.Update(domain.AllFields(), title(""), domain.AnyVersion, stamp), problem.Invalid, "video.title"},
+		{"update to a blank title", published(), domain.Update(onlyTitle, title("\u3000"), 3, stamp), problem.Invalid, "video.title"},
 
-		{"update a deleted one", deleted(draft()), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), domain.Precondition, ""},
-		{"update a deleted one to the same", deleted(draft()), domain.Update(domain.AllFields(), draft().Details, 3, stamp), domain.Precondition, ""},
-		{"publish a deleted one", deleted(draft()), domain.Publish(domain.AnyVersion, stamp), domain.Precondition, ""},
-		{"publish a deleted one of another version", deleted(draft()), domain.Publish(7, stamp), domain.Precondition, ""},
-		{"unpublish a deleted one", deleted(published()), domain.Unpublish(domain.AnyVersion, stamp), domain.Precondition, ""},
-		{"delete a deleted one", deleted(published()), domain.Delete(false, domain.AnyVersion, stamp), domain.NotFound, ""},
-		{"undelete one that is not", published(), domain.Undelete(domain.AnyVersion, stamp), domain.Exists, ""},
-		{"undelete one that is not, of another version", draft(), domain.Undelete(7, stamp), domain.Exists, ""},
+		{"update a deleted one", deleted(draft()), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"update a deleted one to the same", deleted(draft()), domain.Update(domain.AllFields(), draft().Details, 3, stamp), problem.Precondition, ""},
+		{"publish a deleted one", deleted(draft()), domain.Publish(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"publish a deleted one of another version", deleted(draft()), domain.Publish(7, stamp), problem.Precondition, ""},
+		{"unpublish a deleted one", deleted(published()), domain.Unpublish(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"delete a deleted one", deleted(published()), domain.Delete(false, domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"undelete one that is not", published(), domain.Undelete(domain.AnyVersion, stamp), problem.Exists, ""},
+		{"undelete one that is not, of another version", draft(), domain.Undelete(7, stamp), problem.Exists, ""},
 
-		{"update another version", draft(), domain.Update(domain.AllFields(), otherDetails(), 2, stamp), domain.Conflict, ""},
-		{"update another version to the same", draft(), domain.Update(domain.AllFields(), draft().Details, 4, stamp), domain.Conflict, ""},
-		{"publish another version", draft(), domain.Publish(2, stamp), domain.Conflict, ""},
-		{"publish a published one of another version", published(), domain.Publish(4, stamp), domain.Conflict, ""},
-		{"unpublish another version", published(), domain.Unpublish(2, stamp), domain.Conflict, ""},
-		{"delete another version", draft(), domain.Delete(false, 4, stamp), domain.Conflict, ""},
-		{"delete another version that may be missing", draft(), domain.Delete(true, 4, stamp), domain.Conflict, ""},
-		{"undelete another version", deleted(draft()), domain.Undelete(2, stamp), domain.Conflict, ""},
+		{"update another version", draft(), domain.Update(domain.AllFields(), otherDetails(), 2, stamp), problem.Conflict, ""},
+		{"update another version to the same", draft(), domain.Update(domain.AllFields(), draft().Details, 4, stamp), problem.Conflict, ""},
+		{"publish another version", draft(), domain.Publish(2, stamp), problem.Conflict, ""},
+		{"publish a published one of another version", published(), domain.Publish(4, stamp), problem.Conflict, ""},
+		{"unpublish another version", published(), domain.Unpublish(2, stamp), problem.Conflict, ""},
+		{"delete another version", draft(), domain.Delete(false, 4, stamp), problem.Conflict, ""},
+		{"delete another version that may be missing", draft(), domain.Delete(true, 4, stamp), problem.Conflict, ""},
+		{"undelete another version", deleted(draft()), domain.Undelete(2, stamp), problem.Conflict, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
 			if got != nil {
 				t.Errorf("event = %v, want none", got)
 			}
-			var domainErr *domain.Error
+			var domainErr *problem.Error
 			if !errors.As(err, &domainErr) || domainErr.Kind != test.kind || domainErr.Field != test.field {
 				t.Errorf("error = %#v, want kind %d, field %q", err, test.kind, test.field)
 			}

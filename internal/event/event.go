@@ -19,6 +19,7 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 )
 
 // Encode returns the durable form of an event. If the event exceeds the limits of the
-// broker, it returns a domain.Error of kind Invalid.
+// broker, it returns a problem.Error of kind Invalid.
 func Encode(e *domain.Event) (envelope.Message, error) {
 	payload, err := marshal(e)
 	if err != nil {
@@ -47,7 +48,7 @@ func Encode(e *domain.Event) (envelope.Message, error) {
 		OccurredAt:    e.OccurredAt,
 	}
 	if err := m.CheckLimits(); err != nil {
-		return envelope.Message{}, &domain.Error{Kind: domain.Invalid, Message: err.Error()}
+		return envelope.Message{}, &problem.Error{Kind: problem.Invalid, Message: err.Error()}
 	}
 	return m, nil
 }

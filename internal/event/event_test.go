@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/problem"
 )
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -133,8 +134,8 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	}
 	e.Video.Description += "x"
 	_, err = event.Encode(e)
-	var domainErr *domain.Error
-	if !errors.As(err, &domainErr) || domainErr.Kind != domain.Invalid {
+	var domainErr *problem.Error
+	if !errors.As(err, &domainErr) || domainErr.Kind != problem.Invalid {
 		t.Errorf("Encode() of one byte more = %v, want Invalid", err)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -156,8 +157,8 @@ func (s *storm) persist(command func() error) {
 		if err == nil {
 			return
 		}
-		var domainErr *domain.Error
-		if !errors.As(err, &domainErr) || domainErr.Kind != domain.Unavailable {
+		var domainErr *problem.Error
+		if !errors.As(err, &domainErr) || domainErr.Kind != problem.Unavailable {
 			s.t.Errorf("writer: %v", err)
 			return
 		}
@@ -175,7 +176,7 @@ func (s *storm) create(videos *store.Videos, id uuid.UUID) error {
 		return err
 	}
 	_, err = videos.CreateVideo(s.t.Context(), uuid.Nil, nil, e)
-	var domainErr *domain.Error
+	var domainErr *problem.Error
 	if err != nil && !errors.As(err, &domainErr) {
 		_, err = videos.GetVideo(s.t.Context(), id) // an earlier attempt may be committed, and its answer lost
 	}

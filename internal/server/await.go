@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // GetCatalogEntry reads an entry repeatedly while it waits for a version. A
@@ -138,7 +139,7 @@ func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v
 	defer cancel()
 	entry, err := s.lookSafely(reading, id)
 	if err != nil && reading.Err() != nil {
-		err = &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+		err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog does not answer: call again", Err: err}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

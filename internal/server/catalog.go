@@ -12,11 +12,12 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // CatalogStore reads the catalog. It is safe for concurrent use.
 type CatalogStore interface {
-	// GetEntry returns an entry, even a hidden one. It returns domain.NotFound
+	// GetEntry returns an entry, even a hidden one. It returns problem.NotFound
 	// if no event of the video has arrived.
 	GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error)
 	// ListEntries returns a page of the visible entries, and whether more
@@ -77,7 +78,7 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 		return nil, err
 	}
 	if !entry.Visible {
-		return nil, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+		return nil, problem.Errorf(problem.NotFound, "catalog entry %q does not exist", id)
 	}
 	return entryToProto(entry), nil
 }
@@ -85,7 +86,7 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 // look returns an entry. An entry that does not exist has version 0.
 func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	entry, err := s.store.GetEntry(ctx, id)
-	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.NotFound {
+	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.NotFound {
 		return domain.Entry{}, nil
 	}
 	return entry, err

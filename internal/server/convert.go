@@ -14,6 +14,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // Prefixes of resource names.
@@ -27,7 +28,7 @@ const (
 func parseName(field, collection, name string) (uuid.UUID, error) {
 	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
 	if err != nil {
-		return uuid.Nil, domain.InvalidField(field, "must be %s{uuid}", collection)
+		return uuid.Nil, problem.InvalidField(field, "must be %s{uuid}", collection)
 	}
 	return id, nil
 }
@@ -38,7 +39,7 @@ func detailsOf(v *videov1.Video) (domain.Details, error) {
 	if code != "" {
 		var err error
 		if code, err = canonicalLanguage(code); err != nil {
-			return domain.Details{}, domain.InvalidField("video.language_code", "%v", err)
+			return domain.Details{}, problem.InvalidField("video.language_code", "%v", err)
 		}
 	}
 	return domain.Details{

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // fakeStore is both stores in memory. It really applies decisions and folds
@@ -70,7 +71,7 @@ func (s *fakeStore) CreateVideo(ctx context.Context, requestID uuid.UUID, finger
 	defer s.mu.Unlock()
 	if first, ok := s.requests[requestID]; ok && requestID != uuid.Nil {
 		if !bytes.Equal(first.fingerprint, fingerprint) {
-			return domain.Video{}, &domain.Error{Kind: domain.Exists, Field: "request_id", Message: "was used to create another video"}
+			return domain.Video{}, &problem.Error{Kind: problem.Exists, Field: "request_id", Message: "was used to create another video"}
 		}
 		return s.videos[first.video], nil
 	}
@@ -87,7 +88,7 @@ func (s *fakeStore) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain
 	defer s.mu.Unlock()
 	v, ok := s.videos[id]
 	if !ok {
-		return domain.Video{}, domain.Errorf(domain.NotFound, "video %q does not exist", id)
+		return domain.Video{}, problem.Errorf(problem.NotFound, "video %q does not exist", id)
 	}
 	event, err := decide(v)
 	if event == nil || err != nil {
@@ -153,7 +154,7 @@ func (s *fakeStore) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, e
 	defer s.mu.Unlock()
 	v, ok := s.videos[id]
 	if !ok {
-		return v, domain.Errorf(domain.NotFound, "video %q does not exist", id)
+		return v, problem.Errorf(problem.NotFound, "video %q does not exist", id)
 	}
 	return v, nil
 }
@@ -198,7 +199,7 @@ func (s *fakeStore) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, e
 	s.reads++
 	change, ok := s.entries[id]
 	if !ok {
-		return domain.Entry{}, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+		return domain.Entry{}, problem.Errorf(problem.NotFound, "catalog entry %q does not exist", id)
 	}
 	return change.Entry, nil
 }

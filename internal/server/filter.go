@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // restriction describes what a filter may require of one field: the operator
@@ -26,7 +27,7 @@ type restriction struct {
 var errUnsupported = errors.New("not supported; it can be restrictions joined by AND")
 
 // parseFilter applies a filter: restrictions joined by AND, the part of AIP-160
-// that the API supports. Any other filter is domain.Invalid.
+// that the API supports. Any other filter is problem.Invalid.
 func parseFilter(filter, supported string, fields map[string]restriction) error {
 	var tokens scanner.Scanner
 	tokens.Init(strings.NewReader(filter))
@@ -49,7 +50,7 @@ func parseFilter(filter, supported string, fields map[string]restriction) error 
 		err = errUnsupported
 	}
 	if err != nil {
-		return domain.InvalidField("filter", "%v: %s", err, supported)
+		return problem.InvalidField("filter", "%v: %s", err, supported)
 	}
 	return nil
 }
@@ -134,7 +135,7 @@ func orderVideos(orderBy string, query *domain.VideoQuery) error {
 		query.OldestFirst = true
 		return nil
 	}
-	return domain.InvalidField("order_by", "not supported; it can be: create_time desc, create_time")
+	return problem.InvalidField("order_by", "not supported; it can be: create_time desc, create_time")
 }
 
 func orderEntries(orderBy string, query *domain.EntryQuery) error {
@@ -145,5 +146,5 @@ func orderEntries(orderBy string, query *domain.EntryQuery) error {
 		query.ByTitle = true
 		return nil
 	}
-	return domain.InvalidField("order_by", "not supported; it can be: publish_time desc, title")
+	return problem.InvalidField("order_by", "not supported; it can be: publish_time desc, title")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // The filters that api/proto promises mean what it says.
@@ -109,9 +110,9 @@ func TestOrderByChoosesAnOrder(t *testing.T) {
 // checkRefused wants an error about a field that says what is supported.
 func checkRefused(t *testing.T, function, input string, err error, field, hint string) {
 	t.Helper()
-	got := &domain.Error{}
+	got := &problem.Error{}
 	ok := errors.As(err, &got)
-	if !ok || got.Kind != domain.Invalid || got.Field != field || !strings.Contains(got.Message, hint) {
+	if !ok || got.Kind != problem.Invalid || got.Field != field || !strings.Contains(got.Message, hint) {
 		t.Errorf("%s(%q) = %v, want Invalid about %s with %q", function, input, err, field, hint)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // guard checks every call exactly once, over gRPC or REST. It admits the
@@ -119,7 +119,7 @@ func rejectNUL(message proto.Message) error {
 	return protorange.Range(message.ProtoReflect(), func(values protopath.Values) error {
 		text, ok := values.Index(-1).Value.Interface().(string)
 		if ok && strings.ContainsRune(text, 0) {
-			return domain.InvalidField(strings.TrimPrefix(values.Path[1:].String(), "."), "must not contain the character NUL")
+			return problem.InvalidField(strings.TrimPrefix(values.Path[1:].String(), "."), "must not contain the character NUL")
 		}
 		return nil
 	})
@@ -139,7 +139,7 @@ func orPanic(err error, panicked any) error {
 func (g *guard) settle(ctx context.Context, method string, err error, panicked any) error {
 	err = orPanic(err, panicked)
 	answer := toStatus(err)
-	known, isKnown := errors.AsType[*domain.Error](err)
+	known, isKnown := errors.AsType[*problem.Error](err)
 	switch {
 	case status.Code(answer) == codes.Internal:
 		g.log.ErrorContext(ctx, "server: call failed", "method", method, "err", err)

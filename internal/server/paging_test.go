@@ -21,6 +21,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // lister pages through one list with some request, and returns names.
@@ -220,7 +221,7 @@ func FuzzToken(f *testing.F) {
 	f.Add(base64.RawURLEncoding.EncodeToString(make([]byte, 60)))
 	f.Fuzz(func(t *testing.T, token string) {
 		_, err := newCatalogService(newFakeStore()).ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageToken: token})
-		if known, ok := errors.AsType[*domain.Error](err); token != "" && (!ok || known.Kind != domain.Invalid || known.Field != "page_token") {
+		if known, ok := errors.AsType[*problem.Error](err); token != "" && (!ok || known.Kind != problem.Invalid || known.Field != "page_token") {
 			t.Errorf("token %q: %v, want Invalid about page_token", token, err)
 		}
 	})

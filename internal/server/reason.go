@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // errorDomain is the namespace of our error reasons (google.rpc.ErrorInfo).
@@ -28,34 +29,34 @@ const retryDelay = time.Second
 // These reasons are added to those of package domain. Each code has a default
 // reason; see reasonOf.
 const (
-	reasonInvalidRequest       domain.Reason = "INVALID_REQUEST"
-	reasonMediaTypeUnsupported domain.Reason = "MEDIA_TYPE_UNSUPPORTED"
-	reasonNotFound             domain.Reason = "RESOURCE_NOT_FOUND"
-	reasonPathUnknown          domain.Reason = "PATH_UNKNOWN"
-	reasonExists               domain.Reason = "RESOURCE_EXISTS"
-	reasonEtagMismatch         domain.Reason = "ETAG_MISMATCH"
-	reasonPrecondition         domain.Reason = "STATE_UNSUITABLE"
-	reasonUnavailable          domain.Reason = "SERVICE_UNAVAILABLE"
-	reasonStopping             domain.Reason = "SERVER_STOPPING"
-	reasonStreamOver           domain.Reason = "STREAM_LIFETIME_OVER"
-	reasonTooManyCalls         domain.Reason = "TOO_MANY_CALLS"
-	reasonTooManyPages         domain.Reason = "TOO_MANY_PAGES"
-	reasonTooManyWaits         domain.Reason = "TOO_MANY_WAITS"
-	reasonDeadline             domain.Reason = "CALL_TIMEOUT"
-	reasonVersionNotSeen       domain.Reason = "VERSION_NOT_SEEN"
-	reasonCanceled             domain.Reason = "CALLER_LEFT"
-	reasonUnauthenticated      domain.Reason = "CREDENTIALS_INVALID"
-	reasonDenied               domain.Reason = "CALLER_NOT_PERMITTED"
-	reasonRate                 domain.Reason = "RATE_LIMIT_EXCEEDED"
-	reasonTooLarge             domain.Reason = "REQUEST_TOO_LARGE"
-	reasonMethodUnknown        domain.Reason = "METHOD_UNKNOWN"
-	reasonMethodNotAllowed     domain.Reason = "METHOD_NOT_ALLOWED"
-	reasonInternal             domain.Reason = "INTERNAL_ERROR"
+	reasonInvalidRequest       problem.Reason = "INVALID_REQUEST"
+	reasonMediaTypeUnsupported problem.Reason = "MEDIA_TYPE_UNSUPPORTED"
+	reasonNotFound             problem.Reason = "RESOURCE_NOT_FOUND"
+	reasonPathUnknown          problem.Reason = "PATH_UNKNOWN"
+	reasonExists               problem.Reason = "RESOURCE_EXISTS"
+	reasonEtagMismatch         problem.Reason = "ETAG_MISMATCH"
+	reasonPrecondition         problem.Reason = "STATE_UNSUITABLE"
+	reasonUnavailable          problem.Reason = "SERVICE_UNAVAILABLE"
+	reasonStopping             problem.Reason = "SERVER_STOPPING"
+	reasonStreamOver           problem.Reason = "STREAM_LIFETIME_OVER"
+	reasonTooManyCalls         problem.Reason = "TOO_MANY_CALLS"
+	reasonTooManyPages         problem.Reason = "TOO_MANY_PAGES"
+	reasonTooManyWaits         problem.Reason = "TOO_MANY_WAITS"
+	reasonDeadline             problem.Reason = "CALL_TIMEOUT"
+	reasonVersionNotSeen       problem.Reason = "VERSION_NOT_SEEN"
+	reasonCanceled             problem.Reason = "CALLER_LEFT"
+	reasonUnauthenticated      problem.Reason = "CREDENTIALS_INVALID"
+	reasonDenied               problem.Reason = "CALLER_NOT_PERMITTED"
+	reasonRate                 problem.Reason = "RATE_LIMIT_EXCEEDED"
+	reasonTooLarge             problem.Reason = "REQUEST_TOO_LARGE"
+	reasonMethodUnknown        problem.Reason = "METHOD_UNKNOWN"
+	reasonMethodNotAllowed     problem.Reason = "METHOD_NOT_ALLOWED"
+	reasonInternal             problem.Reason = "INTERNAL_ERROR"
 )
 
 // causes maps each reason to its code, and to its HTTP status if the code
 // implies another one. docs/errors.md explains every reason.
-var causes = map[domain.Reason]struct {
+var causes = map[problem.Reason]struct {
 	code codes.Code
 	http int
 }{
@@ -89,7 +90,7 @@ var causes = map[domain.Reason]struct {
 
 // reasonOf maps a code to the reason of errors that have no reason of their
 // own.
-var reasonOf = map[codes.Code]domain.Reason{
+var reasonOf = map[codes.Code]problem.Reason{
 	codes.InvalidArgument:    reasonInvalidRequest,
 	codes.NotFound:           reasonNotFound,
 	codes.AlreadyExists:      reasonExists,
@@ -105,14 +106,14 @@ var reasonOf = map[codes.Code]domain.Reason{
 }
 
 // newStatus returns a status with a reason and the code of that reason.
-func newStatus(reason domain.Reason, format string, args ...any) *status.Status {
+func newStatus(reason problem.Reason, format string, args ...any) *status.Status {
 	return explain(status.Newf(causes[reason].code, format, args...), reason)
 }
 
 // explain returns the status with exactly one google.rpc.ErrorInfo (AIP-193),
 // and keeps one that exists. An empty reason means the default of the code.
 // UNAVAILABLE also gets google.rpc.RetryInfo, because a retry may succeed.
-func explain(st *status.Status, reason domain.Reason) *status.Status {
+func explain(st *status.Status, reason problem.Reason) *status.Status {
 	if detail[*errdetails.ErrorInfo](st) != nil {
 		return st
 	}
@@ -151,7 +152,7 @@ func detail[T proto.Message](st *status.Status) (found T) {
 // httpStatus returns the HTTP status for the status of an error.
 func httpStatus(st *status.Status) int {
 	if info := detail[*errdetails.ErrorInfo](st); info != nil {
-		if own := causes[domain.Reason(info.GetReason())].http; own != 0 {
+		if own := causes[problem.Reason(info.GetReason())].http; own != 0 {
 			return own
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // inbound is a request message together with its decoding error. If a codec
@@ -25,7 +25,7 @@ func (in *inbound) refusal() error {
 	if in.err == nil {
 		return nil
 	}
-	return domain.Errorf(domain.Invalid, "the request cannot be decoded: %s", withoutNoise(in.err))
+	return problem.Errorf(problem.Invalid, "the request cannot be decoded: %s", withoutNoise(in.err))
 }
 
 // inboundCodec is the protobuf codec, except that it stores the decoding error

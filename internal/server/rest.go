@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // restKey is the context key of the *restRequest of a REST request.
@@ -103,15 +103,15 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 func checkText(r *http.Request, path map[string]string) error {
 	for name, value := range path {
 		if !utf8.ValidString(value) {
-			return domain.InvalidField(name, "must be UTF-8")
+			return problem.InvalidField(name, "must be UTF-8")
 		}
 	}
 	for name, values := range r.URL.Query() {
 		if !utf8.ValidString(name) {
-			return domain.Errorf(domain.Invalid, "query: unknown parameter %q", name)
+			return problem.Errorf(problem.Invalid, "query: unknown parameter %q", name)
 		}
 		if !utf8.ValidString(strings.Join(values, "")) {
-			return domain.InvalidField(name, "must be UTF-8")
+			return problem.InvalidField(name, "must be UTF-8")
 		}
 	}
 	return nil
@@ -123,7 +123,7 @@ func checkText(r *http.Request, path map[string]string) error {
 func checkBody(r *http.Request) error {
 	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
 		if r.ContentLength != 0 { // of any or unknown length; the body is not read
-			return domain.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method)
+			return problem.InvalidField("body", "%s has none: what it takes are parameters of the query", r.Method)
 		}
 		return nil
 	}
@@ -298,13 +298,13 @@ func (seen *restRequest) checkConditions(r *http.Request) error {
 	match, reads := r.Header.Values("If-Match"), r.Method == http.MethodGet
 	switch {
 	case !reads && r.Header.Get("If-None-Match") != "":
-		return domain.InvalidField("If-None-Match", "is for GET and HEAD")
+		return problem.InvalidField("If-None-Match", "is for GET and HEAD")
 	case len(match) == 0:
 		return nil
 	case reads:
-		return domain.InvalidField("If-Match", "is for methods that change something")
+		return problem.InvalidField("If-Match", "is for methods that change something")
 	case len(match) > 1 || match[0] != "*" && !isStrong(match[0]):
-		return domain.InvalidField("If-Match", "must be one etag, as a response had it, or *")
+		return problem.InvalidField("If-Match", "must be one etag, as a response had it, or *")
 	}
 	seen.ifMatch = match[0]
 	return nil
@@ -330,13 +330,13 @@ func (seen *restRequest) takeIfMatch(request proto.Message) error {
 	}
 	field := holder.Descriptor().Fields().ByName("etag")
 	if field == nil {
-		return domain.InvalidField("If-Match", "is for what has an etag")
+		return problem.InvalidField("If-Match", "is for what has an etag")
 	}
 	if seen.ifMatch == "*" {
 		return nil
 	}
 	if given := holder.Get(field).String(); given != "" && given != seen.ifMatch {
-		return domain.InvalidField("If-Match", "is %s, and the etag of the request another", seen.ifMatch)
+		return problem.InvalidField("If-Match", "is %s, and the etag of the request another", seen.ifMatch)
 	}
 	holder.Set(field, protoreflect.ValueOfString(seen.ifMatch))
 	return nil
@@ -386,7 +386,7 @@ func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 // gateway parses queries only for the other methods.
 func (seen *restRequest) checkQuery() error {
 	if seen.request != nil && seen.request.Form == nil && seen.request.URL.RawQuery != "" {
-		return domain.Errorf(domain.Invalid, "query: unknown parameter: this method has none")
+		return problem.Errorf(problem.Invalid, "query: unknown parameter: this method has none")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // errorOf returns the error of a response, and the fields of its violations.
@@ -395,7 +395,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, Config{})
-	r.store.before = func(context.Context, string) error { return domain.Errorf(domain.Unavailable, "down") }
+	r.store.before = func(context.Context, string) error { return problem.Errorf(problem.Unavailable, "down") }
 	for _, path := range []string{"/v1/videos", "/v1/catalogEntries:watch"} {
 		response, answer := ask(t, r, "GET", path, "")
 		if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") != "1" {

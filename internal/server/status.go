@@ -9,22 +9,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // errDraining ends a wait or a stream that cannot finish before the server
 // stops.
-var errDraining = domain.Errorf(domain.Unavailable, "the server is stopping: call again").Because(reasonStopping)
+var errDraining = problem.Errorf(problem.Unavailable, "the server is stopping: call again").Because(reasonStopping)
 
 // errStreamOver ends a stream at Config.StreamLifetime. Clients of a watch
 // resume after its code, UNAVAILABLE.
-var errStreamOver = domain.Errorf(domain.Unavailable, "the stream has lasted as long as it may: call again").Because(reasonStreamOver)
+var errStreamOver = problem.Errorf(problem.Unavailable, "the stream has lasted as long as it may: call again").Because(reasonStreamOver)
 
 // errTooManyCalls rejects a call beyond Config.MaxCalls.
 var errTooManyCalls = newStatus(reasonTooManyCalls, "too many calls at a time: call again")
 
 // errTooManyPages rejects a list call that got no memory for its page in time.
-var errTooManyPages = domain.Errorf(domain.Unavailable, "clients are reading too many large pages: call again, or for a smaller page").Because(reasonTooManyPages)
+var errTooManyPages = problem.Errorf(problem.Unavailable, "clients are reading too many large pages: call again, or for a smaller page").Because(reasonTooManyPages)
 
 // errTooManyWaits rejects a call that would wait for a version when too many
 // calls already wait, of its caller or in total.
@@ -51,7 +51,7 @@ func toStatus(err error) error {
 	if invalid, ok := errors.AsType[*protovalidate.ValidationError](err); ok {
 		return explain(violationsStatus(invalid), "").Err()
 	}
-	if known, ok := errors.AsType[*domain.Error](err); ok {
+	if known, ok := errors.AsType[*problem.Error](err); ok {
 		return explain(domainStatus(known), known.Reason).Err()
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -63,16 +63,16 @@ func toStatus(err error) error {
 	return newStatus(reasonInternal, "internal error").Err()
 }
 
-var codeOf = map[domain.Kind]codes.Code{
-	domain.Invalid:      codes.InvalidArgument,
-	domain.NotFound:     codes.NotFound,
-	domain.Exists:       codes.AlreadyExists,
-	domain.Conflict:     codes.Aborted,
-	domain.Precondition: codes.FailedPrecondition,
-	domain.Unavailable:  codes.Unavailable,
+var codeOf = map[problem.Kind]codes.Code{
+	problem.Invalid:      codes.InvalidArgument,
+	problem.NotFound:     codes.NotFound,
+	problem.Exists:       codes.AlreadyExists,
+	problem.Conflict:     codes.Aborted,
+	problem.Precondition: codes.FailedPrecondition,
+	problem.Unavailable:  codes.Unavailable,
 }
 
-func domainStatus(err *domain.Error) *status.Status {
+func domainStatus(err *problem.Error) *status.Status {
 	code, ok := codeOf[err.Kind]
 	if !ok {
 		return newStatus(reasonInternal, "internal error")

@@ -14,7 +14,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // Each kind of error has its code, however it is wrapped, and only the message
@@ -27,18 +27,18 @@ func TestToStatusMapsKinds(t *testing.T) {
 		code    codes.Code
 		message string
 	}{
-		{domain.Errorf(domain.Invalid, "bad"), codes.InvalidArgument, "bad"},
-		{domain.InvalidField("a.b", "bad"), codes.InvalidArgument, "a.b: bad"},
-		{domain.Errorf(domain.NotFound, "gone"), codes.NotFound, "gone"},
-		{domain.Errorf(domain.Exists, "there"), codes.AlreadyExists, "there"},
-		{&domain.Error{Kind: domain.Exists, Field: "request_id", Message: "was used"}, codes.AlreadyExists, "request_id: was used"},
-		{domain.Errorf(domain.Conflict, "late"), codes.Aborted, "late"},
-		{domain.Errorf(domain.Precondition, "first"), codes.FailedPrecondition, "first"},
-		{domain.Errorf(domain.Unavailable, "down"), codes.Unavailable, "down"},
-		{fmt.Errorf("change video: %w", domain.Errorf(domain.NotFound, "gone")), codes.NotFound, "gone"},
-		{&domain.Error{Kind: domain.Unavailable, Message: "down", Err: errors.New("secret")}, codes.Unavailable, "down"},
-		{&domain.Error{Kind: domain.Unavailable, Message: "down", Err: context.Canceled}, codes.Unavailable, "down"},
-		{&domain.Error{Kind: 99, Message: "secret"}, codes.Internal, internal},
+		{problem.Errorf(problem.Invalid, "bad"), codes.InvalidArgument, "bad"},
+		{problem.InvalidField("a.b", "bad"), codes.InvalidArgument, "a.b: bad"},
+		{problem.Errorf(problem.NotFound, "gone"), codes.NotFound, "gone"},
+		{problem.Errorf(problem.Exists, "there"), codes.AlreadyExists, "there"},
+		{&problem.Error{Kind: problem.Exists, Field: "request_id", Message: "was used"}, codes.AlreadyExists, "request_id: was used"},
+		{problem.Errorf(problem.Conflict, "late"), codes.Aborted, "late"},
+		{problem.Errorf(problem.Precondition, "first"), codes.FailedPrecondition, "first"},
+		{problem.Errorf(problem.Unavailable, "down"), codes.Unavailable, "down"},
+		{fmt.Errorf("change video: %w", problem.Errorf(problem.NotFound, "gone")), codes.NotFound, "gone"},
+		{&problem.Error{Kind: problem.Unavailable, Message: "down", Err: errors.New("secret")}, codes.Unavailable, "down"},
+		{&problem.Error{Kind: problem.Unavailable, Message: "down", Err: context.Canceled}, codes.Unavailable, "down"},
+		{&problem.Error{Kind: 99, Message: "secret"}, codes.Internal, internal},
 		{fmt.Errorf("query: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "it took longer than the call may"},
 		{fmt.Errorf("query: %w", context.Canceled), codes.Canceled, "the caller is gone"},
 		{status.Error(codes.Unimplemented, "not here"), codes.Unimplemented, "not here"},
@@ -75,9 +75,9 @@ func TestServerKeepsInternalErrorsToItself(t *testing.T) {
 		"nil": {func() error { var m map[string]int; m["secret"] = 1; return nil }, //nolint:govet,staticcheck // it must panic
 			codes.Internal, []string{"level=ERROR", "nil map", "fakeStore"}},
 		"unavailable": {func() error {
-			return &domain.Error{Kind: domain.Unavailable, Message: "down", Err: errors.New("secret")}
+			return &problem.Error{Kind: problem.Unavailable, Message: "down", Err: errors.New("secret")}
 		}, codes.Unavailable, []string{"level=WARN", "secret"}},
-		"not found": {func() error { return domain.Errorf(domain.NotFound, "gone") }, codes.NotFound, nil},
+		"not found": {func() error { return problem.Errorf(problem.NotFound, "gone") }, codes.NotFound, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // tokenFormat is authenticated with every token, so that a token in an older
@@ -83,5 +83,5 @@ func (t tokens) decode(token string, cursor any) error {
 }
 
 func (t tokens) invalid() error {
-	return domain.InvalidField(t.field, "is not from this request; send what the call before answered, and all else as it was")
+	return problem.InvalidField(t.field, "is not from this request; send what the call before answered, and all else as it was")
 }

@@ -13,6 +13,7 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // VideoStore stores videos. It is safe for concurrent use.
@@ -20,12 +21,12 @@ type VideoStore interface {
 	// CreateVideo stores the first event of a video. With a requestID other
 	// than uuid.Nil it is idempotent: a repeated call with the same fingerprint
 	// returns the current state of the video created first. With another
-	// fingerprint it returns domain.Exists.
+	// fingerprint it returns problem.Exists.
 	CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, event *domain.Event) (domain.Video, error)
 	// ChangeVideo applies a decision to a video, while no other caller can
 	// change it, and stores the event. It returns the new state.
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
-	// GetVideo returns a video, even a deleted one, or domain.NotFound.
+	// GetVideo returns a video, even a deleted one, or problem.NotFound.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
 	// ListVideos returns a page of videos, and whether more follow.
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
@@ -53,7 +54,7 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	var requestID uuid.UUID
 	if request.GetRequestId() != "" {
 		if requestID, err = uuid.Parse(request.GetRequestId()); err != nil || requestID == uuid.Nil {
-			return nil, domain.InvalidField("request_id", "must be a UUID other than zero")
+			return nil, problem.InvalidField("request_id", "must be a UUID other than zero")
 		}
 	}
 	fingerprint, err := fingerprintOf(request.GetVideo())
@@ -205,7 +206,7 @@ func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
 			continue
 		}
 		if !slices.Contains(domain.AllFields(), domain.Field(path)) {
-			return nil, domain.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, domain.AllFields())
+			return nil, problem.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, domain.AllFields())
 		}
 		fields = append(fields, domain.Field(path))
 	}

@@ -12,6 +12,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // A watch reads changes at most once per watchGap. A change can be announced
@@ -143,7 +144,7 @@ func (w *watch) look(changed <-chan struct{}) (domain.ChangePage, error) {
 	return page, read.Err
 }
 
-// read reads a page, and returns domain.Unavailable if that takes too long.
+// read reads a page, and returns problem.Unavailable if that takes too long.
 // Watches that wait for the same change share one read, because a change can
 // wake hundreds of them. A watch that waits for a later change does not share
 // an older read, whose page may lack that change. The first read of a watch is
@@ -162,7 +163,7 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 		defer cancel()
 		found, err := w.service.store.ListChanges(ctx, position, watchPage)
 		if err != nil && ctx.Err() != nil {
-			err = &domain.Error{Kind: domain.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+			err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog does not answer: call again", Err: err}
 		}
 		return found, err
 	})

@@ -20,6 +20,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 type watchStream = grpc.ServerStreamingClient[catalogv1.WatchCatalogEntriesResponse]
@@ -427,7 +428,7 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 			store.before = func(context.Context, string) error {
 				time.Sleep(time.Millisecond)
 				if n := store.begun.Add(1); n > watches && n <= watches+failures { // behind the first look of each
-					return domain.Errorf(domain.Unavailable, "no connection")
+					return problem.Errorf(problem.Unavailable, "no connection")
 				}
 				return nil
 			}

@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // acquire takes a connection from a pool. It waits at most half of the time until the
-// deadline of ctx, and then returns domain.Unavailable. That is not a
+// deadline of ctx, and then returns problem.Unavailable. That is not a
 // context.DeadlineExceeded: no statement has started, and with many callers each would log
 // a line.
 //
@@ -31,7 +31,7 @@ func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	}
 	conn, err := pool.Acquire(half)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		refusal := domain.Errorf(domain.Unavailable, "there is no connection to the database: call again later")
+		refusal := problem.Errorf(problem.Unavailable, "there is no connection to the database: call again later")
 		if half.Err() == nil { // connecting took too long
 			refusal.Err = errors.New(err.Error())
 		}

@@ -11,6 +11,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -38,7 +39,7 @@ func TestWaitForConnection(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		err := call(ctx)
-		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		if kindOf(err) != problem.Unavailable || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			t.Errorf("without a connection, %s is %v, and the context %v; want Unavailable, not that it took too long, while there is time", name, err, ctx.Err())
 		}
 		cancel()
@@ -57,10 +58,10 @@ func TestWaitForConnection(t *testing.T) {
 		if _, _, err := videos.ListVideos(ctx, domain.VideoQuery{Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != domain.NotFound {
+		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != problem.NotFound {
 			t.Fatalf("GetVideo() = %v, want NotFound", err)
 		}
-		if err := inbox.DeleteQuarantine(ctx, 1); kindOf(err) != domain.NotFound {
+		if err := inbox.DeleteQuarantine(ctx, 1); kindOf(err) != problem.NotFound {
 			t.Fatalf("DeleteQuarantine() = %v, want NotFound", err)
 		}
 		if _, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
@@ -83,7 +84,7 @@ func TestSilentDatabaseIsUnavailable(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"before it is given up": 1500 * time.Millisecond, "given up": time.Minute} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		_, err := store.NewCatalog(pool).Project(ctx, "catalog", []domain.Event{*created(t, "Ran")})
-		if kindOf(err) != domain.Unavailable || errors.Is(err, context.DeadlineExceeded) {
+		if kindOf(err) != problem.Unavailable || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("while the connection is made, %s, Project() = %v, want Unavailable, not that it took too long", name, err)
 		}
 		cancel()

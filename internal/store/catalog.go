@@ -15,6 +15,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/search"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -179,12 +180,12 @@ func arrayLiteral(values []string) string {
 
 var escapeElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// GetEntry returns an entry, even a hidden one. It returns domain.NotFound if
+// GetEntry returns an entry, even a hidden one. It returns problem.NotFound if
 // no event of the video has arrived.
 func (c *Catalog) GetEntry(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	row, err := c.queries.GetProjection(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Entry{}, domain.Errorf(domain.NotFound, "catalog entry %q does not exist", id)
+		return domain.Entry{}, problem.Errorf(problem.NotFound, "catalog entry %q does not exist", id)
 	}
 	if err != nil {
 		return domain.Entry{}, wrap(err, "get entry %s", id)

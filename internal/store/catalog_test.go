@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -234,7 +235,7 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	good, poison := life(t, "Ran", 1), life(t, "a\x00b", 1)
-	if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{good[0], poison[0]}); kindOf(err) != domain.Invalid {
+	if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{good[0], poison[0]}); kindOf(err) != problem.Invalid {
 		t.Errorf("Project() = %v, want Invalid", err)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox"); n != 0 {
@@ -287,11 +288,11 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE videocatalog_read.video_projection, videocatalog.videos IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != domain.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != problem.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Project() = %v, want Unavailable, as a DeadlineExceeded", err)
 	}
 	_, err = store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, &events[0])
-	if kindOf(err) != domain.Unavailable {
+	if kindOf(err) != problem.Unavailable {
 		t.Errorf("CreateVideo() = %v, want Unavailable", err)
 	}
 }
@@ -373,7 +374,7 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	project(t, catalog, "catalog", events...) // a duplicate makes no row either
-	if _, err := catalog.GetEntry(t.Context(), events[0].Video.ID); kindOf(err) != domain.NotFound {
+	if _, err := catalog.GetEntry(t.Context(), events[0].Video.ID); kindOf(err) != problem.NotFound {
 		t.Errorf("GetEntry() = %v, want NotFound", err)
 	}
 }

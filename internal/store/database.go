@@ -13,7 +13,7 @@ type Database struct {
 }
 
 // Database returns the database of the command side. On a standby it returns
-// domain.Unavailable.
+// problem.Unavailable.
 func (s *Videos) Database(ctx context.Context) (Database, error) {
 	row, err := s.queries.GetVideoDatabase(ctx)
 	return Database(row), wrap(err, "identify database")
@@ -32,7 +32,7 @@ func (s *Videos) TokenKey(ctx context.Context) ([]byte, error) {
 }
 
 // Database returns the database of the query side. On a standby it returns
-// domain.Unavailable.
+// problem.Unavailable.
 func (c *Catalog) Database(ctx context.Context) (Database, error) {
 	row, err := c.queries.GetCatalogDatabase(ctx)
 	return Database(row), wrap(err, "identify catalog database")

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -85,14 +85,14 @@ func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan t
 // it.
 func notTheEvents(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2]) {
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
+		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not working", Err: tooLong(unprepared(err))}
 	}
 	return err
 }
 
 // forConsumer makes an error of kind Unavailable an envelope.ErrUnavailable as well.
 func forConsumer(err error) error {
-	if known, ok := errors.AsType[*domain.Error](err); ok && known.Kind == domain.Unavailable {
+	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.Unavailable {
 		return fmt.Errorf("%w: %w", envelope.ErrUnavailable, err)
 	}
 	return err

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -39,28 +39,28 @@ func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error
 }
 
 // RequeueEvent makes a blocked aggregate, parked or not, due immediately, with its attempts
-// reset to 0. If it is not blocked, the error is domain.NotFound.
+// reset to 0. If it is not blocked, the error is problem.NotFound.
 func (o *Outbox) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
 	n, err := o.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
 	if err != nil {
 		return wrap(err, "requeue %s %s", aggregate.Type, aggregate.ID)
 	}
 	if n == 0 {
-		return domain.Errorf(domain.NotFound, "%s %q is not blocked", aggregate.Type, aggregate.ID)
+		return problem.Errorf(problem.NotFound, "%s %q is not blocked", aggregate.Type, aggregate.ID)
 	}
 	return nil
 }
 
 // SkipEvent gives up the refused event of a blocked aggregate. That event is never
 // published, and the events behind it are tried next. If that event does not block the
-// aggregate, the error is domain.NotFound.
+// aggregate, the error is problem.NotFound.
 func (o *Outbox) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
 	n, err := o.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
 	if err != nil {
 		return wrap(err, "skip event %s", eventID)
 	}
 	if n == 0 {
-		return domain.Errorf(domain.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
+		return problem.Errorf(problem.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
 	}
 	return nil
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -277,7 +277,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	if err := <-settled; err != nil {
 		t.Fatal(err)
 	}
-	if err := <-skipped; kindOf(err) != domain.NotFound {
+	if err := <-skipped; kindOf(err) != problem.NotFound {
 		t.Errorf("SkipEvent() of what was published = %v, want NotFound", err)
 	}
 	if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
@@ -349,13 +349,13 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 				t.Fatalf("claimed %q, want nothing: a is parked", l.namesOf(claim))
 			}
 			before := l.dump()
-			if err := l.SkipEvent(t.Context(), l.letter("a"), other); kindOf(err) != domain.NotFound {
+			if err := l.SkipEvent(t.Context(), l.letter("a"), other); kindOf(err) != problem.NotFound {
 				t.Errorf("SkipEvent() of another event = %v, want NotFound", err)
 			}
-			if err := l.SkipEvent(t.Context(), l.letter("b"), parked); kindOf(err) != domain.NotFound {
+			if err := l.SkipEvent(t.Context(), l.letter("b"), parked); kindOf(err) != problem.NotFound {
 				t.Errorf("SkipEvent() of another aggregate = %v, want NotFound", err)
 			}
-			if err := l.RequeueEvent(t.Context(), l.letter("b")); kindOf(err) != domain.NotFound {
+			if err := l.RequeueEvent(t.Context(), l.letter("b")); kindOf(err) != problem.NotFound {
 				t.Errorf("RequeueEvent() of an aggregate that is not blocked = %v, want NotFound", err)
 			}
 			if diff := cmp.Diff(before, l.dump()); diff != "" {
@@ -544,7 +544,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 						mu.Unlock()
 						err = l.SkipEvent(t.Context(), b.Aggregate, b.EventID)
 					}
-					if err != nil && kindOf(err) != domain.NotFound {
+					if err != nil && kindOf(err) != problem.NotFound {
 						t.Error(err)
 					}
 				}

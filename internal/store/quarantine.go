@@ -9,8 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -110,14 +110,14 @@ func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after i
 }
 
 // DeleteQuarantine deletes a message permanently. If it does not exist, the error is
-// domain.NotFound.
+// problem.NotFound.
 func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
 	n, err := b.queries.DeleteQuarantine(ctx, id)
 	if err != nil {
 		return wrap(err, "delete quarantined message %d", id)
 	}
 	if n == 0 {
-		return domain.Errorf(domain.NotFound, "quarantined message %d does not exist", id)
+		return problem.Errorf(problem.NotFound, "quarantined message %d does not exist", id)
 	}
 	return nil
 }

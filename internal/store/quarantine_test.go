@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -189,7 +189,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 		if err := inbox.DeleteQuarantine(t.Context(), row.ID); err != nil {
 			t.Errorf("DeleteQuarantine(%d) = %v", row.ID, err)
 		}
-		if err := inbox.DeleteQuarantine(t.Context(), row.ID); kindOf(err) != domain.NotFound {
+		if err := inbox.DeleteQuarantine(t.Context(), row.ID); kindOf(err) != problem.NotFound {
 			t.Errorf("DeleteQuarantine(%d) again = %v, want NotFound", row.ID, err)
 		}
 	}

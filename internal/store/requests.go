@@ -12,6 +12,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -30,17 +31,17 @@ func isRepeated(err error) bool {
 }
 
 // madeBy returns the id of the aggregate that a request made. If that request had another
-// fingerprint, the error is domain.Exists.
+// fingerprint, the error is problem.Exists.
 func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, requestID uuid.UUID, fingerprint []byte) (aggregateID string, err error) {
 	request, err := q.GetRequest(ctx, aggregateType, requestID)
 	if errors.Is(err, pgx.ErrNoRows) { // just pruned
-		return "", domain.Errorf(domain.Unavailable, "request_id %q has just expired: try again", requestID)
+		return "", problem.Errorf(problem.Unavailable, "request_id %q has just expired: try again", requestID)
 	}
 	if err != nil {
 		return "", wrap(err, "get request %s", requestID)
 	}
 	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return "", &domain.Error{Kind: domain.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
+		return "", &problem.Error{Kind: problem.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
 	}
 	return request.AggregateID, nil
 }

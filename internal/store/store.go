@@ -19,7 +19,7 @@
 // A method is one transaction. If it returns an error, nothing has changed. The exception
 // is a connection that is lost during the commit. Then the result is unknown, and the
 // caller may safely repeat the command with the same request id or etag. Errors that a
-// caller can act on are a *domain.Error. An unavailable database is one of them, with the
+// caller can act on are a *problem.Error. An unavailable database is one of them, with the
 // kind Unavailable. This package makes no decisions. An open transaction waits for nothing
 // on the network except the database. All methods are safe for concurrent use.
 package store
@@ -35,16 +35,16 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 )
 
 // wrap adds context to an error of the database and, if a caller can act on it, makes it a
-// *domain.Error with a kind.
+// *problem.Error with a kind.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*domain.Error](err); ok {
+	if _, ok := errors.AsType[*problem.Error](err); ok {
 		return err
 	}
 	doing := fmt.Sprintf(format, args...)
@@ -52,14 +52,14 @@ func wrap(err error, format string, args ...any) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: %w", doing, err)
 	case isAway(err):
-		return &domain.Error{Kind: domain.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, unprepared(err))}
+		return &problem.Error{Kind: problem.Unavailable, Message: "the database is not available", Err: fmt.Errorf("%s: %w", doing, unprepared(err))}
 	case isWithoutPartition(err):
-		return &domain.Error{
-			Kind: domain.Unavailable, Message: "the outbox takes no event of this time: the clock of this server is wrong, or the maintenance of the outbox has not run",
+		return &problem.Error{
+			Kind: problem.Unavailable, Message: "the outbox takes no event of this time: the clock of this server is wrong, or the maintenance of the outbox has not run",
 			Err: fmt.Errorf("%s: %w", doing, err),
 		}
 	case isUntranslatable(err):
-		return &domain.Error{Kind: domain.Invalid, Message: "the text has a character that cannot be stored", Err: fmt.Errorf("%s: %w", doing, err)}
+		return &problem.Error{Kind: problem.Invalid, Message: "the text has a character that cannot be stored", Err: fmt.Errorf("%s: %w", doing, err)}
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

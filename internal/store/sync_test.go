@@ -125,7 +125,7 @@ func TestOneSyncAtATime(t *testing.T) {
 }
 
 // everyMethod calls each method of the stores, by its name. Those that fail for
-// what they are asked, such as a video that does not exist, return a domain.Error.
+// what they are asked, such as a video that does not exist, return a problem.Error.
 func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
 	t.Helper()
 	nothing := func(context.Context) error { return nil }

@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -97,23 +98,23 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 		name       string
 		connecting bool
 		says       pgproto3.ErrorResponse
-		want       domain.Kind
+		want       problem.Kind
 		hint       string // in the log
 	}{
-		{"Supavisor, no connection in time", false, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(ECHECKOUTTIMEOUT) unable to check out connection from the pool after 60000ms"}, domain.Unavailable, "ECHECKOUTTIMEOUT"},
-		{"Supavisor, too many clients", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(EMAXCONN) max client connections reached"}, domain.Unavailable, "EMAXCONN"},
-		{"Supavisor, locked out", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(ECIRCUITBREAKER) too many authentication failures"}, domain.Unavailable, "ECIRCUITBREAKER"},
-		{"PgBouncer, no connection in time", false, pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "query_wait_timeout"}, domain.Unavailable, "query_wait_timeout"},
-		{"PgBouncer, too many clients", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "no more connections allowed (max_client_conn)"}, domain.Unavailable, "max_client_conn"},
-		{"password changed", true, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "28P01", Message: "password authentication failed"}, domain.Unavailable, "28P01"},
-		{"database missing", true, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "3D000", Message: "database does not exist"}, domain.Unavailable, "3D000"},
-		{"translated", false, pgproto3.ErrorResponse{Severity: "致命错误", SeverityUnlocalized: "FATAL", Code: "XX000", Message: "any"}, domain.Unavailable, "XX000"},
-		{"PostgreSQL, panic", false, pgproto3.ErrorResponse{Severity: "PANIC", SeverityUnlocalized: "PANIC", Code: "XX000", Message: "could not write"}, domain.Unavailable, "PANIC"},
-		{"PostgreSQL, transaction too long", false, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "25P04", Message: "terminating connection due to transaction timeout"}, domain.Unavailable, "25P04"},
-		{"read-only", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "25006", Message: "cannot execute in a read-only transaction"}, domain.Unavailable, "25006"},
-		{"schema changed", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "0A000", Message: "cached plan must not change result type", Routine: "RevalidateCachedQuery"}, domain.Unavailable, "cached plan"},
-		{"statement lost", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "26000", Message: "prepared statement does not exist"}, domain.Unavailable, "default_query_exec_mode=cache_describe"},
-		{"statement of another", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "42P05", Message: "prepared statement exists"}, domain.Unavailable, "default_query_exec_mode=cache_describe"},
+		{"Supavisor, no connection in time", false, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(ECHECKOUTTIMEOUT) unable to check out connection from the pool after 60000ms"}, problem.Unavailable, "ECHECKOUTTIMEOUT"},
+		{"Supavisor, too many clients", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(EMAXCONN) max client connections reached"}, problem.Unavailable, "EMAXCONN"},
+		{"Supavisor, locked out", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "XX000", Message: "(ECIRCUITBREAKER) too many authentication failures"}, problem.Unavailable, "ECIRCUITBREAKER"},
+		{"PgBouncer, no connection in time", false, pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "query_wait_timeout"}, problem.Unavailable, "query_wait_timeout"},
+		{"PgBouncer, too many clients", true, pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: "no more connections allowed (max_client_conn)"}, problem.Unavailable, "max_client_conn"},
+		{"password changed", true, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "28P01", Message: "password authentication failed"}, problem.Unavailable, "28P01"},
+		{"database missing", true, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "3D000", Message: "database does not exist"}, problem.Unavailable, "3D000"},
+		{"translated", false, pgproto3.ErrorResponse{Severity: "致命错误", SeverityUnlocalized: "FATAL", Code: "XX000", Message: "any"}, problem.Unavailable, "XX000"},
+		{"PostgreSQL, panic", false, pgproto3.ErrorResponse{Severity: "PANIC", SeverityUnlocalized: "PANIC", Code: "XX000", Message: "could not write"}, problem.Unavailable, "PANIC"},
+		{"PostgreSQL, transaction too long", false, pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "25P04", Message: "terminating connection due to transaction timeout"}, problem.Unavailable, "25P04"},
+		{"read-only", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "25006", Message: "cannot execute in a read-only transaction"}, problem.Unavailable, "25006"},
+		{"schema changed", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "0A000", Message: "cached plan must not change result type", Routine: "RevalidateCachedQuery"}, problem.Unavailable, "cached plan"},
+		{"statement lost", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "26000", Message: "prepared statement does not exist"}, problem.Unavailable, "default_query_exec_mode=cache_describe"},
+		{"statement of another", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "42P05", Message: "prepared statement exists"}, problem.Unavailable, "default_query_exec_mode=cache_describe"},
 		{"not supported", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "0A000", Message: "not supported"}, 0, "not supported"},
 		{"a bug of the server", false, pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "XX000", Message: "cache lookup failed"}, 0, "cache lookup"},
 	} {
@@ -136,7 +137,7 @@ func TestWhatPoolersSayIsUnavailable(t *testing.T) {
 			}
 			// Of the catalog nothing but what the data is to blame for is refused.
 			_, project := catalog.Project(t.Context(), "catalog", []domain.Event{*created(t, "Ran")})
-			if kindOf(project) != domain.Unavailable {
+			if kindOf(project) != problem.Unavailable {
 				t.Errorf("Project() = %v, want Unavailable", project)
 			}
 		})
@@ -156,7 +157,7 @@ func TestRefusedUserDoesNotHammer(t *testing.T) {
 		defer pool.Close()
 		videos := store.NewVideos(pool, nil)
 		for range 1000 {
-			if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != domain.Unavailable || !strings.Contains(err.Error(), "28P01") {
+			if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != problem.Unavailable || !strings.Contains(err.Error(), "28P01") {
 				t.Fatalf("GetVideo() = %v, want Unavailable with the code of the server", err)
 			}
 		}
@@ -182,12 +183,12 @@ func TestUserLetInAgain(t *testing.T) {
 	defer refused.Close()
 	videos := store.NewVideos(refused, nil)
 	execute(t, admin, "ALTER ROLE "+user+" NOLOGIN")
-	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != domain.Unavailable {
+	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != problem.Unavailable {
 		t.Fatalf("GetVideo() as a user who may not log in = %v, want Unavailable", err)
 	}
 	execute(t, admin, "ALTER ROLE "+user+" LOGIN CONNECTION LIMIT -1")
-	kinds := []domain.Kind{domain.Unavailable, domain.NotFound}
-	for kind := domain.Unavailable; kind != domain.NotFound; time.Sleep(10 * time.Millisecond) {
+	kinds := []problem.Kind{problem.Unavailable, problem.NotFound}
+	for kind := problem.Unavailable; kind != problem.NotFound; time.Sleep(10 * time.Millisecond) {
 		_, err := videos.GetVideo(t.Context(), newID(t))
 		if kind = kindOf(err); !slices.Contains(kinds, kind) {
 			t.Fatalf("GetVideo() = %v", err)
@@ -285,7 +286,7 @@ func TestReadOnlySessionsAreReplaced(t *testing.T) {
 	awaitCommands(t, videos)
 	t.Logf("all was well again after %s", time.Since(start))
 	for _, err := range failed() {
-		if kindOf(err) != domain.Unavailable {
+		if kindOf(err) != problem.Unavailable {
 			t.Fatalf("a call beside it = %v, want Unavailable", err)
 		}
 	}
@@ -304,7 +305,7 @@ func TestPlansOfAnOlderSchemaAreReplaced(t *testing.T) {
 		t.Logf("%d calls failed for title as %s", len(failed())-before, kind)
 	}
 	for _, err := range failed() {
-		if kindOf(err) != domain.Unavailable {
+		if kindOf(err) != problem.Unavailable {
 			t.Fatalf("a call beside it = %v, want Unavailable", err)
 		}
 	}

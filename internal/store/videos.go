@@ -16,6 +16,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
@@ -39,7 +40,7 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 // CreateVideo stores the first event of a video. With a requestID other than
 // uuid.Nil it is idempotent: a repeated call with the same fingerprint returns
 // the current state of the video created first. With another fingerprint it
-// returns domain.Exists.
+// returns problem.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
 	begun := false
 	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
@@ -95,7 +96,7 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 	err := inTx(ctx, s.pool, "store.ChangeVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
 		row, err := q.LockVideo(ctx, id)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return domain.Errorf(domain.NotFound, "video %q does not exist", id)
+			return problem.Errorf(problem.NotFound, "video %q does not exist", id)
 		}
 		if err != nil {
 			return err
@@ -149,11 +150,11 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	return appendEvent(ctx, q, message) // last: the row is locked
 }
 
-// GetVideo returns a video, even a deleted one, or domain.NotFound.
+// GetVideo returns a video, even a deleted one, or problem.NotFound.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Video{}, domain.Errorf(domain.NotFound, "video %q does not exist", id)
+		return domain.Video{}, problem.Errorf(problem.NotFound, "video %q does not exist", id)
 	}
 	if err != nil {
 		return domain.Video{}, wrap(err, "get video %s", id)

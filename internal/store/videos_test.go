@@ -22,13 +22,14 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // kindOf returns the kind of a domain error, 0 of any other.
-func kindOf(err error) domain.Kind {
-	if domainErr, ok := errors.AsType[*domain.Error](err); ok {
+func kindOf(err error) problem.Kind {
+	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
 		return domainErr.Kind
 	}
 	return 0
@@ -119,14 +120,14 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	e := created(t, "Ran")
 	id := e.Video.ID
 	deaf.Store(true)
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); kindOf(err) != domain.Unavailable || commits != 1 {
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); kindOf(err) != problem.Unavailable || commits != 1 {
 		t.Errorf("create without an answer: %v, and %d calls of onCommit, want Unavailable and 1", err, commits)
 	}
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil || commits != 1 {
 		t.Errorf("create once more: %v, and %d calls of onCommit, want an error and no other", err, commits)
 	}
 	deaf.Store(true)
-	if _, err := videos.ChangeVideo(t.Context(), id, domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != domain.Unavailable || commits != 2 {
+	if _, err := videos.ChangeVideo(t.Context(), id, domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != problem.Unavailable || commits != 2 {
 		t.Errorf("change without an answer: %v, and %d calls of onCommit, want Unavailable and 2", err, commits)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
@@ -228,10 +229,10 @@ func TestConnectionSurvivesFailedCommand(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err == nil {
 		t.Error("CreateVideo() twice with one id = nil, want an error")
 	}
-	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != domain.NotFound {
+	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
 		t.Errorf("ChangeVideo() of a missing video = %v, want NotFound", err)
 	}
-	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(7, stamp(t))); kindOf(err) != domain.Conflict {
+	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(7, stamp(t))); kindOf(err) != problem.Conflict {
 		t.Errorf("ChangeVideo() of another version = %v, want Conflict", err)
 	}
 	if _, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Publish(1, stamp(t))); err != nil {
@@ -276,12 +277,12 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	details := e.Video.Details
 	details.Description = strings.Repeat("x", 10_000_000)
 	_, err := videos.ChangeVideo(t.Context(), e.Video.ID, domain.Update([]domain.Field{domain.FieldDescription}, details, domain.AnyVersion, stamp(t)))
-	if kindOf(err) != domain.Invalid {
+	if kindOf(err) != problem.Invalid {
 		t.Errorf("ChangeVideo() = %v, want Invalid", err)
 	}
 	big := created(t, "Kagemusha")
 	big.Video.Description = details.Description
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, big); kindOf(err) != domain.Invalid {
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, big); kindOf(err) != problem.Invalid {
 		t.Errorf("CreateVideo() = %v, want Invalid", err)
 	}
 	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox"); n != 1 {
@@ -297,8 +298,8 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	e := created(t, "Ran")
 	e.ID[0] = 0xff // a UUIDv7 of a far future
 	_, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, e)
-	var refusal *domain.Error
-	if !errors.As(err, &refusal) || refusal.Kind != domain.Unavailable || !strings.Contains(refusal.Message, "clock") {
+	var refusal *problem.Error
+	if !errors.As(err, &refusal) || refusal.Kind != problem.Unavailable || !strings.Contains(refusal.Message, "clock") {
 		t.Errorf("CreateVideo() = %v, want Unavailable because of the clock", err)
 	}
 	if n := count(t, pool, "SELECT (SELECT count(*) FROM videocatalog.videos) + (SELECT count(*) FROM videocatalog.outbox_pending)"); n != 0 {
@@ -316,7 +317,7 @@ func TestLaneWithoutPartitionBlamesNoClock(t *testing.T) {
 		}
 	}
 	_, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran"))
-	var refusal *domain.Error
+	var refusal *problem.Error
 	if err == nil || errors.As(err, &refusal) {
 		t.Errorf("CreateVideo() = %v, want an error of no kind", err)
 	}
@@ -326,7 +327,7 @@ func TestLaneWithoutPartitionBlamesNoClock(t *testing.T) {
 func TestNulByteIsInvalid(t *testing.T) {
 	t.Parallel()
 	videos := store.NewVideos(storetest.Pool(t, 2), nil)
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "a\x00b")); kindOf(err) != domain.Invalid {
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "a\x00b")); kindOf(err) != problem.Invalid {
 		t.Errorf("CreateVideo() = %v, want Invalid", err)
 	}
 }
@@ -359,7 +360,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox"); n != 1 {
 		t.Errorf("events = %d, want 1", n)
 	}
-	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != domain.Exists {
+	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != problem.Exists {
 		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
 	}
 	// Its age is by the clock of the database: the video was made at epoch.
@@ -465,10 +466,10 @@ func TestDatabaseAwayIsUnavailable(t *testing.T) {
 	}
 	defer pool.Close()
 	videos := store.NewVideos(pool, nil)
-	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != domain.Unavailable {
+	if _, err := videos.GetVideo(t.Context(), newID(t)); kindOf(err) != problem.Unavailable {
 		t.Errorf("GetVideo() = %v, want Unavailable", err)
 	}
-	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); kindOf(err) != domain.Unavailable {
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created(t, "Ran")); kindOf(err) != problem.Unavailable {
 		t.Errorf("CreateVideo() = %v, want Unavailable", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -499,7 +500,7 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 		}
 		return domain.Publish(domain.AnyVersion, stamp(t))(v)
 	})
-	if kindOf(err) != domain.Unavailable {
+	if kindOf(err) != problem.Unavailable {
 		t.Errorf("ChangeVideo() = %v, want Unavailable", err)
 	}
 	if v, err := videos.GetVideo(t.Context(), e.Video.ID); err != nil || v.Version != 1 {

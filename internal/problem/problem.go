@@ -1,12 +1,15 @@
-package domain
+// Package problem has the errors that a caller of the API can act on. A handler,
+// the domain or a store returns an [*Error]; internal/port turns it into a gRPC
+// status or a REST response. Every other error is a defect or a failure below,
+// and its text is not for the caller.
+package problem
 
 import "fmt"
 
 // Kind says what a caller can do about an error.
 type Kind int
 
-// The kinds. An error that is not an *Error is a defect or a failure below this
-// package, and its text is not for the caller.
+// The kinds.
 const (
 	// Invalid: the request is not valid; a retry will not help.
 	Invalid Kind = iota + 1
@@ -21,6 +24,11 @@ const (
 	// Unavailable: a dependency is unavailable; the same request may succeed
 	// later.
 	Unavailable
+	// Exhausted: the caller, or all callers, use too much of something; a later
+	// call may succeed.
+	Exhausted
+	// Late: what the caller waits for did not happen in time.
+	Late
 )
 
 // Error is an error for the caller. The client gets its Message, its Reason
@@ -36,17 +44,6 @@ type Error struct {
 // Reason is a machine-readable cause of an error within its Kind. Clients may
 // depend on a reason, so it never changes after its release.
 type Reason string
-
-// The reasons.
-const (
-	// ReasonRequestIDReused: the request id belongs to another create request.
-	ReasonRequestIDReused Reason = "REQUEST_ID_REUSED"
-	// ReasonVideoDeleted: the video is deleted, and must be undeleted first.
-	ReasonVideoDeleted Reason = "VIDEO_DELETED"
-	// ReasonVideoNotDeleted: the video cannot be undeleted, because it is not
-	// deleted.
-	ReasonVideoNotDeleted Reason = "VIDEO_NOT_DELETED"
-)
 
 // Errorf returns an Error of a kind with a formatted message.
 func Errorf(kind Kind, format string, args ...any) *Error {

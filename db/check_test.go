@@ -41,7 +41,7 @@ func user(t *testing.T, target string, settings ...string) string {
 	t.Helper()
 	admin := open(t, target)
 	name := fmt.Sprintf("user_%d", databases.Add(1))
-	for _, statement := range append([]string{"CREATE ROLE %s LOGIN IN ROLE videocatalog_rw, videocatalog_read_rw"}, settings...) {
+	for _, statement := range append([]string{"CREATE ROLE %s LOGIN IN ROLE video_catalog_rw, video_catalog_read_rw"}, settings...) {
 		execute(t, admin, strings.ReplaceAll(statement, "%s", name))
 	}
 	t.Cleanup(func() {

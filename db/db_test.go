@@ -103,7 +103,7 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
 		WITH ours AS (
-			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'videocatalog', 'videocatalog_read')
+			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'video_catalog', 'video_catalog_read')
 		), relation AS (
 			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname NOT LIKE 'goose\_lock%'
 		), function AS (
@@ -247,7 +247,7 @@ func TestCheck(t *testing.T) {
 func TestCheckNeedsNoMoreThanARole(t *testing.T) {
 	t.Parallel()
 	target := storetest.Direct(t, storetest.URL(t)) // SET ROLE below is of the session
-	for _, role := range []string{"videocatalog_rw", "videocatalog_read_rw", "support_ro"} {
+	for _, role := range []string{"video_catalog_rw", "video_catalog_read_rw", "support_ro"} {
 		cfg, err := pgxpool.ParseConfig(target)
 		if err != nil {
 			t.Fatal(err)

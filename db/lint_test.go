@@ -56,10 +56,10 @@ func TestExpandContractExample(t *testing.T) {
 	const others = `id, title, description, duration_ms, language_code, tags, state, version, create_time, update_time`
 	const values = `gen_random_uuid(), 't', 'd', 1, 'en', '{}', 'draft', 1, now(), now()`
 	builds := []struct{ name, write, reads string }{
-		{"the build before", "INSERT INTO videocatalog.videos (" + others + ", release_year) VALUES (" + values + ", 1999)", "release_year"},
-		{"writes both", "INSERT INTO videocatalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "release_year"},
-		{"reads the new one", "INSERT INTO videocatalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "premiere_year"},
-		{"knows only the new one", "INSERT INTO videocatalog.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
+		{"the build before", "INSERT INTO video_catalog.videos (" + others + ", release_year) VALUES (" + values + ", 1999)", "release_year"},
+		{"writes both", "INSERT INTO video_catalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "release_year"},
+		{"reads the new one", "INSERT INTO video_catalog.videos (" + others + ", release_year, premiere_year) VALUES (" + values + ", 1999, 1999)", "premiere_year"},
+		{"knows only the new one", "INSERT INTO video_catalog.videos (" + others + ", premiere_year) VALUES (" + values + ", 1999)", "premiere_year"},
 	}
 	target := storetest.Direct(t, storetest.URL(t))
 	pool := open(t, target)
@@ -81,7 +81,7 @@ func TestExpandContractExample(t *testing.T) {
 				t.Errorf("after %s, the build that %s: %s: %v", step, build.name, build.write, err)
 			}
 			var missing int
-			sql := "SELECT count(*) FROM videocatalog.videos WHERE " + build.reads + " IS NULL"
+			sql := "SELECT count(*) FROM video_catalog.videos WHERE " + build.reads + " IS NULL"
 			if err := pool.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&missing); err != nil || missing > 0 {
 				t.Errorf("after %s, the build that %s: %d rows without %s, %v, want none", step, build.name, missing, build.reads, err)
 			}
@@ -90,7 +90,7 @@ func TestExpandContractExample(t *testing.T) {
 	run("nothing", 0, 0)
 	for i, step := range []struct{ first, last int }{{0, 1}, {1, 2}, {1, 2}, {2, 3}, {3, 3}} {
 		if i == 1 { // the backfill, a command in batches, before the check that asks for it
-			execute(t, pool, "UPDATE videocatalog.videos SET premiere_year = release_year WHERE id IN (SELECT id FROM videocatalog.videos WHERE premiere_year IS NULL LIMIT 1000)")
+			execute(t, pool, "UPDATE video_catalog.videos SET premiere_year = release_year WHERE id IN (SELECT id FROM video_catalog.videos WHERE premiere_year IS NULL LIMIT 1000)")
 		}
 		if _, err := provider.UpByOne(t.Context()); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestExpandContractExample(t *testing.T) {
 		run(filepath.Base(steps[i]), step.first, step.last)
 	}
 	var missing int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM videocatalog.videos WHERE premiere_year IS DISTINCT FROM 1999").Scan(&missing); err != nil || missing != 0 {
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE premiere_year IS DISTINCT FROM 1999").Scan(&missing); err != nil || missing != 0 {
 		t.Errorf("rows that lost their year = %d, %v, want none", missing, err)
 	}
 }

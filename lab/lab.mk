@@ -11,7 +11,7 @@ lab-check: deploy-test slim-check ## Test the lab, and break the service for two
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./guarantees/... ./internal/...
+	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./guarantees/... ./internal/... ./playlist/...
 
 .PHONY: lab-build
 lab-build:

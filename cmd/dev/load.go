@@ -295,8 +295,8 @@ func (l *loader) sample(ctx context.Context) (sample, error) {
 	err := l.conn.QueryRow(ctx, `
 		WITH loaded AS (SELECT * FROM unnest($1::uuid[], $2::bigint[]) AS l (id, version))
 		SELECT
-			(SELECT count(*) FROM videocatalog.outbox_pending o JOIN loaded ON o.aggregate_id = loaded.id::text),
-			(SELECT count(*) FROM videocatalog_read.video_projection p JOIN loaded ON p.video_id = loaded.id AND p.version >= loaded.version)`,
+			(SELECT count(*) FROM video_catalog.outbox_pending o JOIN loaded ON o.aggregate_id = loaded.id::text),
+			(SELECT count(*) FROM video_catalog_read.video_projection p JOIN loaded ON p.video_id = loaded.id AND p.version >= loaded.version)`,
 		ids, versions).Scan(&now.waiting, &now.projected)
 	if err != nil {
 		return now, fmt.Errorf("ask where the videos are: %w", err)
@@ -371,7 +371,7 @@ func (l *loader) latency(ctx context.Context, ids []uuid.UUID, versions []int64,
 	err = l.conn.QueryRow(ctx, `
 		SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY took), 0), coalesce(max(took), 0)
 		FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS loaded (id, version, update_time)
-		JOIN videocatalog_read.video_projection p ON p.video_id = loaded.id AND p.version = loaded.version
+		JOIN video_catalog_read.video_projection p ON p.video_id = loaded.id AND p.version = loaded.version
 		CROSS JOIN LATERAL (SELECT extract(epoch FROM p.updated_at - loaded.update_time)::float8 AS took) AS t`,
 		ids, versions, times).Scan(&median, &slowest)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"example.com/videocatalog/internal/auth"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 )
 
 // The values of AUTH: who checks callers.
@@ -69,7 +69,7 @@ func (c config) checkCallers() []error {
 		wrong("SERVER_TRUSTED_PROXIES must be -1 (1 on Cloud Run, else 0) or more")
 	}
 	for _, origin := range c.CORSOrigins {
-		if err := server.CheckOrigin(origin); err != nil {
+		if err := port.CheckOrigin(origin); err != nil {
 			wrong("SERVER_CORS_ORIGINS: %w", err)
 		}
 	}
@@ -102,7 +102,7 @@ func (c config) policy() (*auth.Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return auth.ParsePolicy(text, server.Methods())
+	return auth.ParsePolicy(text, methods())
 }
 
 // callers makes the gate that admits calls. If this process checks tokens, it also returns

@@ -156,7 +156,7 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 	}
 	defer database.close()
 	inbox := store.NewInbox(database.catalog.own)
-	subscribed := cfg.subscriptions(store.NewCatalog(database.catalog.own))
+	subscribed := subscriptions(registrations(cfg, database.catalog.own))
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listQuarantine(ctx, inbox, subscribed, stdout)

@@ -23,6 +23,7 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/pubsublocal"
@@ -76,10 +77,10 @@ func TestDrainFailsWithoutBroker(t *testing.T) {
 	if _, err := s.command(t, "drain"); err == nil {
 		t.Error("drain = nil, want an error")
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog.outbox_pending"); got != 1 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 1 {
 		t.Errorf("pending events = %d, want 1", got)
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog.outbox_blocked"); got != 0 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked"); got != 0 {
 		t.Errorf("blocked aggregates = %d, want 0: nobody is to blame", got)
 	}
 }
@@ -99,7 +100,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 		ids = append(ids, strings.TrimPrefix(v.GetName(), "videos/"))
 	}
 	eventually(t, 20*time.Second, "all are parked", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog.outbox_blocked WHERE parked_at IS NOT NULL") == 4
+		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL") == 4
 	})
 	refuse()
 	list, err := s.command(t, "outbox", "list")
@@ -110,7 +111,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 		t.Errorf("outbox requeue = %v", err)
 	}
 	var eventID uuid.UUID
-	if err := s.pool.QueryRow(t.Context(), "SELECT id FROM videocatalog.outbox WHERE aggregate_id = $1", ids[1]).Scan(&eventID); err != nil {
+	if err := s.pool.QueryRow(t.Context(), "SELECT id FROM video_catalog.outbox WHERE aggregate_id = $1", ids[1]).Scan(&eventID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.command(t, "outbox", "skip", "video", ids[1], ids[0]); err == nil {
@@ -123,7 +124,7 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 		t.Errorf("outbox requeue --all = %q, %v, want two", out, err)
 	}
 	eventually(t, 20*time.Second, "nothing is blocked", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog.outbox_blocked") == 0 && s.count(t, "SELECT count(*) FROM videocatalog.outbox_pending") == 0
+		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0 && s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0
 	})
 	var published []string
 	for _, m := range s.pubsub.Published() {
@@ -154,11 +155,11 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	attributes[envelope.AttrSchemaVersion] = "2"
 	s.publish(t, &pubsub.Message{Data: message.Payload, Attributes: attributes})
 	eventually(t, 20*time.Second, "both are quarantined", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog_read.quarantine") == 2
+		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == 2
 	})
 	// More than are read at a time.
-	if _, err := s.pool.Exec(t.Context(), `INSERT INTO videocatalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
-		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM videocatalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`); err != nil {
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT consumer, 'more ' || n, '', '{}', '', 'more', publish_time FROM video_catalog_read.quarantine, generate_series(1, 40) n WHERE reason LIKE '%newer%'`); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.command(t, "quarantine", "list")
@@ -170,18 +171,18 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	}
 
 	// As if a newer build were deployed, which reads it.
-	if _, err := s.pool.Exec(t.Context(), `UPDATE videocatalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
+	if _, err := s.pool.Exec(t.Context(), `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
 		t.Fatal(err)
 	}
 	out, err := s.command(t, "quarantine", "replay")
 	if err != nil || !strings.Contains(out, "replayed 1 messages, 41 are left") {
 		t.Errorf("quarantine replay = %q, %v, want one replayed and one left", out, err)
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
 		t.Errorf("projected videos = %d, want 1", got)
 	}
 	var id string
-	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM videocatalog_read.quarantine LIMIT 1").Scan(&id); err != nil {
+	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.command(t, "quarantine", "delete", id); err != nil {
@@ -199,7 +200,7 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	const messages, size, room = 40, 64 << 10, 10
 	s := newStack(t)
 	s.start(t)
-	if _, err := s.pool.Exec(t.Context(), "INSERT INTO videocatalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "INSERT INTO video_catalog_read.quarantine_size (bytes) VALUES ($1)", store.QuarantineBytes-room*(size+1_000)); err != nil {
 		t.Fatal(err)
 	}
 	broken, err := proto.Marshal(&videov1.VideoEvent{EventId: strings.Repeat("x", size)})
@@ -210,9 +211,9 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 		s.publish(t, &pubsub.Message{Data: broken, Attributes: map[string]string{envelope.AttrSchemaVersion: "1"}})
 	}
 	eventually(t, 20*time.Second, "all are quarantined", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog_read.quarantine") == messages
+		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") == messages
 	})
-	whole := s.count(t, "SELECT count(payload) FROM videocatalog_read.quarantine")
+	whole := s.count(t, "SELECT count(payload) FROM video_catalog_read.quarantine")
 	if whole == 0 || whole > room+8 { // 8: set aside at the same time
 		t.Errorf("%d messages are whole, want about %d", whole, room)
 	}
@@ -250,15 +251,15 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 		last = v
 	}
 	const rows = `SELECT md5(string_agg(video_id::text || title || tags::text || visible || deleted || version || coalesce(publish_time::text, '') || update_time::text || search::text, ',' ORDER BY video_id))
-		FROM videocatalog_read.video_projection`
+		FROM video_catalog_read.video_projection`
 	eventually(t, 30*time.Second, "everything is projected", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog_read.inbox") == s.count(t, "SELECT count(*) FROM videocatalog.outbox")
+		return s.count(t, "SELECT count(*) FROM video_catalog_read.inbox") == s.count(t, "SELECT count(*) FROM video_catalog.outbox")
 	})
 	var before, after string
 	if err := s.pool.QueryRow(ctx, rows).Scan(&before); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.pool.Exec(ctx, "DELETE FROM videocatalog_read.video_projection"); err != nil {
+	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
 	out, err := s.command(t, "rebuild", p.addr)
@@ -301,7 +302,8 @@ func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	for _, test := range []struct{ want, got any }{
 		{outbox.Config{}.WithDefaults(), cfg.outbox},
 		{consumer.Config{}.WithDefaults(), cfg.consumer},
-		{server.Config{}.WithDefaults(), cfg.server},
+		{port.Config{}.WithDefaults(), cfg.port},
+		{server.CatalogConfig{}.WithDefaults(), cfg.catalog},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {
 			t.Errorf("%T (-want +got):\n%s", test.want, diff)

@@ -18,6 +18,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -68,7 +69,8 @@ type config struct {
 	databaseWait time.Duration // how long to wait for the database at start
 	outbox       outbox.Config
 	consumer     consumer.Config
-	server       server.Config
+	port         port.Config
+	catalog      server.CatalogConfig
 }
 
 // configure sets the Config of each package. To change a default for this service, set its
@@ -77,9 +79,10 @@ func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
 	c.consumer = consumer.Config{}
-	c.server = server.Config{CORSOrigins: c.CORSOrigins}
+	c.port = port.Config{CORSOrigins: c.CORSOrigins}
+	c.catalog = server.CatalogConfig{}
 	err := tune(c, variables)
-	c.outbox, c.consumer, c.server = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.server.WithDefaults()
+	c.outbox, c.consumer, c.port, c.catalog = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults(), c.catalog.WithDefaults()
 	return err
 }
 

@@ -97,10 +97,10 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	loops := max(c.outbox.StopTimeout+c.outbox.SettleTimeout, c.consumer.StopTimeout)
-	if stop := c.server.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+	if stop := c.port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}
-	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.server.Validate()); err != nil {
+	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.port.Validate()); err != nil {
 		t.Errorf("configure() makes a Config that is refused: %v", err)
 	}
 }

@@ -145,16 +145,17 @@ func (d database) all() map[string]*pgxpool.Pool {
 	return pools
 }
 
-// ready returns the readiness checks of the sides that are used.
-func (d database) ready() server.Ready {
-	return server.Ready{Video: d.video.check(), Catalog: d.catalog.check()}
+// sides returns the readiness checks of the sides that are used, by name.
+func (d database) sides() map[string]func(context.Context) error {
+	sides := make(map[string]func(context.Context) error)
+	if d.video != nil {
+		sides[server.SideVideo] = d.video.check
+	}
+	if d.catalog != nil {
+		sides[server.SideCatalog] = d.catalog.check
+	}
+	return sides
 }
 
-// check returns a function that reports why a side cannot serve. It returns nil for a side
-// that is not used.
-func (p *pools) check() func(context.Context) error {
-	if p == nil {
-		return nil
-	}
-	return func(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }
-}
+// check returns why a side cannot serve.
+func (p *pools) check(ctx context.Context) error { return db.Ping(ctx, p.own, p.writes) }

@@ -23,7 +23,7 @@ import (
 func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	busy, other := s.start(t, "LAB_SERVER_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
+	busy, other := s.start(t, "LAB_PORT_CALL_TIMEOUT=5m"), s.start(t, "ROLES=api")
 	create := func(title string) *videov1.Video {
 		t.Helper()
 		video, err := other.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: title}})
@@ -38,7 +38,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // where the test has failed
-	if _, err := tx.Exec(t.Context(), "SELECT FROM videocatalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
+	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id::text = $1 FOR UPDATE", strings.TrimPrefix(locked.GetName(), "videos/")); err != nil {
 		t.Fatal(err)
 	}
 

@@ -129,8 +129,8 @@ func TestMove(t *testing.T) {
 				t.Errorf("sequences (-source +target):\n%s", diff)
 			}
 
-			s.url, s.migrateURL = as(t, target, "videocatalog_app"), target
-			catalog := "CATALOG_DATABASE_URL=" + as(t, target, "videocatalog_read_app")
+			s.url, s.migrateURL = as(t, target, "video_catalog_app"), target
+			catalog := "CATALOG_DATABASE_URL=" + as(t, target, "video_catalog_read_app")
 			p = s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 			p.checkReplaced(t, "video", "catalog")
 			late := p.watch(t, token, had)
@@ -160,7 +160,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 	refuse := s.pubsub.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.InvalidArgument})
 	p.create(t, "refused")
 	eventually(t, time.Minute, "an aggregate is blocked", func() bool {
-		return ask[int](t, target, "SELECT count(*)::int FROM videocatalog.outbox_blocked")[0] == 1
+		return ask[int](t, target, "SELECT count(*)::int FROM video_catalog.outbox_blocked")[0] == 1
 	})
 	refuse()
 	w := p.watch(t, "", nil)
@@ -177,10 +177,10 @@ func (s *stack) useAll(t *testing.T, p *process, target string) {
 	p.rename(t, p.create(t, "made on the target"), "changed on the target")
 	s.publish(t, &pubsub.Message{Attributes: map[string]string{"name": "no event either"}})
 	s.settled(t, target)
-	if got := ask[int](t, target, "SELECT count(*)::int FROM videocatalog_read.quarantine")[0]; got != 2 {
+	if got := ask[int](t, target, "SELECT count(*)::int FROM video_catalog_read.quarantine")[0]; got != 2 {
 		t.Errorf("messages in the quarantine = %d, want 2", got)
 	}
-	if got := ask[int](t, target, "SELECT count(*)::int FROM videocatalog.outbox_pending")[0]; got != 0 {
+	if got := ask[int](t, target, "SELECT count(*)::int FROM video_catalog.outbox_pending")[0]; got != 0 {
 		t.Errorf("pending events = %d, want 0", got)
 	}
 	if got := len(p.published(t)); got < 7 {

@@ -70,7 +70,7 @@ func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
 func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	if _, err := s.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION videocatalog.outbox_maintain(days_ahead int, keep interval)
+	if _, err := s.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
 		RETURNS TABLE (created int, dropped int) LANGUAGE sql AS $$ SELECT 0, 0 FROM pg_sleep(600) $$`); err != nil {
 		t.Fatal(err)
 	}

@@ -247,13 +247,13 @@ const largeID = "00000000-0000-7000-8000-000000000001"
 func (s *stack) storeLarge(t *testing.T, n int) {
 	t.Helper()
 	for _, sql := range []string{
-		`INSERT INTO videocatalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
+		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
 		SELECT ('00000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, repeat(U&'\+01F3AC', 200), repeat(U&'\+01F3AC', 10000), 2000, 0, 'en',
 			ARRAY(SELECT repeat(U&'\+01F3AC', 48) || i FROM generate_series(10, 59) i), 'published', 1, now(), now(), now() FROM generate_series(1, $1::int) n`,
-		`INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
+		`INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
 			publish_time, update_time, search, change_xid, updated_at)
 		SELECT id, title, description, release_year, duration_ms, language_code, tags, true, false, version, publish_time, update_time, '', pg_current_xact_id(), now()
-		FROM videocatalog.videos WHERE id::text LIKE '00000000-0000-7000-8000-%' AND $1 > 0`,
+		FROM video_catalog.videos WHERE id::text LIKE '00000000-0000-7000-8000-%' AND $1 > 0`,
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql, n); err != nil {
 			t.Fatal(err)

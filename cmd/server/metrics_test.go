@@ -18,7 +18,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -67,7 +67,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "catalog"}}, nil, nil, meter)
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
-	check(store.NewCatalog(nil).Observe(meter, "catalog"))
+	check(store.NewInbox(nil).Observe(meter, nil))
 	check(observeReplaced(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
@@ -78,8 +78,9 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	check(err)
-	catalog := store.NewCatalog(nil)
-	srv, err := server.New(server.Config{}, server.Deps{Catalog: catalog, Changes: catalog, Metrics: provider, Listener: listener})
+	served, err := services(registrations(config{}, nil), &backend{metrics: provider})
+	check(err)
+	srv, err := port.New(port.Config{}, port.Deps{Services: served, Metrics: provider, Listener: listener})
 	check(err)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -143,7 +144,7 @@ var attributesOf = map[string][]string{
 	"consumer.delivery.delay": {"aggregate_type"},
 	"consumer.unknown_types":  {"aggregate_type"},
 	"consumer.failures":       {"error.type"},
-	"catalog.table.size":      {"table"},
+	"consumer.table.size":     {"table"},
 	"database.replaced":       {"side"},
 	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused":    {"kind"},

@@ -32,7 +32,7 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 }
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use.
-func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, catalog *store.Catalog) error {
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, subscribed []subscription) error {
 	meter := tel.Meter(scope)
 	if meter == nil {
 		return nil
@@ -42,7 +42,11 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 		errs = append(errs, events.Observe(meter))
 	}
 	if cfg.has(roleProjector) {
-		errs = append(errs, catalog.Observe(meter, cfg.ConsumerName))
+		var consumers []string
+		for _, s := range subscribed {
+			consumers = append(consumers, s.consumer)
+		}
+		errs = append(errs, store.NewInbox(database.catalog.own).Observe(meter, consumers))
 	}
 	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, tel.ObservePool(pool, name))

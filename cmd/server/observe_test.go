@@ -32,7 +32,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 )
 
 // collector is where a server sends its spans and metrics.
@@ -249,10 +249,10 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if stored := s.count(t, "SELECT count(*) FROM videocatalog.outbox WHERE traceparent = $1", traceparent); stored != 1 {
+			if stored := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE traceparent = $1", traceparent); stored != 1 {
 				t.Errorf("the trace is stored %d times, want once", stored)
 			}
-			if begun := s.count(t, "SELECT count(*) FROM videocatalog.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
+			if begun := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE traceparent <> $1", traceparent); begun != 0 {
 				t.Errorf("%d traces were begun here, want none", begun)
 			}
 			eventually(t, 10*time.Second, "both events are published", func() bool { return len(s.pubsub.Published()) == 2 })
@@ -274,7 +274,7 @@ func TestTraceOfTheCallerGoesWithTheEvent(t *testing.T) {
 func liveness(t *testing.T, live func() error) (ask func() int) {
 	t.Helper()
 	listener := bufconn.Listen(64 << 10)
-	srv, err := server.New(server.Config{}, server.Deps{Live: live, Listener: listener, Log: slog.New(slog.DiscardHandler)})
+	srv, err := port.New(port.Config{}, port.Deps{Live: live, Listener: listener, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -479,7 +479,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A call and a statement that fail may have labels of their own.
-	for _, statement := range []string{"ALTER TABLE videocatalog.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
+	for _, statement := range []string{"ALTER TABLE video_catalog.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
 		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
@@ -564,7 +564,7 @@ func TestBacklogHarmsNoHealth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(t.Context(), "UPDATE videocatalog.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_pending SET occurred_at = now() - interval '2 days'"); err != nil {
 		t.Fatal(err)
 	}
 	var backlog struct {

@@ -158,7 +158,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 		{"a person", []string{trust, "GOOGLE_APPLICATION_CREDENTIALS=" + file(`{"type": "authorized_user"}`)}, []string{"--id-token", "--audience", audience}, "give --token-file"},
 		{"a server that nobody knows", nil, nil, "certificate"},
 	} {
-		if _, err := s.pool.Exec(t.Context(), "DELETE FROM videocatalog_read.video_projection"); err != nil {
+		if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.video_projection"); err != nil {
 			t.Fatal(err)
 		}
 		out, err := s.commandIn(t, tt.env, append(append([]string{"rebuild"}, tt.args...), target)...)
@@ -171,7 +171,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 		if want := fmt.Sprintf("rebuilt %d entries, lowered 0, removed 0\n", videos); err != nil || out != want {
 			t.Errorf("%s: rebuild = %q, %v, want %q", tt.name, out, err, want)
 		}
-		if got := s.count(t, "SELECT count(*) FROM videocatalog_read.video_projection"); got != videos {
+		if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection"); got != videos {
 			t.Errorf("%s: %d entries, want %d", tt.name, got, videos)
 		}
 	}

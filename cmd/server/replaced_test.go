@@ -121,13 +121,13 @@ func TestRebuildAfterAFailover(t *testing.T) {
 
 	// What a standby does not have when it is promoted too early.
 	for _, sql := range []string{
-		"DELETE FROM videocatalog.videos WHERE id::text = '" + ids[0] + "'",                                                             // a ghost
-		"UPDATE videocatalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",            // the catalog is ahead
-		"UPDATE videocatalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                              // other content, same version
-		"DELETE FROM videocatalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                        // missing
-		"UPDATE videocatalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",            // behind
-		"UPDATE videocatalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",           // pinned by a stranger
-		"UPDATE videocatalog_read.known_database SET identity = 'before'", "UPDATE videocatalog.known_database SET identity = 'before'", // both sides moved
+		"DELETE FROM video_catalog.videos WHERE id::text = '" + ids[0] + "'",                                                             // a ghost
+		"UPDATE video_catalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",            // the catalog is ahead
+		"UPDATE video_catalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                              // other content, same version
+		"DELETE FROM video_catalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                        // missing
+		"UPDATE video_catalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",            // behind
+		"UPDATE video_catalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",           // pinned by a stranger
+		"UPDATE video_catalog_read.known_database SET identity = 'before'", "UPDATE video_catalog.known_database SET identity = 'before'", // both sides moved
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestRebuildAfterAFailover(t *testing.T) {
 	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 1, behind 1, different 1, ahead 2, removed 1\n" {
 		t.Errorf("rebuild --dry-run = %q, %v", out, err)
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog_read.known_database WHERE identity = 'before'"); got != 1 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.known_database WHERE identity = 'before'"); got != 1 {
 		t.Error("rebuild --dry-run has made the database known")
 	}
 	if out, err := s.command(t, "rebuild", p.addr); err != nil || out != "rebuilt 5 entries, lowered 2, removed 1\n" {
@@ -151,7 +151,7 @@ func TestRebuildAfterAFailover(t *testing.T) {
 	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
 		t.Errorf("rebuild --dry-run after = %q, %v", out, err)
 	}
-	for _, schema := range []string{"videocatalog", "videocatalog_read"} {
+	for _, schema := range []string{"video_catalog", "video_catalog_read"} {
 		if got := s.count(t, "SELECT count(*) FROM "+schema+".known_database WHERE identity = "+schema+".database_identity()"); got != 1 {
 			t.Errorf("the database of %s is not known", schema)
 		}
@@ -203,7 +203,7 @@ func TestWatchAfterAFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	nextChange(t, watch)
-	if _, err := s.pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION videocatalog_read.database_identity() RETURNS text LANGUAGE sql AS $$ SELECT 'elsewhere' $$"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION video_catalog_read.database_identity() RETURNS text LANGUAGE sql AS $$ SELECT 'elsewhere' $$"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []bool{true, false} {

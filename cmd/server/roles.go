@@ -7,27 +7,33 @@ import (
 	"net"
 
 	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/api/option"
 
+	"example.com/videocatalog/api"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/reconnect"
-	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 )
 
 // startStores opens the stores of the databases that this process uses, and prepares the
 // outbox for the first write.
 func (i *instance) startStores(ctx context.Context) error {
+	var queries *pgxpool.Pool
 	if i.database.video != nil {
 		i.videos, i.events = store.NewVideos(i.database.video.own, nil), store.NewOutbox(i.database.video.own)
 	}
 	if i.database.catalog != nil {
-		i.catalog = store.NewCatalog(i.database.catalog.own)
+		queries = i.database.catalog.own
+		i.catalog = store.NewCatalog(queries)
 	}
-	if err := observeStores(i.cfg, i.tel, i.database, i.events, i.catalog); err != nil {
+	i.registered = registrations(i.cfg, queries)
+	if err := observeStores(i.cfg, i.tel, i.database, i.events, subscriptions(i.registered)); err != nil {
 		return err
 	}
 	sides := sidesOf(i.videos, i.catalog)
@@ -74,7 +80,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	if err := i.startPubSub(ctx); err != nil {
 		return err
 	}
-	inbox, subscribed := store.NewInbox(i.database.catalog.own), i.cfg.subscriptions(i.catalog)
+	inbox, subscribed := store.NewInbox(i.database.catalog.own), subscriptions(i.registered)
 	cfg := i.cfg.consumer
 	cfg.Tracing = i.tel.Tracing
 	var err error
@@ -105,18 +111,17 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 
 // newServer returns the server of the port. Without the role api it serves health
 // checks only.
-func (i *instance) newServer(ctx context.Context) (*server.Server, error) {
-	deps := server.Deps{
-		Ready: i.database.ready(), Live: live(i.publisher, i.projector, i.maintenance...),
+func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
+	deps := port.Deps{
+		Sides: i.database.sides(), Live: live(i.publisher, i.projector, i.maintenance...), OpenAPI: api.OpenAPI,
 		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
-	var err error
-	if i.cfg.has(roleAPI) {
-		deps.Videos = store.NewVideos(i.database.video.calls, i.wake)
-		deps.Catalog, deps.Changes = i.catalog.Over(i.database.catalog.calls), i.catalog
-		if deps.TokenKey, err = tokenKey(ctx, i.videos, i.cfg); err != nil {
-			return nil, err
-		}
+	handlers, err := i.backend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if deps.Services, err = services(i.registered, handlers); err != nil {
+		return nil, err
 	}
 	gate, verifier, err := i.cfg.callers(i.log)
 	if err != nil {
@@ -132,12 +137,29 @@ func (i *instance) newServer(ctx context.Context) (*server.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PORT: %w", err)
 	}
-	srv, err := server.New(i.cfg.server, deps)
+	srv, err := port.New(i.cfg.port, deps)
 	if err != nil {
 		return nil, errors.Join(err, deps.Listener.Close())
 	}
 	i.log.InfoContext(ctx, "server: started", "version", version, "roles", i.cfg.Roles, "auth", i.cfg.Auth, "addr", deps.Listener.Addr().String())
 	return srv, nil
+}
+
+// backend returns what handlers are made of, or nil if the process does not have the role
+// api.
+func (i *instance) backend(ctx context.Context) (*backend, error) {
+	if !i.cfg.has(roleAPI) {
+		return nil, nil //nolint:nilnil // there may be none
+	}
+	key, err := tokenKey(ctx, i.videos, i.cfg)
+	if err != nil {
+		return nil, err
+	}
+	seal, err := aip.NewSeal(key)
+	if err != nil {
+		return nil, err
+	}
+	return &backend{commands: i.database.video.calls, queries: i.database.catalog.calls, wake: i.wake, seal: seal, metrics: i.tel.Metrics}, nil
 }
 
 // wake wakes the publisher of this process, if it has one.

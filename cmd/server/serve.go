@@ -11,7 +11,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 	"example.com/videocatalog/internal/telemetry/heartbeat"
@@ -54,9 +54,10 @@ type instance struct {
 	tel      *telemetry.Telemetry
 	database database
 
-	videos  *store.Videos  // nil if no role uses it
-	events  *store.Outbox  // the same
-	catalog *store.Catalog // the same
+	videos     *store.Videos  // nil if no role uses it
+	events     *store.Outbox  // the same
+	catalog    *store.Catalog // the same
+	registered []registration
 
 	client    *pubsub.Client      // nil if no role uses it
 	publisher *outbox.Publisher   // nil if the process does not have this role
@@ -69,7 +70,7 @@ type instance struct {
 }
 
 // run runs everything until ctx ends or something fails.
-func (i *instance) run(ctx context.Context, srv *server.Server) error {
+func (i *instance) run(ctx context.Context, srv *port.Server) error {
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -126,10 +126,10 @@ func TestStopUnderLoadLosesNothing(t *testing.T) {
 	}
 	stopLoad()
 	clients.Wait()
-	if got, want := s.count(t, "SELECT count(*) FROM videocatalog.videos"), int(created.Load()); got != want {
+	if got, want := s.count(t, "SELECT count(*) FROM video_catalog.videos"), int(created.Load()); got != want {
 		t.Errorf("videos = %d, want %d, as many as were answered", got, want)
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog.outbox_pending"); got != 0 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 0 {
 		t.Errorf("pending events = %d, want 0: the publisher stops last", got)
 	}
 	s.checkPublishedOnce(t)
@@ -178,7 +178,7 @@ func (s *stack) checkPublishedOnce(t *testing.T) {
 			t.Errorf("event %s was published %d times, want once", id, n)
 		}
 	}
-	if got, want := len(times), s.count(t, "SELECT count(*) FROM videocatalog.outbox"); got != want {
+	if got, want := len(times), s.count(t, "SELECT count(*) FROM video_catalog.outbox"); got != want {
 		t.Errorf("published events = %d, want %d", got, want)
 	}
 }
@@ -286,19 +286,19 @@ func TestKilledServerLosesNothing(t *testing.T) {
 	}
 	_ = p.wait() // killed
 	clients.Wait()
-	if got, want := s.count(t, "SELECT count(*) FROM videocatalog.videos"), int(answered.Load()); got < want {
+	if got, want := s.count(t, "SELECT count(*) FROM video_catalog.videos"), int(answered.Load()); got < want {
 		t.Errorf("videos = %d, want at least the %d that were answered", got, want)
 	}
 
 	s.start(t)
 	eventually(t, 30*time.Second, "everything is published", func() bool {
-		return s.count(t, "SELECT count(*) FROM videocatalog.outbox_pending") == 0
+		return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0
 	})
 	published := map[string]bool{}
 	for _, m := range s.pubsub.Published() {
 		published[m.Attributes["event_id"]] = true
 	}
-	if got, want := len(published), s.count(t, "SELECT count(*) FROM videocatalog.outbox"); got != want {
+	if got, want := len(published), s.count(t, "SELECT count(*) FROM video_catalog.outbox"); got != want {
 		t.Errorf("published events = %d, want %d", got, want)
 	}
 }
@@ -317,7 +317,7 @@ func TestRolesRunApart(t *testing.T) {
 	if v, err = api.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()}); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.count(t, "SELECT count(*) FROM videocatalog.outbox_pending"); got != 2 {
+	if got := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending"); got != 2 {
 		t.Errorf("pending events = %d, want 2: nobody publishes", got)
 	}
 	publisher := s.start(t, "ROLES=publisher")

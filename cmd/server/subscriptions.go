@@ -4,9 +4,6 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 
 	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/store"
 )
 
 // subscription is one subscription that this service consumes.
@@ -16,15 +13,13 @@ type subscription struct {
 	handlers consumer.Handlers
 }
 
-// subscriptions returns all subscriptions that this service consumes. Handlers are
-// registered only here: serve and the quarantine commands both use this list.
-func (c config) subscriptions(catalog *store.Catalog) []subscription {
-	return []subscription{{
-		id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: c.ConsumerName,
-		handlers: consumer.Handlers{
-			event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
-		},
-	}}
+// subscriptions returns all subscriptions that this service consumes.
+func subscriptions(registered []registration) []subscription {
+	var all []subscription
+	for _, r := range registered {
+		all = append(all, r.subscriptions...)
+	}
+	return all
 }
 
 // sources returns subscriptions in the form that a projector takes.

@@ -17,7 +17,7 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 			known = append(known, topic.Subscription(consumer))
 		}
 	}
-	for _, s := range (config{}).subscriptions(nil) {
+	for _, s := range subscriptions(registrations(config{}, nil)) {
 		if !slices.Contains(known, s.id) {
 			t.Errorf("subscription %s is not among %q of names.yaml", s.id, known)
 		}

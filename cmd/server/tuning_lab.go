@@ -11,7 +11,7 @@ import (
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/port"
 )
 
 // tune sets fields of the Config of the packages from variables. For example,
@@ -22,8 +22,8 @@ func tune(c *config, variables map[string]string) error {
 		DatabaseWait time.Duration
 		Outbox       *outbox.Config   `envPrefix:"OUTBOX_"`
 		Consumer     *consumer.Config `envPrefix:"CONSUMER_"`
-		Server       *server.Config   `envPrefix:"SERVER_"`
-	}{c.databaseWait, &c.outbox, &c.consumer, &c.server}
+		Port         *port.Config     `envPrefix:"PORT_"`
+	}{c.databaseWait, &c.outbox, &c.consumer, &c.port}
 	options := env.Options{Environment: variables, Prefix: "LAB_", UseFieldNameByDefault: true}
 	known, err := env.GetFieldParamsWithOptions(&fields, options)
 	if err != nil {

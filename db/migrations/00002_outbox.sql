@@ -1,17 +1,19 @@
 -- +goose Up
--- The outbox. docs/decisions/0003-lanes-and-leases.md says why it has this shape.
+-- The command side: what it needs beside the tables of its aggregates. Nothing outside the schema video_catalog refers to
+-- it. docs/decisions/0003-lanes-and-leases.md says why the outbox has this shape.
+CREATE SCHEMA video_catalog;
 
 -- Returns the smallest UUIDv7 of an instant. The bounds of the partitions are such values.
-CREATE FUNCTION videocatalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION video_catalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (lpad(to_hex(floor(extract(epoch FROM t) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
 
 -- The only definition of "lane". It must never change while events are pending: an aggregate in two lanes would have two
 -- publishers. PostgreSQL does not promise that this hash stays the same after an upgrade, though hash partitions depend
 -- on it too. docs/failover.md has the steps for that case. md5 would never change, but costs a sixth of an append.
-CREATE FUNCTION videocatalog.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION video_catalog.outbox_lane(aggregate_type text, aggregate_id text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (hashtextextended(aggregate_type || '/' || aggregate_id, 0) & 7)::smallint;
 
-CREATE TABLE videocatalog.outbox (
+CREATE TABLE video_catalog.outbox (
 	id uuid NOT NULL,
 	aggregate_type text NOT NULL,
 	aggregate_id text NOT NULL,
@@ -24,11 +26,11 @@ CREATE TABLE videocatalog.outbox (
 	PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 
-COMMENT ON TABLE videocatalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it, and events can be republished from it.';
-COMMENT ON COLUMN videocatalog.outbox.id IS 'The event id, a UUIDv7. Its time decides the partition.';
-COMMENT ON COLUMN videocatalog.outbox.traceparent IS 'W3C trace context of the command, if it had one.';
+COMMENT ON TABLE video_catalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it, and events can be republished from it.';
+COMMENT ON COLUMN video_catalog.outbox.id IS 'The event id, a UUIDv7. Its time decides the partition.';
+COMMENT ON COLUMN video_catalog.outbox.traceparent IS 'W3C trace context of the command, if it had one.';
 
-CREATE TABLE videocatalog.outbox_pending (
+CREATE TABLE video_catalog.outbox_pending (
 	lane smallint NOT NULL,
 	seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
 	id uuid NOT NULL,
@@ -46,7 +48,7 @@ CREATE TABLE videocatalog.outbox_pending (
 -- A partition per lane, so that the rows of a claim are neighbors. One more for events set aside, so that they do not
 -- slow down a claim. The statistics of a queue are always wrong, so these tables are not analyzed. They need frequent
 -- vacuum.
-CREATE TABLE videocatalog.outbox_aside PARTITION OF videocatalog.outbox_pending FOR VALUES IN (-1) WITH (
+CREATE TABLE video_catalog.outbox_aside PARTITION OF video_catalog.outbox_pending FOR VALUES IN (-1) WITH (
 	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
 	autovacuum_vacuum_insert_threshold = -1,
 	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
@@ -56,7 +58,7 @@ DO $$
 BEGIN
 	FOR lane IN 0..7 LOOP
 		EXECUTE format($create$
-			CREATE TABLE videocatalog.outbox_lane_%1$s PARTITION OF videocatalog.outbox_pending FOR VALUES IN (%1$s) WITH (
+			CREATE TABLE video_catalog.outbox_lane_%1$s PARTITION OF video_catalog.outbox_pending FOR VALUES IN (%1$s) WITH (
 				autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
 				autovacuum_vacuum_insert_threshold = -1,
 				autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
@@ -65,17 +67,17 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-COMMENT ON TABLE videocatalog.outbox_pending IS 'One row per event that is not yet known to be in Pub/Sub. It is inserted with the event, and deleted when the broker has it. It is a copy of the event, so that a claim reads no other table.';
-COMMENT ON COLUMN videocatalog.outbox_pending.lane IS '0 to 7, by hash of the aggregate. -1 if the event is set aside, because its aggregate is blocked.';
-COMMENT ON COLUMN videocatalog.outbox_pending.seq IS 'The order inside an aggregate. It is drawn under the row lock of the aggregate, from a sequence with CACHE 1.';
+COMMENT ON TABLE video_catalog.outbox_pending IS 'One row per event that is not yet known to be in Pub/Sub. It is inserted with the event, and deleted when the broker has it. It is a copy of the event, so that a claim reads no other table.';
+COMMENT ON COLUMN video_catalog.outbox_pending.lane IS '0 to 7, by hash of the aggregate. -1 if the event is set aside, because its aggregate is blocked.';
+COMMENT ON COLUMN video_catalog.outbox_pending.seq IS 'The order inside an aggregate. It is drawn under the row lock of the aggregate, from a sequence with CACHE 1.';
 
-COMMENT ON TABLE videocatalog.outbox_aside IS 'The pending events of blocked aggregates.';
+COMMENT ON TABLE video_catalog.outbox_aside IS 'The pending events of blocked aggregates.';
 
 -- The condition "lane + 0 = -1" makes the planner use this index only for queries that have the same condition. Other
 -- queries use the primary key. Without it the planner would choose by estimates, which are always wrong here.
-CREATE INDEX outbox_aside_aggregate ON videocatalog.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
+CREATE INDEX outbox_aside_aggregate ON video_catalog.outbox_aside (aggregate_type, aggregate_id, seq) WHERE lane + 0 = -1;
 
-CREATE TABLE videocatalog.outbox_lanes (
+CREATE TABLE video_catalog.outbox_lanes (
 	lane smallint NOT NULL,
 	era bigint NOT NULL DEFAULT 0,
 	lease_token bigint NOT NULL DEFAULT 0,
@@ -90,20 +92,20 @@ CREATE TABLE videocatalog.outbox_lanes (
 	PRIMARY KEY (lane, era)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
-COMMENT ON TABLE videocatalog.outbox_lanes IS 'The lanes, which publishers claim: one row per lane. The key is the only index, so most updates stay HOT.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.settlements IS 'How many settlements there have been. The era follows from it.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.era IS 'Grows with every fiftieth settlement. A search for the highest era of a lane finds its current row, and skips the row versions of earlier eras.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.lease_token IS 'The fence: a random number that the caller of a claim draws; 0 after the release.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.leased_until IS 'The end of the lease. A release writes the current time, so the lane that was served longest ago is claimed first.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.leased_for IS 'The duration that the last claim asked for. If a lease ends much later than that, the clock has been set back.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.floor_seq IS 'No pending row of this lane exists or can appear at or below this seq.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.mark_seq IS 'The next floor, after every transaction before mark_xid has ended.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.mark_ripe IS 'Whether those transactions had ended in the snapshot of the claim, which writes it.';
-COMMENT ON COLUMN videocatalog.outbox_lanes.settled_seq IS 'The highest seq of a settlement. Pending rows are behind it, except events that were committed late or are not known to be published.';
+COMMENT ON TABLE video_catalog.outbox_lanes IS 'The lanes, which publishers claim: one row per lane. The key is the only index, so most updates stay HOT.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.settlements IS 'How many settlements there have been. The era follows from it.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.era IS 'Grows with every fiftieth settlement. A search for the highest era of a lane finds its current row, and skips the row versions of earlier eras.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.lease_token IS 'The fence: a random number that the caller of a claim draws; 0 after the release.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.leased_until IS 'The end of the lease. A release writes the current time, so the lane that was served longest ago is claimed first.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.leased_for IS 'The duration that the last claim asked for. If a lease ends much later than that, the clock has been set back.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.floor_seq IS 'No pending row of this lane exists or can appear at or below this seq.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.mark_seq IS 'The next floor, after every transaction before mark_xid has ended.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.mark_ripe IS 'Whether those transactions had ended in the snapshot of the claim, which writes it.';
+COMMENT ON COLUMN video_catalog.outbox_lanes.settled_seq IS 'The highest seq of a settlement. Pending rows are behind it, except events that were committed late or are not known to be published.';
 
-INSERT INTO videocatalog.outbox_lanes (lane) SELECT generate_series(0, 7);
+INSERT INTO video_catalog.outbox_lanes (lane) SELECT generate_series(0, 7);
 
-CREATE TABLE videocatalog.outbox_blocked (
+CREATE TABLE video_catalog.outbox_blocked (
 	aggregate_type text COLLATE "C" NOT NULL,
 	aggregate_id text COLLATE "C" NOT NULL,
 	lane smallint NOT NULL,
@@ -115,14 +117,14 @@ CREATE TABLE videocatalog.outbox_blocked (
 	PRIMARY KEY (aggregate_type, aggregate_id)
 );
 
-COMMENT ON TABLE videocatalog.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its events that were set aside are published.';
-COMMENT ON COLUMN videocatalog.outbox_blocked.attempts IS 'How often its first event was refused as the first of a pass. A requeue or a skip by a person resets it to 0.';
-COMMENT ON COLUMN videocatalog.outbox_blocked.floor_seq IS 'No event of this aggregate is or will be set aside at or below this seq.';
-COMMENT ON COLUMN videocatalog.outbox_blocked.next_retry_at IS 'NULL if parked, until a person requeues or skips the event.';
+COMMENT ON TABLE video_catalog.outbox_blocked IS 'One row per aggregate with an event that the broker refused, until all its events that were set aside are published.';
+COMMENT ON COLUMN video_catalog.outbox_blocked.attempts IS 'How often its first event was refused as the first of a pass. A requeue or a skip by a person resets it to 0.';
+COMMENT ON COLUMN video_catalog.outbox_blocked.floor_seq IS 'No event of this aggregate is or will be set aside at or below this seq.';
+COMMENT ON COLUMN video_catalog.outbox_blocked.next_retry_at IS 'NULL if parked, until a person requeues or skips the event.';
 
-CREATE INDEX outbox_blocked_due ON videocatalog.outbox_blocked (lane, next_retry_at);
+CREATE INDEX outbox_blocked_due ON video_catalog.outbox_blocked (lane, next_retry_at);
 
-CREATE TABLE videocatalog.requests (
+CREATE TABLE video_catalog.requests (
 	aggregate_type text NOT NULL,
 	request_id uuid NOT NULL,
 	aggregate_id text NOT NULL,
@@ -131,10 +133,10 @@ CREATE TABLE videocatalog.requests (
 	PRIMARY KEY (aggregate_type, request_id)
 );
 
-COMMENT ON TABLE videocatalog.requests IS 'The aggregate that a request_id created, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
-COMMENT ON COLUMN videocatalog.requests.fingerprint IS 'SHA-256 of the request. The same id with another content is refused.';
+COMMENT ON TABLE video_catalog.requests IS 'The aggregate that a request_id created, so that a repeated create makes no second one (AIP-155). Pruned after a day.';
+COMMENT ON COLUMN video_catalog.requests.fingerprint IS 'SHA-256 of the request. The same id with another content is refused.';
 
-CREATE INDEX requests_create_time ON videocatalog.requests (create_time);
+CREATE INDEX requests_create_time ON video_catalog.requests (create_time);
 
 -- The claim is a function and not a statement of the client. So the session caches its plan even if the client must not
 -- prepare statements (a transaction pooler). An empty claim takes 0.80 ms, of which 0.65 ms are planning.
@@ -171,7 +173,7 @@ CREATE INDEX requests_create_time ON videocatalog.requests (create_time);
 -- statements. Each statement sees what was committed before it. That is safe after the first statement, which locks the
 -- lane. Only the holder of its lease takes events out of the lane, or blocks or unblocks an aggregate.
 -- +goose StatementBegin
-CREATE FUNCTION videocatalog.outbox_claim(
+CREATE FUNCTION video_catalog.outbox_claim(
 	max_events int, max_bytes bigint, lease_for interval, only_lane smallint DEFAULT NULL,
 	token bigint DEFAULT 1 + (random() * 9e15)::bigint, lost_tokens bigint[] DEFAULT '{}'
 ) RETURNS TABLE (
@@ -191,13 +193,13 @@ BEGIN
 	IF only_lane IS NOT NULL THEN
 		-- Opens one partition. The query below opens them all, which takes half the time of a small claim.
 		SELECT free.ctid INTO the_row
-		FROM videocatalog.outbox_lanes free
+		FROM video_catalog.outbox_lanes free
 		CROSS JOIN LATERAL (
-			SELECT 1 FROM videocatalog.outbox_pending p
+			SELECT 1 FROM video_catalog.outbox_pending p
 			WHERE p.lane = only_lane AND p.seq > free.mark_seq
 			ORDER BY p.seq LIMIT 1
 		) work
-		WHERE free.ctid = (SELECT l.ctid FROM videocatalog.outbox_lanes l WHERE l.lane = only_lane ORDER BY l.era DESC LIMIT 1)
+		WHERE free.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = only_lane ORDER BY l.era DESC LIMIT 1)
 			AND (free.leased_until < now() OR free.lease_token = ANY (lost_tokens))
 		FOR UPDATE OF free SKIP LOCKED;
 	ELSE
@@ -205,7 +207,7 @@ BEGIN
 		FROM (
 			SELECT l.* FROM generate_series(0, 7) AS n
 			CROSS JOIN LATERAL (
-				SELECT l.ctid AS newest, l.leased_until FROM videocatalog.outbox_lanes l
+				SELECT l.ctid AS newest, l.leased_until FROM video_catalog.outbox_lanes l
 				WHERE l.lane = n ORDER BY l.era DESC LIMIT 1
 			) l
 			-- Lanes that are leased come first, and the WHERE below skips them. So do lanes that a clock which was ahead
@@ -213,19 +215,19 @@ BEGIN
 			-- but these plans do.
 			ORDER BY CASE WHEN l.leased_until > now() THEN '-infinity' ELSE l.leased_until END
 		) l
-		JOIN videocatalog.outbox_lanes free ON free.ctid = l.newest
+		JOIN video_catalog.outbox_lanes free ON free.ctid = l.newest
 		CROSS JOIN LATERAL (
 			-- Behind settled_seq first, because before it are the dead rows of the last claims. While another claim holds
 			-- the lock of this lane, every other claim does this search in vain.
-			(SELECT 1 FROM videocatalog.outbox_pending p
+			(SELECT 1 FROM video_catalog.outbox_pending p
 			WHERE p.lane = free.lane AND p.seq > free.settled_seq
 			ORDER BY p.seq LIMIT 1)
 			UNION ALL
-			(SELECT 1 FROM videocatalog.outbox_pending p
+			(SELECT 1 FROM video_catalog.outbox_pending p
 			WHERE p.lane = free.lane AND p.seq > free.floor_seq AND p.seq <= free.settled_seq
 			ORDER BY p.seq LIMIT 1)
 			UNION ALL
-			(SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
+			(SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = free.lane AND b.next_retry_at <= now() LIMIT 1)
 			LIMIT 1
 		) work
 		-- The condition in the middle is true if the clock has been set back since.
@@ -236,7 +238,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
-	UPDATE videocatalog.outbox_lanes l
+	UPDATE video_catalog.outbox_lanes l
 	SET lease_token = token,
 		leased_until = clock_timestamp() + lease_for,
 		leased_for = lease_for,
@@ -248,21 +250,21 @@ BEGIN
 	PERFORM set_config('synchronous_commit', 'off', true);
 
 	SELECT count(*) <= 1000, count(*) = 0 INTO few, none
-	FROM (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = lease.lane ORDER BY b.lane, b.next_retry_at LIMIT 1001) b;
+	FROM (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane ORDER BY b.lane, b.next_retry_at LIMIT 1001) b;
 	IF none THEN
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
 			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-			FROM videocatalog.outbox_pending p
+			FROM video_catalog.outbox_pending p
 			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
 			ORDER BY p.seq LIMIT max_events
 		) p
 		WHERE p.bytes_before < max_bytes;
 	ELSE
 		-- Starting the query costs more than this check. A parked aggregate is never due.
-		IF EXISTS (SELECT FROM videocatalog.outbox_blocked b WHERE b.lane = lease.lane AND b.next_retry_at <= now()) THEN
+		IF EXISTS (SELECT FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane AND b.next_retry_at <= now()) THEN
 			RETURN QUERY
 			SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
 				coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
@@ -276,12 +278,12 @@ BEGIN
 					SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
 						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent
 					FROM (
-						SELECT * FROM videocatalog.outbox_blocked b
+						SELECT * FROM video_catalog.outbox_blocked b
 						WHERE b.lane = lease.lane AND b.next_retry_at <= now()
 						ORDER BY b.next_retry_at LIMIT least(100, max_events) -- a probe takes few of them
 					) b
 					LEFT JOIN LATERAL (
-						SELECT * FROM videocatalog.outbox_aside a
+						SELECT * FROM video_catalog.outbox_aside a
 						-- Starts behind the dead rows of the aggregate. The condition compares rows: with a condition on
 						-- seq alone, the planner may read the whole primary key, (lane, seq).
 						WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
@@ -301,16 +303,16 @@ BEGIN
 			-- first: it costs less and decides most events. With many, it is one lookup per row: OFFSET 0 forbids a hash
 			-- of them all.
 			CASE WHEN few THEN
-				p.aggregate_id IN (SELECT b.aggregate_id FROM videocatalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
-				AND (p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM videocatalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
+				p.aggregate_id IN (SELECT b.aggregate_id FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
+				AND (p.aggregate_type, p.aggregate_id) IN (SELECT b.aggregate_type, b.aggregate_id FROM video_catalog.outbox_blocked b WHERE b.lane = lease.lane LIMIT 1000)
 			ELSE
-				EXISTS (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
+				EXISTS (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
 			END,
 			0, p.id, p.aggregate_type, p.aggregate_id, p.version,
 			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, '')
 		FROM (
 			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
-			FROM videocatalog.outbox_pending p
+			FROM video_catalog.outbox_pending p
 			WHERE p.lane = lease.lane AND p.seq > lease.floor_seq
 			ORDER BY p.seq LIMIT max_events
 		) p
@@ -329,7 +331,7 @@ END $$;
 -- continues. A partition that cannot be dropped stays, with a warning in the log of PostgreSQL. SECURITY DEFINER, because
 -- the service itself may not create tables.
 -- +goose StatementBegin
-CREATE FUNCTION videocatalog.outbox_maintain(days_ahead int, keep interval)
+CREATE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)
 RETURNS TABLE (created int, dropped int) LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET timezone = 'UTC' AS $$
 DECLARE
@@ -341,17 +343,17 @@ BEGIN
 	dropped := 0;
 	BEGIN
 		-- One process at a time. If this one waits longer than lock_timeout, it leaves the work to the other.
-		PERFORM pg_advisory_xact_lock(hashtext('videocatalog.outbox_maintain'));
+		PERFORM pg_advisory_xact_lock(hashtext('video_catalog.outbox_maintain'));
 	EXCEPTION WHEN lock_not_available THEN
 		RETURN NEXT;
 		RETURN;
 	END;
 	FOR day IN SELECT generate_series(current_date - 1, current_date + days_ahead, interval '1 day') LOOP
-		IF to_regclass(format('videocatalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
+		IF to_regclass(format('video_catalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
 			-- LIKE and ATTACH lock the parent only against other DDL. PARTITION OF would block every append.
-			EXECUTE format('CREATE TABLE videocatalog.outbox_p%s (LIKE videocatalog.outbox INCLUDING ALL)', to_char(day, 'YYYYMMDD'));
-			EXECUTE format('ALTER TABLE videocatalog.outbox ATTACH PARTITION videocatalog.outbox_p%s FOR VALUES FROM (%L) TO (%L)',
-				to_char(day, 'YYYYMMDD'), videocatalog.uuid7_floor(day), videocatalog.uuid7_floor(day + 1));
+			EXECUTE format('CREATE TABLE video_catalog.outbox_p%s (LIKE video_catalog.outbox INCLUDING ALL)', to_char(day, 'YYYYMMDD'));
+			EXECUTE format('ALTER TABLE video_catalog.outbox ATTACH PARTITION video_catalog.outbox_p%s FOR VALUES FROM (%L) TO (%L)',
+				to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day), video_catalog.uuid7_floor(day + 1));
 			created := created + 1;
 		END IF;
 	END LOOP;
@@ -360,7 +362,7 @@ BEGIN
 		FROM (
 			SELECT c.relname, to_date(substr(c.relname, 9), 'YYYYMMDD') AS day
 			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-			WHERE i.inhparent = 'videocatalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- only these are ours
+			WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.relname ~ '^outbox_p[0-9]{8}$' -- only these are ours
 			OFFSET 0 -- else the plan may parse the names of other relations as dates
 		) p
 		WHERE p.day + 1 <= now() - keep
@@ -368,7 +370,7 @@ BEGIN
 	LOOP
 		EXIT WHEN clock_timestamp() > locked_at + interval '200 ms'; -- the writers have waited long enough
 		BEGIN
-			EXECUTE format('DROP TABLE video.%I', old); -- locks the parent first, as every append does
+			EXECUTE format('DROP TABLE video_catalog.%I', old); -- locks the parent first, as every append does
 			locked_at := coalesce(locked_at, clock_timestamp());
 			dropped := dropped + 1;
 		EXCEPTION
@@ -385,8 +387,54 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-SELECT * FROM videocatalog.outbox_maintain(7, interval '7 days');
+SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days');
+
+-- Identifies this history of this database: the system identifier, the timeline, and the oid of a table of this
+-- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
+-- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
+-- does (25006), because data read there may be older than data read before.
+-- +goose StatementBegin
+CREATE FUNCTION video_catalog.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
+	END IF;
+	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog.outbox'::regclass::oid);
+END $$;
+-- +goose StatementEnd
+
+CREATE TABLE video_catalog.known_database (
+	one bool PRIMARY KEY DEFAULT true CHECK (one),
+	identity text NOT NULL,
+	token_key bytea NOT NULL,
+	updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
+COMMENT ON COLUMN video_catalog.known_database.token_key IS 'The key that seals page tokens and resume tokens of both services: 244 random bits from two random UUIDs.';
+
+INSERT INTO video_catalog.known_database (identity, token_key)
+SELECT video_catalog.database_identity(), decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
+
+GRANT USAGE ON SCHEMA video_catalog TO video_catalog_rw, support_ro;
+GRANT SELECT, INSERT, DELETE ON video_catalog.requests TO video_catalog_rw;
+GRANT SELECT, INSERT ON video_catalog.outbox TO video_catalog_rw;
+GRANT SELECT, INSERT, UPDATE (lane), DELETE ON video_catalog.outbox_pending TO video_catalog_rw;
+GRANT SELECT ON video_catalog.outbox_aside TO video_catalog_rw;
+GRANT SELECT, INSERT, UPDATE, DELETE ON video_catalog.outbox_blocked TO video_catalog_rw;
+GRANT SELECT, UPDATE ON video_catalog.outbox_lanes TO video_catalog_rw;
+GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog.known_database TO video_catalog_rw;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog TO video_catalog_rw;
+
+-- For support, column by column for tables with payloads. The content of an event or a broken message is for programs. A
+-- later version of it may contain personal data that nobody has checked. So a new column is closed until it is granted.
+GRANT SELECT ON video_catalog.outbox_blocked, video_catalog.outbox_lanes TO support_ro;
+GRANT SELECT (aggregate_type, request_id, aggregate_id, create_time) ON video_catalog.requests TO support_ro;
+GRANT SELECT (one, identity, updated_at) ON video_catalog.known_database TO support_ro;
+GRANT SELECT (id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_pending TO support_ro;
+GRANT SELECT (lane, seq, id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent) ON video_catalog.outbox_aside TO support_ro;
 
 -- +goose Down
-DROP TABLE videocatalog.outbox, videocatalog.outbox_pending, videocatalog.outbox_lanes, videocatalog.outbox_blocked, videocatalog.requests;
-DROP FUNCTION videocatalog.outbox_claim, videocatalog.outbox_maintain, videocatalog.outbox_lane, videocatalog.uuid7_floor;
+DROP SCHEMA video_catalog CASCADE;

@@ -4,28 +4,28 @@
 -- blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
 -- transaction has its id before it draws a seq; the first insert ensures that.
 WITH event AS (
-	INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
 	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'))
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
 )
-INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
 FROM event;
 
 -- name: ClaimOutbox :many
--- Claims a lane: see videocatalog.outbox_claim.
+-- Claims a lane: see video_catalog.outbox_claim.
 SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bigint AS seq,
 	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
-FROM videocatalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
-	videocatalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
+FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
+	video_catalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
 	@token::bigint, @lost_tokens::bigint[]) AS c;
 
 -- name: UseOutboxIndexes :exec
 -- Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
--- statements below must not depend on them. Each statement leaves the planner one index to use. See videocatalog.outbox_claim.
+-- statements below must not depend on them. Each statement leaves the planner one index to use. See video_catalog.outbox_claim.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true);
 
@@ -34,7 +34,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 -- fence: the row of the lane is locked, so no other process claims or settles it before the transaction ends. head_seq
 -- and tail_seq are the first and last seq of the claim's rows that are not for a retry, whatever their result; 0 if there
 -- were none. Every event that is published or set aside is between them.
-UPDATE videocatalog.outbox_lanes n
+UPDATE video_catalog.outbox_lanes n
 SET lease_token = 0,
 	settlements = settlements + 1,
 	era = (settlements + 1) / 50,
@@ -44,7 +44,7 @@ SET lease_token = 0,
 	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
 	mark_xid = CASE WHEN mark_ripe AND @head_seq > 0 THEN pg_current_xact_id() ELSE mark_xid END,
 	settled_seq = greatest(settled_seq, @tail_seq)
-WHERE n.ctid = (SELECT l.ctid FROM videocatalog.outbox_lanes l WHERE l.lane = @lane ORDER BY l.era DESC LIMIT 1)
+WHERE n.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = @lane ORDER BY l.era DESC LIMIT 1)
 	AND n.lease_token = @lease_token
 RETURNING true AS held;
 
@@ -55,17 +55,17 @@ SELECT set_config('synchronous_commit', 'off', true);
 -- name: DeletePublished :exec
 -- Reads the range of the lane, and compares with a hash of the array: IS TRUE forbids a join. It does not delete the
 -- whole range, because events that were committed late and never sent may be in between.
-DELETE FROM videocatalog.outbox_pending p
+DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
 
 -- name: DeleteRetried :exec
-DELETE FROM videocatalog.outbox_pending WHERE lane = -1 AND seq = @seq;
+DELETE FROM video_catalog.outbox_pending WHERE lane = -1 AND seq = @seq;
 
 -- name: BlockAggregate :exec
 -- Blocks an aggregate until retry_in from now, or with park until a person acts. Its first event behind floor_seq was
 -- refused.
-INSERT INTO videocatalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
 VALUES (@aggregate_type, @aggregate_id, @lane, @attempts,
 	CASE WHEN @park::bool THEN NULL ELSE clock_timestamp() + @retry_in::interval END, @last_error,
 	CASE WHEN @park THEN clock_timestamp() END, @floor_seq)
@@ -75,7 +75,7 @@ SET attempts = excluded.attempts, next_retry_at = excluded.next_retry_at, last_e
 WHERE b.attempts = excluded.attempts - 1 AND b.floor_seq <= excluded.floor_seq;
 
 -- name: SetAside :exec
-UPDATE videocatalog.outbox_pending p SET lane = -1
+UPDATE video_catalog.outbox_pending p SET lane = -1
 WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 	AND (p.seq IN (SELECT unnest(@seqs::bigint[]))) IS TRUE;
 
@@ -84,35 +84,35 @@ WHERE p.lane = @lane AND p.seq BETWEEN @head_seq AND @tail_seq
 -- those that are already due, with no attempts.
 WITH next AS (
 	SELECT a.seq
-	FROM videocatalog.outbox_blocked b
+	FROM video_catalog.outbox_blocked b
 	CROSS JOIN LATERAL (
-		SELECT a.seq FROM videocatalog.outbox_aside a
+		SELECT a.seq FROM video_catalog.outbox_aside a
 		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
 			AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
 		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1
 	) a
 	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id
 ), ended AS (
-	DELETE FROM videocatalog.outbox_blocked b
+	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id AND NOT EXISTS (SELECT FROM next)
 )
-UPDATE videocatalog.outbox_blocked b
+UPDATE video_catalog.outbox_blocked b
 SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = next.seq - 1
 FROM next
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 
 -- name: MaintainOutbox :one
--- Creates and drops partitions: see videocatalog.outbox_maintain.
+-- Creates and drops partitions: see video_catalog.outbox_maintain.
 SELECT m.created::int AS created, m.dropped::int AS dropped
-FROM videocatalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
+FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
 
 -- name: ListOutboxBlocked :many
 -- Returns the blocked aggregates, parked ones first, with the first event of each.
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
-FROM videocatalog.outbox_blocked b
+FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM videocatalog.outbox_aside p
+	SELECT p.id, p.version FROM video_catalog.outbox_aside p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -123,7 +123,7 @@ LIMIT @max_rows;
 -- Makes a blocked aggregate due immediately. The row stays: only a settlement under the fence may delete it. Otherwise
 -- the settlement of a claim that saw the row could set events aside that no claim would return again. The settlement of
 -- the last attempt may be running: it finds other attempts, and so does not park the event again.
-UPDATE videocatalog.outbox_blocked
+UPDATE video_catalog.outbox_blocked
 SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
@@ -131,14 +131,14 @@ WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 -- Gives up the first event of a blocked aggregate, which must be the named one, and makes the next event due. The
 -- settlement of an attempt may be running: it finds another floor, and so does not count its failure for the next event.
 WITH gone AS (
-	DELETE FROM videocatalog.outbox_pending head
+	DELETE FROM video_catalog.outbox_pending head
 	WHERE head.lane = -1 AND head.id = @event_id AND head.seq = (
-		SELECT min(p.seq) FROM videocatalog.outbox_aside p
+		SELECT min(p.seq) FROM video_catalog.outbox_aside p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
 	)
 	RETURNING head.seq
 )
-UPDATE videocatalog.outbox_blocked b
+UPDATE video_catalog.outbox_blocked b
 SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = gone.seq
 FROM gone
 WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
@@ -150,7 +150,7 @@ WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
 	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq, l.leased_until FROM videocatalog.outbox_lanes l
+		SELECT l.lane, l.floor_seq, l.leased_until FROM video_catalog.outbox_lanes l
 		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
 	) l
 	UNION ALL
@@ -159,7 +159,7 @@ WITH lanes AS (
 	SELECT l.lane, head.occurred_at
 	FROM lanes l
 	CROSS JOIN LATERAL (
-		SELECT p.occurred_at FROM videocatalog.outbox_pending p
+		SELECT p.occurred_at FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.floor_seq
 		ORDER BY p.seq LIMIT 1
 	) head
@@ -170,7 +170,7 @@ SELECT
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
 		CROSS JOIN LATERAL (
-			SELECT 1 FROM videocatalog.outbox_pending p
+			SELECT 1 FROM video_catalog.outbox_pending p
 			WHERE p.lane = l.lane AND p.seq > l.floor_seq
 			ORDER BY p.seq LIMIT @max_counted
 		) p
@@ -178,12 +178,12 @@ SELECT
 	) counted)::bigint AS pending,
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT @max_counted) b
+		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT @max_counted) b
 		LIMIT @max_counted
 	) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted) b
+		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT @max_counted) b
 		LIMIT @max_counted
 	) counted)::bigint AS parked,
 	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased;
@@ -193,6 +193,6 @@ SELECT
 SELECT
 	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
-	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('videocatalog.outbox_pending') AS p)::bigint AS pending_bytes
+	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video_catalog.outbox_pending') AS p)::bigint AS pending_bytes
 FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'videocatalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$';
+WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$';

@@ -2,7 +2,7 @@
 -- Creates an empty row, of version 0, for each of the videos that has none, because a missing row cannot be locked.
 -- Otherwise a projector could wait for a row that another one is inserting, while it holds locks that the other one
 -- needs. LockProjections and UpsertProjections follow in the same transaction.
-INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
+INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
 FROM (SELECT unnest(@video_ids::uuid[]) AS video_id) new
 ORDER BY video_id
@@ -16,7 +16,7 @@ ON CONFLICT DO NOTHING;
 SELECT p.video_id, p.version, p.event_id, p.change_xid
 FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id, change_xid FROM videocatalog_read.video_projection
+	SELECT video_id, version, event_id, change_xid FROM video_catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p;
@@ -41,7 +41,7 @@ WITH new AS (
 		unnest(@update_times::timestamptz[]) AS update_time,
 		unnest(@searches::text[]) AS search
 )
-INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
+INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
 	search::tsvector, pg_current_xact_id(), clock_timestamp()
 FROM new
@@ -55,7 +55,7 @@ SET title = excluded.title, description = excluded.description, release_year = e
 
 -- name: GetProjection :one
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM videocatalog_read.video_projection
+FROM video_catalog_read.video_projection
 WHERE video_id = @video_id;
 
 -- name: ListProjectionsNewestFirst :many
@@ -65,7 +65,7 @@ WHERE video_id = @video_id;
 -- reading the text.
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM videocatalog_read.video_projection
+	FROM video_catalog_read.video_projection
 	WHERE visible
 		AND (publish_time, video_id) < (@before_time::timestamptz, @before_id::uuid)
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
@@ -91,7 +91,7 @@ LIMIT @page_size;
 -- ListProjectionsNewestFirst.
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM videocatalog_read.video_projection
+	FROM video_catalog_read.video_projection
 	WHERE visible
 		AND (title, video_id) > (@after_title::text, @after_id::uuid)
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
@@ -124,7 +124,7 @@ WITH query AS MATERIALIZED (
 	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
 		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
 	FROM query
-	JOIN videocatalog_read.video_projection p ON p.visible AND p.search @@ query.words
+	JOIN video_catalog_read.video_projection p ON p.visible AND p.search @@ query.words
 ), found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
 	FROM matching
@@ -156,7 +156,7 @@ FROM (
 	FROM (
 		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
 			(event_id IS NULL)::bool AS rebuilt, octet_length(title) + octet_length(description) + pg_column_size(tags) AS size
-		FROM videocatalog_read.video_projection
+		FROM video_catalog_read.video_projection
 		WHERE (change_xid, video_id) > (@after_xid::xid8, @after_id::uuid)
 			AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
 		ORDER BY change_xid, video_id
@@ -169,12 +169,12 @@ ORDER BY change_xid, video_id;
 -- name: GetProjectionPlaces :many
 -- Returns the rows of some videos, each with the transaction of its last change.
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
-FROM videocatalog_read.video_projection
+FROM video_catalog_read.video_projection
 WHERE video_id = ANY(@video_ids::uuid[]);
 
 -- name: ListProjectionIDs :many
 -- Returns the ids of the videos in the projection after after_id.
-SELECT video_id FROM videocatalog_read.video_projection
+SELECT video_id FROM video_catalog_read.video_projection
 WHERE video_id > @after_id::uuid
 ORDER BY video_id
 LIMIT @max_rows;

@@ -1,21 +1,21 @@
 -- name: InsertVideo :exec
-INSERT INTO videocatalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
+INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
 VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, @tags, @state, @version, @create_time, @update_time, @publish_time, @delete_time);
 
 -- name: LockVideo :one
 -- Reads a video and locks its row until the end of the transaction.
-SELECT * FROM videocatalog.videos WHERE id = @id FOR NO KEY UPDATE;
+SELECT * FROM video_catalog.videos WHERE id = @id FOR NO KEY UPDATE;
 
 -- name: UpdateVideo :exec
 -- Writes the whole state of a video. The caller must hold the lock of LockVideo.
-UPDATE videocatalog.videos
+UPDATE video_catalog.videos
 SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
 	language_code = @language_code, tags = @tags, state = @state, version = @version,
 	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time
 WHERE id = @id;
 
 -- name: GetVideo :one
-SELECT * FROM videocatalog.videos WHERE id = @id;
+SELECT * FROM video_catalog.videos WHERE id = @id;
 
 -- name: ListVideosNewestFirst :many
 -- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
@@ -24,7 +24,7 @@ SELECT * FROM videocatalog.videos WHERE id = @id;
 -- text.
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
-	FROM videocatalog.videos
+	FROM video_catalog.videos
 	WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
 		AND (@show_deleted::bool OR delete_time IS NULL)
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
@@ -48,7 +48,7 @@ LIMIT @page_size;
 -- Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
-	FROM videocatalog.videos
+	FROM video_catalog.videos
 	WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
 		AND (@show_deleted::bool OR delete_time IS NULL)
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))

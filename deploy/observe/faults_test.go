@@ -117,7 +117,7 @@ func poisonSkipped(s *system) {
 	video := s.create()
 	id := strings.TrimPrefix(video.GetName(), "videos/")
 	s.eventually("the event is in the catalog", func() bool {
-		return value[int](s, `SELECT count(*) FROM videocatalog_read.video_projection`) == 1
+		return value[int](s, `SELECT count(*) FROM video_catalog_read.video_projection`) == 1
 	})
 	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: id, Code: codes.InvalidArgument})
 	published, err := s.videos.PublishVideo(s.Context(), &videov1.PublishVideoRequest{Name: video.GetName()})
@@ -129,7 +129,7 @@ func poisonSkipped(s *system) {
 	}
 	s.fire("AggregateBlocked", "AggregateParked")
 	remove()
-	event := value[string](s, `SELECT id::text FROM videocatalog.outbox_pending ORDER BY seq LIMIT 1`)
+	event := value[string](s, `SELECT id::text FROM video_catalog.outbox_pending ORDER BY seq LIMIT 1`)
 	if list := s.command("outbox", "list"); !strings.Contains(list, event) {
 		s.Errorf("server outbox list = %s, want event %s in it", list, event)
 	}
@@ -154,12 +154,12 @@ func frozenPublisher(s *system) {
 	remove := s.broker.Inject(pubsublocal.Fault{Method: "Publish", Delay: 2500 * time.Millisecond})
 	frozen := s.serve("publisher", append(short, "LAB_OUTBOX_WORKERS=8", "LAB_OUTBOX_BATCH=1")...)
 	s.eventually("all lanes have just been claimed, and wait for the broker", func() bool {
-		return value[int](s, `SELECT count(*) FROM videocatalog.outbox_lanes WHERE leased_until > now() + interval '10 s'`) == lanes
+		return value[int](s, `SELECT count(*) FROM video_catalog.outbox_lanes WHERE leased_until > now() + interval '10 s'`) == lanes
 	})
 	frozen.signal(s.T, syscall.SIGSTOP)
 	remove()
 	s.serve("publisher", short...)
-	s.eventually("another publisher has published all", func() bool { return value[int](s, `SELECT count(*) FROM videocatalog.outbox_pending`) == 0 })
+	s.eventually("another publisher has published all", func() bool { return value[int](s, `SELECT count(*) FROM video_catalog.outbox_pending`) == 0 })
 	s.tolerated["BreakerOpen"] = true // its answers came too late, so it takes the broker for away until it tries the next event
 	frozen.signal(s.T, syscall.SIGCONT)
 	s.fire("SettlementsFenced")
@@ -171,7 +171,7 @@ func noPartitions(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()
 	s.exec(`DO $$ DECLARE part regclass; BEGIN
-		FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'videocatalog.outbox'::regclass LOOP
+		FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass LOOP
 			EXECUTE 'DROP TABLE ' || part;
 		END LOOP;
 	END $$`)
@@ -179,7 +179,7 @@ func noPartitions(s *system) {
 		_, _ = s.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}) // it fails, which is counted
 	})
 	s.fire("PartitionsRunOut", "PartitionsBehind", "ErrorBudgetBurnsFast", "ErrorBudgetBurns")
-	s.exec(`SELECT * FROM videocatalog.outbox_maintain(7, interval '7 days')`)
+	s.exec(`SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days')`)
 	s.resolve()
 }
 
@@ -189,9 +189,9 @@ func slowCatalogAndDuplicates(s *system) {
 	s.quiet()
 	s.repeat(50*time.Millisecond, func(context.Context) { s.create() })
 	s.exec(`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END'`)
-	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON videocatalog_read.video_projection FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
+	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON video_catalog_read.video_projection FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
 	s.fire("ProjectionLag")
-	s.exec(`DROP TRIGGER slow ON videocatalog_read.video_projection`)
+	s.exec(`DROP TRIGGER slow ON video_catalog_read.video_projection`)
 	s.resolve()
 
 	// Somebody publishes again and again what was published.
@@ -217,7 +217,7 @@ func smallPoolAndQuarantine(s *system) {
 	s.pace = slowPace
 	s.quiet()
 	s.exec(`CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END'`)
-	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON videocatalog.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
+	s.exec(`CREATE TRIGGER slow BEFORE INSERT ON video_catalog.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()`)
 	var stops []func()
 	for range 10 {
 		stops = append(stops, s.repeat(0, func(context.Context) { s.create() }))
@@ -236,10 +236,10 @@ func smallPoolAndQuarantine(s *system) {
 	s.fire("QuarantineNotEmpty")
 	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
 	s.command("quarantine", "delete", id)
-	s.exec(`INSERT INTO videocatalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+	s.exec(`INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 		SELECT 'catalog', n::text, '', '{}', convert_to(repeat('x', 15000000), 'UTF8'), 'broken', now() FROM generate_series(1, 10) n`)
 	s.fire("QuarantineFills")
-	s.exec(`DELETE FROM videocatalog_read.quarantine`)
+	s.exec(`DELETE FROM video_catalog_read.quarantine`)
 	s.resolve()
 }
 
@@ -249,7 +249,7 @@ func replacedDatabase(s *system) {
 	_, port, _ := net.SplitHostPort(addr)
 	s.serve("api,publisher,projector", "PORT="+port)
 	s.quiet()
-	s.exec(`UPDATE videocatalog_read.known_database SET identity = 'before'`)
+	s.exec(`UPDATE video_catalog_read.known_database SET identity = 'before'`)
 	s.fire("DatabaseReplaced")
 	s.command("rebuild", addr)
 	s.resolve()
@@ -265,7 +265,7 @@ func tablesGrow(s *system) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	if _, err := forgotten.Exec(s.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM videocatalog.videos`); err != nil {
+	if _, err := forgotten.Exec(s.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM video_catalog.videos`); err != nil {
 		s.Fatal(err)
 	}
 	ids := make([]uuid.UUID, 10_000)
@@ -273,30 +273,30 @@ func tablesGrow(s *system) {
 		ids[i] = uuid.Must(uuid.NewV7())
 	}
 	s.exec(`WITH event AS (
-			INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT id, 'video', 'x', 'VideoCreated', 1, 1, '', now() FROM unnest($1::uuid[]) id
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, ids)
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, ids)
 	s.fire("PendingTableBloated")
-	s.exec(`VACUUM (FULL) videocatalog.outbox_pending`) // does not help
-	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('videocatalog.outbox_pending')`); size < 1_000_000 {
-		s.Errorf("size of videocatalog.outbox_pending = %d bytes after a vacuum, want it as large as before: a transaction is open", size)
+	s.exec(`VACUUM (FULL) video_catalog.outbox_pending`) // does not help
+	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('video_catalog.outbox_pending')`); size < 1_000_000 {
+		s.Errorf("size of video_catalog.outbox_pending = %d bytes after a vacuum, want it as large as before: a transaction is open", size)
 	}
 	if err := forgotten.Rollback(s.Context()); err != nil {
 		s.Fatal(err)
 	}
-	s.exec(`VACUUM (FULL) videocatalog.outbox_pending`)
+	s.exec(`VACUUM (FULL) video_catalog.outbox_pending`)
 	s.resolve()
 
-	s.exec(`CREATE TABLE videocatalog.outbox_p20200101 PARTITION OF videocatalog.outbox
-		FOR VALUES FROM (videocatalog.uuid7_floor('2020-01-01')) TO (videocatalog.uuid7_floor('2020-01-02'))`)
+	s.exec(`CREATE TABLE video_catalog.outbox_p20200101 PARTITION OF video_catalog.outbox
+		FOR VALUES FROM (video_catalog.uuid7_floor('2020-01-01')) TO (video_catalog.uuid7_floor('2020-01-02'))`)
 	incompressible := make([]byte, 11e6)
 	_, _ = rand.Read(incompressible) // it never fails
-	s.exec(`INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		VALUES (videocatalog.uuid7_floor('2020-01-01'), 'video', 'x', 'VideoCreated', 1, 1, $1, '2020-01-01')`, incompressible)
+	s.exec(`INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		VALUES (video_catalog.uuid7_floor('2020-01-01'), 'video', 'x', 'VideoCreated', 1, 1, $1, '2020-01-01')`, incompressible)
 	s.fire("TableGrows")
-	s.exec(`SELECT * FROM videocatalog.outbox_maintain(7, interval '7 days')`)
+	s.exec(`SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days')`)
 	s.resolve()
 }

@@ -54,7 +54,7 @@ var limits = []struct {
 	{"max(outbox_blocked_age_seconds) >", 900, 0},
 	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60, 0},
 	{`max(outbox_table_size_bytes{table="outbox_pending"}) >`, 5e8, 500},
-	{"max by (table) (outbox_table_size_bytes or catalog_table_size_bytes) >", 1e10, 1000},
+	{"max by (table) (outbox_table_size_bytes or consumer_table_size_bytes) >", 1e10, 1000},
 }
 
 // hasten returns the rules of alerts.yaml at a pace. Nothing else about them is changed.

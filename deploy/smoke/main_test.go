@@ -55,7 +55,7 @@ func countVideos(t *testing.T, database string) (n int) {
 		t.Fatalf("connect: %v", err)
 	}
 	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM videocatalog.videos WHERE delete_time IS NULL").Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog.videos WHERE delete_time IS NULL").Scan(&n); err != nil {
 		t.Fatalf("count videos: %v", err)
 	}
 	return n

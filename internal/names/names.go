@@ -16,8 +16,9 @@ import (
 
 // Names is the content of names.yaml.
 type Names struct {
-	Service string  `yaml:"service"`
-	Topics  []Topic `yaml:"topics"`
+	Service     string  `yaml:"service"`
+	ErrorDomain string  `yaml:"error_domain"`
+	Topics      []Topic `yaml:"topics"`
 }
 
 // Topic is a Pub/Sub topic that this service publishes to.
@@ -48,6 +49,9 @@ var all = func() Names {
 
 // Service returns the name of the service.
 func Service() string { return all.Service }
+
+// ErrorDomain returns the domain of the reasons of errors, in google.rpc.ErrorInfo.
+func ErrorDomain() string { return all.ErrorDomain }
 
 // Topics returns all topics.
 func Topics() []Topic { return slices.Clone(all.Topics) }

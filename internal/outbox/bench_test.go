@@ -216,7 +216,7 @@ func drainRate(b *testing.B, pool *pgxpool.Pool, broker sink, events int) float6
 	}
 	elapsed := time.Since(start)
 	var left int
-	if err := pool.QueryRow(b.Context(), "SELECT count(*) FROM videocatalog.outbox_pending").Scan(&left); err != nil {
+	if err := pool.QueryRow(b.Context(), "SELECT count(*) FROM video_catalog.outbox_pending").Scan(&left); err != nil {
 		b.Fatal(err)
 	}
 	if left != 0 {
@@ -230,14 +230,14 @@ func appendEvents(b *testing.B, pool *pgxpool.Pool, events, aggregates int) {
 	b.Helper()
 	_, err := pool.Exec(b.Context(), `
 		WITH event AS (
-			INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT (substr(videocatalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'video', md5((n % $2)::text)::uuid::text,
+			INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'video', md5((n % $2)::text)::uuid::text,
 				'VideoUpdated', n / $2 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
 			FROM generate_series(0, $1 - 1) n
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, events, aggregates)
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, events, aggregates)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -247,10 +247,10 @@ func appendEvents(b *testing.B, pool *pgxpool.Pool, events, aggregates int) {
 func retain(b *testing.B, pool *pgxpool.Pool, events int) {
 	b.Helper()
 	appendEvents(b, pool, events, 1000)
-	if _, err := pool.Exec(b.Context(), "DELETE FROM videocatalog.outbox_pending"); err != nil {
+	if _, err := pool.Exec(b.Context(), "DELETE FROM video_catalog.outbox_pending"); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := pool.Exec(b.Context(), "VACUUM videocatalog.outbox_pending, videocatalog.outbox"); err != nil {
+	if _, err := pool.Exec(b.Context(), "VACUUM video_catalog.outbox_pending, video_catalog.outbox"); err != nil {
 		b.Fatal(err)
 	}
 }

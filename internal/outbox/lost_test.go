@@ -63,7 +63,7 @@ func TestClaimWithoutAnAnswerIsPublished(t *testing.T) {
 	}
 	network.Freeze()() // from here on the answers on this connection are lost
 	watched := &watchful{Store: events, leased: func() (leased bool) {
-		if err := s.pool.QueryRow(t.Context(), "SELECT bool_or(leased_until > now()) FROM videocatalog.outbox_lanes").Scan(&leased); err != nil {
+		if err := s.pool.QueryRow(t.Context(), "SELECT bool_or(leased_until > now()) FROM video_catalog.outbox_lanes").Scan(&leased); err != nil {
 			t.Error(err)
 		}
 		return leased

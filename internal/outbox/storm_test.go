@@ -81,7 +81,7 @@ func newStorm(t testing.TB) *storm {
 			IF random() < 0.05 THEN PERFORM pg_sleep(random() * 0.02); END IF;
 			RETURN NULL;
 		END $$;
-		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON videocatalog.outbox_pending DEFERRABLE INITIALLY DEFERRED
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON video_catalog.outbox_pending DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW EXECUTE FUNCTION late()`); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func (s *storm) settled() {
 	s.t.Helper()
 	eventually(s.t, "nothing is pending", func() bool {
 		var pending bool
-		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM videocatalog.outbox_pending)").Scan(&pending)
+		err := s.pool.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT 1 FROM video_catalog.outbox_pending)").Scan(&pending)
 		return err == nil && !pending
 	})
 }
@@ -209,13 +209,13 @@ func (s *storm) settled() {
 func (s *storm) check() (events, duplicates int) {
 	s.t.Helper()
 	checkInvariants(s.t, s.pool)
-	for _, sql := range []string{"SELECT count(*) FROM videocatalog.outbox_pending", "SELECT count(*) FROM videocatalog.outbox_blocked"} {
+	for _, sql := range []string{"SELECT count(*) FROM video_catalog.outbox_pending", "SELECT count(*) FROM video_catalog.outbox_blocked"} {
 		if n := count(s.t, s.pool, sql); n != 0 {
 			s.t.Errorf("%s = %d, want 0", sql, n)
 		}
 	}
 	committed := make(map[uuid.UUID]bool)
-	rows, err := s.pool.Query(s.t.Context(), "SELECT id FROM videocatalog.outbox")
+	rows, err := s.pool.Query(s.t.Context(), "SELECT id FROM video_catalog.outbox")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -255,12 +255,12 @@ func (s *storm) check() (events, duplicates int) {
 func checkInvariants(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
 	for what, sql := range map[string]string{
-		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM videocatalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
-			SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
-		"in another lane than their aggregate":     `SELECT count(*) FROM videocatalog.outbox_pending WHERE lane NOT IN (-1, videocatalog.outbox_lane(aggregate_type, aggregate_id))`,
-		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM videocatalog.outbox_pending) p WHERE version <= before`,
-		"below the floor of their lane":            `SELECT count(*) FROM videocatalog.outbox_pending p JOIN videocatalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
-		"aside below the floor of their aggregate": `SELECT count(*) FROM videocatalog.outbox_aside a JOIN videocatalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
+		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video_catalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
+			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
+		"in another lane than their aggregate":     `SELECT count(*) FROM video_catalog.outbox_pending WHERE lane NOT IN (-1, video_catalog.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <= before`,
+		"below the floor of their lane":            `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"aside below the floor of their aggregate": `SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
 	} {
 		if n := count(t, pool, sql); n != 0 {
 			t.Errorf("pending rows that are %s: %d, want 0", what, n)
@@ -342,7 +342,7 @@ func (h *hazards) claims(lane int16) (n int, last int64) {
 // expire ends the lease of the last claim of a lane.
 func (h *hazards) expire(lane int16) {
 	_, token := h.claims(lane)
-	if _, err := h.pool.Exec(context.Background(), "UPDATE videocatalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND lease_token = $2", lane, token); err != nil {
+	if _, err := h.pool.Exec(context.Background(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() WHERE lane = $1 AND lease_token = $2", lane, token); err != nil {
 		h.t.Errorf("expire the lease of lane %d: %v", lane, err)
 	}
 }
@@ -362,7 +362,7 @@ func (h *hazards) oversleep(lane int16) {
 // oversleepWith is oversleep for the lane of a video.
 func (h *hazards) oversleepWith(aggregateID string) {
 	var lane int16
-	if err := h.pool.QueryRow(context.Background(), "SELECT videocatalog.outbox_lane('video', $1)", aggregateID).Scan(&lane); err != nil {
+	if err := h.pool.QueryRow(context.Background(), "SELECT video_catalog.outbox_lane('video', $1)", aggregateID).Scan(&lane); err != nil {
 		h.t.Errorf("the lane of %s: %v", aggregateID, err)
 	}
 	h.oversleep(lane)
@@ -612,13 +612,13 @@ func TestWhatWaitsAsideIsPublishedInBatches(t *testing.T) {
 	const before = 100
 	change(2 * before)
 	eventually(t, "all of it waits aside", func() bool {
-		return count(t, s.pool, "SELECT count(*) FROM videocatalog.outbox_aside") == 1+before
+		return count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_aside") == 1+before
 	})
 	repaired.Store(true)
 	// Changes at a rate at which the publisher has time to catch up: it does so while they go on.
 	eventually(t, "it has caught up", func() bool {
 		change(1)
-		return count(t, s.pool, "SELECT count(*) FROM videocatalog.outbox_blocked") == 0
+		return count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked") == 0
 	})
 	s.settled()
 	if _, duplicates := s.check(); duplicates > 0 {
@@ -763,7 +763,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	}
 	stop()
 	checkInvariants(t, s.pool)
-	if n := count(t, s.pool, "SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+	if n := count(t, s.pool, "SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d aggregates are blocked, want none", n)
 	}
 }

@@ -36,7 +36,7 @@ const (
 type Error struct {
 	Kind    Kind
 	Reason  Reason // empty: the Kind alone says it
-	Field   string // path in the request, such as "video.title"; may be empty
+	Field   string // path in the request, such as "book.title"; may be empty
 	Message string
 	Err     error // the cause, for the log; may be nil
 }

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/port"
 )
 
 // long makes the tests of abuse use ten times as many connections. It needs as
@@ -50,8 +51,10 @@ func TestMain(m *testing.M) {
 
 // victimConfig has times so short that a test can wait for them, and so long
 // that a busy machine keeps them; else the settings of production.
-func victimConfig() Config {
-	return Config{CallTimeout: patience/2 - time.Second, StreamLifetime: 2 * time.Second, ReadHeaderTimeout: 3 * time.Second, MaxWait: 900 * time.Millisecond}
+func victimConfig() port.Config {
+	cfg := port.Config{CallTimeout: patience/2 - time.Second, StreamLifetime: 2 * time.Second, ReadHeaderTimeout: 3 * time.Second}
+	cfg.PageWait = cfg.CallTimeout // half of which a busy machine may need for the lists of all attackers
+	return cfg
 }
 
 // patience is how long an attacked server may take to answer others, or to end
@@ -77,13 +80,12 @@ func serveVictim() error {
 		return err
 	}
 	store := newFakeStore()
-	server, err := New(victimConfig(), Deps{
-		Videos: store, Catalog: store, Changes: store, Listener: listener, Log: slog.New(slog.DiscardHandler), Admit: admitSlowly,
-	})
+	deps := deps{videos: store, entries: store, catalogConfig: CatalogConfig{MaxWait: 900 * time.Millisecond}}
+	deps.Listener, deps.Log, deps.Admit = listener, slog.New(slog.DiscardHandler), admitSlowly
+	server, _, err := newServer(victimConfig(), deps, store)
 	if err != nil {
 		return err
 	}
-	server.pages.wait = server.cfg.CallTimeout // half of which a busy machine may need for the lists of all attackers
 	ctx, stop := context.WithCancel(context.Background())
 	var peak atomic.Uint64
 	go func() {

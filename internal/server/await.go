@@ -2,14 +2,32 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
+
+// The reasons of errors of a call that waits for a version.
+const (
+	reasonTooManyWaits   problem.Reason = "TOO_MANY_WAITS"
+	reasonVersionNotSeen problem.Reason = "VERSION_NOT_SEEN"
+)
+
+// errTooManyWaits rejects a call that would wait for a version when too many
+// calls already wait, of its caller or in total.
+var errTooManyWaits = problem.Errorf(problem.Exhausted, "too many calls wait for a min_version: call again without it, or later").Because(reasonTooManyWaits)
+
+// errNotSeen reports that the version did not arrive within the wait.
+func errNotSeen(want, seen int64) error {
+	return problem.Errorf(problem.Late, "the catalog has seen version %d of the video, not yet version %d: call again", seen, want).Because(reasonVersionNotSeen)
+}
 
 // GetCatalogEntry reads an entry repeatedly while it waits for a version. A
 // change in this process triggers a read, at most one per awaitGap. To see
@@ -73,7 +91,7 @@ func (w *waits) enter(caller string) (leave func(), err error) {
 
 // join adds a call that waits for an entry. The first call for an entry starts
 // its reader.
-func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *versioned {
+func (w *waits) join(ctx context.Context, s *CatalogService, id uuid.UUID) *versioned {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := w.readers[id]
@@ -113,7 +131,7 @@ func (w *waits) latest(v *versioned) (entry domain.Entry, next <-chan struct{}, 
 }
 
 // reading reads an entry until no call waits for it, or until a read fails.
-func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) {
+func (w *waits) reading(ctx context.Context, s *CatalogService, id uuid.UUID, v *versioned) {
 	for poll := awaitPoll; ctx.Err() == nil; poll = min(2*poll, awaitPollMax) {
 		changed := s.changes.Changed() // before the read, so that no change is missed
 		started := time.Now()
@@ -134,12 +152,12 @@ func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v 
 
 // readOnce reads the entry and passes the result to all waiting calls. After an
 // error the next call to join starts a new reader.
-func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) (failed bool) {
+func (w *waits) readOnce(ctx context.Context, s *CatalogService, id uuid.UUID, v *versioned) (failed bool) {
 	reading, cancel := context.WithTimeout(ctx, watchRead)
 	defer cancel()
 	entry, err := s.lookSafely(reading, id)
 	if err != nil && reading.Err() != nil {
-		err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+		err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog did not respond in time: call again", Err: err}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,29 +172,29 @@ func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v
 
 // lookSafely calls look and returns a panic as an error. In a goroutine without
 // a guard the panic would end the process.
-func (s *catalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry domain.Entry, err error) {
+func (s *CatalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry domain.Entry, err error) {
 	defer func() { err = orPanic(err, recover()) }()
 	return s.look(ctx, id)
 }
 
 // awaitVersion waits until an entry has at least the version, and returns it.
-// It returns errNotSeen if that takes longer than maxWait or nine tenths of the
-// caller's time. It returns errDraining if the server stops, and
+// It returns errNotSeen if that takes longer than MaxWait or nine tenths of the
+// caller's time. It returns port.ErrDraining if the server stops, and
 // errTooManyWaits if too many calls already wait.
-func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
+func (s *CatalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
 	leave, err := s.waits.enter(s.callerOf(ctx))
 	if err != nil {
 		return domain.Entry{}, err
 	}
 	defer leave()
-	wait := s.maxWait
+	wait := s.cfg.MaxWait
 	if deadline, ok := ctx.Deadline(); ok {
 		// Use nine tenths of the caller's time, so that our error, which says
 		// more than a timeout, arrives before the deadline.
 		wait = min(wait, time.Until(deadline)*9/10)
 	}
 	deadline, timeout := time.Now().Add(wait), time.After(wait)
-	draining := s.draining
+	draining, stopping := s.draining(ctx), false
 	v := s.waits.join(ctx, s, id)
 	defer s.waits.leave(id, v)
 	for {
@@ -187,15 +205,34 @@ func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version
 		select {
 		case <-next:
 		case <-draining:
-			draining = nil // closed: do not select it again
-			timeout = time.After(min(time.Until(deadline), s.drainWait))
+			draining, stopping = nil, true // closed: do not select it again
+			timeout = time.After(min(time.Until(deadline), s.cfg.DrainWait))
 		case <-timeout:
-			if draining == nil {
-				return domain.Entry{}, errDraining
+			if stopping {
+				return domain.Entry{}, port.ErrDraining
 			}
 			return domain.Entry{}, errNotSeen(version, entry.Version)
 		case <-ctx.Done():
 			return domain.Entry{}, ctx.Err()
 		}
 	}
+}
+
+// pause waits for d or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// orPanic returns err, or an error with the stack if panicked is not nil.
+func orPanic(err error, panicked any) error {
+	if panicked == nil {
+		return err
+	}
+	return fmt.Errorf("panic: %v\n%s", panicked, debug.Stack())
 }

@@ -15,6 +15,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 )
 
 // Calls that wait for the same entry read it together, each version it waits for
@@ -93,20 +94,20 @@ func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
 		store.mu.Lock()
 		store.before = nil
 		store.mu.Unlock()
-		if _, err := service.GetCatalogEntry(t.Context(), request); status.Code(err) != codes.DeadlineExceeded {
+		if _, err := service.GetCatalogEntry(t.Context(), request); !isKind(err, problem.Late) {
 			t.Errorf("a call after it = %v, want it to wait", err)
 		}
 	})
 }
 
 // longWaits has eight places for calls that wait, which only the test ends.
-var longWaits = Config{MaxCalls: 16, MaxWait: time.Hour, CallTimeout: 2 * time.Hour}
+func longWaits(d *deps) { d.catalogConfig = CatalogConfig{MaxWaiting: 8, MaxWait: time.Hour} }
 
 // Calls that wait have places of their own, of which one caller gets a part; a
 // call that does not have to wait needs none.
 func TestWaitsHavePlaces(t *testing.T) {
 	t.Parallel()
-	overAll(t, longWaits, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{CallTimeout: 2 * time.Hour}, func(t *testing.T, r *running, c client) {
 		r.mu.Lock()
 		r.admit = func(ctx context.Context, _ string) (string, error) {
 			return fmt.Sprint(metadata.ValueFromIncomingContext(ctx, "authorization")), nil
@@ -126,7 +127,7 @@ func TestWaitsHavePlaces(t *testing.T) {
 			ended := make(chan error, 1)
 			waiting.Go(func() { ended <- wait(caller) }) // ended by cancel
 			for {
-				w := r.server.waits
+				w := r.catalog.waits
 				w.mu.Lock()
 				now := w.all
 				w.mu.Unlock()
@@ -154,14 +155,14 @@ func TestWaitsHavePlaces(t *testing.T) {
 		if _, err := c.catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 1}); status.Code(err) != codes.NotFound {
 			t.Errorf("a call that has nothing to wait for = %v, want NotFound: a draft", err)
 		}
-	})
+	}, longWaits)
 }
 
 // Who calls is, where nobody checked, the address of the connection, whatever
 // the caller says of it.
 func TestCallersAreToldByTheirConnection(t *testing.T) {
 	t.Parallel()
-	overAll(t, longWaits, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{CallTimeout: 2 * time.Hour}, func(t *testing.T, r *running, c client) {
 		v := mustCreate(t, c, film())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -180,5 +181,5 @@ func TestCallersAreToldByTheirConnection(t *testing.T) {
 		for range 2 {
 			<-codesSeen
 		}
-	})
+	}, longWaits)
 }

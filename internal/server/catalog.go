@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/cipher"
 	"errors"
@@ -8,10 +9,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/singleflight"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -41,27 +45,62 @@ type Changes interface {
 	Changed() <-chan struct{}
 }
 
-// catalogService implements the queries.
-type catalogService struct {
-	catalogv1.UnimplementedCatalogServiceServer
-	store   CatalogStore
-	changes Changes
-	seal    cipher.AEAD        // encrypts tokens
-	looks   singleflight.Group // shared reads of watches
-	begun   atomic.Int64       // number of watches that have begun to read
-	metrics *catalogMetrics
-	maxWait time.Duration // longest wait of GetCatalogEntry for a version
-	waits   *waits
-	// callerOf identifies a caller, for the limit per caller of waits.
-	callerOf func(context.Context) string
-	// draining is closed when the server begins to stop. From then on
-	// GetCatalogEntry waits at most drainWait.
-	draining  <-chan struct{}
-	drainWait time.Duration
+// CatalogConfig has the settings of CatalogService. The zero value works.
+type CatalogConfig struct {
+	// MaxWait is the longest time that GetCatalogEntry waits for a version. It
+	// waits for at most nine tenths of the time of its call. Default: 10 s.
+	MaxWait time.Duration
+	// MaxWaiting is how many calls may wait for a version at the same time, and
+	// a quarter of it how many of one caller; more are rejected with
+	// RESOURCE_EXHAUSTED. Default: 500.
+	MaxWaiting int
+	// DrainWait is how long calls still wait for a version when the server
+	// begins to stop. Default: 2.25 s, half of port.Config.DrainTimeout.
+	DrainWait time.Duration
 }
 
-func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1.GetCatalogEntryRequest) (*catalogv1.CatalogEntry, error) {
-	id, err := parseName("name", catalogEntries, request.GetName())
+// WithDefaults returns the config with each zero value replaced by its default.
+func (c CatalogConfig) WithDefaults() CatalogConfig {
+	c.MaxWait = cmp.Or(c.MaxWait, 10*time.Second)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 500)
+	c.DrainWait = cmp.Or(c.DrainWait, 2250*time.Millisecond)
+	return c
+}
+
+// NewCatalogService returns CatalogService, the queries. seal encrypts page tokens
+// and resume tokens; metrics may be nil.
+func NewCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*CatalogService, error) {
+	cfg = cfg.WithDefaults()
+	measured, err := newCatalogMetrics(metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &CatalogService{
+		cfg: cfg, store: store, changes: changes, seal: seal, metrics: measured, waits: newWaits(cfg.MaxWaiting),
+		callerOf: port.Caller, draining: port.Draining,
+	}, nil
+}
+
+// CatalogService implements the queries.
+type CatalogService struct {
+	catalogv1.UnimplementedCatalogServiceServer
+	cfg      CatalogConfig
+	store    CatalogStore
+	changes  Changes
+	seal     cipher.AEAD        // encrypts tokens
+	looks    singleflight.Group // shared reads of watches
+	begun    atomic.Int64       // number of watches that have begun to read
+	metrics  *catalogMetrics
+	waits    *waits
+	callerOf func(context.Context) string          // identifies the caller of a call
+	draining func(context.Context) <-chan struct{} // closed when the server begins to stop
+}
+
+// Wait waits for the goroutines that calls have left. No call may be in flight.
+func (s *CatalogService) Wait() { s.waits.running.Wait() }
+
+func (s *CatalogService) GetCatalogEntry(ctx context.Context, request *catalogv1.GetCatalogEntryRequest) (*catalogv1.CatalogEntry, error) {
+	id, err := aip.ParseName("name", catalogEntries, request.GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +123,7 @@ func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 }
 
 // look returns an entry. An entry that does not exist has version 0.
-func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+func (s *CatalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	entry, err := s.store.GetEntry(ctx, id)
 	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.NotFound {
 		return domain.Entry{}, nil
@@ -92,23 +131,12 @@ func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 	return entry, err
 }
 
-// pause waits for d or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
-	p, err := newPager[domain.EntryCursor](s.seal, request)
+func (s *CatalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
+	p, err := aip.NewPager[domain.EntryCursor](s.seal, request)
 	if err != nil {
 		return nil, err
 	}
-	query := domain.EntryQuery{After: p.after, Limit: p.size, MaxBytes: maxPageBytes}
+	query := domain.EntryQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes}
 	if err := filterEntries(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -119,7 +147,7 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, more, entryToProto, func(e domain.Entry) domain.EntryCursor {
+	page, next, err := aip.PageOf(p, found, more, entryToProto, func(e domain.Entry) domain.EntryCursor {
 		cursor := domain.EntryCursor{PublishTime: e.PublishTime, VideoID: e.VideoID}
 		if query.ByTitle {
 			cursor = domain.EntryCursor{Title: e.Title, VideoID: e.VideoID}
@@ -129,18 +157,18 @@ func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	return &catalogv1.ListCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
 }
 
-func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
-	p, err := newPager[domain.MatchCursor](s.seal, request)
+func (s *CatalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
+	p, err := aip.NewPager[domain.MatchCursor](s.seal, request)
 	if err != nil {
 		return nil, err
 	}
 	found, more, err := s.store.SearchEntries(ctx, domain.SearchQuery{
-		Words: request.GetQuery(), After: p.after, Limit: p.size, MaxBytes: maxPageBytes,
+		Words: request.GetQuery(), After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes,
 	})
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, more, matchToProto, func(m domain.Match) domain.MatchCursor {
+	page, next, err := aip.PageOf(p, found, more, matchToProto, func(m domain.Match) domain.MatchCursor {
 		return domain.MatchCursor{Rank: m.Rank, VideoID: m.VideoID}
 	})
 	return &catalogv1.SearchCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err

@@ -15,6 +15,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 )
 
 func entryName(v *videov1.Video) string {
@@ -25,7 +26,7 @@ func entryName(v *videov1.Video) string {
 // write, however far behind the projection is.
 func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
 		v := mustCreate(t, c, film())
 		r.store.pauseProjection()
 		published := mustPublish(t, c, v)
@@ -49,7 +50,7 @@ func TestGetCatalogEntryWaitsForAVersion(t *testing.T) {
 // Who waits in vain learns which version there was.
 func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{MaxWait: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
 		v := mustCreate(t, c, film())
 		_, err := c.catalog.GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: entryName(v), MinVersion: 2})
 		if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "version 1") {
@@ -62,7 +63,7 @@ func TestGetCatalogEntryGivesUpWaiting(t *testing.T) {
 		if log := r.log.String(); log != "" {
 			t.Errorf("log = %s, want nothing", log)
 		}
-	})
+	}, func(d *deps) { d.catalogConfig.MaxWait = 300 * time.Millisecond })
 }
 
 // Nor does a caller wait in vain who allows less: the answer has a tenth of that to
@@ -82,11 +83,12 @@ func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
 	})
 }
 
-func newCatalogService(store *fakeStore) *catalogService {
-	return &catalogService{
-		store: store, changes: store, seal: testSeal, maxWait: 10 * time.Second, drainWait: 2 * time.Second, draining: make(chan struct{}),
-		waits: newWaits(500), callerOf: func(context.Context) string { return "" },
+func newCatalogService(store *fakeStore) *CatalogService {
+	service, err := NewCatalogService(CatalogConfig{DrainWait: 2 * time.Second}, store, store, testSeal, nil)
+	if err != nil {
+		panic(err)
 	}
+	return service
 }
 
 func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
@@ -205,7 +207,7 @@ func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 		want      error
 		after     time.Duration
 	}{
-		"in vain":      {false, errDraining, 3 * time.Second},
+		"in vain":      {false, port.ErrDraining, 3 * time.Second},
 		"with success": {true, nil, 1500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +217,7 @@ func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 				v := seed(t, store, false)
 				service := newCatalogService(store)
 				draining := make(chan struct{})
-				service.draining = draining
+				service.draining = func(context.Context) <-chan struct{} { return draining }
 				time.AfterFunc(time.Second, func() { close(draining) })
 				if tt.published {
 					time.AfterFunc(tt.after, func() {

@@ -2,17 +2,12 @@ package server
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
-	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/text/language"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 )
@@ -22,16 +17,6 @@ const (
 	videos         = "videos/"
 	catalogEntries = "catalogEntries/"
 )
-
-// parseName returns the id in a resource name. The rules in api/proto have
-// already checked the form of the name.
-func parseName(field, collection, name string) (uuid.UUID, error) {
-	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
-	if err != nil {
-		return uuid.Nil, problem.InvalidField(field, "must be %s{uuid}", collection)
-	}
-	return id, nil
-}
 
 // detailsOf returns the fields of a video that a client may set.
 func detailsOf(v *videov1.Video) (domain.Details, error) {
@@ -78,16 +63,16 @@ func videoToProto(v domain.Video) *videov1.Video {
 		Title:        v.Title,
 		Description:  v.Description,
 		ReleaseYear:  v.ReleaseYear,
-		Duration:     optionalDuration(v.Duration),
+		Duration:     aip.Duration(v.Duration),
 		LanguageCode: v.LanguageCode,
 		Tags:         v.Tags,
 		State:        protoState[v.State],
 		Version:      v.Version,
-		CreateTime:   optionalTime(v.CreateTime),
-		UpdateTime:   optionalTime(v.UpdateTime),
-		PublishTime:  optionalTime(v.PublishTime),
-		DeleteTime:   optionalTime(v.DeleteTime),
-		Etag:         etag(v.Version),
+		CreateTime:   aip.Timestamp(v.CreateTime),
+		UpdateTime:   aip.Timestamp(v.UpdateTime),
+		PublishTime:  aip.Timestamp(v.PublishTime),
+		DeleteTime:   aip.Timestamp(v.DeleteTime),
+		Etag:         aip.Etag(v.Version),
 	}
 }
 
@@ -98,43 +83,11 @@ func entryToProto(e domain.Entry) *catalogv1.CatalogEntry {
 		Title:        e.Title,
 		Description:  e.Description,
 		ReleaseYear:  e.ReleaseYear,
-		Duration:     optionalDuration(e.Duration),
+		Duration:     aip.Duration(e.Duration),
 		LanguageCode: e.LanguageCode,
 		Tags:         e.Tags,
 		Version:      e.Version,
-		PublishTime:  optionalTime(e.PublishTime),
-		UpdateTime:   optionalTime(e.UpdateTime),
+		PublishTime:  aip.Timestamp(e.PublishTime),
+		UpdateTime:   aip.Timestamp(e.UpdateTime),
 	}
-}
-
-func optionalTime(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
-func optionalDuration(d time.Duration) *durationpb.Duration {
-	if d == 0 {
-		return nil
-	}
-	return durationpb.New(d)
-}
-
-// etag returns the version as a quoted string (AIP-154; RFC 9110, 8.8.3).
-func etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
-
-// expectedVersion returns the version in an etag, or domain.AnyVersion for "".
-// For an etag that this server never creates, it returns a version that no
-// video has.
-func expectedVersion(tag string) int64 {
-	if tag == "" {
-		return domain.AnyVersion
-	}
-	const never = -1
-	version, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
-	if err != nil || version < 1 || etag(version) != tag {
-		return never
-	}
-	return version
 }

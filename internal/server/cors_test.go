@@ -2,10 +2,11 @@ package server
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/port"
 )
 
 // preflight asks as a browser does before a call of another origin.
@@ -31,7 +32,7 @@ func preflight(t *testing.T, r *running, origin, method, headers string) http.He
 func TestCORSLetsOriginsIn(t *testing.T) {
 	t.Parallel()
 	const origin = "https://app.example.com"
-	on, off := start(t, Config{CORSOrigins: []string{origin}}), start(t, Config{})
+	on, off := start(t, port.Config{CORSOrigins: []string{origin}}), start(t, port.Config{})
 	for _, tt := range []struct {
 		name            string
 		r               *running
@@ -66,7 +67,7 @@ func TestCORSLetsOriginsIn(t *testing.T) {
 func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
 	t.Parallel()
 	const origin = "https://app.example.com"
-	on, off, all := start(t, Config{CORSOrigins: []string{origin}}), start(t, Config{}), start(t, Config{CORSOrigins: []string{"*"}})
+	on, off, all := start(t, port.Config{CORSOrigins: []string{origin}}), start(t, port.Config{}), start(t, port.Config{CORSOrigins: []string{"*"}})
 	for _, tt := range []struct {
 		name   string
 		r      *running
@@ -82,21 +83,6 @@ func TestPagesOfOtherOriginsCannotWrite(t *testing.T) {
 		response, body := ask(t, tt.r, "POST", "/v1/videos", `{"title": "Ran"}`, "Origin", tt.origin)
 		if response.StatusCode != tt.want {
 			t.Errorf("%s: %s %v, want %d", tt.name, response.Status, body, tt.want)
-		}
-	}
-}
-
-// An origin is a scheme, a host and perhaps a port, and nothing else.
-func TestCheckOrigin(t *testing.T) {
-	t.Parallel()
-	for _, origin := range []string{"*", "https://app.example.com", "http://localhost:3000"} {
-		if err := CheckOrigin(origin); err != nil {
-			t.Errorf("CheckOrigin(%q) = %v, want nil", origin, err)
-		}
-	}
-	for _, origin := range []string{"", "app.example.com", "https://app.example.com/", "https://app.example.com/x", "https://u@app.example.com", "ftp://app.example.com", "null", "https://", "HTTPS://app.example.com", "https://a b"} {
-		if err := CheckOrigin(origin); err == nil || !strings.Contains(err.Error(), "is no origin") {
-			t.Errorf("CheckOrigin(%q) = %v, want an error", origin, err)
 		}
 	}
 }

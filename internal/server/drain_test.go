@@ -22,13 +22,14 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/port"
 )
 
 // A server that stops under load answers every request that it accepted, over
 // every transport; a client sees an error only where its request never got in.
 func TestDrainAnswersWhatItAccepted(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	r.store.before = func(context.Context, string) error {
 		time.Sleep(rand.N(2 * time.Millisecond))
 		return nil
@@ -54,7 +55,7 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 			}
 			// An answer of the server would show that it accepted the request.
 			_, lostREST := errors.AsType[*url.Error](err)
-			lostGRPC := status.Code(err) == codes.Unavailable && !strings.Contains(err.Error(), errDraining.Message)
+			lostGRPC := status.Code(err) == codes.Unavailable && !strings.Contains(err.Error(), port.ErrDraining.Message)
 			if !lostREST && !lostGRPC {
 				t.Errorf("worker %d: %v, want success or a lost connection", worker, err)
 			}
@@ -66,7 +67,7 @@ func TestDrainAnswersWhatItAccepted(t *testing.T) {
 		workers.Go(func() {
 			for {
 				if _, err := stream.Recv(); err != nil {
-					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errDraining.Message) {
+					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), port.ErrDraining.Message) {
 						t.Errorf("watch: %v, want Unavailable from the server", err)
 					}
 					return
@@ -118,7 +119,7 @@ func hang(r *running) (entered <-chan struct{}, release func()) {
 // A slow call that is under way when the server stops comes to its end.
 func TestDrainWaitsForCallsInFlight(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
 		entered, release := hang(r)
 		result := make(chan error, 1)
 		go func() {
@@ -143,7 +144,7 @@ func TestDrainWaitsForCallsInFlight(t *testing.T) {
 // handler is done before Run is.
 func TestDrainEndsInTime(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{DrainTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{DrainTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
 		entered, _ := hang(r)
 		var inside atomic.Int64
 		hanging := r.store.before
@@ -184,7 +185,7 @@ func TestDrainEndsInTime(t *testing.T) {
 // the connection.
 func TestDrainClosesConnections(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{DrainTimeout: 300 * time.Millisecond})
+	r := start(t, port.Config{DrainTimeout: 300 * time.Millisecond})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +211,7 @@ func TestDrainClosesConnections(t *testing.T) {
 // serves as before.
 func TestDrainDelayKeepsServing(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{DrainDelay: 5 * time.Second})
+	r := start(t, port.Config{DrainDelay: 5 * time.Second})
 	c := r.grpcClient(t)
 	conn := r.dial(t)
 	mustCreate(t, c, film())

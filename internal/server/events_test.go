@@ -17,6 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/port"
+)
+
+const (
+	ndjson      = "application/x-ndjson"
+	eventStream = "text/event-stream"
 )
 
 // getStream opens a watch over REST, and returns a reader of its lines.
@@ -79,7 +85,7 @@ func titleIn(data map[string]any) any {
 // them back.
 func TestWatchOverRESTHasItsType(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "Ran"}))
 	for accept, want := range map[string]string{"": ndjson, "*/*": ndjson, "application/json": ndjson, eventStream: eventStream} {
 		response, lines := getStream(t, "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", accept)
@@ -101,7 +107,7 @@ func TestWatchOverRESTHasItsType(t *testing.T) {
 // last one goes on behind it, whatever its address says.
 func TestWatchByEventsResumes(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	c := r.grpcClient(t)
 	for _, title := range []string{"a", "b"} {
 		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: title}))
@@ -124,7 +130,7 @@ func TestWatchByEventsResumes(t *testing.T) {
 // An error is an event, before the first one and after it.
 func TestWatchByEventsTellsErrors(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	url := "http://" + r.addr + "/v1/catalogEntries:watch"
 	response, lines := getStream(t, url, "Accept", eventStream, "Last-Event-ID", "nonsense")
 	kind, _, data := event(t, lines)
@@ -154,7 +160,7 @@ func TestWatchPassesNginx(t *testing.T) {
 	if err != nil {
 		t.Skip("nginx is not installed: its default buffering is not tried")
 	}
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	short, err := os.MkdirTemp("", "n") // the path of a socket has 100 bytes at most
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 
 	"example.com/videocatalog/api"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/port"
 )
 
 // ask sends one HTTP request and returns the response and its JSON.
@@ -46,7 +48,7 @@ func ask(t *testing.T, r *running, method, path, body string, header ...string) 
 // changes nothing.
 func TestGatewayIsStrict(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	v := mustCreate(t, r.grpcClient(t), film())
 	path := "/v1/" + v.GetName()
 	tests := map[string]struct {
@@ -109,7 +111,7 @@ func TestGatewayIsStrict(t *testing.T) {
 // JSON has the names and the shape that clients count on.
 func TestGatewayAnswersJSON(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	response, got := ask(t, r, "POST", "/v1/videos?requestId=6dbd2f2c-57f8-4e3b-9d3c-0a3f2f7c1a11", `{"title": "x", "duration": "1.5s"}`)
 	name, _ := got["name"].(string)
 	createTime := got["createTime"]
@@ -137,7 +139,7 @@ func TestGatewayAnswersJSON(t *testing.T) {
 	failed, _ := errorOf(t, got)
 	wantError := map[string]any{
 		"code": 409.0, "status": "ABORTED", "message": failed["message"],
-		"details": []any{map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ETAG_MISMATCH", "domain": errorDomain}},
+		"details": []any{map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "ETAG_MISMATCH", "domain": names.ErrorDomain()}},
 	}
 	if diff := cmp.Diff(wantError, failed); response.StatusCode != http.StatusConflict || diff != "" {
 		t.Errorf("stale etag: status %d, want 409 (-want +got):\n%s", response.StatusCode, diff)
@@ -168,7 +170,7 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, Config{})
+			r := start(t, port.Config{})
 			path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 			body := tt.body
 			if name == "as it was read" || name == "read and changed" {
@@ -199,7 +201,7 @@ func TestGatewayDerivesTheMask(t *testing.T) {
 // No header turns a POST into something else.
 func TestGatewayIgnoresMethodOverride(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	v := mustCreate(t, r.grpcClient(t), film())
 	for _, override := range []string{"DELETE", "GET"} {
 		response, _ := ask(t, r, "POST", "/v1/"+v.GetName(), "", "X-HTTP-Method-Override", override, "Content-Type", "application/x-www-form-urlencoded")
@@ -213,24 +215,10 @@ func TestGatewayIgnoresMethodOverride(t *testing.T) {
 	}
 }
 
-// A handler gets no header that nobody has a use for.
-func TestGatewayPassesOnFewHeaders(t *testing.T) {
-	t.Parallel()
-	for header, want := range map[string]string{
-		"Traceparent": "traceparent", "Tracestate": "tracestate", "X-Request-Id": "x-request-id",
-		"X-Serverless-Authorization": "x-serverless-authorization",
-		"Cookie":                     "", "User-Agent": "", "Grpc-Metadata-Traceparent": "", "X-Goog-Iap-Jwt-Assertion": "",
-	} {
-		if got, ok := headerToMetadata(header); got != want || ok != (want != "") {
-			t.Errorf("headerToMetadata(%q) = %q, %v, want %q", header, got, ok, want)
-		}
-	}
-}
-
 // The description of the API that REST clients read is served as it is.
 func TestServerServesOpenAPI(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	_, got := ask(t, r, "GET", "/openapi.json", "")
 	var want map[string]any
 	if err := json.Unmarshal(api.OpenAPI, &want); err != nil {

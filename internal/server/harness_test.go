@@ -28,25 +28,36 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"example.com/videocatalog/api"
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/port"
 )
 
 // running is a server that really listens, over a store in memory.
 type running struct {
-	server *Server
-	store  *fakeStore
-	addr   string
-	log    *logBuffer
-	stop   context.CancelFunc
-	done   chan error // gets what Run returns
+	server  *port.Server
+	catalog *CatalogService
+	store   *fakeStore
+	addr    string
+	log     *logBuffer
+	stop    context.CancelFunc
+	done    chan error // gets what Run returns
 
 	mu    sync.Mutex
 	admit func(ctx context.Context, method string) (string, error) // guarded by mu; nil: all
 }
 
+// deps are what a test may change before its server is made.
+type deps struct {
+	port.Deps
+	videos        VideoStore
+	entries       CatalogStore // nil: the server has no handlers
+	catalogConfig CatalogConfig
+}
+
 // start runs a server until the test ends.
-func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
+func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
 	t.Helper()
 	r := &running{store: newFakeStore(), log: new(logBuffer), done: make(chan error, 1)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,7 +65,8 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 		t.Fatal(err)
 	}
 	r.addr = listener.Addr().String()
-	deps := Deps{Videos: r.store, Catalog: r.store, Changes: r.store, Log: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), Listener: listener}
+	deps := deps{videos: r.store, entries: r.store}
+	deps.Log, deps.Listener, deps.OpenAPI = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn})), listener, api.OpenAPI
 	deps.Admit = func(ctx context.Context, method string) (string, error) {
 		r.mu.Lock()
 		admit := r.admit
@@ -67,11 +79,11 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 	for _, f := range change {
 		f(&deps)
 	}
-	server, err := New(cfg, deps)
+	server, catalog, err := newServer(cfg, deps, r.store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.server = server
+	r.server, r.catalog = server, catalog
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
@@ -85,6 +97,22 @@ func start(t testing.TB, cfg Config, change ...func(*Deps)) *running {
 		}
 	})
 	return r
+}
+
+// newServer makes the server of both services.
+func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *CatalogService, error) {
+	if d.entries == nil {
+		d.Services = []port.Service{Videos(nil), Catalog(nil)}
+		server, err := port.New(cfg, d.Deps)
+		return server, nil, err
+	}
+	catalog, err := NewCatalogService(d.catalogConfig, d.entries, changes, testSeal, d.Metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	d.Services = []port.Service{Videos(NewVideoService(d.videos, testSeal)), Catalog(catalog)}
+	server, err := port.New(cfg, d.Deps)
+	return server, catalog, err
 }
 
 type logBuffer struct {
@@ -144,7 +172,7 @@ func (r *running) restClient(t testing.TB, http2 bool) client {
 }
 
 // overAll runs a test over each transport, each with a server of its own.
-func overAll(t *testing.T, cfg Config, test func(t *testing.T, r *running, c client)) {
+func overAll(t *testing.T, cfg port.Config, test func(t *testing.T, r *running, c client), change ...func(*deps)) {
 	t.Helper()
 	for name, connect := range map[string]func(*testing.T, *running) client{
 		"gRPC":            func(t *testing.T, r *running) client { t.Helper(); return r.grpcClient(t) },
@@ -153,7 +181,7 @@ func overAll(t *testing.T, cfg Config, test func(t *testing.T, r *running, c cli
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, cfg)
+			r := start(t, cfg, change...)
 			test(t, r, connect(t, r))
 		})
 	}

@@ -19,9 +19,13 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/port"
 )
+
+// grace is what the port gives a request beyond the time of its call.
+const grace = time.Second
 
 // Every call of every transport is asked about once, before anything else is
 // looked at, and who is not admitted gets that answer and changes nothing.
@@ -35,7 +39,7 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 		asked = append(asked, method)
 		return "", status.Error(codes.PermissionDenied, "the caller may not do this")
 	}
-	r := start(t, Config{}, func(d *Deps) { d.Admit = deny })
+	r := start(t, port.Config{}, func(d *deps) { d.Admit = deny })
 	for name, c := range map[string]client{"gRPC": r.grpcClient(t), "REST over HTTP1": r.restClient(t, false), "REST over HTTP2": r.restClient(t, true)} {
 		asked = nil
 		// A request that breaks the rules too: who may not call is not told which.
@@ -68,7 +72,7 @@ func TestServerAsksWhoMayCall(t *testing.T) {
 func TestServerPassesOnCredentials(t *testing.T) {
 	t.Parallel()
 	seen := make(chan metadata.MD, 1)
-	r := start(t, Config{}, func(d *Deps) {
+	r := start(t, port.Config{}, func(d *deps) {
 		d.Admit = func(ctx context.Context, _ string) (string, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
 			seen <- md
@@ -98,7 +102,7 @@ func TestServerPassesOnCredentials(t *testing.T) {
 // a shorter one counts.
 func TestServerGivesEveryCallADeadline(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{CallTimeout: 300 * time.Millisecond, MaxWait: time.Millisecond}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{CallTimeout: 300 * time.Millisecond}, func(t *testing.T, r *running, c client) {
 		hang(r)
 		for name, timeout := range map[string]time.Duration{"none": 0, "an hour": time.Hour} {
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
@@ -113,7 +117,7 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 			}
 		}
 	})
-	overAll(t, Config{CallTimeout: time.Hour}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{CallTimeout: time.Hour}, func(t *testing.T, r *running, c client) {
 		left := make(chan struct{})
 		r.store.mu.Lock()
 		r.store.before = func(ctx context.Context, _ string) error {
@@ -139,7 +143,7 @@ func TestServerGivesEveryCallADeadline(t *testing.T) {
 // of a caller is another matter.
 func TestServerEndsStreamsInTime(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{StreamLifetime: time.Second}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{StreamLifetime: time.Second}, func(t *testing.T, r *running, c client) {
 		stream := watchFrom(t, c, "")
 		began := time.Now()
 		next(t, stream)
@@ -164,15 +168,15 @@ func TestServerEndsStreamsInTime(t *testing.T) {
 // too, soon after its time.
 func TestServerEndsStreamsThatOnlyRead(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{StreamLifetime: 100 * time.Millisecond})
+	r := start(t, port.Config{StreamLifetime: 100 * time.Millisecond})
 	stream, err := r.dial(t).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	err = stream.RecvMsg(new(healthpb.HealthCheckResponse)) // of any type: there is none
-	if took := time.Since(began); err == nil || took > limitGrace+2*time.Second {
-		t.Errorf("RecvMsg() = %v after %v, want an error soon after %v", err, took, limitGrace)
+	if took := time.Since(began); err == nil || took > grace+2*time.Second {
+		t.Errorf("RecvMsg() = %v after %v, want an error soon after %v", err, took, grace)
 	}
 }
 
@@ -180,11 +184,11 @@ func TestServerEndsStreamsThatOnlyRead(t *testing.T) {
 // have half as much room, and take none from calls.
 func TestServerBoundsCallsAtATime(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{MaxCalls: 4}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{MaxCalls: 4}, func(t *testing.T, r *running, c client) {
 		for range 2 {
 			next(t, watchFrom(t, c, ""))
 		}
-		full := errorDomain + " TOO_MANY_CALLS"
+		full := names.ErrorDomain() + " TOO_MANY_CALLS"
 		if _, err := watchFrom(t, c, "").Recv(); status.Code(err) != codes.Unavailable || strings.Join(reasonsOf(status.Convert(err)), ",") != full {
 			t.Errorf("a third stream = %v, want Unavailable because of %s", err, full)
 		}
@@ -218,7 +222,7 @@ func TestServerBoundsCallsAtATime(t *testing.T) {
 // A connection beyond the limit is served when another one ends.
 func TestServerBoundsConnections(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{MaxConnections: 1})
+	r := start(t, port.Config{MaxConnections: 1})
 	first, err := net.Dial("tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +262,7 @@ func firstLine(t *testing.T, conn net.Conn, within time.Duration) string {
 // A body that does not come in time is told so, without a word of where.
 func TestGatewayDoesNotWaitForBodies(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{CallTimeout: 10 * time.Millisecond, MaxWait: time.Millisecond})
+	r := start(t, port.Config{CallTimeout: 10 * time.Millisecond})
 	conn, err := net.Dial("tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -267,30 +271,9 @@ func TestGatewayDoesNotWaitForBodies(t *testing.T) {
 	if _, err := fmt.Fprint(conn, lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 1000", "", `{"title":`)); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(limitGrace + 5*time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(grace + 5*time.Second))
 	answer, err := io.ReadAll(conn)
 	if err != nil || strings.Count(string(answer), "HTTP/1.1") > 1 || strings.Contains(string(answer), "127.0.0.1") {
 		t.Errorf("answer = %q, %v, want at most one without an address, and the end of the connection", answer, err)
-	}
-}
-
-// The methods that a policy may name are those that there are.
-func TestMethodsAreThoseOfTheServer(t *testing.T) {
-	t.Parallel()
-	store := newFakeStore()
-	server, err := New(Config{}, Deps{Videos: store, Catalog: store, Changes: store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.release()
-	var want []string
-	for service, info := range server.grpc.GetServiceInfo() {
-		for _, method := range info.Methods {
-			want = append(want, service+"/"+method.Name)
-		}
-	}
-	slices.Sort(want)
-	if diff := cmp.Diff(want, Methods()); diff != "" || !slices.Contains(want, strings.TrimPrefix(catalogv1.CatalogService_WatchCatalogEntries_FullMethodName, "/")) {
-		t.Errorf("methods (-want +got):\n%s", diff)
 	}
 }

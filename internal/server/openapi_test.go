@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/api"
+	"example.com/videocatalog/internal/port"
 )
 
 // described is a request that is made of the description of its operation.
@@ -29,7 +30,7 @@ type described struct {
 func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
 	doc := loadOpenAPI(t)
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	_, video := ask(t, r, "POST", "/v1/videos", `{"title": "Ran", "releaseYear": 1985}`)
 	name, _ := video["name"].(string)
 	id := strings.TrimPrefix(name, "videos/")
@@ -86,7 +87,7 @@ func TestServerDoesWhatOpenAPISays(t *testing.T) {
 func TestWatchDoesWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
 	doc := loadOpenAPI(t)
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	const path = "/v1/catalogEntries:watch"
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+path, nil)
 	if err != nil {

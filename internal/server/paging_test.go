@@ -20,7 +20,9 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -66,7 +68,7 @@ func namesOf[T interface{ GetName() string }](items []T) []string {
 // also with titles, times and ranks that are equal, and while more is created.
 func TestPagesMeetEverythingOnce(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, _ *running, c client) {
 		var want []string
 		for i := range 13 {
 			v := mustCreate(t, c, &videov1.Video{Title: strings.Repeat("ha ", 1+i%3)})
@@ -104,9 +106,9 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 func TestPageSizeIsCoerced(t *testing.T) {
 	t.Parallel()
 	for pageSize, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
-		p, err := newPager[domain.VideoCursor](testSeal, &videov1.ListVideosRequest{PageSize: pageSize})
-		if err != nil || p.size != want {
-			t.Errorf("page_size %d: size %d, %v, want %d", pageSize, p.size, err, want)
+		p, err := aip.NewPager[domain.VideoCursor](testSeal, &videov1.ListVideosRequest{PageSize: pageSize})
+		if err != nil || p.Size != want {
+			t.Errorf("page_size %d: size %d, %v, want %d", pageSize, p.Size, err, want)
 		}
 	}
 }
@@ -115,7 +117,7 @@ func TestPageSizeIsCoerced(t *testing.T) {
 // else changed, and only with a token from that very list.
 func TestPageTokensBelongToTheirRequest(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	c := r.grpcClient(t)
 	for range 3 {
 		mustPublish(t, c, mustCreate(t, c, &videov1.Video{Title: "ha", LanguageCode: "en"}))
@@ -177,7 +179,7 @@ func checkToken(t *testing.T, name string, err error) {
 
 // testSeal seals the tokens of services that a test makes itself.
 var testSeal = func() cipher.AEAD {
-	seal, err := newSeal(nil)
+	seal, err := aip.NewSeal(nil)
 	if err != nil {
 		panic(err)
 	}
@@ -188,17 +190,17 @@ var testSeal = func() cipher.AEAD {
 func TestTokensAreOpaque(t *testing.T) {
 	t.Parallel()
 	service := newCatalogService(newFakeStore())
-	foreign, err := newSeal(nil)
+	foreign, err := aip.NewSeal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request := &catalogv1.ListCatalogEntriesRequest{OrderBy: "title"}
 	for name, seal := range map[string]cipher.AEAD{"ours": testSeal, "of another key": foreign} {
-		tokens, err := newTokens(seal, request, "page_token")
+		tokens, err := aip.NewTokens(seal, request, "page_token")
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, err := tokens.encode(domain.EntryCursor{Title: "Ran"})
+		token, err := tokens.Encode(domain.EntryCursor{Title: "Ran"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +212,7 @@ func TestTokensAreOpaque(t *testing.T) {
 			t.Errorf("list with a token %s: %v", name, err)
 		}
 	}
-	if _, err := newSeal(make([]byte, 31)); err == nil {
+	if _, err := aip.NewSeal(make([]byte, 31)); err == nil {
 		t.Error("a key of 31 bytes is taken, want an error")
 	}
 }
@@ -240,11 +242,11 @@ func TestTokensKeepCursors(t *testing.T) {
 
 func checkCursor[C any](t *testing.T, want C) {
 	t.Helper()
-	tokens, err := newTokens(testSeal, &catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
+	tokens, err := aip.NewTokens(testSeal, &catalogv1.SearchCatalogEntriesRequest{Query: "x"}, "page_token")
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := tokens.encode(want)
+	token, err := tokens.Encode(want)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +254,7 @@ func checkCursor[C any](t *testing.T, want C) {
 		t.Errorf("token of %+v is %d long, want at most the 2000 of the contract", want, len(token))
 	}
 	var got C
-	if err := tokens.decode(token, &got); err != nil {
+	if err := tokens.Decode(token, &got); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -23,6 +23,9 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
 
@@ -86,7 +89,7 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 		t.Run(tt.method+tt.path+tt.body, func(t *testing.T) {
 			t.Parallel()
 			var out logBuffer
-			r := start(t, Config{}, func(d *Deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
+			r := start(t, port.Config{}, func(d *deps) { d.Log = slog.New(slog.NewJSONHandler(&out, nil)) })
 			response, answer := ask(t, r, tt.method, tt.path, tt.body)
 			failed, fields := errorOf(t, answer)
 			if response.StatusCode != http.StatusBadRequest || failed["status"] != "INVALID_ARGUMENT" || strings.Join(fields, " ") != tt.field {
@@ -106,12 +109,12 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 // Over gRPC too, what cannot be decoded is the caller's mistake.
 func TestServerRefusesMessagesThatAreNone(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	conn := r.dial(t)
 	noText := wrapperspb.Bytes([]byte{0xff}) // on the wire a message whose first field is this text
 	for _, method := range []string{"/video.v1.VideoService/GetVideo", "/grpc.health.v1.Health/Check"} {
 		st := status.Convert(conn.Invoke(t.Context(), method, noText, new(videov1.Video)))
-		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != errorDomain+" INVALID_REQUEST" {
+		if st.Code() != codes.InvalidArgument || !strings.Contains(st.Message(), "UTF-8") || strings.Join(reasonsOf(st), ",") != names.ErrorDomain()+" INVALID_REQUEST" {
 			t.Errorf("%s = %v with %v, want InvalidArgument", method, st, st.Details())
 		}
 	}
@@ -136,7 +139,7 @@ func TestServerRefusesMessagesThatAreNone(t *testing.T) {
 // HTTP's own rules hold (RFC 9110): what a path is for, what a body may be.
 func TestGatewayFollowsHTTP(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{MaxReceive: 10_000})
+	r := start(t, port.Config{MaxReceive: 10_000})
 	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 	const allVideo, allList, read, post = "GET, HEAD, PATCH, DELETE", "GET, HEAD, POST", "GET, HEAD", "POST"
 	for name, tt := range map[string]struct {
@@ -212,7 +215,7 @@ func gzipped(t *testing.T, text string) string {
 // HEAD is GET without the body, over both protocols.
 func TestHeadIsGetWithoutBody(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	path := "/v1/" + mustCreate(t, r.grpcClient(t), film()).GetName()
 	for url, want := range map[string]int{
 		path: 200, "/v1/videos": 200, "/v1/videos?pageSize=-1": 400, "/v1/films": 404, path + ":publish": 405, "/v1/catalogEntries:watch": 405, "/openapi.json": 200, "/health/live": 200, "/health/ready": 200,
@@ -242,7 +245,7 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 // as long as a stream may last.
 func TestBodiesOfReadsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	for _, path := range []string{"/v1/catalogEntries:watch", "/v1/videos"} {
 		conn, err := net.Dial("tcp", r.addr)
 		if err != nil {
@@ -305,7 +308,7 @@ func TestConditionsAreEtags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, Config{})
+			r := start(t, port.Config{})
 			v := mustCreate(t, r.grpcClient(t), film())
 			request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.addr+"/v1/"+v.GetName()+tt.verb, strings.NewReader(tt.body))
 			if err != nil {
@@ -335,7 +338,7 @@ func TestConditionsAreEtags(t *testing.T) {
 			}
 		})
 	}
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	if response, _ := ask(t, r, "POST", "/v1/videos", `{"title":"x"}`, match(`"1"`)...); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("create with If-Match: %s, want 400: nothing has an etag yet", response.Status)
 	}
@@ -348,7 +351,7 @@ func TestConditionsAreEtags(t *testing.T) {
 // with fields named as in JSON; and it says when to call again.
 func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	_, answer := ask(t, r, "POST", "/v1/videos", `{"title": "x", "releaseYear": 5}`)
 	failed, fields := errorOf(t, answer)
 	if diff := cmp.Diff([]string{"video.releaseYear"}, fields); diff != "" || strings.Contains(failed["message"].(string), "_") {
@@ -380,7 +383,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 	want := map[string]any{"error": map[string]any{
 		"code": 503.0, "status": "UNAVAILABLE", "message": "the server is stopping: call again",
 		"details": []any{
-			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": errorDomain},
+			map[string]any{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVER_STOPPING", "domain": names.ErrorDomain()},
 			map[string]any{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1s"},
 		},
 	}}
@@ -394,7 +397,7 @@ func TestErrorsOverRESTHaveOneForm(t *testing.T) {
 // What may succeed soon says when, in the header too, for calls and streams.
 func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	r.store.before = func(context.Context, string) error { return problem.Errorf(problem.Unavailable, "down") }
 	for _, path := range []string{"/v1/videos", "/v1/catalogEntries:watch"} {
 		response, answer := ask(t, r, "GET", path, "")
@@ -404,32 +407,26 @@ func TestUnavailableSaysWhenToCallAgain(t *testing.T) {
 	}
 }
 
-// Every reason that this build can send is in docs/errors.md with its codes, and
-// nothing else is.
-func TestReasonsAreDocumented(t *testing.T) {
+// The reasons of this package and of the domain are in docs/errors.md.
+func TestOwnReasonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/errors.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, table, _ := strings.Cut(string(text), "\n## Reasons of videos and the catalog\n")
 	got := make(map[string]string)
-	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\| (\\d+)").FindAllStringSubmatch(string(text), -1) {
-		got[row[1]] = row[2] + " " + row[3]
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(table, -1) {
+		got[row[1]] = row[2]
 	}
-	want := make(map[string]string)
-	for reason := range causes {
-		st := newStatus(reason, "x")
-		want[string(reason)] = fmt.Sprintf("%s %d", statusName(st), httpStatus(st))
-		if diff := cmp.Diff([]string{errorDomain + " " + string(reason)}, reasonsOf(st)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", reason, diff)
-		}
+	want := map[string]string{
+		string(domain.ReasonRequestIDReused): "ALREADY_EXISTS",
+		string(domain.ReasonVideoNotDeleted): "ALREADY_EXISTS",
+		string(domain.ReasonVideoDeleted):    "FAILED_PRECONDITION",
+		string(reasonTooManyWaits):           "RESOURCE_EXHAUSTED",
+		string(reasonVersionNotSeen):         "DEADLINE_EXCEEDED",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/errors.md (-code +docs):\n%s", diff)
-	}
-	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		if st := explain(status.New(code, "x\xff"), ""); len(reasonsOf(st)) != 1 || st.Message() != "x\ufffd" {
-			t.Errorf("%v: %v %q, want one reason and text", code, reasonsOf(st), st.Message())
-		}
 	}
 }

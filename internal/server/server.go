@@ -1,277 +1,54 @@
-// Package server serves the API on one port: the commands of
-// [videov1.VideoServiceServer] and the queries of
-// [catalogv1.CatalogServiceServer].
-//
-//   - gRPC requests, recognized by their content type, come over HTTP/2 without
-//     TLS, because Cloud Run terminates TLS;
-//   - REST requests are JSON over HTTP/1.1 or HTTP/2, mapped by the annotations in
-//     api/proto and described at /openapi.json;
-//   - /health/live, /health/ready, grpc.health.v1 and gRPC reflection are there too.
+// Package server has the handlers of the API: [VideoService], the commands, and
+// [CatalogService], the queries. Package port serves them.
 //
 // A handler converts a request, adds the time and new ids, calls package domain
 // and a store, and converts the result. It makes no decisions, and no layer
 // stands between it and the store. [VideoStore], [CatalogStore] and [Changes] are
 // the interfaces that it needs.
-//
-// Every call passes the same guard exactly once. A REST request reaches it through
-// an in-process gRPC connection. The guard calls Deps.Admit, checks the rules in
-// api/proto, sets a deadline and turns panics and errors into statuses. It logs
-// once what the client must not see.
-//
-// The server answers every request that it accepted, even while it stops, within
-// Config.DrainTimeout. Streams are the exception: they end with UNAVAILABLE when
-// the server begins to stop.
-//
-// Config limits the resources that clients can hold; docs/limits.md lists the
-// attacks that were tried. Authentication belongs to Deps.Admit. The package owns
-// no table.
 package server
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
-	"buf.build/go/protovalidate"
-	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/semaphore"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/reflection"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
-	"google.golang.org/grpc/test/bufconn"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/telemetry/connlog"
+	"example.com/videocatalog/internal/port"
 )
 
-// Deps has the dependencies of a Server.
-type Deps struct {
-	// Videos is the store of VideoService; Catalog and Changes are those of
-	// CatalogService. A service without a store is not served.
-	Videos  VideoStore
-	Catalog CatalogStore
-	Changes Changes
-	// TokenKey encrypts page tokens and resume tokens: 32 bytes, the same in
-	// all processes. If it is nil, a random key is used, and tokens become
-	// invalid when the process ends.
-	TokenKey []byte
-	// Admit decides whether a call may continue, from its metadata and its
-	// method, /package.Service/Method. It returns the status of a rejected
-	// call, and the name of the caller if it verified one. Nil: every call may
-	// continue.
-	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
-	// Address returns the address of a caller, from the metadata and the peer
-	// of the call. Limits per caller use it when Admit returned no name. Nil:
-	// the address of the connection.
-	Address func(ctx context.Context) string
-	// Ready checks whether each side of this process can serve. The zero value
-	// has no side, and is always ready.
-	Ready Ready
-	// Live returns an error if this process can never work again and should be
-	// restarted. Dependencies that are unavailable for a time belong to Ready.
-	// Nil: the process is always live.
-	Live func() error
-	// Tracing makes a span of every call, and Metrics counts calls. Each may be
-	// nil, which turns it off. Handlers continue the trace of their caller in
-	// any case.
-	Tracing trace.TracerProvider
-	Metrics metric.MeterProvider
-	// Log receives a line for every call, and the errors that clients must not
-	// see. Nil: slog.Default().
-	Log *slog.Logger
-	// Listener is the listener to serve on; Run closes it. Nil: Run listens on
-	// Config.Addr.
-	Listener net.Listener
-}
+// The sides of the process that the services need.
+const (
+	SideVideo   = "video"   // the commands
+	SideCatalog = "catalog" // the queries
+)
 
-// Server serves the API on one port. Create it with New.
-type Server struct {
-	cfg      Config
-	ready    Ready
-	live     func() error
-	log      *slog.Logger
-	listener net.Listener
-
-	grpc      *grpc.Server
-	health    *health.Server
-	inProcess *bufconn.Listener // gRPC calls of the gateway
-	conn      *grpc.ClientConn  // from the gateway to inProcess
-	gateway   http.Handler
-	admitted  http.Handler // route, behind the CORS check
-	http      *http.Server // serves the port
-
-	streaming map[string]bool // whether a method is a stream, by full name
-	calls     atomic.Int64    // in flight, without streams
-	streams   atomic.Int64    // in flight
-	refused   metric.Int64Counter
-
-	pages       *budget
-	largeBodies *semaphore.Weighted
-	waits       *waits
-	checking    sync.Mutex // held during checkSides
-
-	// draining is canceled by drain when Run begins to stop.
-	draining context.Context
-	drain    context.CancelFunc
-}
-
-// New returns a Server that does not serve yet. The caller must call Run, which
-// releases the resources.
-func New(cfg Config, deps Deps) (*Server, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	cfg = cfg.WithDefaults()
-	s := &Server{
-		cfg: cfg, ready: deps.Ready, live: deps.Live, log: deps.Log, listener: deps.Listener,
-		health: health.NewServer(), inProcess: bufconn.Listen(256 << 10),
-		largeBodies: semaphore.NewWeighted(largeBodies),
-		waits:       newWaits(cfg.MaxCalls / 2),
-		pages:       &budget{bytes: semaphore.NewWeighted(pagesBudget), wait: cfg.CallTimeout / 2, read: cfg.CallTimeout / 3},
-	}
-	if s.live == nil {
-		s.live = func() error { return nil }
-	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	s.draining, s.drain = context.WithCancel(context.Background())
-
-	var err error
-	if s.refused, err = newRefused(deps.Metrics); err != nil {
-		return nil, err
-	}
-	if err := s.makeGRPC(deps); err != nil {
-		return nil, err
-	}
-	if err := s.makeGateway(); err != nil {
-		return nil, err
-	}
-	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
-	s.http = s.makeHTTP()
-	return s, nil
-}
-
-func (s *Server) makeGRPC(deps Deps) error {
-	validator, err := protovalidate.New()
-	if err != nil {
-		return fmt.Errorf("make validator: %w", err)
-	}
-	guard := &guard{
-		admit: deps.Admit, validator: validator, log: s.log, draining: s.draining,
-		callTimeout: s.cfg.CallTimeout, streamLifetime: s.cfg.StreamLifetime,
-	}
-	if guard.admit == nil {
-		guard.admit = func(context.Context, string) (string, error) { return "", nil }
-	}
-	seal, err := newSeal(deps.TokenKey)
-	if err != nil {
-		return err
-	}
-	requests := &requests{log: s.log}
-	s.grpc = grpc.NewServer(append(observed(deps.Tracing, deps.Metrics),
-		grpc.ChainUnaryInterceptor(requests.unary, guard.unary),
-		grpc.ChainStreamInterceptor(requests.stream, guard.stream),
-		grpc.ForceServerCodecV2(newInboundCodec()),
-		grpc.MaxRecvMsgSize(s.cfg.MaxReceive),
-		grpc.WaitForHandlers(true), // no handler uses a store after Run has returned
-	)...)
-	services := inboundServices{s.grpc}
-	healthpb.RegisterHealthServer(services, s.health)
-	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	if deps.Videos != nil {
-		videov1.RegisterVideoServiceServer(services, &videoService{store: deps.Videos, seal: seal, now: time.Now, newID: uuid.NewV7})
-		s.health.SetServingStatus(videov1.VideoService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	}
-	if deps.Catalog != nil {
-		metrics, err := newCatalogMetrics(deps.Metrics)
-		if err != nil {
-			return err
-		}
-		catalogv1.RegisterCatalogServiceServer(services, &catalogService{
-			store: deps.Catalog, changes: deps.Changes, seal: seal, metrics: metrics, maxWait: s.cfg.MaxWait,
-			waits: s.waits, callerOf: callerOf(deps.Address),
-			draining: s.draining.Done(), drainWait: s.cfg.DrainTimeout / 2,
-		})
-		s.health.SetServingStatus(catalogv1.CatalogService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	}
-	reflection.Register(s.grpc)
-	s.streaming = make(map[string]bool)
-	for service, info := range s.grpc.GetServiceInfo() {
-		for _, method := range info.Methods {
-			s.streaming["/"+service+"/"+method.Name] = method.IsClientStream || method.IsServerStream
-		}
-	}
-	return nil
-}
-
-// Methods returns the names of all methods of a Server that has all services,
-// as package.Service/Method.
-func Methods() []string {
-	var names []string
-	for _, service := range []grpc.ServiceDesc{
-		videov1.VideoService_ServiceDesc, catalogv1.CatalogService_ServiceDesc, healthpb.Health_ServiceDesc,
-		reflectionpb.ServerReflection_ServiceDesc, reflectionalphapb.ServerReflection_ServiceDesc,
-	} {
-		for _, method := range service.Methods {
-			names = append(names, service.ServiceName+"/"+method.MethodName)
-		}
-		for _, method := range service.Streams {
-			names = append(names, service.ServiceName+"/"+method.StreamName)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// makeGateway connects the REST gateway to the gRPC server inside the process.
-// This connection skips net/http, which costs four times as much as gRPC's own
-// transport.
-func (s *Server) makeGateway() error {
-	var err error
-	s.conn, err = grpc.NewClient("passthrough:in-process",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.inProcess.DialContext(ctx) }),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return fmt.Errorf("connect gateway: %w", err)
-	}
-	s.gateway, err = newGateway(s.conn, int64(s.cfg.MaxReceive), &requests{log: s.log})
-	return err
-}
-
-// makeHTTP returns the HTTP server with limits on what a client can hold. It
-// sets no ReadTimeout and no WriteTimeout, because they would end streams;
-// handle limits the time of each request.
-func (s *Server) makeHTTP() *http.Server {
-	var protocols http.Protocols
-	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	return &http.Server{
-		Handler:           http.HandlerFunc(s.handle),
-		Protocols:         &protocols,
-		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
-		IdleTimeout:       s.cfg.IdleTimeout,
-		MaxHeaderBytes:    s.cfg.MaxHeaderBytes,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: s.cfg.MaxConcurrentStreams,
-			MaxReadFrameSize:     16 << 10, // a connection keeps a buffer of the largest frame it received
-			SendPingTimeout:      s.cfg.PingAfter,
-			PingTimeout:          s.cfg.PingAfter / 2,
-			WriteByteTimeout:     30 * time.Second, // closes connections whose client reads nothing
+// Videos registers VideoService with a port. If the handler is nil, its methods
+// are UNIMPLEMENTED.
+func Videos(handler *VideoService) port.Service {
+	s := port.Service{
+		Desc: &videov1.VideoService_ServiceDesc, Side: SideVideo,
+		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
 		},
-		ErrorLog: slog.NewLogLogger(connlog.New(s.log, "server: connection failed"), slog.LevelWarn),
 	}
+	if handler != nil {
+		s.Handler = handler
+	}
+	return s
+}
+
+// Catalog registers CatalogService with a port, as Videos does.
+func Catalog(handler *CatalogService) port.Service {
+	s := port.Service{
+		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideCatalog,
+		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
+		},
+	}
+	if handler != nil {
+		s.Handler, s.Wait = handler, handler.Wait
+	}
+	return s
 }

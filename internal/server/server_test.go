@@ -23,32 +23,34 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/port"
 )
 
 // An operator can ask over HTTP and gRPC whether the server lives and takes
 // requests; what is wrong is for the log.
 func TestServerTellsItsHealth(t *testing.T) {
 	t.Parallel()
+	type sides map[string]func(context.Context) error
 	works := func(context.Context) error { return nil }
 	fails := func(context.Context) error { return errors.New("secret") }
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	const up, down = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
 	for name, tt := range map[string]struct {
-		ready   Ready
+		sides   sides
 		status  int
 		body    map[string]any
 		serving [3]healthpb.HealthCheckResponse_ServingStatus // the process, VideoService, CatalogService
 	}{
-		"by itself":  {Ready{}, 200, map[string]any{"status": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
-		"ready":      {Ready{works, works}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
-		"one side":   {Ready{works, fails}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
-		"the other":  {Ready{hangs, works}, 200, map[string]any{"status": "ready", "video": "unavailable", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
-		"not ready":  {Ready{fails, hangs}, 503, map[string]any{"status": "not ready", "video": "unavailable", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
-		"has no API": {Ready{Catalog: fails}, 503, map[string]any{"status": "not ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
+		"by itself":  {nil, 200, map[string]any{"status": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
+		"ready":      {sides{"video": works, "catalog": works}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
+		"one side":   {sides{"video": works, "catalog": fails}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
+		"the other":  {sides{"video": hangs, "catalog": works}, 200, map[string]any{"status": "ready", "video": "unavailable", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
+		"not ready":  {sides{"video": fails, "catalog": hangs}, 503, map[string]any{"status": "not ready", "video": "unavailable", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
+		"has no API": {sides{"catalog": fails}, 503, map[string]any{"status": "not ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, Config{}, func(d *Deps) { d.Ready = tt.ready })
+			r := start(t, port.Config{}, func(d *deps) { d.Sides = tt.sides })
 			response, got := ask(t, r, "GET", "/health/ready", "")
 			if diff := cmp.Diff(tt.body, got); response.StatusCode != tt.status || diff != "" {
 				t.Errorf("ready: status %d, want %d (-want +got):\n%s", response.StatusCode, tt.status, diff)
@@ -69,7 +71,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 			}
 		})
 	}
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	client := healthpb.NewHealthClient(r.dial(t))
 	for _, service := range []string{"", "video.v1.VideoService", "catalog.v1.CatalogService"} {
 		response, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
@@ -85,7 +87,7 @@ func TestServerTellsItsHealth(t *testing.T) {
 // A process without the API tells its health all the same.
 func TestServerWorksWithoutStores(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{}, func(d *Deps) { d.Videos, d.Catalog, d.Changes = nil, nil, nil })
+	r := start(t, port.Config{}, func(d *deps) { d.entries = nil })
 	if response, _ := ask(t, r, "GET", "/health/ready", ""); response.StatusCode != http.StatusOK {
 		t.Errorf("ready: status %d, want 200", response.StatusCode)
 	}
@@ -106,7 +108,7 @@ func TestServerWorksWithoutStores(t *testing.T) {
 // A tool like grpcurl finds out by reflection what there is.
 func TestServerReflects(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	stream, err := reflectionpb.NewServerReflectionClient(r.dial(t)).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +140,7 @@ func TestServerReflects(t *testing.T) {
 // A request without a video, which REST cannot make, is refused too.
 func TestCreateVideoNeedsAVideo(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	_, err := r.grpcClient(t).videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{})
 	if got := violations(err); status.Code(err) != codes.InvalidArgument || !slices.Equal(got, []string{"video"}) {
 		t.Errorf("CreateVideo() = %v, want InvalidArgument about video", err)
@@ -148,7 +150,7 @@ func TestCreateVideoNeedsAVideo(t *testing.T) {
 // A client that sends its header a byte at a time is cut off.
 func TestServerCutsOffSlowHeaders(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{ReadHeaderTimeout: 200 * time.Millisecond})
+	r := start(t, port.Config{ReadHeaderTimeout: 200 * time.Millisecond})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +178,7 @@ func TestServerCutsOffSlowHeaders(t *testing.T) {
 func TestServerCutsOffEndlessHeaders(t *testing.T) {
 	t.Parallel()
 	const silence = 2 * time.Second
-	r := start(t, Config{PingAfter: silence})
+	r := start(t, port.Config{PingAfter: silence})
 	polite := httpClient(t, true)
 	ports := make(map[string]bool)
 	ask := func() {
@@ -227,7 +229,7 @@ func TestServerCutsOffEndlessHeaders(t *testing.T) {
 // The limits of the configuration reach the protocol.
 func TestServerLimitsRequests(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{MaxConcurrentStreams: 7, MaxHeaderBytes: 10_000, MaxReceive: 10_000})
+	r := start(t, port.Config{MaxConcurrentStreams: 7, MaxHeaderBytes: 10_000, MaxReceive: 10_000})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +278,7 @@ func TestServerLimitsRequests(t *testing.T) {
 // The time limit for headers ends no stream and no connection in use.
 func TestServerLetsStreamsLast(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{ReadHeaderTimeout: time.Second}, func(t *testing.T, _ *running, c client) {
+	overAll(t, port.Config{ReadHeaderTimeout: time.Second}, func(t *testing.T, _ *running, c client) {
 		stream := watchFrom(t, c, "")
 		if text, _ := next(t, stream); text != "beat" {
 			t.Fatalf("first message = %s, want a sign of life", text)
@@ -293,8 +295,8 @@ func TestServerLetsStreamsLast(t *testing.T) {
 func TestRunFailsWithoutListener(t *testing.T) {
 	t.Parallel()
 	store := newFakeStore()
-	deps := Deps{Videos: store, Catalog: store, Changes: store}
-	server, err := New(Config{Addr: "256.0.0.1:0"}, deps)
+	deps := deps{videos: store, entries: store}
+	server, _, err := newServer(port.Config{Addr: "256.0.0.1:0"}, deps, store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +307,7 @@ func TestRunFailsWithoutListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if server, err = New(Config{}, deps); err != nil {
+	if server, _, err = newServer(port.Config{}, deps, store); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { _ = deps.Listener.Close() })
@@ -334,7 +336,7 @@ func TestRunLeavesNoGoroutine(t *testing.T) {
 func useAndStop(t *testing.T) {
 	t.Helper()
 	t.Run("use", func(t *testing.T) {
-		r := start(t, Config{})
+		r := start(t, port.Config{})
 		for _, c := range []client{r.grpcClient(t), r.restClient(t, false), r.restClient(t, true)} {
 			mustCreate(t, c, film())
 			ctx, cancel := context.WithCancel(t.Context())
@@ -369,7 +371,7 @@ func useAndStop(t *testing.T) {
 // HTTP/1.1 pipelining, keep-alive and both protocols share the port.
 func TestServerKeepsConnectionsAlive(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.addr)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 )
@@ -32,17 +33,22 @@ type VideoStore interface {
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
 }
 
-// videoService implements the commands. It adds the time and the new ids;
+// VideoService implements the commands. It adds the time and the new ids;
 // package domain decides, and the store does the rest.
-type videoService struct {
+type VideoService struct {
 	videov1.UnimplementedVideoServiceServer
 	store VideoStore
-	seal  cipher.AEAD // encrypts tokens
+	seal  cipher.AEAD // encrypts page tokens
 	now   func() time.Time
 	newID func() (uuid.UUID, error)
 }
 
-func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
+// NewVideoService returns VideoService, the commands. seal encrypts page tokens.
+func NewVideoService(store VideoStore, seal cipher.AEAD) *VideoService {
+	return &VideoService{store: store, seal: seal, now: time.Now, newID: uuid.NewV7}
+}
+
+func (s *VideoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
 	id, err := s.newID()
 	if err != nil {
 		return nil, fmt.Errorf("make id: %w", err)
@@ -72,20 +78,20 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	return toVideo(s.store.CreateVideo(ctx, requestID, fingerprint, event))
 }
 
-func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
-	id, err := parseName("name", videos, request.GetName())
+func (s *VideoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
+	id, err := aip.ParseName("name", videos, request.GetName())
 	if err != nil {
 		return nil, err
 	}
 	return toVideo(s.store.GetVideo(ctx, id))
 }
 
-func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
-	p, err := newPager[domain.VideoCursor](s.seal, request)
+func (s *VideoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
+	p, err := aip.NewPager[domain.VideoCursor](s.seal, request)
 	if err != nil {
 		return nil, err
 	}
-	query := domain.VideoQuery{After: p.after, Limit: p.size, MaxBytes: maxPageBytes, ShowDeleted: request.GetShowDeleted()}
+	query := domain.VideoQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes, ShowDeleted: request.GetShowDeleted()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -96,15 +102,15 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf(p, found, more, videoToProto, func(v domain.Video) domain.VideoCursor {
+	page, next, err := aip.PageOf(p, found, more, videoToProto, func(v domain.Video) domain.VideoCursor {
 		return domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
 	})
 	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err
 }
 
-func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
+func (s *VideoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
 	video := request.GetVideo()
-	fields, err := fieldsOf(request.GetUpdateMask().GetPaths(), video)
+	fields, err := aip.Fields(request.GetUpdateMask(), video, domain.AllFields())
 	if err != nil {
 		return nil, err
 	}
@@ -116,37 +122,37 @@ func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateV
 		return nil, err
 	}
 	return s.change(ctx, "video.name", video.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Update(fields, details, expectedVersion(video.GetEtag()), stamp)
+		return domain.Update(fields, details, aip.ParseEtag(video.GetEtag()), stamp)
 	})
 }
 
-func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
+func (s *VideoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Publish(expectedVersion(request.GetEtag()), stamp)
+		return domain.Publish(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
+func (s *VideoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Unpublish(expectedVersion(request.GetEtag()), stamp)
+		return domain.Unpublish(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
+func (s *VideoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Delete(request.GetAllowMissing(), expectedVersion(request.GetEtag()), stamp)
+		return domain.Delete(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
+func (s *VideoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
-		return domain.Undelete(expectedVersion(request.GetEtag()), stamp)
+		return domain.Undelete(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 // change runs a command on an existing video.
-func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
-	id, err := parseName(field, videos, name)
+func (s *VideoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
+	id, err := aip.ParseName(field, videos, name)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +163,7 @@ func (s *videoService) change(ctx context.Context, field, name string, decision 
 	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
 }
 
-func (s *videoService) stamp() (domain.Stamp, error) {
+func (s *VideoService) stamp() (domain.Stamp, error) {
 	id, err := s.newID()
 	if err != nil {
 		return domain.Stamp{}, fmt.Errorf("make event id: %w", err)
@@ -187,36 +193,4 @@ func fingerprintOf(v *videov1.Video) ([]byte, error) {
 	}
 	sum := sha256.Sum256(asked)
 	return sum[:], nil
-}
-
-// fieldsOf returns the fields that an update mask names; "*" names all, and no
-// mask names the fields that are not empty (AIP-134). It ignores fields that
-// only the server sets, so that a client may send back what it read (AIP-161).
-func fieldsOf(paths []string, video *videov1.Video) ([]domain.Field, error) {
-	if len(paths) == 0 {
-		return populated(video), nil
-	}
-	if slices.Equal(paths, []string{"*"}) {
-		return domain.AllFields(), nil
-	}
-	var fields []domain.Field
-	known := video.ProtoReflect().Descriptor().Fields()
-	for _, path := range paths {
-		if field := known.ByTextName(path); field != nil && !changeable(field) {
-			continue
-		}
-		if !slices.Contains(domain.AllFields(), domain.Field(path)) {
-			return nil, problem.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, domain.AllFields())
-		}
-		fields = append(fields, domain.Field(path))
-	}
-	return fields, nil
-}
-
-func populated(video *videov1.Video) []domain.Field {
-	message := video.ProtoReflect()
-	byName := message.Descriptor().Fields()
-	return slices.DeleteFunc(domain.AllFields(), func(field domain.Field) bool {
-		return !message.Has(byName.ByTextName(string(field)))
-	})
 }

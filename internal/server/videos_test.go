@@ -23,6 +23,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 )
 
 func film() *videov1.Video {
@@ -56,7 +57,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 	store := newFakeStore()
 	ids := []uuid.UUID{uuid.MustParse("0191d000-0000-7000-8000-000000000001"), uuid.MustParse("0191d000-0000-7000-8000-000000000002")}
 	now := time.Date(2026, 11, 21, 10, 0, 0, 123_456_789, time.FixedZone("CET", 3600))
-	service := &videoService{store: store, seal: testSeal, now: func() time.Time { return now }, newID: func() (uuid.UUID, error) {
+	service := &VideoService{store: store, seal: testSeal, now: func() time.Time { return now }, newID: func() (uuid.UUID, error) {
 		id := ids[0]
 		ids = ids[1:]
 		return id, nil
@@ -84,7 +85,7 @@ func TestVideoServiceStampsEvents(t *testing.T) {
 // Every RPC of both services does what it says, over every transport alike.
 func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{}, func(t *testing.T, _ *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, _ *running, c client) {
 		ctx := t.Context()
 		v := mustCreate(t, c, film())
 		want := film()
@@ -285,7 +286,7 @@ func TestAPIRefusesMistakes(t *testing.T) {
 			return err
 		}, codes.NotFound, nil, "deleted already"},
 	}
-	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
 		for name, tt := range tests {
 			t.Run(name, func(t *testing.T) {
 				err := tt.call(t.Context(), c, mustCreate(t, c, film()))
@@ -331,7 +332,7 @@ func TestUpdateVideoFollowsTheMask(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, Config{})
+			r := start(t, port.Config{})
 			c := r.grpcClient(t)
 			v := proto.CloneOf(tt.video)
 			v.Name = mustCreate(t, c, film()).GetName()
@@ -357,7 +358,7 @@ func TestUpdateVideoFollowsTheMask(t *testing.T) {
 // now; the same id for something else is refused.
 func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 	t.Parallel()
-	overAll(t, Config{}, func(t *testing.T, r *running, c client) {
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
 		request := &videov1.CreateVideoRequest{Video: film(), RequestId: uuid.NewString()}
 		first, err := c.videos.CreateVideo(t.Context(), request)
 		if err != nil {
@@ -394,7 +395,7 @@ func TestCreateVideoIsIdempotentByRequestID(t *testing.T) {
 // writing it again changes nothing.
 func TestUpdateVideoCutsDurationToMilliseconds(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{})
+	r := start(t, port.Config{})
 	c := r.grpcClient(t)
 	v := film()
 	v.Duration = durationpb.New(time.Second + 1_999_999)

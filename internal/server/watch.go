@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/problem"
 )
@@ -31,7 +32,7 @@ const (
 
 // WatchCatalogEntries streams changes until an error, or until the caller or
 // the server cancels its context.
-func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
+func (s *CatalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
 	w, err := newWatch(request, s, stream)
 	if err != nil {
 		return err
@@ -65,24 +66,24 @@ func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 
 // watch is one stream of changes. It belongs to one goroutine.
 type watch struct {
-	service  *catalogService
+	service  *CatalogService
 	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
-	tokens   tokens
+	tokens   aip.Tokens
 	position domain.Position // of the last change sent
 	// fresh: no entry has been sent yet, so none needs to be removed.
 	fresh bool
 	begun bool // the first read is done or in progress
 }
 
-func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
-	tokens, err := newTokens(service.seal, request, "resume_token")
+func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *CatalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
+	tokens, err := aip.NewTokens(service.seal, request, "resume_token")
 	if err != nil {
 		return nil, err
 	}
 	w := &watch{service: service, stream: stream, tokens: tokens, fresh: true}
 	if token := request.GetResumeToken(); token != "" {
 		w.fresh = false
-		err = tokens.decode(token, &w.position)
+		err = tokens.Decode(token, &w.position)
 	}
 	return w, err
 }
@@ -163,7 +164,7 @@ func (w *watch) read(changed <-chan struct{}) singleflight.Result {
 		defer cancel()
 		found, err := w.service.store.ListChanges(ctx, position, watchPage)
 		if err != nil && ctx.Err() != nil {
-			err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog does not answer: call again", Err: err}
+			err = &problem.Error{Kind: problem.Unavailable, Message: "the catalog did not respond in time: call again", Err: err}
 		}
 		return found, err
 	})
@@ -191,7 +192,7 @@ func (w *watch) responseTo(change domain.Change) *catalogv1.WatchCatalogEntriesR
 // send sends a response with the token to resume after it.
 func (w *watch) send(response *catalogv1.WatchCatalogEntriesResponse) error {
 	var err error
-	if response.ResumeToken, err = w.tokens.encode(w.position); err != nil {
+	if response.ResumeToken, err = w.tokens.Encode(w.position); err != nil {
 		return err
 	}
 	return w.stream.Send(response)

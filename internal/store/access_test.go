@@ -48,7 +48,7 @@ var setting = regexp.MustCompile(`^ALTER ROLE (\w+) SET (.+)$`)
 // userSettings are those that the documentation gives to the users of a role.
 func userSettings(t testing.TB, role string) (settings []string) {
 	t.Helper()
-	user := map[string]string{videoRole: "videocatalog_app", catalogRole: "videocatalog_read_app", supportRole: "support_person"}[role]
+	user := map[string]string{videoRole: "video_catalog_app", catalogRole: "video_catalog_read_app", supportRole: "support_person"}[role]
 	for _, statement := range documented(t, "database.md") {
 		if parts := setting.FindStringSubmatch(statement); parts != nil && parts[1] == user {
 			settings = append(settings, parts[2])
@@ -133,7 +133,7 @@ func TestDocumentedUsers(t *testing.T) {
 	database := admin.Config().ConnConfig.Database
 	// Users belong to the server, and another test run may have the same names.
 	rename := strings.NewReplacer("DATABASE "+names.Service(), "DATABASE "+database, "migrator", "migrator_"+database,
-		"videocatalog_app", "videocatalog_app_"+database, "videocatalog_read_app", "videocatalog_read_app_"+database, "support_person", "support_person_"+database)
+		"video_catalog_app", "video_catalog_app_"+database, "video_catalog_read_app", "video_catalog_read_app_"+database, "support_person", "support_person_"+database)
 	want, got := make(map[string][]string), make(map[string][]string)
 	for _, statement := range documented(t, "database.md") {
 		statement = rename.Replace(statement)
@@ -187,7 +187,7 @@ func TestSupportRoleLooks(t *testing.T) {
 	const all = `
 		SELECT format('%s.%s', c.oid::regclass, a.attname)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-		WHERE n.nspname IN ('videocatalog', 'videocatalog_read') AND c.relkind IN ('r', 'p') AND c.relname !~ '^outbox_(p2|lane_)'` // nobody asks for a day or a lane
+		WHERE n.nspname IN ('video_catalog', 'video_catalog_read') AND c.relkind IN ('r', 'p') AND c.relname !~ '^outbox_(p2|lane_)'` // nobody asks for a day or a lane
 	columns, hidden := column(t, admin, all+" ORDER BY 1"), column(t, admin, all+" AND a.atttypid = 'bytea'::regtype ORDER BY 1")
 	if len(columns) < 50 || len(hidden) < 4 {
 		t.Errorf("columns = %d, of bytes %q, want all", len(columns), hidden)
@@ -206,8 +206,8 @@ func TestSupportRoleLooks(t *testing.T) {
 		t.Errorf("columns that people may not read (-want +got):\n%s", diff)
 	}
 	for _, sql := range []string{
-		"DELETE FROM videocatalog_read.quarantine", "UPDATE videocatalog.videos SET title = ''", "INSERT INTO videocatalog_read.inbox VALUES ('c', gen_random_uuid())",
-		"SELECT videocatalog.outbox_claim(1, 1, '1s')", "SELECT videocatalog.outbox_maintain(1, '1 day')", "SELECT nextval('videocatalog_read.quarantine_id_seq')",
+		"DELETE FROM video_catalog_read.quarantine", "UPDATE video_catalog.videos SET title = ''", "INSERT INTO video_catalog_read.inbox VALUES ('c', gen_random_uuid())",
+		"SELECT video_catalog.outbox_claim(1, 1, '1s')", "SELECT video_catalog.outbox_maintain(1, '1 day')", "SELECT nextval('video_catalog_read.quarantine_id_seq')",
 	} {
 		err := pgx.BeginTxFunc(t.Context(), support, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), sql)
@@ -223,7 +223,7 @@ func TestSupportRoleLooks(t *testing.T) {
 // table, that somebody else than the owner has: as grantee, object. The columns
 // of support_ro are in TestSupportRoleLooks.
 const privileges = `
-	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname IN ('videocatalog', 'videocatalog_read'))
+	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname IN ('video_catalog', 'video_catalog_read'))
 	SELECT DISTINCT format('%s: %s', CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, o.name)
 	FROM (
 		SELECT nspname::text AS name, coalesce(nspacl, acldefault('n', nspowner)) AS acl, nspowner AS owner FROM ours
@@ -261,7 +261,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 	if len(before) < 20 {
 		t.Errorf("privileges = %q, want those of our roles", before)
 	}
-	ours := regexp.MustCompile(`^(videocatalog_rw|videocatalog_read_rw|support_ro): `)
+	ours := regexp.MustCompile(`^(video_catalog_rw|video_catalog_read_rw|support_ro): `)
 	for _, privilege := range before {
 		if !ours.MatchString(privilege) {
 			t.Errorf("%s, want nothing for anybody but our roles", privilege)
@@ -270,9 +270,9 @@ func TestDataAPISeesNothing(t *testing.T) {
 
 	// What comes later is closed as well, partitions too.
 	for _, sql := range []string{
-		"CREATE TABLE video.later (id bigint GENERATED ALWAYS AS IDENTITY)", "CREATE TABLE videocatalog_read.later ()",
-		"CREATE FUNCTION video.later() RETURNS int LANGUAGE sql RETURN 1", "CREATE FUNCTION videocatalog_read.later() RETURNS int LANGUAGE sql RETURN 1",
-		"SELECT videocatalog.outbox_maintain(20, '7 days')",
+		"CREATE TABLE video_catalog.later (id bigint GENERATED ALWAYS AS IDENTITY)", "CREATE TABLE video_catalog_read.later ()",
+		"CREATE FUNCTION video_catalog.later() RETURNS int LANGUAGE sql RETURN 1", "CREATE FUNCTION video_catalog_read.later() RETURNS int LANGUAGE sql RETURN 1",
+		"SELECT video_catalog.outbox_maintain(20, '7 days')",
 	} {
 		execute(t, admin, sql)
 	}

@@ -133,18 +133,18 @@ func rate(b *testing.B, workers int, turn time.Duration, do func(ctx context.Con
 func pgbenchScript(b *testing.B, pool *pgxpool.Pool) string {
 	b.Helper()
 	var payload int
-	if err := pool.QueryRow(b.Context(), "SELECT length(payload) FROM videocatalog.outbox LIMIT 1").Scan(&payload); err != nil {
+	if err := pool.QueryRow(b.Context(), "SELECT length(payload) FROM video_catalog.outbox LIMIT 1").Scan(&payload); err != nil {
 		b.Fatal(err)
 	}
 	prefix := uuid.Must(uuid.NewV7()).String()[:14] // the partition, and the version
 	script := fmt.Sprintf(`\set n random(0, 999)
 \startpipeline
 BEGIN;
-SELECT * FROM videocatalog.videos WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'))::uuid FOR NO KEY UPDATE;
+SELECT * FROM video_catalog.videos WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'))::uuid FOR NO KEY UPDATE;
 \endpipeline
 \startpipeline
-UPDATE videocatalog.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'))::uuid;
-WITH event AS (INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) VALUES (('%s' || substr(gen_random_uuid()::text, 15))::uuid, 'video', '00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'), 'VideoUpdated', 2, 1, '\x%s', now(), NULL) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent FROM event;
+UPDATE video_catalog.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = ('00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'))::uuid;
+WITH event AS (INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) VALUES (('%s' || substr(gen_random_uuid()::text, 15))::uuid, 'video', '00000000-0000-7000-8000-' || lpad(:n::text, 12, '0'), 'VideoUpdated', 2, 1, '\x%s', now(), NULL) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent) SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent FROM event;
 COMMIT;
 \endpipeline
 `, prefix, strings.Repeat("ab", payload))
@@ -262,7 +262,7 @@ func BenchmarkOverload(b *testing.B) {
 	pool := storetest.Pool(b, 12)
 	for _, sql := range []string{
 		"CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.08); RETURN NULL; END'",
-		"CREATE TRIGGER slow BEFORE INSERT ON videocatalog.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()",
+		"CREATE TRIGGER slow BEFORE INSERT ON video_catalog.videos FOR EACH STATEMENT EXECUTE FUNCTION public.slow()",
 	} {
 		if _, err := pool.Exec(b.Context(), sql); err != nil {
 			b.Fatal(err)

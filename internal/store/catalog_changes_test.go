@@ -152,7 +152,7 @@ func TestChangesAreNotPassedOver(t *testing.T) {
 	}
 	defer slow.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is left to roll back when the test passes
 	if _, err := slow.Exec(t.Context(), `
-		UPDATE videocatalog_read.video_projection
+		UPDATE video_catalog_read.video_projection
 		SET version = 2, visible = true, publish_time = $2, change_xid = pg_current_xact_id()
 		WHERE video_id = $1`, early[0].Video.ID, epoch); err != nil {
 		t.Fatal(err)

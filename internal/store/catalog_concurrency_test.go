@@ -86,7 +86,7 @@ func TestConcurrentProjectorsDoNotDeadlock(t *testing.T) {
 			applied = outcomes[0] != envelope.Stale
 		}
 	}
-	if got, want := count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox"), len(taken); got != want {
+	if got, want := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox"), len(taken); got != want {
 		t.Errorf("rows of the inbox = %d, want %d", got, want)
 	}
 	checkRows(t, catalog, all)

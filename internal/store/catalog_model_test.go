@@ -123,24 +123,24 @@ func TestCatalogBehavesLikeItsModel(t *testing.T) {
 }
 
 // newCatalogMachine makes a database with two faults, each in force while it
-// has a row in videocatalog_read.fault: crash lets every transaction that has taken
+// has a row in video_catalog_read.fault: crash lets every transaction that has taken
 // an event fail at its commit; slow holds it up at every row that it writes.
 func newCatalogMachine(t *testing.T) *catalogMachine {
 	t.Helper()
 	pool := storetest.Pool(t, modelProjectors+1)
 	if _, err := pool.Exec(t.Context(), `
-		CREATE TABLE videocatalog_read.fault (kind text);
+		CREATE TABLE video_catalog_read.fault (kind text);
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			IF EXISTS (SELECT FROM videocatalog_read.fault WHERE kind = 'crash') THEN RAISE 'crash'; END IF;
+			IF EXISTS (SELECT FROM video_catalog_read.fault WHERE kind = 'crash') THEN RAISE 'crash'; END IF;
 			RETURN NULL;
 		END $$;
 		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-			IF EXISTS (SELECT FROM videocatalog_read.fault WHERE kind = 'slow') THEN PERFORM pg_sleep(random() * 0.0005); END IF;
+			IF EXISTS (SELECT FROM video_catalog_read.fault WHERE kind = 'slow') THEN PERFORM pg_sleep(random() * 0.0005); END IF;
 			RETURN NEW;
 		END $$;
-		CREATE CONSTRAINT TRIGGER crash AFTER INSERT ON videocatalog_read.inbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash();
-		CREATE TRIGGER slow BEFORE INSERT ON videocatalog_read.inbox FOR EACH ROW EXECUTE FUNCTION slow();
-		CREATE TRIGGER slow BEFORE INSERT ON videocatalog_read.video_projection FOR EACH ROW EXECUTE FUNCTION slow()`); err != nil {
+		CREATE CONSTRAINT TRIGGER crash AFTER INSERT ON video_catalog_read.inbox DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash();
+		CREATE TRIGGER slow BEFORE INSERT ON video_catalog_read.inbox FOR EACH ROW EXECUTE FUNCTION slow();
+		CREATE TRIGGER slow BEFORE INSERT ON video_catalog_read.video_projection FOR EACH ROW EXECUTE FUNCTION slow()`); err != nil {
 		t.Fatal(err)
 	}
 	return &catalogMachine{pool: pool, catalog: store.NewCatalog(pool), tally: make(map[string]int)}
@@ -148,7 +148,7 @@ func newCatalogMachine(t *testing.T) *catalogMachine {
 
 // reset forgets everything, and draws the lives of some videos.
 func (m *catalogMachine) reset(t *rapid.T) {
-	m.exec(t, "DELETE FROM videocatalog_read.inbox; DELETE FROM videocatalog_read.video_projection; DELETE FROM videocatalog_read.fault")
+	m.exec(t, "DELETE FROM video_catalog_read.inbox; DELETE FROM video_catalog_read.video_projection; DELETE FROM video_catalog_read.fault")
 	m.model = catalogModel{rows: make(map[uuid.UUID]domain.Video), seen: make(map[seenEvent]bool)}
 	m.events, m.ids = nil, 0
 	for range rapid.IntRange(1, 4).Draw(t, "videos") {
@@ -307,7 +307,7 @@ func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	var working, watching sync.WaitGroup
 	done := make(chan struct{})
 	if rapid.IntRange(0, 2).Draw(t, "slow if 0") == 0 {
-		m.exec(t, "INSERT INTO videocatalog_read.fault VALUES ('slow')")
+		m.exec(t, "INSERT INTO video_catalog_read.fault VALUES ('slow')")
 	}
 	for p := range projectors {
 		consumers[p], batches[p] = drawConsumer(t), m.drawBatch(t)
@@ -320,7 +320,7 @@ func (m *catalogMachine) deliverTogether(t *rapid.T) {
 	working.Wait()
 	close(done)
 	watching.Wait()
-	m.exec(t, "DELETE FROM videocatalog_read.fault")
+	m.exec(t, "DELETE FROM video_catalog_read.fault")
 	if back != nil {
 		t.Fatal(back)
 	}
@@ -370,7 +370,7 @@ func (m *catalogMachine) watch(t *rapid.T, done <-chan struct{}) error {
 }
 
 func (m *catalogMachine) versions(t *rapid.T) (map[uuid.UUID]int64, error) {
-	rows, err := m.pool.Query(t.Context(), "SELECT video_id, version FROM videocatalog_read.video_projection")
+	rows, err := m.pool.Query(t.Context(), "SELECT video_id, version FROM video_catalog_read.video_projection")
 	if err != nil {
 		return nil, err
 	}
@@ -403,9 +403,9 @@ func orders(n int) [][]int {
 func (m *catalogMachine) crashBeforeCommit(t *rapid.T) {
 	consumerName, batch := drawConsumer(t), m.drawBatch(t)
 	isNew := slices.ContainsFunc(batch, func(e domain.Event) bool { return !m.model.seen[seenEvent{consumerName, e.ID}] })
-	m.exec(t, "INSERT INTO videocatalog_read.fault VALUES ('crash')")
+	m.exec(t, "INSERT INTO video_catalog_read.fault VALUES ('crash')")
 	_, err := m.catalog.Project(t.Context(), consumerName, batch)
-	m.exec(t, "DELETE FROM videocatalog_read.fault")
+	m.exec(t, "DELETE FROM video_catalog_read.fault")
 	m.tally["crashes"]++
 	if (err != nil) != isNew {
 		t.Fatalf("Project() of %s in a crash = %v; that there is something to commit is %t", describe(batch), err, isNew)
@@ -441,7 +441,7 @@ func (m *catalogMachine) compare(t *rapid.T) {
 		want[id] = entryOf(v)
 	}
 	rows, err := m.pool.Query(t.Context(), `SELECT video_id, title, description, release_year, language_code, tags, visible, deleted, version,
-		coalesce(publish_time, '0001-01-01 UTC'), update_time FROM videocatalog_read.video_projection`)
+		coalesce(publish_time, '0001-01-01 UTC'), update_time FROM video_catalog_read.video_projection`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +459,7 @@ func (m *catalogMachine) compare(t *rapid.T) {
 		t.Fatalf("rows (-want +got):\n%s", diff)
 	}
 	seen := make(map[seenEvent]bool)
-	if rows, err = m.pool.Query(t.Context(), "SELECT consumer, event_id FROM videocatalog_read.inbox"); err != nil {
+	if rows, err = m.pool.Query(t.Context(), "SELECT consumer, event_id FROM video_catalog_read.inbox"); err != nil {
 		t.Fatal(err)
 	}
 	var key seenEvent

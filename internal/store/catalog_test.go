@@ -128,10 +128,10 @@ func TestProjectTellsWhatEventsMeant(t *testing.T) {
 				}
 			}
 			checkEntry(t, catalog, events[test.row-1])
-			if got := count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox WHERE consumer = 'catalog' AND received_at > now() - interval '1 minute'"); got != test.inbox {
+			if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'catalog' AND received_at > now() - interval '1 minute'"); got != test.inbox {
 				t.Errorf("rows of the inbox = %d, want %d", got, test.inbox)
 			}
-			if got := count(t, pool, "SELECT count(*) FROM videocatalog_read.video_projection"); got != 1 {
+			if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.video_projection"); got != 1 {
 				t.Errorf("rows of the projection = %d, want 1", got)
 			}
 		})
@@ -164,7 +164,7 @@ func TestProjectLooksRowsUp(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	catalog := store.NewCatalog(pool)
 	for _, table := range []string{"video_projection", "inbox"} { // new statistics would be another matter
-		execute(t, pool, "ALTER TABLE videocatalog_read."+table+" SET (autovacuum_enabled = off)")
+		execute(t, pool, "ALTER TABLE video_catalog_read."+table+" SET (autovacuum_enabled = off)")
 	}
 	for n := range 24 { // enough for a generic plan
 		var batch []domain.Event
@@ -174,7 +174,7 @@ func TestProjectLooksRowsUp(t *testing.T) {
 		project(t, catalog, "catalog", batch...)
 	}
 	execute(t, pool, "SELECT pg_stat_force_next_flush()")
-	scans := count(t, pool, "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = 'videocatalog_read'")
+	scans := count(t, pool, "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname = 'video_catalog_read'")
 	if scans != 0 {
 		t.Errorf("tables of the catalog were read as a whole %d times, want never", scans)
 	}
@@ -195,7 +195,7 @@ func TestProjectAppliesUnknownTypes(t *testing.T) {
 // counts as seen only when the row has it.
 func TestFailedProjectLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, table := range []string{"videocatalog_read.inbox", "videocatalog_read.video_projection"} {
+	for _, table := range []string{"video_catalog_read.inbox", "video_catalog_read.video_projection"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			pool := storetest.Pool(t, 2)
@@ -209,7 +209,7 @@ func TestFailedProjectLeavesNothing(t *testing.T) {
 				t.Errorf("Project() = %v, want an error of no kind", err)
 			}
 			for _, sql := range []string{
-				"SELECT count(*) FROM videocatalog_read.video_projection", "SELECT version FROM videocatalog_read.video_projection", "SELECT count(*) FROM videocatalog_read.inbox",
+				"SELECT count(*) FROM video_catalog_read.video_projection", "SELECT version FROM video_catalog_read.video_projection", "SELECT count(*) FROM video_catalog_read.inbox",
 			} {
 				if got := count(t, pool, sql); got != 1 {
 					t.Errorf("%s = %d, want 1", sql, got)
@@ -238,7 +238,7 @@ func TestProjectRefusesABatchWithPoison(t *testing.T) {
 	if _, err := catalog.Project(t.Context(), "catalog", []domain.Event{good[0], poison[0]}); kindOf(err) != problem.Invalid {
 		t.Errorf("Project() = %v, want Invalid", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox"); n != 0 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox"); n != 0 {
 		t.Errorf("rows of the inbox = %d, want 0", n)
 	}
 	project(t, catalog, "catalog", good[0])
@@ -285,7 +285,7 @@ func timeoutIsNobodysFault(t *testing.T, setting string) {
 	}
 	defer pool.Close()
 	catalog := store.NewCatalog(pool)
-	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE videocatalog_read.video_projection, videocatalog.videos IN SHARE MODE"); err != nil {
+	if _, err := holds.Exec(t.Context(), "BEGIN; LOCK TABLE video_catalog_read.video_projection, video_catalog.videos IN SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := catalog.Project(t.Context(), "catalog", events[1:]); kindOf(err) != problem.Unavailable || !errors.Is(err, envelope.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
@@ -357,7 +357,7 @@ func TestOnlyPublishedVideosAreFound(t *testing.T) {
 		if byTime := visible(t, catalog); len(byTime) != want || len(byTitle) != want || len(matches) != want {
 			t.Errorf("after %s: listed by time %d, by title %d, found %d, want %d", e.Type, len(byTime), len(byTitle), len(matches), want)
 		}
-		if words := count(t, pool, "SELECT count(*) FROM videocatalog_read.video_projection WHERE search <> ''"); words != want {
+		if words := count(t, pool, "SELECT count(*) FROM video_catalog_read.video_projection WHERE search <> ''"); words != want {
 			t.Errorf("after %s: rows with words to search = %d, want %d", e.Type, words, want)
 		}
 	}
@@ -370,7 +370,7 @@ func TestUnseenEntryDoesNotExist(t *testing.T) {
 	catalog := store.NewCatalog(pool)
 	events := life(t, "Ran", 1)
 	project(t, catalog, "catalog", events...)
-	if _, err := pool.Exec(t.Context(), "TRUNCATE videocatalog_read.video_projection"); err != nil {
+	if _, err := pool.Exec(t.Context(), "TRUNCATE video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
 	project(t, catalog, "catalog", events...) // a duplicate makes no row either
@@ -393,7 +393,7 @@ func TestConsumersDoNotShareTheInbox(t *testing.T) {
 			t.Errorf("the second delivery to %s = %s, want a duplicate", consumerName, outcome)
 		}
 	}
-	if n := count(t, pool, "SELECT count(DISTINCT consumer) FROM videocatalog_read.inbox"); n != 2 {
+	if n := count(t, pool, "SELECT count(DISTINCT consumer) FROM video_catalog_read.inbox"); n != 2 {
 		t.Errorf("consumers in the inbox = %d, want 2", n)
 	}
 }
@@ -408,7 +408,7 @@ func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	for _, events := range all {
 		project(t, catalog, "catalog", events...)
 	}
-	const rows = "SELECT md5(string_agg(p::text, '/' ORDER BY video_id))::uuid FROM videocatalog_read.video_projection p"
+	const rows = "SELECT md5(string_agg(p::text, '/' ORDER BY video_id))::uuid FROM video_catalog_read.video_projection p"
 	content := func() (hash uuid.UUID) {
 		t.Helper()
 		if err := pool.QueryRow(t.Context(), rows).Scan(&hash); err != nil {
@@ -430,7 +430,7 @@ func TestReplayUnderANewNameIsSeenAgain(t *testing.T) {
 	}
 	checkClosed(t, changed, false, "a replay of what is known")
 
-	if _, err := pool.Exec(t.Context(), "TRUNCATE videocatalog_read.video_projection"); err != nil {
+	if _, err := pool.Exec(t.Context(), "TRUNCATE video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
 	for _, events := range all {
@@ -548,7 +548,7 @@ func TestRebuildRepairsEntries(t *testing.T) {
 	deletion := after(t, gone[1].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
 	project(t, catalog, "catalog", slices.Concat(corrupt, ahead, behind[:2], gone, []domain.Event{deletion})...)
 	if _, err := pool.Exec(t.Context(), `
-		UPDATE videocatalog_read.video_projection
+		UPDATE video_catalog_read.video_projection
 		SET title = 'corrupt', description = 'corrupt', tags = '{corrupt}', visible = false, publish_time = NULL, search = ''
 		WHERE video_id = $1`, corrupt[2].Video.ID); err != nil {
 		t.Fatal(err)
@@ -684,7 +684,7 @@ func receivedAt(t testing.TB, catalog *store.Catalog, exec func(sql string, args
 		e.ID[i] = byte(ms >> (40 - 8*i))
 	}
 	project(t, catalog, consumerName, e)
-	exec("UPDATE videocatalog_read.inbox SET received_at = $1 WHERE event_id = $2", received, e.ID)
+	exec("UPDATE video_catalog_read.inbox SET received_at = $1 WHERE event_id = $2", received, e.ID)
 	return e
 }
 
@@ -726,7 +726,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 		}
 	}
 	known := func(e domain.Event) int {
-		return count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox WHERE consumer = 'catalog' AND event_id = $1", e.ID)
+		return count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'catalog' AND event_id = $1", e.ID)
 	}
 	prune(1, 1)
 	if known(oldest) != 0 {
@@ -745,7 +745,7 @@ func TestPruneInboxForgetsOnlyWhatIsOld(t *testing.T) {
 			t.Errorf("old event %d was kept", i)
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog_read.inbox WHERE consumer = 'other'"); n != 1 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.inbox WHERE consumer = 'other'"); n != 1 {
 		t.Errorf("rows of the other consumer = %d, want 1", n)
 	}
 	if got := project(t, catalog, "catalog", forgotten[0])[0]; got != envelope.Stale {

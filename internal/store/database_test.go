@@ -34,7 +34,7 @@ func TestDatabaseIsKnown(t *testing.T) {
 		Database(ctx context.Context) (store.Database, error)
 		KnowDatabase(ctx context.Context, identity string) error
 	}
-	for schema, side := range map[string]side{"videocatalog": store.NewVideos(pool, nil), "videocatalog_read": store.NewCatalog(pool)} {
+	for schema, side := range map[string]side{"video_catalog": store.NewVideos(pool, nil), "video_catalog_read": store.NewCatalog(pool)} {
 		first, err := side.Database(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +61,8 @@ func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(pool)
 	if _, err := pool.Exec(t.Context(), `
-		ALTER TABLE videocatalog_read.video_projection RENAME TO before;
-		CREATE TABLE videocatalog_read.video_projection (LIKE videocatalog_read.before INCLUDING ALL)`); err != nil {
+		ALTER TABLE video_catalog_read.inbox RENAME TO before;
+		CREATE TABLE video_catalog_read.inbox (LIKE video_catalog_read.before INCLUDING ALL)`); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := catalog.Database(t.Context()); err != nil || got.Live == got.Known {
@@ -111,8 +111,8 @@ func TestPositionsBelongToTheirDatabase(t *testing.T) {
 			t.Errorf("ListChanges() behind %+v = %+v, %v, want the first page", position, got, err)
 		}
 	}
-	moveTo(t, pool, "videocatalog_read", "elsewhere")
-	if _, err := pool.Exec(t.Context(), "DELETE FROM videocatalog_read.video_projection"); err != nil {
+	moveTo(t, pool, "video_catalog_read", "elsewhere")
+	if _, err := pool.Exec(t.Context(), "DELETE FROM video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := catalog.ListChanges(t.Context(), here, 10)
@@ -168,7 +168,7 @@ func TestChangesOfTheFutureAreMoved(t *testing.T) {
 		all = append(all, life(t, "Ran", 1)...)
 	}
 	project(t, catalog, "catalog", all...)
-	if _, err := pool.Exec(t.Context(), "UPDATE videocatalog_read.video_projection SET change_xid = (1::bigint << 60)::text::xid8"); err != nil {
+	if _, err := pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET change_xid = (1::bigint << 60)::text::xid8"); err != nil {
 		t.Fatal(err)
 	}
 	if page, err := catalog.ListChanges(t.Context(), domain.Position{}, 10); err != nil || len(page.Changes) != 0 {

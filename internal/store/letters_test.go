@@ -40,7 +40,7 @@ func newLetters(t testing.TB, maxConns int32) *letters {
 	rows, err := pool.Query(t.Context(), `
 		SELECT DISTINCT ON (c) chr(c), chr(c) || n
 		FROM generate_series(65, 122) c, generate_series(1, 200) n
-		WHERE c NOT BETWEEN 91 AND 96 AND videocatalog.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
+		WHERE c NOT BETWEEN 91 AND 96 AND video_catalog.outbox_lane('letter', chr(c) || n) = CASE WHEN c > 96 THEN 3 ELSE 5 END
 		ORDER BY c, n`)
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func settlement(claim outbox.Claim, refuse func(outbox.Claimed) bool) outbox.Set
 // due makes a blocked aggregate due now.
 func (l *letters) due(name string) {
 	l.t.Helper()
-	if _, err := l.pool.Exec(l.t.Context(), "UPDATE videocatalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
+	if _, err := l.pool.Exec(l.t.Context(), "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE aggregate_id = $1", l.letter(name).ID); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -254,9 +254,9 @@ func (l *letters) reaches(want int, sql string) {
 func (l *letters) dump() (dump string) {
 	l.t.Helper()
 	if err := l.pool.QueryRow(l.t.Context(), `SELECT concat(
-		(SELECT string_agg(p::text, E'\n' ORDER BY p.seq) FROM videocatalog.outbox_pending p), E'\n--\n',
-		(SELECT string_agg(n::text, E'\n' ORDER BY n.lane) FROM videocatalog.outbox_lanes n), E'\n--\n',
-		(SELECT string_agg(b::text, E'\n' ORDER BY b.aggregate_id) FROM videocatalog.outbox_blocked b))`).Scan(&dump); err != nil {
+		(SELECT string_agg(p::text, E'\n' ORDER BY p.seq) FROM video_catalog.outbox_pending p), E'\n--\n',
+		(SELECT string_agg(n::text, E'\n' ORDER BY n.lane) FROM video_catalog.outbox_lanes n), E'\n--\n',
+		(SELECT string_agg(b::text, E'\n' ORDER BY b.aggregate_id) FROM video_catalog.outbox_blocked b))`).Scan(&dump); err != nil {
 		l.t.Fatal(err)
 	}
 	return dump
@@ -268,12 +268,12 @@ func (l *letters) checkInvariants() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a limit against hanging: machines may be busy
 	defer cancel()
 	for what, sql := range map[string]string{
-		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM videocatalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
-			SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
-		"in another lane than their aggregate":     `SELECT count(*) FROM videocatalog.outbox_pending WHERE lane NOT IN (-1, videocatalog.outbox_lane(aggregate_type, aggregate_id))`,
-		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM videocatalog.outbox_pending) p WHERE version <= before`,
-		"aside below the floor of their aggregate": `SELECT count(*) FROM videocatalog.outbox_aside a JOIN videocatalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
-		"below the floor of their lane":            `SELECT count(*) FROM videocatalog.outbox_pending p JOIN videocatalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
+		"orphans: set aside, and their aggregate not blocked": `SELECT count(*) FROM video_catalog.outbox_pending p WHERE lane = -1 AND NOT EXISTS (
+			SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id)`,
+		"in another lane than their aggregate":     `SELECT count(*) FROM video_catalog.outbox_pending WHERE lane NOT IN (-1, video_catalog.outbox_lane(aggregate_type, aggregate_id))`,
+		"out of the order of versions":             `SELECT count(*) FROM (SELECT version, lag(version) OVER (PARTITION BY aggregate_type, aggregate_id ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <= before`,
+		"aside below the floor of their aggregate": `SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE a.seq <= b.floor_seq`,
+		"below the floor of their lane":            `SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq`,
 	} {
 		var n int
 		if err := l.pool.QueryRow(ctx, sql).Scan(&n); err != nil || n != 0 {

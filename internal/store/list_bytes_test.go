@@ -21,12 +21,12 @@ func TestPagesEndByBytes(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	for _, sql := range []string{
 		// Every third is empty, every third has 20,000 bytes that compress to nothing, and every third 8,000 that do not.
-		`INSERT INTO videocatalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
+		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time)
 		SELECT gen_random_uuid(), 'ran', CASE n % 3 WHEN 1 THEN repeat('七', 6667) WHEN 2 THEN (SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 250) i) ELSE '' END,
 			0, 0, '', ARRAY['war'], 'published', 1, now() - n * interval '1 s', now(), now() - n * interval '1 s' FROM generate_series(1, 24) n`,
-		`INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
+		`INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
 			publish_time, update_time, search, change_xid, updated_at)
-		SELECT id, title, description, 0, 0, '', tags, true, false, 1, publish_time, now(), to_tsvector('simple', 'ran'), pg_current_xact_id(), now() FROM videocatalog.videos`,
+		SELECT id, title, description, 0, 0, '', tags, true, false, 1, publish_time, now(), to_tsvector('simple', 'ran'), pg_current_xact_id(), now() FROM video_catalog.videos`,
 	} {
 		if _, err := pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

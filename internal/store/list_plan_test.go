@@ -16,15 +16,15 @@ func TestRareFiltersUseTheirIndex(t *testing.T) {
 	const rows, page = 50_000, 20
 	pool := storetest.Pool(t, 1) // the statistics below are those of its connection
 	for _, sql := range []string{
-		`INSERT INTO videocatalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
+		`INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
 		SELECT gen_random_uuid(), 'Ran', '', 2000, 0, CASE WHEN n = 1 THEN 'ja' ELSE 'en' END, '{}', CASE WHEN n = 2 THEN 'published' ELSE 'draft' END,
 			1, now() - n * interval '1 s', now() FROM generate_series(1, 50000) n`,
-		`INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
+		`INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
 			publish_time, update_time, search, change_xid, updated_at)
 		SELECT gen_random_uuid(), 'Ran ' || n, '', CASE WHEN n = 1 THEN 1985 ELSE 2000 END, 0, CASE WHEN n = 2 THEN 'ja' ELSE 'en' END,
 			ARRAY[CASE WHEN n = 3 THEN 'war' ELSE 'tag ' || n % 500 END], true, false, 1, now() - n * interval '1 s', now(), '', pg_current_xact_id(), now()
 		FROM generate_series(1, 50000) n`,
-		"ANALYZE videocatalog.videos, videocatalog_read.video_projection",
+		"ANALYZE video_catalog.videos, video_catalog_read.video_projection",
 	} {
 		if _, err := pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

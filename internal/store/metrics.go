@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 const (
@@ -26,12 +28,19 @@ const (
 	sendTime = 500 * time.Millisecond
 )
 
-// Observe lets a meter show the catalog of a consumer, as Outbox.Observe shows the outbox.
-func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
-	type measured struct{ quarantined, quarantineBytes, projection, inbox int64 }
-	measures := sample[measured]{take: func(ctx context.Context) (measured, error) {
-		row, err := c.queries.MeasureCatalog(ctx, consumer, countLimit)
-		return measured{quarantined: row.Quarantined, quarantineBytes: row.QuarantineBytes, projection: row.ProjectionBytes, inbox: row.InboxBytes}, wrap(err, "measure catalog")
+// Observe lets a meter show the quarantine of some consumers, and the tables of the query
+// side, as Outbox.Observe shows the outbox.
+func (b *Inbox) Observe(meter metric.Meter, consumers []string) error {
+	type measured struct {
+		quarantine sqlcgen.MeasureQuarantineRow
+		tables     []sqlcgen.MeasureTablesRow
+	}
+	measures := sample[measured]{take: func(ctx context.Context) (m measured, err error) {
+		if m.quarantine, err = b.queries.MeasureQuarantine(ctx, consumers, countLimit); err != nil {
+			return m, wrap(err, "measure quarantine")
+		}
+		m.tables, err = b.queries.MeasureTables(ctx)
+		return m, wrap(err, "measure tables")
 	}}
 	quarantined, err := meter.Int64ObservableGauge("consumer.quarantine", metric.WithUnit("{message}"),
 		metric.WithDescription(fmt.Sprintf("Messages in quarantine, which wait for a person. Counted up to %d.", countLimit)), ahead(&measures))
@@ -43,8 +52,8 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
-	size, err := meter.Int64ObservableGauge("catalog.table.size", metric.WithUnit("By"),
-		metric.WithDescription("Bytes on disk, by table: video_projection, inbox."))
+	size, err := meter.Int64ObservableGauge("consumer.table.size", metric.WithUnit("By"),
+		metric.WithDescription("Bytes on disk of each table of the query side, such as inbox."))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}
@@ -54,10 +63,11 @@ func (c *Catalog) Observe(meter metric.Meter, consumer string) error {
 			report(err)
 			return nil
 		}
-		o.ObserveInt64(quarantined, m.quarantined)
-		o.ObserveInt64(kept, m.quarantineBytes)
-		o.ObserveInt64(size, m.projection, ofTable("video_projection"))
-		o.ObserveInt64(size, m.inbox, ofTable("inbox"))
+		o.ObserveInt64(quarantined, m.quarantine.Quarantined)
+		o.ObserveInt64(kept, m.quarantine.QuarantineBytes)
+		for _, table := range m.tables {
+			o.ObserveInt64(size, table.Bytes, ofTable(table.Name))
+		}
 		return nil
 	}, quarantined, kept, size)
 	if err != nil {

@@ -102,13 +102,13 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	l := newLetters(t, 1)
 	if _, err := l.pool.Exec(t.Context(), `
 		WITH event AS (
-			INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-			SELECT (substr(videocatalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
+			INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+			SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', n::text, 'NumberDrawn', 1, 1, '', now()
 			FROM generate_series(1, 50000) n
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE videocatalog.outbox_lane(aggregate_type, aggregate_id) END, event.* FROM event`); err != nil {
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT CASE WHEN random() < 0.5 THEN -1 ELSE video_catalog.outbox_lane(aggregate_type, aggregate_id) END, event.* FROM event`); err != nil {
 		t.Fatal(err)
 	}
 	reader := metric.NewManualReader()
@@ -119,7 +119,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 		l.read() // brings the statistics up to date
 		return l.count(`
 			SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables
-			WHERE relid IN (SELECT relid FROM pg_partition_tree('videocatalog.outbox_pending'))`)
+			WHERE relid IN (SELECT relid FROM pg_partition_tree('video_catalog.outbox_pending'))`)
 	}
 	before := read()
 	for range 20 {
@@ -130,7 +130,7 @@ func TestObservingDoesNotScanTheBacklog(t *testing.T) {
 	if rows := read() - before; rows < 10_000 || rows > 10_100 {
 		t.Errorf("20 looks read %d rows, want the 10000 of one sample and few more", rows)
 	}
-	if _, err := l.pool.Exec(t.Context(), "TRUNCATE videocatalog.outbox_pending"); err != nil { // for the invariants, which are about letters
+	if _, err := l.pool.Exec(t.Context(), "TRUNCATE video_catalog.outbox_pending"); err != nil { // for the invariants, which are about letters
 		t.Fatal(err)
 	}
 }
@@ -142,7 +142,7 @@ func TestAbsentDatabaseHidesNoOtherMetrics(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+	for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewInbox(pool).Observe(meter, []string{"catalog"})} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 	t.Cleanup(pool.Close)
 	observe := func(readers ...metric.Option) {
 		meter := metric.NewMeterProvider(readers...).Meter("test")
-		for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewCatalog(pool).Observe(meter, "catalog")} {
+		for _, err := range []error{store.NewOutbox(pool).Observe(meter), store.NewInbox(pool).Observe(meter, []string{"catalog"})} {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,18 +207,18 @@ func TestSilentDatabaseHoldsReadersUpOnce(t *testing.T) {
 	reading.Wait()
 }
 
-// The gauges of the catalog show the quarantine of their consumer.
-func TestCatalogIsObserved(t *testing.T) {
+// The gauges of the inbox show the quarantine of their consumers, and the tables.
+func TestInboxIsObserved(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
+	inbox := store.NewInbox(pool)
 	for _, consumer := range []string{"catalog", "another"} {
 		if err := inbox.Quarantine(t.Context(), consumer, envelope.Quarantined{MessageID: "1", Payload: []byte("x"), Reason: "broken", PublishTime: epoch}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	reader := metric.NewManualReader()
-	if err := catalog.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), "catalog"); err != nil {
+	if err := inbox.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"), []string{"catalog"}); err != nil {
 		t.Fatal(err)
 	}
 	got := gauges(t, reader)
@@ -229,8 +229,8 @@ func TestCatalogIsObserved(t *testing.T) {
 		t.Errorf("consumer.quarantine.size = %g, want %g", got["consumer.quarantine.size"], want)
 	}
 	for _, table := range []string{"video_projection", "inbox"} {
-		if got["catalog.table.size"+table] < 8192 {
-			t.Errorf("catalog.table.size of %s = %g, want a page at least", table, got["catalog.table.size"+table])
+		if got["consumer.table.size"+table] < 8192 {
+			t.Errorf("consumer.table.size of %s = %g, want a page at least", table, got["consumer.table.size"+table])
 		}
 	}
 }

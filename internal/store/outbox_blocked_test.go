@@ -31,7 +31,7 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(4, "a1 b1 a2 b2"), "a1"))
 	l.append(l.pool, "a4 b3")
 	l.settle(l.settlement(l.claimNames(10, "a3! a4! b3"), ""))
-	if got := l.count("SELECT count(*) FROM videocatalog.outbox_pending WHERE lane = -1"); got != 4 {
+	if got := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane = -1"); got != 4 {
 		t.Errorf("%d events are set aside, want a1 to a4", got)
 	}
 	if claim := l.claim(10, hour); claim.Token != 0 {
@@ -48,7 +48,7 @@ func TestBlockedAggregateWaitsAside(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(5, "a2/0 a3/0 a4/0 a5/0 a6/0 a7! b5"), ""))
 	l.append(l.pool, "a8 b6")
 	l.settle(l.settlement(l.claimNames(3, "a7/0 a8 b6"), ""))
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_pending") + l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending") + l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
 	}
 }
@@ -60,7 +60,7 @@ func TestBlockedAmongMany(t *testing.T) {
 	l.append(l.pool, "a1 b1")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1"), "a1"))
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
 		SELECT 'letter', 'other ' || n, 3, 10, 'refused', now() FROM generate_series(1, 1500) n`); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestBlockedAmongMany(t *testing.T) {
 	l.due("a")
 	l.settle(l.settlement(l.claimNames(10, "a1/1 b3"), ""))
 	l.settle(l.settlement(l.claimNames(10, "a2/0 a3/0"), ""))
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 1500 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 1500 {
 		t.Errorf("%d aggregates are blocked, want the others", n)
 	}
 }
@@ -206,7 +206,7 @@ func TestClaimTriesAHundredAggregates(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error)
 		SELECT 'letter', 'other ' || n, 3, 0, now(), 'refused' FROM generate_series(1, 150) n`); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // committed by then, or nobody cares
-	if _, err := hold.Exec(t.Context(), "SELECT FROM videocatalog.outbox_blocked FOR UPDATE"); err != nil {
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
 	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -280,7 +280,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	if err := <-skipped; kindOf(err) != problem.NotFound {
 		t.Errorf("SkipEvent() of what was published = %v, want NotFound", err)
 	}
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d aggregates are blocked, want none", n)
 	}
 }
@@ -366,7 +366,7 @@ func TestParkedEventIsRequeuedOrSkipped(t *testing.T) {
 			}
 			l.append(l.pool, "a4")
 			l.settle(l.settlement(l.claimNames(10, test.next), ""))
-			if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+			if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 				t.Errorf("%d aggregates are blocked, want none", n)
 			}
 		})
@@ -389,7 +389,7 @@ func TestSkippingTheLastEventRecovers(t *testing.T) {
 	l.append(l.pool, "a2") // meanwhile
 	l.settle(l.settlement(claim, ""))
 	l.settle(l.settlement(l.claimNames(10, "a2"), ""))
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d aggregates are blocked, want none", n)
 	}
 }
@@ -403,8 +403,8 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 	l.append(l.pool, "a1")
 	l.park("a1", "a1")
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT videocatalog.outbox_lane('letter', $1), gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video_catalog.outbox_lane('letter', $1), gen_random_uuid(), 'letter', $1, 'LetterWritten', n + 1, 1, '', now()
 		FROM generate_series(1, $2::int) n`, l.ids["a"], behind); err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +419,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 		l.settle(l.settlement(claim, ""))
 	}
 	l.settle(l.settlement(l.claimNames(batch, "b1"), ""))
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_pending WHERE lane >= 0"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane >= 0"); n != 0 {
 		t.Errorf("%d events are in their lane, want none", n)
 	}
 	if claim := l.claim(batch, hour); claim.Token != 0 {
@@ -444,7 +444,7 @@ func TestParkedBacklogDoesNotHoldUpOthers(t *testing.T) {
 		}
 		l.settle(l.settlement(claim, ""))
 	}
-	if n := l.count("SELECT count(*) FROM videocatalog.outbox_blocked"); n != 0 {
+	if n := l.count("SELECT count(*) FROM video_catalog.outbox_blocked"); n != 0 {
 		t.Errorf("%d aggregates are blocked, want none", n)
 	}
 }
@@ -557,7 +557,7 @@ func TestRandomAnswersLeaveNoOrphan(t *testing.T) {
 	mu.Lock()
 	chance = 0 // now everything is acknowledged
 	mu.Unlock()
-	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT (SELECT count(*) FROM videocatalog.outbox_pending) + (SELECT count(*) FROM videocatalog.outbox_blocked)") > 0; {
+	for deadline := time.Now().Add(20 * time.Second); l.count("SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.outbox_blocked)") > 0; {
 		if time.Now().After(deadline) {
 			t.Errorf("left after 20s:\n%s", l.dump())
 			break

@@ -27,7 +27,7 @@ import (
 // If a claim fails without an error from PostgreSQL, the claim may still have taken effect,
 // or may do so later. Later claims of the same Outbox treat its lane as free.
 func (o *Outbox) ClaimEvents(ctx context.Context, maxEvents int, maxBytes int64, leaseFor time.Duration, of envelope.Aggregate) (outbox.Claim, error) {
-	token := 1 + rand.Int64N(math.MaxInt64) // videocatalog.outbox_claim says why it is random
+	token := 1 + rand.Int64N(math.MaxInt64) // video_catalog.outbox_claim says why it is random
 	rows, err := o.queries.ClaimOutbox(ctx, sqlcgen.ClaimOutboxParams{
 		MaxEvents: limit(maxEvents), MaxBytes: maxBytes, LeaseFor: leaseFor, OfType: optional(of.Type), OfID: optional(of.ID),
 		Token: token, LostTokens: o.lost.list(),

@@ -26,7 +26,7 @@ func TestLostClaimsAreFew(t *testing.T) {
 	}
 	const negative = -1 // which LIMIT refuses
 	if _, err := events.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		VALUES (3, gen_random_uuid(), 'a', 'b', 'c', 1, 1, '', now())`); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestLateCommitIsNotLost(t *testing.T) {
 				l.append(l.pool, fmt.Sprintf("b%d", version))
 				l.settle(l.settlement(l.claimNames(10, fmt.Sprintf("b%d", version)), ""))
 			}
-			floor := func() int { return l.count("SELECT floor_seq FROM videocatalog.outbox_lanes WHERE lane = 3") }
+			floor := func() int { return l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") }
 			pass()
 			late, err := l.pool.Begin(t.Context())
 			if err != nil {
@@ -93,8 +93,8 @@ func TestFloorWaitsForWhoCameDuringAClaim(t *testing.T) { //nolint:paralleltest 
 	}
 	l.append(l.pool, "a1")
 	_, err := l.pool.Exec(t.Context(), `
-		CREATE FUNCTION video.pause() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END';
-		CREATE TRIGGER pause AFTER UPDATE ON videocatalog.outbox_lanes EXECUTE FUNCTION video.pause()`)
+		CREATE FUNCTION video_catalog.pause() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END';
+		CREATE TRIGGER pause AFTER UPDATE ON video_catalog.outbox_lanes EXECUTE FUNCTION video_catalog.pause()`)
 	do(err)
 	lock := begin()
 	_, err = lock.Exec(t.Context(), "SELECT pg_advisory_xact_lock(4711)")
@@ -132,11 +132,11 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 2)
 	if _, err := l.pool.Exec(t.Context(), `
-		CREATE FUNCTION video.has_id() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		CREATE FUNCTION video_catalog.has_id() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF pg_current_xact_id_if_assigned() IS NULL THEN RAISE 'seq % was drawn before the id', NEW.seq; END IF;
 			RETURN NEW;
 		END $$;
-		CREATE TRIGGER has_id BEFORE INSERT ON videocatalog.outbox_pending FOR EACH ROW EXECUTE FUNCTION video.has_id()`); err != nil {
+		CREATE TRIGGER has_id BEFORE INSERT ON video_catalog.outbox_pending FOR EACH ROW EXECUTE FUNCTION video_catalog.has_id()`); err != nil {
 		t.Fatal(err)
 	}
 	l.append(l.pool, "a1 a2 a3") // more than one: now and then the sequence itself needs an id
@@ -211,7 +211,7 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 			if held, err := l.SettleClaim(t.Context(), settlement); !held || err != nil {
 				t.Errorf("SettleClaim() = %t, %v, want true, nil", held, err)
 			}
-			floors[l.count("SELECT floor_seq FROM videocatalog.outbox_lanes WHERE lane = 3")] = true
+			floors[l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3")] = true
 		}
 	})
 	writing.Wait()
@@ -229,7 +229,7 @@ func TestLateCommitsAreNotLost(t *testing.T) {
 func TestFloorFollowsAndStays(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)
-	floor := func() int { return l.count("SELECT floor_seq FROM videocatalog.outbox_lanes WHERE lane = 3") }
+	floor := func() int { return l.count("SELECT floor_seq FROM video_catalog.outbox_lanes WHERE lane = 3") }
 	pass := func(name, refused string) {
 		l.append(l.pool, name)
 		l.settle(l.settlement(l.claimNames(10, name), refused))
@@ -274,12 +274,12 @@ func TestMovedDatabaseLosesNothing(t *testing.T) {
 	if err := l.SkipEvent(t.Context(), l.letter("a"), claim.Events[5].ID); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, l.pool, "ALTER SEQUENCE videocatalog.outbox_pending_seq_seq RESTART 2") // as if it had been forgotten
+	execute(t, l.pool, "ALTER SEQUENCE video_catalog.outbox_pending_seq_seq RESTART 2") // as if it had been forgotten
 	page, err := os.ReadFile("../../docs/failover.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	statements := regexp.MustCompile(`(?m)^UPDATE video\.[^;]+`).FindAllString(string(page), -1)
+	statements := regexp.MustCompile(`(?m)^UPDATE video_catalog\.[^;]+`).FindAllString(string(page), -1)
 	if len(statements) != 3 {
 		t.Fatalf("docs/failover.md has %d statements for lanes and what is pending, want 3", len(statements))
 	}

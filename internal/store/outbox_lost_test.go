@@ -76,8 +76,8 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 				l.append(l.pool, "a2")
 			}
 			thaw()
-			l.reaches(1, "SELECT count(*) FROM videocatalog.outbox_lanes WHERE leased_until > now()")
-			lost := outbox.Settlement{Lane: 3, Token: int64(l.count("SELECT lease_token FROM videocatalog.outbox_lanes WHERE leased_until > now()"))}
+			l.reaches(1, "SELECT count(*) FROM video_catalog.outbox_lanes WHERE leased_until > now()")
+			lost := outbox.Settlement{Lane: 3, Token: int64(l.count("SELECT lease_token FROM video_catalog.outbox_lanes WHERE leased_until > now()"))}
 
 			claim(others, "")
 			found := claim(ours, tt.appended)
@@ -86,7 +86,7 @@ func TestClaimWithoutAnAnswerIsFoundAgain(t *testing.T) {
 				t.Errorf("SettleClaim() of the lost claim = %t, %v, want false, nil", held, err)
 			}
 			l.settle(l.settlement(found, ""))
-			if n := l.count("SELECT count(*) FROM videocatalog.outbox_pending"); n > 0 {
+			if n := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); n > 0 {
 				t.Errorf("%d events are pending, want none", n)
 			}
 		})

@@ -20,7 +20,7 @@ func (l *letters) partitions() (days []int) {
 	l.t.Helper()
 	rows, err := l.pool.Query(l.t.Context(), `
 		SELECT to_date(substr(c.relname, 9), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date
-		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'videocatalog.outbox'::regclass ORDER BY 1`)
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass ORDER BY 1`)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
 	if _, err := l.pool.Exec(l.t.Context(), fmt.Sprintf(`
 		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + %d; BEGIN
-			EXECUTE format('CREATE TABLE videocatalog.outbox_p%%s PARTITION OF videocatalog.outbox FOR VALUES FROM (%%L) TO (%%L)',
-				to_char(day, 'YYYYMMDD'), videocatalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), videocatalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
+			EXECUTE format('CREATE TABLE video_catalog.outbox_p%%s PARTITION OF video_catalog.outbox FOR VALUES FROM (%%L) TO (%%L)',
+				to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), video_catalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
 		END $$`, day)); err != nil {
 		l.t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func (l *letters) addPartition(day int, name string) (id uuid.UUID) {
 func (l *letters) appendOn(day int, name string) (id uuid.UUID) {
 	l.t.Helper()
 	if err := l.pool.QueryRow(l.t.Context(), `
-		SELECT (substr(videocatalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int + 1)::timestamp AT TIME ZONE 'UTC' - interval '1 second')::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid`,
+		SELECT (substr(video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int + 1)::timestamp AT TIME ZONE 'UTC' - interval '1 second')::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid`,
 		day).Scan(&id); err != nil {
 		l.t.Fatal(err)
 	}
@@ -106,10 +106,10 @@ func TestMaintenanceMakesPartitionsAhead(t *testing.T) {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 	// The new ones are like the old ones: an id is unique.
-	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'videocatalog.outbox'::regclass AND c.contype = 'p'`); n != 1 {
+	if n := l.count(`SELECT count(DISTINCT pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 1 {
 		t.Errorf("the partitions have %d different primary keys, want 1", n)
 	}
-	if n := l.count(`SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'videocatalog.outbox'::regclass AND c.contype = 'p'`); n != 11 {
+	if n := l.count(`SELECT count(*) FROM pg_constraint c JOIN pg_inherits i ON i.inhrelid = c.conrelid WHERE i.inhparent = 'video_catalog.outbox'::regclass AND c.contype = 'p'`); n != 11 {
 		t.Errorf("%d partitions have a primary key, want 11", n)
 	}
 }
@@ -156,8 +156,8 @@ func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
 	l.addPartition(-11, "b1")
 	l.settle(l.settlement(l.claimNames(10, "a1 b1"), ""))
 	oldest := time.Now().UTC().AddDate(0, 0, -12).Format("20060102")
-	execute(t, l.pool, "CREATE VIEW public.audit AS SELECT * FROM videocatalog.outbox_p"+oldest)
-	execute(t, l.pool, "CREATE TABLE videocatalog.outbox_default PARTITION OF videocatalog.outbox DEFAULT")
+	execute(t, l.pool, "CREATE VIEW public.audit AS SELECT * FROM video_catalog.outbox_p"+oldest)
+	execute(t, l.pool, "CREATE TABLE video_catalog.outbox_default PARTITION OF video_catalog.outbox DEFAULT")
 	if created, dropped := l.maintain(9, week); created != 2 || dropped != 1 {
 		t.Errorf("Maintain() = %d, %d, want 2, 1", created, dropped)
 	}
@@ -165,7 +165,7 @@ func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
 	if created, dropped := l.maintain(9, week); created != 0 || dropped != 1 {
 		t.Errorf("Maintain() once nothing stands in the way = %d, %d, want 0, 1", created, dropped)
 	}
-	if n := l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'videocatalog.outbox'::regclass"); n != 12 {
+	if n := l.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass"); n != 12 {
 		t.Errorf("%d partitions, want 12: eleven days and the one that is not ours", n)
 	}
 }
@@ -176,9 +176,9 @@ func TestMaintenanceLeavesWhatCannotBeDropped(t *testing.T) {
 func TestMaintenanceGivesWay(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, sql string }{
-		{"reader of an old day", "SELECT count(*) FROM videocatalog.outbox_p%s"},
-		{"reader of the outbox", "SELECT count(*) FROM videocatalog.outbox -- %s"},
-		{"writer", "INSERT INTO videocatalog.outbox SELECT (substr(videocatalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now() -- %s"},
+		{"reader of an old day", "SELECT count(*) FROM video_catalog.outbox_p%s"},
+		{"reader of the outbox", "SELECT count(*) FROM video_catalog.outbox -- %s"},
+		{"writer", "INSERT INTO video_catalog.outbox SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'letter', 'x', 'LetterWritten', 1, 1, '', now() -- %s"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -310,17 +310,17 @@ func TestEachLaneHasItsPartition(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	if n := l.count(`
-		SELECT count(*) FROM (SELECT lane FROM videocatalog.outbox_lanes UNION ALL SELECT -1) l
+		SELECT count(*) FROM (SELECT lane FROM video_catalog.outbox_lanes UNION ALL SELECT -1) l
 		FULL JOIN (
 			SELECT substring(pg_get_expr(c.relpartbound, c.oid) FROM '-?[0-9]+')::int AS lane
-			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'videocatalog.outbox_pending'::regclass
+			FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox_pending'::regclass
 		) p USING (lane)
 		WHERE l IS NULL OR p IS NULL`); n != 0 {
 		t.Errorf("%d lanes have no partition, or partitions no lane, want none", n)
 	}
 	if n := l.count(`
 		SELECT count(DISTINCT coalesce(c.reloptions::text, ''))
-		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'videocatalog.outbox_pending'::regclass`); n != 1 {
+		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'video_catalog.outbox_pending'::regclass`); n != 1 {
 		t.Errorf("the partitions have %d sets of storage parameters, want one", n)
 	}
 }

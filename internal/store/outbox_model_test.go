@@ -98,14 +98,14 @@ func newOutboxMachine(t *rapid.T, l *letters, tally map[string]int) *outboxMachi
 		owner: make(map[string]int), version: make(map[string]int64), again: make(map[string]int), skipped: make(map[string]bool),
 	}
 	m.exec(t, `
-		DELETE FROM videocatalog.outbox_pending;
-		DELETE FROM videocatalog.outbox_blocked;
-		DELETE FROM videocatalog.outbox;
-		UPDATE videocatalog.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false, settled_seq = 0;
+		DELETE FROM video_catalog.outbox_pending;
+		DELETE FROM video_catalog.outbox_blocked;
+		DELETE FROM video_catalog.outbox;
+		UPDATE video_catalog.outbox_lanes SET leased_until = to_timestamp(lane), floor_seq = 0, mark_seq = 0, mark_xid = '0', mark_ripe = false, settled_seq = 0;
 		DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date + (`+fmt.Sprint(oldDay)+`); BEGIN
-			IF to_regclass(format('videocatalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
-				EXECUTE format('CREATE TABLE videocatalog.outbox_p%s PARTITION OF videocatalog.outbox FOR VALUES FROM (%L) TO (%L)',
-					to_char(day, 'YYYYMMDD'), videocatalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), videocatalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
+			IF to_regclass(format('video_catalog.outbox_p%s', to_char(day, 'YYYYMMDD'))) IS NULL THEN
+				EXECUTE format('CREATE TABLE video_catalog.outbox_p%s PARTITION OF video_catalog.outbox FOR VALUES FROM (%L) TO (%L)',
+					to_char(day, 'YYYYMMDD'), video_catalog.uuid7_floor(day::timestamp AT TIME ZONE 'UTC'), video_catalog.uuid7_floor((day + 1)::timestamp AT TIME ZONE 'UTC'));
 			END IF;
 		END $$`)
 	return m
@@ -165,7 +165,7 @@ func (m *outboxMachine) appendSome(t *rapid.T) {
 }
 
 func (m *outboxMachine) hasOldDay(t *rapid.T) (has bool) {
-	const sql = "SELECT to_regclass('videocatalog.outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')) IS NOT NULL"
+	const sql = "SELECT to_regclass('video_catalog.outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')) IS NOT NULL"
 	if err := m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&has); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (m *outboxMachine) hasOldDay(t *rapid.T) (has bool) {
 
 // oldID is the time of an id in the middle of the old day.
 func (m *outboxMachine) oldID(t *rapid.T) []byte {
-	const sql = "SELECT videocatalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int)::timestamp AT TIME ZONE 'UTC' + interval '12 hours')"
+	const sql = "SELECT video_catalog.uuid7_floor(((now() AT TIME ZONE 'UTC')::date + $1::int)::timestamp AT TIME ZONE 'UTC' + interval '12 hours')"
 	var id uuid.UUID
 	if err := m.pool.QueryRow(t.Context(), sql, oldDay).Scan(&id); err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func (m *outboxMachine) endLease(t *rapid.T) {
 }
 
 func (m *outboxMachine) endLeaseOf(t *rapid.T, number int16) {
-	m.exec(t, "UPDATE videocatalog.outbox_lanes SET leased_until = clock_timestamp() WHERE lane = $1", number)
+	m.exec(t, "UPDATE video_catalog.outbox_lanes SET leased_until = clock_timestamp() WHERE lane = $1", number)
 	lane := m.model.lanes[number]
 	lane.leased, lane.lost, lane.free = false, false, m.model.tick()
 }
@@ -487,7 +487,7 @@ func (m *outboxMachine) becomeDue(t *rapid.T) {
 		}
 	}
 	aggregate := pick(t, "aggregate", waiting)
-	m.exec(t, "UPDATE videocatalog.outbox_blocked SET next_retry_at = clock_timestamp() WHERE aggregate_id = $1", m.ids[aggregate])
+	m.exec(t, "UPDATE video_catalog.outbox_blocked SET next_retry_at = clock_timestamp() WHERE aggregate_id = $1", m.ids[aggregate])
 	m.model.blocked[aggregate].due = m.model.tick()
 }
 
@@ -553,11 +553,11 @@ func (m *outboxMachine) compare(t *rapid.T) {
 	var pending, blocked []string
 	var below int
 	const sql = `SELECT
-		ARRAY (SELECT concat(aggregate_id, ' ', version, CASE WHEN lane = -1 THEN ' aside' END) FROM videocatalog.outbox_pending ORDER BY seq),
+		ARRAY (SELECT concat(aggregate_id, ' ', version, CASE WHEN lane = -1 THEN ' aside' END) FROM video_catalog.outbox_pending ORDER BY seq),
 		ARRAY (SELECT concat(aggregate_id, ' ', attempts, CASE WHEN parked_at IS NOT NULL THEN ' parked' END,
-			CASE WHEN next_retry_at <= now() THEN ' due' END) FROM videocatalog.outbox_blocked),
-		(SELECT count(*) FROM videocatalog.outbox_pending p JOIN videocatalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq) +
-		(SELECT count(*) FROM videocatalog.outbox_pending p JOIN videocatalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE p.seq <= b.floor_seq)`
+			CASE WHEN next_retry_at <= now() THEN ' due' END) FROM video_catalog.outbox_blocked),
+		(SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_lanes l ON l.lane = p.lane WHERE p.seq <= l.floor_seq) +
+		(SELECT count(*) FROM video_catalog.outbox_pending p JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE p.seq <= b.floor_seq)`
 	if err := m.pool.QueryRow(t.Context(), sql).Scan(&pending, &blocked, &below); err != nil {
 		t.Fatal(err)
 	}

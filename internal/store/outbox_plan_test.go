@@ -55,10 +55,10 @@ func (l *letters) read() (whole map[string]int, blocks int) {
 func TestClaimAndSettleUseIndexes(t *testing.T) {
 	t.Parallel()
 	const passes, batch = 20, 500
-	const tables = "videocatalog.outbox, videocatalog.outbox_pending, videocatalog.outbox_blocked"
+	const tables = "video_catalog.outbox, video_catalog.outbox_pending, video_catalog.outbox_blocked"
 	// Not empty: the last row keeps the pages.
 	empty := func(which string) string {
-		return fmt.Sprintf("DELETE FROM videocatalog.outbox_pending WHERE %[1]s AND seq < (SELECT max(seq) FROM videocatalog.outbox_pending WHERE %[1]s)", which)
+		return fmt.Sprintf("DELETE FROM video_catalog.outbox_pending WHERE %[1]s AND seq < (SELECT max(seq) FROM video_catalog.outbox_pending WHERE %[1]s)", which)
 	}
 	tests := []struct {
 		name          string
@@ -69,9 +69,9 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 		{"statistics of a full outbox", nil, []string{"VACUUM (ANALYZE) " + tables}},
 		// What autovacuum leaves most of the time: many pages, few rows.
 		{"statistics of an outbox that was emptied", []string{fillOutbox, empty("lane >= 0"), "VACUUM (ANALYZE) " + tables}, nil},
-		{"statistics of a storm that is over", []string{fillAside, empty("lane = -1"), "VACUUM videocatalog.outbox_pending"}, nil},
+		{"statistics of a storm that is over", []string{fillAside, empty("lane = -1"), "VACUUM video_catalog.outbox_pending"}, nil},
 		{"the same, and the session is older", nil, []string{
-			empty("lane >= 0"), empty("lane = -1"), "VACUUM videocatalog.outbox_pending", fillOutbox, fillAside,
+			empty("lane >= 0"), empty("lane = -1"), "VACUUM video_catalog.outbox_pending", fillOutbox, fillAside,
 		}},
 	}
 	for _, test := range tests {
@@ -91,8 +91,8 @@ func TestClaimAndSettleUseIndexes(t *testing.T) {
 			l.passes(5, 10, 2)
 			l.passesOf(5, 10)
 			exec(fillOutbox, fillAside, `
-				INSERT INTO videocatalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, next_retry_at)
-				SELECT 'word', n::text, videocatalog.outbox_lane('word', n::text), n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
+				INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at, next_retry_at)
+				SELECT 'word', n::text, video_catalog.outbox_lane('word', n::text), n % 2, 'refused', CASE WHEN n > 50 THEN now() END, CASE WHEN n <= 50 THEN now() END
 				FROM generate_series(1, 2000) n`)
 			exec(test.after...)
 			wholeBefore, blocksBefore := l.read()
@@ -125,13 +125,13 @@ func TestClaimOfOneLaneOpensOnePartition(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	for claim, want := range map[string]int{"10, 1000, '1 hour', 3::smallint": 1, "10, 1000, '1 hour'": 8} {
-		execute(t, l.pool, "SELECT FROM videocatalog.outbox_claim("+claim+")") // the first one makes the plan, for which all are opened
+		execute(t, l.pool, "SELECT FROM video_catalog.outbox_claim("+claim+")") // the first one makes the plan, for which all are opened
 		tx, err := l.pool.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var opened int
-		if _, err = tx.Exec(t.Context(), "SELECT FROM videocatalog.outbox_claim("+claim+")"); err == nil {
+		if _, err = tx.Exec(t.Context(), "SELECT FROM video_catalog.outbox_claim("+claim+")"); err == nil {
 			err = tx.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation WHERE pid = pg_backend_pid() AND relname ~ '^outbox_lane_[0-9]+_pkey$'").Scan(&opened)
 		}
 		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil || opened != want {
@@ -203,16 +203,16 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	const events, batch = 10_000, 500
 	l := newLetters(t, 1)
 	// Autovacuum could remove nothing, but what it reads would count.
-	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE videocatalog.outbox_aside SET (autovacuum_enabled = off)`); err != nil {
+	if _, err := l.pool.Exec(t.Context(), `ALTER TABLE video_catalog.outbox_aside SET (autovacuum_enabled = off)`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT -1, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error) VALUES ('letter', $1, 3, 0, now(), 'refused')`, l.ids["a"]); err != nil {
 		t.Fatal(err)
 	}
 	l.hold("BEGIN; SELECT pg_current_xact_id()")
@@ -255,9 +255,9 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 	const events, batch = 20_000, 2000
 	l := newLetters(t, 1)
 	// It could remove nothing, but what it reads would count.
-	execute(t, l.pool, "ALTER TABLE videocatalog.outbox_lane_3 SET (autovacuum_enabled = off)")
+	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lane_3 SET (autovacuum_enabled = off)")
 	if _, err := l.pool.Exec(t.Context(), `
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT 3, gen_random_uuid(), 'letter', $1, 'LetterWritten', n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, $2::int) n`, l.ids["a"], events); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestVainLookReadsNothingThatIsSettled(t *testing.T) {
 		}
 		l.settle(settlement(claim, func(outbox.Claimed) bool { return false }))
 	}
-	l.hold("BEGIN; SELECT FROM videocatalog.outbox_claim(1, 1000, '1 hour', 3::smallint)")
+	l.hold("BEGIN; SELECT FROM video_catalog.outbox_claim(1, 1000, '1 hour', 3::smallint)")
 	_, before := l.read()
 	if claim := l.claim(batch, hour); claim.Token != 0 {
 		t.Errorf("lane %d was claimed, want none", claim.Lane)
@@ -307,12 +307,12 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	// It could remove nothing, but what it reads would count.
-	execute(t, l.pool, "ALTER TABLE videocatalog.outbox_lanes SET (autovacuum_enabled = off)")
+	execute(t, l.pool, "ALTER TABLE video_catalog.outbox_lanes SET (autovacuum_enabled = off)")
 	l.append(l.pool, "a1 A1") // they stay, so every claim finds one
 	read := func() (rows, index int) {
 		execute(t, l.pool, "SELECT pg_stat_force_next_flush()")
-		return l.count("SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relid = 'videocatalog.outbox_lanes'::regclass"),
-			l.count("SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'videocatalog.outbox_lanes'::regclass")
+		return l.count("SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass"),
+			l.count("SELECT idx_blks_hit + idx_blks_read FROM pg_statio_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass")
 	}
 	passes := func(n int) (rows, index int) { // every other one is about a lane, as when a commit wakes a worker
 		rowsBefore, indexBefore := read()
@@ -328,15 +328,15 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 	}
 	var rows, index []int // blocks, of each 200 passes
 	for range 2 {
-		release := l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM videocatalog.outbox_lanes")
+		release := l.hold("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM video_catalog.outbox_lanes")
 		for range 20 {
 			r, i := passes(200)
 			rows, index = append(rows, r), append(index, i)
 		}
 		release()
 		for range 100 { // somebody else's snapshot may hold the versions for a moment
-			execute(t, l.pool, "VACUUM videocatalog.outbox_lanes")
-			if l.count("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'videocatalog.outbox_lanes'::regclass") == 0 {
+			execute(t, l.pool, "VACUUM video_catalog.outbox_lanes")
+			if l.count("SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'video_catalog.outbox_lanes'::regclass") == 0 {
 				break
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -355,20 +355,20 @@ func TestOldSnapshotDoesNotSlowPasses(t *testing.T) {
 // fillAside sets a hundred thousand events of 300 bytes aside, of two thousand
 // aggregates.
 const fillAside = `
-	INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM videocatalog.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT -1, gen_random_uuid(), 'word', (n % 2000 + 1)::text, 'WordSaid', (SELECT coalesce(max(seq), 0) FROM video_catalog.outbox_pending) + n, 1, decode(repeat('ab', 300), 'hex'), now() FROM generate_series(1, 100000) n`
 
 // fillOutbox appends a hundred thousand events of 300 bytes, of five thousand
 // aggregates.
 const fillOutbox = `
 	WITH event AS (
-		INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT (substr(videocatalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
+		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT (substr(video_catalog.uuid7_floor(now())::text, 1, 14) || substr(gen_random_uuid()::text, 15))::uuid, 'number', (n % 5000)::text, 'NumberDrawn', n / 5000 + 1, 1, decode(repeat('ab', 300), 'hex'), now()
 		FROM generate_series(1, 100000) n
 		RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 	)
-	INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-	SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event ORDER BY version, id`
 
 // passesOf makes passes over the lanes of aggregates one after the other, and
 // returns how many events were claimed.

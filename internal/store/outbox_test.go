@@ -124,7 +124,7 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	l.settle(settlement)
 	l.due("a")
 	l.claimNames(10, "a1/1")
-	if n := l.count(`SELECT count(*) FROM videocatalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
+	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
 		t.Errorf("%d reasons are stored in characters, want 1", n)
 	}
 	if blocked, err := l.ListBlocked(t.Context(), 1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Failed[0].Error {
@@ -171,7 +171,7 @@ func TestSettlementIsFenced(t *testing.T) {
 	if held, err := l.SettleClaim(t.Context(), l.settlement(owner, "")); held || err != nil {
 		t.Errorf("a second settlement = %t, %v, want false, nil", held, err)
 	}
-	got := l.count("SELECT count(*) FROM videocatalog.outbox_pending WHERE lane = -1")
+	got := l.count("SELECT count(*) FROM video_catalog.outbox_pending WHERE lane = -1")
 	if want := 5; got != want { // b1, d1, d2, e1, e2
 		t.Errorf("%d events are set aside, want %d", got, want)
 	}
@@ -193,7 +193,7 @@ func TestForgottenClaimIsFenced(t *testing.T) {
 			l := newLetters(t, 4)
 			l.append(l.pool, "a1")
 			setToken := func() {
-				if _, err := l.pool.Exec(t.Context(), "UPDATE videocatalog.outbox_lanes SET lease_token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
+				if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET lease_token = $1, leased_until = '-infinity' WHERE lane = 3", token); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -233,14 +233,14 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 	l.append(l.pool, "b3")
 	time.Sleep(20 * time.Millisecond)
 	if _, err := l.pool.Exec(t.Context(), `
-		CREATE FUNCTION video.stop() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+		CREATE FUNCTION video_catalog.stop() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_advisory_lock_shared(42);
 			PERFORM pg_advisory_unlock_shared(42);
 			RETURN true;
 		END $$;
-		GRANT EXECUTE ON FUNCTION video.stop() TO videocatalog_rw;
-		ALTER TABLE videocatalog.outbox_pending ENABLE ROW LEVEL SECURITY;
-		CREATE POLICY stop ON videocatalog.outbox_pending USING (video.stop()) WITH CHECK (true)`); err != nil {
+		GRANT EXECUTE ON FUNCTION video_catalog.stop() TO video_catalog_rw;
+		ALTER TABLE video_catalog.outbox_pending ENABLE ROW LEVEL SECURITY;
+		CREATE POLICY stop ON video_catalog.outbox_pending USING (video_catalog.stop()) WITH CHECK (true)`); err != nil {
 		t.Fatal(err)
 	}
 
@@ -265,13 +265,13 @@ func TestClaimAnswersWhatTheLastSettlementLeft(t *testing.T) {
 			return
 		}
 		defer conn.Close(context.WithoutCancel(t.Context()))
-		if _, err := conn.Exec(t.Context(), "SET ROLE videocatalog_rw"); err != nil { // policies are not for superusers
+		if _, err := conn.Exec(t.Context(), "SET ROLE video_catalog_rw"); err != nil { // policies are not for superusers
 			t.Error(err)
 			return
 		}
 		// PostgreSQL may look at the ctid again, as its newer minor releases do: then the first one finds that the row has moved, and takes nothing.
 		for attempt := 1; attempt <= 2 && rows == ""; attempt++ {
-			if err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', '), '') FROM videocatalog.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
+			if err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(concat(aggregate_id, ' ', version, ' ', blocked), ', '), '') FROM video_catalog.outbox_claim(10, 1000000, '1 hour')").Scan(&rows); err != nil {
 				t.Error(err)
 			}
 			t.Logf("attempt %d: %q", attempt, rows)
@@ -370,7 +370,7 @@ func TestClaimAfterTheClockWasSetBack(t *testing.T) {
 	if got := l.namesOf(l.claim(10, time.Second)); got != "" {
 		t.Errorf("claim for 1s beside a lease of 3m = %q, want nothing", got)
 	}
-	if _, err := l.pool.Exec(t.Context(), "UPDATE videocatalog.outbox_lanes SET leased_until = leased_until + interval '1 hour' WHERE lane = 3"); err != nil {
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = leased_until + interval '1 hour' WHERE lane = 3"); err != nil {
 		t.Fatal(err)
 	}
 	next := l.claimNames(10, "a1")
@@ -386,7 +386,7 @@ func TestClaimGoesRoundAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 1)
 	l.append(l.pool, "a1 A1")
-	if _, err := l.pool.Exec(t.Context(), "UPDATE videocatalog.outbox_lanes SET leased_until = now() + interval '1 hour', leased_for = '1 s'"); err != nil {
+	if _, err := l.pool.Exec(t.Context(), "UPDATE video_catalog.outbox_lanes SET leased_until = now() + interval '1 hour', leased_for = '1 s'"); err != nil {
 		t.Fatal(err)
 	}
 	first := l.claim(10, hour)
@@ -429,7 +429,7 @@ func TestSkipAndRequeueOutliveAFailure(t *testing.T) {
 			settlement := l.settlement(last, "a1")
 			settlement.Failed[0].Park = last.Events[0].Attempts > 0
 			l.settle(settlement)
-			if parked := l.count("SELECT count(*) FROM videocatalog.outbox_blocked WHERE parked_at IS NOT NULL"); parked > 0 {
+			if parked := l.count("SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL"); parked > 0 {
 				t.Error("the event is parked all the same")
 			}
 			if got := l.namesOf(l.claim(10, hour)); got != test.want {
@@ -514,7 +514,7 @@ func TestConcurrentClaimsShareNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if left := l.count("SELECT count(*) FROM videocatalog.outbox_pending"); events+left != 10*aggregates {
+	if left := l.count("SELECT count(*) FROM video_catalog.outbox_pending"); events+left != 10*aggregates {
 		t.Errorf("%d events were claimed and %d are left, want %d together", events, left, 10*aggregates)
 	}
 }

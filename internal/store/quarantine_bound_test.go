@@ -21,8 +21,8 @@ import (
 // checkQuarantineSize holds that the sum that is kept is the sum, and returns it.
 func checkQuarantineSize(t *testing.T, pool *pgxpool.Pool) int {
 	t.Helper()
-	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM videocatalog_read.quarantine_size")
-	sum := count(t, pool, "SELECT coalesce(sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)), 0) FROM videocatalog_read.quarantine")
+	kept := count(t, pool, "SELECT coalesce(sum(bytes), 0) FROM video_catalog_read.quarantine_size")
+	sum := count(t, pool, "SELECT coalesce(sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)), 0) FROM video_catalog_read.quarantine")
 	if kept != sum {
 		t.Errorf("size of the quarantine = %d, want %d", kept, sum)
 	}
@@ -132,7 +132,7 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := person.Exec(t.Context(), "DELETE FROM videocatalog_read.quarantine"); err != nil {
+	if _, err := person.Exec(t.Context(), "DELETE FROM video_catalog_read.quarantine"); err != nil {
 		t.Fatal(err)
 	}
 	setAside(2)
@@ -142,7 +142,7 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 	}
 	setAside(3)
 	checkQuarantineSize(t, pool)
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog_read.quarantine_size"); n != 2 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine_size"); n != 2 {
 		t.Errorf("the sum has %d rows, want one for each transaction at a time", n)
 	}
 }
@@ -162,7 +162,7 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 		if err := inbox.Quarantine(t.Context(), "catalog", m); err != nil {
 			t.Fatal(err)
 		}
-		if got := count(t, pool, "SELECT count(payload) FROM videocatalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
+		if got := count(t, pool, "SELECT count(payload) FROM video_catalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
 			t.Errorf("message %d, with %d bytes of room left: whole = %t, want %t", i, tt.room, got, tt.want)
 		}
 	}
@@ -179,14 +179,14 @@ func TestQuarantineIsPruned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	execute(t, pool, "UPDATE videocatalog_read.quarantine SET received_at = now() - interval '2 hours' WHERE message_id < '5'")
+	execute(t, pool, "UPDATE video_catalog_read.quarantine SET received_at = now() - interval '2 hours' WHERE message_id < '5'")
 	for _, want := range []int64{3, 2, 0} {
 		if n, err := inbox.PruneQuarantine(t.Context(), time.Hour, 3); n != want || err != nil {
 			t.Errorf("PruneQuarantine() = %d, %v, want %d, nil", n, err, want)
 		}
 		checkQuarantineSize(t, pool)
 	}
-	if diff := cmp.Diff([]string{"5", "6"}, column(t, pool, "SELECT message_id FROM videocatalog_read.quarantine ORDER BY id")); diff != "" {
+	if diff := cmp.Diff([]string{"5", "6"}, column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine ORDER BY id")); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
 	}
 }

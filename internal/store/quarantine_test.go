@@ -110,7 +110,7 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 	}
 	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "VideoPublished", "odd": `a\x00b`} {
 		var got string
-		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM videocatalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
+		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM video_catalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
 			t.Errorf("attribute %s = %q, %v, want %q, nil", attribute, got, err, want)
 		}
 	}

@@ -27,8 +27,8 @@ import (
 
 // The roles of the two sides, made by the migrations.
 const (
-	videoRole   = "videocatalog_rw"
-	catalogRole = "videocatalog_read_rw"
+	videoRole   = "video_catalog_rw"
+	catalogRole = "video_catalog_read_rw"
 	supportRole = "support_ro" // for people
 )
 
@@ -73,7 +73,7 @@ func check(t testing.TB, step string, err error) {
 	}
 }
 
-// A70: the command side and the publisher need no more than the role videocatalog_rw.
+// A70: the command side and the publisher need no more than the role video_catalog_rw.
 func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), videoRole)
@@ -178,7 +178,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	admin := storetest.Pool(t, 2)
 	pool := userPool(t, admin, videoRole)
 	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
-	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'videocatalog.outbox'::regclass"
+	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass"
 	before := count(t, admin, partitions)
 	made, dropped, err := events.Maintain(t.Context(), 9, 7*24*time.Hour)
 	if made != 2 || dropped != 0 || err != nil {
@@ -200,7 +200,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	}
 }
 
-// A70: the query side and the projector need no more than the role videocatalog_read_rw.
+// A70: the query side and the projector need no more than the role video_catalog_read_rw.
 func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
@@ -258,7 +258,7 @@ func isDenied(err error) bool {
 func TestRolesAreSeparate(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Pool(t, 2)
-	for role, schema := range map[string]string{videoRole: "videocatalog_read", catalogRole: "videocatalog"} {
+	for role, schema := range map[string]string{videoRole: "video_catalog_read", catalogRole: "video_catalog"} {
 		pool := userPool(t, admin, role)
 		rows, err := admin.Query(t.Context(), `
 			SELECT format('%I.%I', n.nspname, c.relname)
@@ -315,35 +315,35 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Pool(t, 2)
 	want := map[string]string{
-		"videocatalog_rw videocatalog.videos":                    "INSERT SELECT UPDATE",
-		"videocatalog_rw videocatalog.requests":                  "DELETE INSERT SELECT",
-		"videocatalog_rw videocatalog.outbox":                    "INSERT SELECT",
-		"videocatalog_rw videocatalog.outbox_pending":            "DELETE INSERT SELECT", // and UPDATE of the lane
-		"videocatalog_rw videocatalog.outbox_aside":              "SELECT",
-		"videocatalog_rw videocatalog.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
-		"videocatalog_rw videocatalog.outbox_lanes":              "SELECT UPDATE",
-		"videocatalog_rw videocatalog.known_database":            "SELECT", // and UPDATE of what is known
-		"videocatalog_rw goose_db_version":                "SELECT",
-		"videocatalog_read_rw goose_db_version":              "SELECT",
-		"videocatalog_read_rw videocatalog_read.inbox":            "DELETE INSERT SELECT",
-		"videocatalog_read_rw videocatalog_read.quarantine":       "DELETE INSERT SELECT",
-		"videocatalog_read_rw videocatalog_read.known_database":   "SELECT",
-		"videocatalog_read_rw videocatalog_read.quarantine_size":  "INSERT SELECT UPDATE",
-		"videocatalog_read_rw videocatalog_read.video_projection": "INSERT SELECT UPDATE",
+		"video_catalog_rw video_catalog.videos":                    "INSERT SELECT UPDATE",
+		"video_catalog_rw video_catalog.requests":                  "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox":                    "INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox_pending":            "DELETE INSERT SELECT", // and UPDATE of the lane
+		"video_catalog_rw video_catalog.outbox_aside":              "SELECT",
+		"video_catalog_rw video_catalog.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
+		"video_catalog_rw video_catalog.outbox_lanes":              "SELECT UPDATE",
+		"video_catalog_rw video_catalog.known_database":            "SELECT", // and UPDATE of what is known
+		"video_catalog_rw goose_db_version":                "SELECT",
+		"video_catalog_read_rw goose_db_version":              "SELECT",
+		"video_catalog_read_rw video_catalog_read.inbox":            "DELETE INSERT SELECT",
+		"video_catalog_read_rw video_catalog_read.quarantine":       "DELETE INSERT SELECT",
+		"video_catalog_read_rw video_catalog_read.known_database":   "SELECT",
+		"video_catalog_read_rw video_catalog_read.quarantine_size":  "INSERT SELECT UPDATE",
+		"video_catalog_read_rw video_catalog_read.video_projection": "INSERT SELECT UPDATE",
 		// People see no bytes: TestSupportRoleLooks has the columns of the other tables.
-		"support_ro videocatalog.videos":                  "SELECT",
-		"support_ro videocatalog.outbox_blocked":          "SELECT",
-		"support_ro videocatalog.outbox_lanes":            "SELECT",
-		"support_ro videocatalog_read.video_projection": "SELECT",
-		"support_ro videocatalog_read.inbox":            "SELECT",
-		"support_ro videocatalog_read.known_database":   "SELECT",
-		"support_ro videocatalog_read.quarantine_size":  "SELECT",
+		"support_ro video_catalog.videos":                  "SELECT",
+		"support_ro video_catalog.outbox_blocked":          "SELECT",
+		"support_ro video_catalog.outbox_lanes":            "SELECT",
+		"support_ro video_catalog_read.video_projection": "SELECT",
+		"support_ro video_catalog_read.inbox":            "SELECT",
+		"support_ro video_catalog_read.known_database":   "SELECT",
+		"support_ro video_catalog_read.quarantine_size":  "SELECT",
 		"support_ro goose_db_version":              "SELECT",
 	}
 	rows, err := admin.Query(t.Context(), `
 		SELECT format('%s %s', coalesce(r.rolname, 'PUBLIC'), c.oid::regclass), string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
-		WHERE n.nspname IN ('public', 'videocatalog', 'videocatalog_read') AND a.grantee <> c.relowner
+		WHERE n.nspname IN ('public', 'video_catalog', 'video_catalog_read') AND a.grantee <> c.relowner
 		GROUP BY r.rolname, c.oid`)
 	if err != nil {
 		t.Fatal(err)
@@ -361,10 +361,10 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}
 	columns := column(t, admin, `
 		SELECT format('%s %s.%s', a.privilege_type, c.attrelid::regclass, c.attname)
-		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee IN ('videocatalog_rw'::regrole, 'videocatalog_read_rw'::regrole) ORDER BY 1`)
+		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee IN ('video_catalog_rw'::regrole, 'video_catalog_read_rw'::regrole) ORDER BY 1`)
 	if diff := cmp.Diff([]string{
-		"UPDATE videocatalog_read.known_database.identity", "UPDATE videocatalog_read.known_database.updated_at",
-		"UPDATE videocatalog.known_database.identity", "UPDATE videocatalog.known_database.updated_at", "UPDATE videocatalog.outbox_pending.lane",
+		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at", "UPDATE video_catalog.outbox_pending.lane",
+		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at",
 	}, columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
 	}
@@ -373,23 +373,23 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	for _, role := range []string{videoRole, catalogRole, supportRole} {
 		pools[role] = userPool(t, admin, role)
 	}
-	partition := "videocatalog.outbox_p" + time.Now().UTC().Format("20060102")
+	partition := "video_catalog.outbox_p" + time.Now().UTC().Format("20060102")
 	for _, sql := range []string{
-		"UPDATE videocatalog.outbox SET payload = ''",
-		"UPDATE videocatalog.outbox_pending SET payload = ''",
-		"DELETE FROM videocatalog.outbox",
+		"UPDATE video_catalog.outbox SET payload = ''",
+		"UPDATE video_catalog.outbox_pending SET payload = ''",
+		"DELETE FROM video_catalog.outbox",
 		"SELECT FROM " + partition,
 		"DROP TABLE " + partition,
-		"DELETE FROM videocatalog.videos",
-		"DELETE FROM videocatalog_read.video_projection",
-		"UPDATE videocatalog_read.inbox SET received_at = now()",
-		"CREATE TABLE video.mine ()",
-		"CREATE TABLE videocatalog_read.mine ()",
+		"DELETE FROM video_catalog.videos",
+		"DELETE FROM video_catalog_read.video_projection",
+		"UPDATE video_catalog_read.inbox SET received_at = now()",
+		"CREATE TABLE video_catalog.mine ()",
+		"CREATE TABLE video_catalog_read.mine ()",
 		"CREATE TABLE public.mine ()",
 		"CREATE SCHEMA mine",
 		"UPDATE goose_db_version SET version_id = 0",
-		"ALTER TABLE videocatalog.videos ADD COLUMN mine int",
-		"CREATE OR REPLACE FUNCTION videocatalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql RETURN NULL",
+		"ALTER TABLE video_catalog.videos ADD COLUMN mine int",
+		"CREATE OR REPLACE FUNCTION video_catalog.uuid7_floor(t timestamptz) RETURNS uuid LANGUAGE sql RETURN NULL",
 	} {
 		for role, pool := range pools {
 			err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error { // people's default is otherwise
@@ -418,7 +418,7 @@ func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
 	rows, err := storetest.Pool(t, 1).Query(t.Context(), `
 		SELECT p.oid::regprocedure::text, coalesce(array_to_string(p.proconfig, '; '), '')
 		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-		WHERE p.prosecdef AND n.nspname IN ('public', 'videocatalog', 'videocatalog_read')`)
+		WHERE p.prosecdef AND n.nspname IN ('public', 'video_catalog', 'video_catalog_read')`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"videocatalog.outbox_maintain(integer,interval)"}; !slices.Equal(names, want) {
+	if want := []string{"video_catalog.outbox_maintain(integer,interval)"}; !slices.Equal(names, want) {
 		t.Errorf("functions that run as their owner = %q, want %q", names, want)
 	}
 }

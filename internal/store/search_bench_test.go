@@ -33,10 +33,10 @@ const plainTable = `
 CREATE TABLE plain AS SELECT *, setweight(to_tsvector('simple', title), 'A')
 	|| setweight(to_tsvector('simple', array_to_string(tags, ' ')), 'B')
 	|| setweight(to_tsvector('simple', description), 'C') AS plain_search
-FROM videocatalog_read.video_projection;
+FROM video_catalog_read.video_projection;
 ALTER TABLE plain DROP COLUMN search;
 CREATE INDEX plain_index ON plain USING gin (plain_search) WHERE visible;
-REINDEX INDEX videocatalog_read.video_projection_search;
+REINDEX INDEX video_catalog_read.video_projection_search;
 ANALYZE`
 
 // BenchmarkSearch measures a page of 50 of 100,000 titles in several scripts, beside the search that PostgreSQL has
@@ -94,10 +94,10 @@ func BenchmarkSearch(b *testing.B) {
 		}
 		report(b, "all", all, allPlain)
 	}
-	for name, index := range map[string]string{"MB-index": "videocatalog_read.video_projection_search", "MB-plain-index": "plain_index"} {
+	for name, index := range map[string]string{"MB-index": "video_catalog_read.video_projection_search", "MB-plain-index": "plain_index"} {
 		b.ReportMetric(float64(count(b, pool, "SELECT pg_relation_size($1::regclass)", index))/1e6, name)
 	}
-	b.ReportMetric(float64(count(b, pool, "SELECT avg(pg_column_size(search))::bigint FROM videocatalog_read.video_projection")), "B-row")
+	b.ReportMetric(float64(count(b, pool, "SELECT avg(pg_column_size(search))::bigint FROM video_catalog_read.video_projection")), "B-row")
 	b.ReportMetric(float64(count(b, pool, "SELECT avg(pg_column_size(plain_search))::bigint FROM plain")), "B-plain-row")
 	b.ReportMetric(0, "ns/op")
 }

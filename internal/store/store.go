@@ -2,7 +2,7 @@
 // is in db/queries, and sqlc compiles it into a package that only this one can import.
 //
 // [Videos] is the command side. [Outbox] holds its events, which the publisher claims. Both
-// are in the schema videocatalog. [Catalog] is the query side and owns videocatalog_read. Neither side
+// are in the schema video_catalog. [Catalog] is the query side and owns video_catalog_read. Neither side
 // uses the tables of the other, so each can have its own database user, or its own
 // database.
 //

@@ -191,7 +191,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 		"Outbox.SkipEvent": func(ctx context.Context) error {
 			return events.SkipEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
 		},
-		"Catalog.Observe":       nothing, // its callbacks read one row each
+		"Inbox.Observe":         nothing, // its callback reads few rows
 		"Inbox.BoundQuarantine": nothing, // only tests have it
 		"Outbox.LoseAnswer":     nothing, // the same
 		"Catalog.Changed":       nothing,

@@ -173,7 +173,7 @@ func TestUserLetInAgain(t *testing.T) {
 	target := storetest.Direct(t, storetest.URL(t))
 	admin := pool(t, target)
 	user := "let_in_" + strings.ReplaceAll(newID(t).String(), "-", "")
-	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE videocatalog_rw")
+	execute(t, admin, "CREATE ROLE "+user+" LOGIN CONNECTION LIMIT 0 IN ROLE video_catalog_rw")
 	t.Cleanup(func() {
 		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+user); err != nil {
 			t.Error(err)
@@ -203,7 +203,7 @@ func sessions(t *testing.T) (videos []*store.Videos, admin *pgxpool.Pool, user s
 	target := storetest.Direct(t, storetest.URL(t))
 	admin = pool(t, target)
 	user = "session_" + strings.ReplaceAll(newID(t).String(), "-", "")
-	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE videocatalog_rw")
+	execute(t, admin, "CREATE ROLE "+user+" LOGIN IN ROLE video_catalog_rw")
 	pools, err := db.OpenAll(t.Context(), as(t, target, user), nil, 4, 4)
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func TestPlansOfAnOlderSchemaAreReplaced(t *testing.T) {
 	awaitCommands(t, videos)
 	for _, kind := range []string{"varchar(300)", "text"} {
 		before := len(failed())
-		execute(t, admin, "ALTER TABLE videocatalog.videos ALTER COLUMN title TYPE "+kind)
+		execute(t, admin, "ALTER TABLE video_catalog.videos ALTER COLUMN title TYPE "+kind)
 		awaitCommands(t, videos)
 		t.Logf("%d calls failed for title as %s", len(failed())-before, kind)
 	}

@@ -202,14 +202,14 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (video
 }
 
 func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
-	return videoOf(sqlcgen.VideocatalogVideo{
+	return videoOf(sqlcgen.VideoCatalogVideo{
 		ID: row.ID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
 		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
 		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime,
 	})
 }
 
-func videoOf(row sqlcgen.VideocatalogVideo) domain.Video {
+func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 	return domain.Video{
 		ID: row.ID,
 		Details: domain.Details{

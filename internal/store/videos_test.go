@@ -86,11 +86,11 @@ func TestEveryChangeHasItsEvent(t *testing.T) {
 			t.Fatalf("change %d: %v", i, err)
 		}
 	}
-	got := count(t, pool, `SELECT count(*) FROM videocatalog.outbox o JOIN videocatalog.outbox_pending p ON p.id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
+	got := count(t, pool, `SELECT count(*) FROM video_catalog.outbox o JOIN video_catalog.outbox_pending p ON p.id = o.id AND p.version = o.version WHERE o.aggregate_id = $1`, id.String())
 	if got != 5 {
 		t.Errorf("events with pending rows = %d, want 5", got)
 	}
-	if v := count(t, pool, `SELECT version FROM videocatalog.videos WHERE id = $1`, id); v != 5 {
+	if v := count(t, pool, `SELECT version FROM video_catalog.videos WHERE id = $1`, id); v != 5 {
 		t.Errorf("version = %d, want 5", v)
 	}
 	if want := slices.Repeat([]envelope.Aggregate{{Type: event.AggregateVideo, ID: id.String()}}, 5); !slices.Equal(commits, want) {
@@ -130,7 +130,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	if _, err := videos.ChangeVideo(t.Context(), id, domain.Publish(domain.AnyVersion, stamp(t))); kindOf(err) != problem.Unavailable || commits != 2 {
 		t.Errorf("change without an answer: %v, and %d calls of onCommit, want Unavailable and 2", err, commits)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 2 {
 		t.Errorf("%d events, want 2: both were committed", n)
 	}
 }
@@ -167,7 +167,7 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 	if got.Version != 1 {
 		t.Errorf("version = %d, want 1", got.Version)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox"); n != 1 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
 		t.Errorf("events = %d, want 1", n)
 	}
 }
@@ -176,7 +176,7 @@ func TestNothingChangedWritesNoEvent(t *testing.T) {
 // without its event, no event without its row.
 func TestFailedTransactionLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, table := range []string{"videocatalog.outbox", "videocatalog.outbox_pending", "videocatalog.videos"} {
+	for _, table := range []string{"video_catalog.outbox", "video_catalog.outbox_pending", "video_catalog.videos"} {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			pool := storetest.Pool(t, 2)
@@ -194,8 +194,8 @@ func TestFailedTransactionLeavesNothing(t *testing.T) {
 				t.Error("ChangeVideo() = nil, want an error")
 			}
 			for _, sql := range []string{
-				"SELECT count(*) FROM videocatalog.videos WHERE version = 1 AND state = 'draft'",
-				"SELECT count(*) FROM videocatalog.videos", "SELECT count(*) FROM videocatalog.outbox", "SELECT count(*) FROM videocatalog.outbox_pending",
+				"SELECT count(*) FROM video_catalog.videos WHERE version = 1 AND state = 'draft'",
+				"SELECT count(*) FROM video_catalog.videos", "SELECT count(*) FROM video_catalog.outbox", "SELECT count(*) FROM video_catalog.outbox_pending",
 			} {
 				if got := count(t, pool, sql); got != 1 {
 					t.Errorf("%s = %d, want 1", sql, got)
@@ -285,7 +285,7 @@ func TestEventBeyondTheBrokersLimitsIsInvalid(t *testing.T) {
 	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, big); kindOf(err) != problem.Invalid {
 		t.Errorf("CreateVideo() = %v, want Invalid", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox"); n != 1 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
 		t.Errorf("events = %d, want 1", n)
 	}
 }
@@ -302,7 +302,7 @@ func TestEventWithoutPartitionIsUnavailable(t *testing.T) {
 	if !errors.As(err, &refusal) || refusal.Kind != problem.Unavailable || !strings.Contains(refusal.Message, "clock") {
 		t.Errorf("CreateVideo() = %v, want Unavailable because of the clock", err)
 	}
-	if n := count(t, pool, "SELECT (SELECT count(*) FROM videocatalog.videos) + (SELECT count(*) FROM videocatalog.outbox_pending)"); n != 0 {
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.videos) + (SELECT count(*) FROM video_catalog.outbox_pending)"); n != 0 {
 		t.Errorf("%d rows are left, want none", n)
 	}
 }
@@ -312,7 +312,7 @@ func TestLaneWithoutPartitionBlamesNoClock(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	for lane := range 8 {
-		if _, err := pool.Exec(t.Context(), fmt.Sprintf("DROP TABLE videocatalog.outbox_lane_%d", lane)); err != nil {
+		if _, err := pool.Exec(t.Context(), fmt.Sprintf("DROP TABLE video_catalog.outbox_lane_%d", lane)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -357,7 +357,7 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 			break
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM videocatalog.outbox"); n != 1 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 1 {
 		t.Errorf("events = %d, want 1", n)
 	}
 	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != problem.Exists {
@@ -401,10 +401,10 @@ func TestConcurrentChangesGetTheirOwnVersions(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := count(t, pool, "SELECT count(DISTINCT version) FROM videocatalog.outbox"); n != 161 {
+	if n := count(t, pool, "SELECT count(DISTINCT version) FROM video_catalog.outbox"); n != 161 {
 		t.Errorf("distinct versions = %d, want 161", n)
 	}
-	if n := count(t, pool, `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM videocatalog.outbox_pending) p WHERE version <> before + 1`); n != 0 {
+	if n := count(t, pool, `SELECT count(*) FROM (SELECT version, lag(version) OVER (ORDER BY seq) AS before FROM video_catalog.outbox_pending) p WHERE version <> before + 1`); n != 0 {
 		t.Errorf("pending rows out of version order = %d, want 0", n)
 	}
 }

@@ -192,9 +192,9 @@ func (p *place) park(ctx context.Context, retained, events int) error {
 		return err
 	}
 	if err := p.peer.exec(ctx, `
-		INSERT INTO videocatalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
-		SELECT DISTINCT aggregate_type, aggregate_id, lane, 10, 'refused', now() FROM videocatalog.outbox_pending;
-		UPDATE videocatalog.outbox_pending SET lane = -1`); err != nil {
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+		SELECT DISTINCT aggregate_type, aggregate_id, lane, 10, 'refused', now() FROM video_catalog.outbox_pending;
+		UPDATE video_catalog.outbox_pending SET lane = -1`); err != nil {
 		return err
 	}
 	return p.kept(ctx)
@@ -202,26 +202,26 @@ func (p *place) park(ctx context.Context, retained, events int) error {
 
 // kept remembers what is to stay.
 func (p *place) kept(ctx context.Context) error {
-	if err := p.peer.db().QueryRow(ctx, "SELECT id FROM videocatalog.outbox ORDER BY id DESC LIMIT 1").Scan(&p.newest); err != nil {
+	if err := p.peer.db().QueryRow(ctx, "SELECT id FROM video_catalog.outbox ORDER BY id DESC LIMIT 1").Scan(&p.newest); err != nil {
 		return fmt.Errorf("newest event: %w", err)
 	}
-	return p.peer.exec(ctx, "VACUUM (ANALYZE) videocatalog.outbox_pending, videocatalog.outbox")
+	return p.peer.exec(ctx, "VACUUM (ANALYZE) video_catalog.outbox_pending, video_catalog.outbox")
 }
 
 // clear takes away what is not to stay.
 func (p *place) clear(ctx context.Context) error {
-	if _, err := p.peer.db().Exec(ctx, "DELETE FROM videocatalog.outbox WHERE id > $1", p.newest); err != nil {
+	if _, err := p.peer.db().Exec(ctx, "DELETE FROM video_catalog.outbox WHERE id > $1", p.newest); err != nil {
 		return fmt.Errorf("clear the outbox: %w", err)
 	}
-	return errors.Join(p.peer.exec(ctx, "DELETE FROM videocatalog.outbox_pending WHERE lane >= 0"),
-		p.peer.exec(ctx, "VACUUM videocatalog.outbox_pending, videocatalog.outbox"))
+	return errors.Join(p.peer.exec(ctx, "DELETE FROM video_catalog.outbox_pending WHERE lane >= 0"),
+		p.peer.exec(ctx, "VACUUM video_catalog.outbox_pending, video_catalog.outbox"))
 }
 
 // beside is ours, except that what is parked is not left over, and tables are not emptied.
 type beside struct{ *ours }
 
 func (b beside) left(ctx context.Context) (int, error) {
-	return b.count(ctx, "SELECT count(*) FROM videocatalog.outbox_pending WHERE lane >= 0")
+	return b.count(ctx, "SELECT count(*) FROM video_catalog.outbox_pending WHERE lane >= 0")
 }
 
 // others are events of other aggregates than the parked ones, which are blocked.

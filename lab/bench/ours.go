@@ -21,11 +21,11 @@ type ours struct {
 
 func (p *ours) prepare(context.Context) error { return nil } // the template has it all
 
-func (p *ours) tables() []string { return []string{"videocatalog.outbox", "videocatalog.outbox_pending"} }
+func (p *ours) tables() []string { return []string{"video_catalog.outbox", "video_catalog.outbox_pending"} }
 
 // outboxSQL inserts events into the outbox, and makes none of them pending.
 const outboxSQL = `
-	INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 	SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, ` + payloadSQL + `, now()
 	FROM ` + eventsSQL + ` ORDER BY e.n`
 
@@ -34,8 +34,8 @@ func pending(insert string) string {
 	return `WITH event AS (` + insert + `
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
 		)
-		INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
-		SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
+		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
 }
 
 // published leaves events as if they had been published.
@@ -51,7 +51,7 @@ func (p *ours) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 		return fmt.Errorf("make id: %w", err)
 	}
 	_, err = tx.Exec(ctx, pending(`
-		INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		VALUES ($1, 'video', $2, 'VideoUpdated', $3, 1, $4, $5)`),
 		id, fmt.Sprint(w.aggregates[i]), w.versions[i], w.payload(i), time.Now())
 	return err
@@ -64,7 +64,7 @@ func (p *ours) committed(w workload, i int) {
 }
 
 func (p *ours) left(ctx context.Context) (int, error) {
-	return p.count(ctx, "SELECT count(*) FROM videocatalog.outbox_pending")
+	return p.count(ctx, "SELECT count(*) FROM video_catalog.outbox_pending")
 }
 
 func (p *ours) instance(ctx context.Context, k *sink) (instance, error) {

@@ -14,13 +14,15 @@ import (
 	"strings"
 	"time"
 
-	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/server"
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/server"
 )
 
 // serveCommand makes this program one of the servers that are compared: a process of its own, whose CPU time is its.
@@ -74,7 +76,9 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 	}
 	switch kind {
 	case portOurs:
-		s, err := server.New(server.Config{}, server.Deps{Videos: oneVideo{}, Listener: listener, Log: discard})
+		s, err := port.New(port.Config{}, port.Deps{
+			Services: []port.Service{server.Videos(server.NewVideoService(oneVideo{}, nil))}, Listener: listener, Log: discard,
+		})
 		if err != nil {
 			return err
 		}

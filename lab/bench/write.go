@@ -150,7 +150,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	begin := &pgx.Batch{}
 	begin.Queue("BEGIN")
 	begin.Queue(`SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
-		FROM videocatalog.videos WHERE id = $1 FOR NO KEY UPDATE`, videoID(i))
+		FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE`, videoID(i))
 	results := conn.SendBatch(ctx, begin)
 	var v domain.Video
 	var durationMs int64
@@ -176,7 +176,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 		v.Tags = []string{}
 	}
 	update := &pgx.Batch{}
-	update.Queue(`UPDATE videocatalog.videos SET title = $2, description = $3, release_year = $4, duration_ms = $5, language_code = $6, tags = $7, state = $8,
+	update.Queue(`UPDATE video_catalog.videos SET title = $2, description = $3, release_year = $4, duration_ms = $5, language_code = $6, tags = $7, state = $8,
 			version = $9, update_time = $10, publish_time = $11, delete_time = $12 WHERE id = $1`,
 		v.ID, v.Title, v.Description, v.ReleaseYear, durationMs, v.LanguageCode, v.Tags, string(v.State), v.Version, v.UpdateTime, published, deleted)
 	update.Queue("COMMIT")
@@ -208,7 +208,7 @@ func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx cont
 // pgbenchScript writes what ChangeVideo sends, in the same two round trips.
 func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	var payload int
-	if err := pool.QueryRow(ctx, "SELECT length(payload) FROM videocatalog.outbox LIMIT 1").Scan(&payload); err != nil {
+	if err := pool.QueryRow(ctx, "SELECT length(payload) FROM video_catalog.outbox LIMIT 1").Scan(&payload); err != nil {
 		return "", fmt.Errorf("read an event: %w", err)
 	}
 	id, err := uuid.NewV7()
@@ -222,11 +222,11 @@ func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 \set event :k * 10 + :client_id
 \startpipeline
 BEGIN;
-SELECT * FROM videocatalog.videos WHERE id = (` + video + `)::uuid FOR NO KEY UPDATE;
+SELECT * FROM video_catalog.videos WHERE id = (` + video + `)::uuid FOR NO KEY UPDATE;
 \endpipeline
 \startpipeline
-UPDATE videocatalog.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = (` + video + `)::uuid;
-WITH event AS (INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) VALUES (('` + prefix + `' || lpad(:event::text, 12, '0'))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now()) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM event;
+UPDATE video_catalog.videos SET title = 'Title ' || :n, description = repeat('x', 200), release_year = 0, duration_ms = 0, language_code = '', tags = '{}', state = 'draft', version = version + 1, update_time = now(), publish_time = NULL, delete_time = NULL WHERE id = (` + video + `)::uuid;
+WITH event AS (INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) VALUES (('` + prefix + `' || lpad(:event::text, 12, '0'))::uuid, 'video', ` + video + `, 'VideoUpdated', 2, 1, '\x` + strings.Repeat("ab", payload) + `', now()) RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM event;
 COMMIT;
 \endpipeline
 `

@@ -1,7 +1,7 @@
 -- +goose Up
 -- Every build that writes fills the new column, and the backfill is done: from here on nobody may forget it.
 SET LOCAL lock_timeout = '2s';
-ALTER TABLE videocatalog.videos ADD CONSTRAINT videos_premiere_year CHECK (premiere_year IS NOT NULL) NOT VALID;
+ALTER TABLE video_catalog.videos ADD CONSTRAINT videos_premiere_year CHECK (premiere_year IS NOT NULL) NOT VALID;
 
 -- +goose Down
-ALTER TABLE videocatalog.videos DROP CONSTRAINT videos_premiere_year;
+ALTER TABLE video_catalog.videos DROP CONSTRAINT videos_premiere_year;

@@ -36,7 +36,7 @@ func readVideos(ctx context.Context, tx pgx.Tx, db *Database) error {
 			create_time, update_time, publish_time, delete_time,
 			row(title, description, release_year, duration_ms, language_code, tags, state = 'published' AND delete_time IS NULL,
 				delete_time IS NOT NULL, version, publish_time, update_time, state = 'published' AND delete_time IS NULL)::text
-		FROM videocatalog.videos`)
+		FROM video_catalog.videos`)
 	if err != nil {
 		return fmt.Errorf("read videos: %w", err)
 	}
@@ -69,7 +69,7 @@ func milli(t *time.Time) int64 {
 func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
 		SELECT id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
-		FROM videocatalog.outbox`)
+		FROM video_catalog.outbox`)
 	if err != nil {
 		return fmt.Errorf("read events: %w", err)
 	}
@@ -120,7 +120,7 @@ func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
 		SELECT video_id::text, row(title, description, release_year, duration_ms, language_code, tags, visible,
 			deleted, version, publish_time, update_time, search <> '')::text
-		FROM videocatalog_read.video_projection`)
+		FROM video_catalog_read.video_projection`)
 	if err != nil {
 		return fmt.Errorf("read projection: %w", err)
 	}
@@ -140,7 +140,7 @@ func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
 func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
 		SELECT video_id::text, title, description, release_year, duration_ms, language_code, tags, version, publish_time, update_time
-		FROM videocatalog_read.video_projection WHERE visible`)
+		FROM video_catalog_read.video_projection WHERE visible`)
 	if err != nil {
 		return fmt.Errorf("read catalog: %w", err)
 	}
@@ -160,7 +160,7 @@ func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
 }
 
 func readInbox(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `SELECT event_id::text FROM videocatalog_read.inbox`)
+	rows, err := tx.Query(ctx, `SELECT event_id::text FROM video_catalog_read.inbox`)
 	if err != nil {
 		return fmt.Errorf("read inbox: %w", err)
 	}
@@ -178,9 +178,9 @@ func readInbox(ctx context.Context, tx pgx.Tx, db *Database) error {
 
 func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
 	err := tx.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM videocatalog.outbox_pending), (SELECT count(*) FROM videocatalog_read.quarantine),
-			(SELECT coalesce(array_agg(format('%s %s, %s attempts: %s', aggregate_type, aggregate_id, attempts, last_error)), '{}') FROM videocatalog.outbox_blocked),
-			(SELECT coalesce(array_agg(format('lane %s until %s', lane, leased_until)), '{}') FROM videocatalog.outbox_lanes WHERE leased_until > clock_timestamp() AND lease_token <> 0)`,
+		SELECT (SELECT count(*) FROM video_catalog.outbox_pending), (SELECT count(*) FROM video_catalog_read.quarantine),
+			(SELECT coalesce(array_agg(format('%s %s, %s attempts: %s', aggregate_type, aggregate_id, attempts, last_error)), '{}') FROM video_catalog.outbox_blocked),
+			(SELECT coalesce(array_agg(format('lane %s until %s', lane, leased_until)), '{}') FROM video_catalog.outbox_lanes WHERE leased_until > clock_timestamp() AND lease_token <> 0)`,
 	).Scan(&db.Pending, &db.Quarantined, &db.Blocked, &db.Leased)
 	if err != nil {
 		return fmt.Errorf("read what is stuck: %w", err)

@@ -26,7 +26,7 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 	t.Helper()
 	video = uuid.Must(uuid.NewV7())
-	execute(t, pool, `INSERT INTO videocatalog.videos VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', 'published', 2,
+	execute(t, pool, `INSERT INTO video_catalog.videos VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', 'published', 2,
 		'2026-01-02T03:04:05.006Z', '2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', NULL)`, video.String())
 	for version := range int64(2) {
 		id := uuid.Must(uuid.NewV7())
@@ -42,10 +42,10 @@ func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 			t.Fatal(err)
 		}
 		typ := []string{"VideoCreated", "VideoPublished"}[version]
-		execute(t, pool, `INSERT INTO videocatalog.outbox VALUES ($1, 'video', $2, $3, $4, 1, $5, '2026-01-02T03:04:06Z', NULL)`, id.String(), video.String(), typ, version+1, bytes)
-		execute(t, pool, `INSERT INTO videocatalog_read.inbox (consumer, event_id) VALUES ('catalog', $1)`, id.String())
+		execute(t, pool, `INSERT INTO video_catalog.outbox VALUES ($1, 'video', $2, $3, $4, 1, $5, '2026-01-02T03:04:06Z', NULL)`, id.String(), video.String(), typ, version+1, bytes)
+		execute(t, pool, `INSERT INTO video_catalog_read.inbox (consumer, event_id) VALUES ('catalog', $1)`, id.String())
 	}
-	execute(t, pool, `INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
+	execute(t, pool, `INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version,
 			publish_time, update_time, search, change_xid, updated_at)
 		VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', true, false, 2,
 		'2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', to_tsvector('simple', 'command 7'), '1', now())`, video.String())
@@ -61,19 +61,19 @@ func TestReadDatabase(t *testing.T) {
 		want      []Rule // besides what was never published
 	}{
 		{"sound", `SELECT 1`, nil},
-		{"row changed", `UPDATE videocatalog.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},
-		{"row gone", `DELETE FROM videocatalog.videos`, []Rule{EventWithoutRow, ProjectionDiffers}},
-		{"event gone", `DELETE FROM videocatalog.outbox WHERE version = 1`, []Rule{RowWithoutEvent, CommandLost}},
-		{"projection behind", `UPDATE videocatalog_read.video_projection SET version = 1`, []Rule{ProjectionDiffers}},
-		{"projection hidden", `UPDATE videocatalog_read.video_projection SET visible = false`, []Rule{ProjectionDiffers}},
-		{"search forgotten", `UPDATE videocatalog_read.video_projection SET search = ''`, []Rule{ProjectionDiffers}},
-		{"tags changed", `UPDATE videocatalog_read.video_projection SET tags = '{a,b,c}'`, []Rule{ProjectionDiffers}},
-		{"projection gone", `DELETE FROM videocatalog_read.video_projection`, []Rule{ProjectionDiffers}},
-		{"inbox gone", `DELETE FROM videocatalog_read.inbox`, []Rule{EventNotConsumed}},
-		{"pending", `INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM videocatalog.outbox`, []Rule{StuckPending}},
-		{"blocked", `INSERT INTO videocatalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
-		{"leased", `UPDATE videocatalog.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
-		{"quarantined", `INSERT INTO videocatalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
+		{"row changed", `UPDATE video_catalog.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},
+		{"row gone", `DELETE FROM video_catalog.videos`, []Rule{EventWithoutRow, ProjectionDiffers}},
+		{"event gone", `DELETE FROM video_catalog.outbox WHERE version = 1`, []Rule{RowWithoutEvent, CommandLost}},
+		{"projection behind", `UPDATE video_catalog_read.video_projection SET version = 1`, []Rule{ProjectionDiffers}},
+		{"projection hidden", `UPDATE video_catalog_read.video_projection SET visible = false`, []Rule{ProjectionDiffers}},
+		{"search forgotten", `UPDATE video_catalog_read.video_projection SET search = ''`, []Rule{ProjectionDiffers}},
+		{"tags changed", `UPDATE video_catalog_read.video_projection SET tags = '{a,b,c}'`, []Rule{ProjectionDiffers}},
+		{"projection gone", `DELETE FROM video_catalog_read.video_projection`, []Rule{ProjectionDiffers}},
+		{"inbox gone", `DELETE FROM video_catalog_read.inbox`, []Rule{EventNotConsumed}},
+		{"pending", `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video_catalog.outbox`, []Rule{StuckPending}},
+		{"blocked", `INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
+		{"leased", `UPDATE video_catalog.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
+		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

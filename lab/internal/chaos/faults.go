@@ -69,9 +69,9 @@ func kinds() (all, long []fault) {
 		{"database connections forgotten", groupDatabase, Outage, forgetDatabase},
 		{"database out of reach", groupDatabase, NoRecovery, stallDatabase},
 		{"long transaction", groupDatabase, NoRecovery, longTransaction},
-		{"disk full for events", groupDatabase, NoRecovery, diskFull("videocatalog.outbox", "INSERT", 0)},
-		{"disk full for settlements", groupDatabase, NoRecovery, diskFull("videocatalog.outbox_pending", "DELETE", lanes*batch*2)},
-		{"disk full for the projection", groupDatabase, NoRecovery, diskFull("videocatalog_read.video_projection", "INSERT OR UPDATE", 0)},
+		{"disk full for events", groupDatabase, NoRecovery, diskFull("video_catalog.outbox", "INSERT", 0)},
+		{"disk full for settlements", groupDatabase, NoRecovery, diskFull("video_catalog.outbox_pending", "DELETE", lanes*batch*2)},
+		{"disk full for the projection", groupDatabase, NoRecovery, diskFull("video_catalog_read.video_projection", "INSERT OR UPDATE", 0)},
 	}
 	for _, point := range []string{failpoint.OutboxClaimed, failpoint.OutboxHanded, failpoint.OutboxPublished} {
 		all = append(all, fault{"kill publisher at " + point, groupProcess, Takeover, killAt(publishers, point)})
@@ -260,7 +260,7 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 	defer cancel()
 	l.migrations++
 	column := fmt.Sprintf("later_%d", l.migrations)
-	for _, table := range []string{"videocatalog.videos", "videocatalog.outbox", "videocatalog.outbox_pending", "videocatalog.requests", "videocatalog_read.video_projection", "videocatalog_read.inbox"} {
+	for _, table := range []string{"video_catalog.videos", "video_catalog.outbox", "video_catalog.outbox_pending", "video_catalog.requests", "video_catalog_read.video_projection", "video_catalog_read.inbox"} {
 		if err := l.postgres.insist(migration, "ALTER TABLE "+table+" ADD COLUMN "+column+" text"); err != nil {
 			return fmt.Errorf("migrate: %w", err)
 		}
@@ -380,7 +380,7 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 // database can be asked.
 func (l *lab) refusals(ctx context.Context, name string) (n int) {
 	_ = l.look(ctx, func(ctx context.Context, c conn) error { // then 0, and it is asked again
-		return c.QueryRow(ctx, `SELECT coalesce(max(attempts), 0) FROM videocatalog.outbox_blocked WHERE aggregate_id = $1`, name).Scan(&n)
+		return c.QueryRow(ctx, `SELECT coalesce(max(attempts), 0) FROM video_catalog.outbox_blocked WHERE aggregate_id = $1`, name).Scan(&n)
 	})
 	return n
 }

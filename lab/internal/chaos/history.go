@@ -182,7 +182,7 @@ type Database struct {
 	Blocked, Leased      []string
 }
 
-// VideoRow is a row of videocatalog.videos.
+// VideoRow is a row of video_catalog.videos.
 type VideoRow struct {
 	ID      uuid.UUID
 	Version int64
@@ -190,7 +190,7 @@ type VideoRow struct {
 	Catalog string // the row that the projection must have, as text
 }
 
-// EventRow is a row of videocatalog.outbox.
+// EventRow is a row of video_catalog.outbox.
 type EventRow struct {
 	ID         uuid.UUID
 	Video      uuid.UUID

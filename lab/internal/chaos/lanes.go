@@ -64,7 +64,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 			END IF;
 			RETURN NULL;
 		END $$;
-		CREATE TRIGGER chaos_watch AFTER UPDATE ON videocatalog.outbox_lanes FOR EACH ROW EXECUTE FUNCTION chaos.watch_lane()`,
+		CREATE TRIGGER chaos_watch AFTER UPDATE ON video_catalog.outbox_lanes FOR EACH ROW EXECUTE FUNCTION chaos.watch_lane()`,
 		lease.Milliseconds(), margin.Milliseconds(), trespassTaken, trespassSettled))
 	if err != nil {
 		return fmt.Errorf("watch lanes: %w", err)
@@ -77,8 +77,8 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
 		SELECT coalesce(sum(
-			least($2::bigint, (SELECT count(*) FROM videocatalog.outbox_pending p WHERE p.lane = h.lane)) +
-			least($2::bigint, (SELECT count(*) FROM videocatalog.outbox_aside a JOIN videocatalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE b.lane = h.lane))
+			least($2::bigint, (SELECT count(*) FROM video_catalog.outbox_pending p WHERE p.lane = h.lane)) +
+			least($2::bigint, (SELECT count(*) FROM video_catalog.outbox_aside a JOIN video_catalog.outbox_blocked b USING (aggregate_type, aggregate_id) WHERE b.lane = h.lane))
 		), 0)::int
 		FROM chaos.holders h WHERE h.held AND h.who = ANY($1)`, names, batch).Scan(&n)
 	if err != nil {
@@ -144,7 +144,7 @@ func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it must not stop looking because one look hangs
 	defer cancel()
 	rows, err := c.Query(ctx, `
-		SELECT lane::int, lease_token FROM videocatalog.outbox_lanes
+		SELECT lane::int, lease_token FROM video_catalog.outbox_lanes
 		WHERE leased_until >= clock_timestamp() AND leased_until <= clock_timestamp() + 2 * leased_for`)
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)

@@ -27,7 +27,7 @@ func TestLanesAreWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		of       envelope.Aggregate // of whose lane the claims are
-		from, to string             // of videocatalog.outbox_claim
+		from, to string             // of video_catalog.outbox_claim
 		want     []string           // who, what
 		settled  map[string]int64
 	}{
@@ -57,7 +57,7 @@ func TestLanesAreWatched(t *testing.T) {
 				return pool
 			}
 			lab := open("lab")
-			breakFunction(t, lab, "videocatalog.outbox_claim", tt.from, tt.to)
+			breakFunction(t, lab, "video_catalog.outbox_claim", tt.from, tt.to)
 			conn, err := lab.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestLanesAreWatched(t *testing.T) {
 			}
 			if tt.name == "its own, without an answer" {
 				held.Token = 7
-				execute(t, open("successor"), fmt.Sprintf("SELECT FROM videocatalog.outbox_claim(10, 1000000, '1 min', %d::smallint, 7, (SELECT array_agg(lease_token) FROM videocatalog.outbox_lanes))", held.Lane))
+				execute(t, open("successor"), fmt.Sprintf("SELECT FROM video_catalog.outbox_claim(10, 1000000, '1 min', %d::smallint, 7, (SELECT array_agg(lease_token) FROM video_catalog.outbox_lanes))", held.Lane))
 			}
 			settle(held, successor)
 			if tt.want == nil {
@@ -190,13 +190,13 @@ func TestLeasesAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
-		`UPDATE videocatalog.outbox_lanes SET lease_token = 40 + lane, leased_for = '3 s', leased_until = clock_timestamp() + CASE lane
+		`UPDATE video_catalog.outbox_lanes SET lease_token = 40 + lane, leased_for = '3 s', leased_until = clock_timestamp() + CASE lane
 			WHEN 1 THEN interval '1 minute' WHEN 2 THEN interval '-1 ms' WHEN 3 THEN interval '5 s' ELSE interval '-1 day' END`,
-		`INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT n % 4, gen_random_uuid(), 'video', 'a', 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 40) n`,
-		`INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		`INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 			SELECT -1, gen_random_uuid(), 'video', 'b' || n % 2, 'VideoUpdated', n, 1, '', now() FROM generate_series(1, 12) n`,
-		`INSERT INTO videocatalog.outbox_blocked VALUES ('video', 'b0', 2, 1, now(), 'refused'), ('video', 'b1', 1, 1, now(), 'refused')`,
+		`INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'b0', 2, 1, now(), 'refused'), ('video', 'b1', 1, 1, now(), 'refused')`,
 		`INSERT INTO chaos.holders (lane, who, held) VALUES (0, 'a', true), (1, 'a', false), (2, 'b', true), (3, 'c', true)`,
 	} {
 		if _, err := c.Exec(t.Context(), sql); err != nil {

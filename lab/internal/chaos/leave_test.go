@@ -56,7 +56,7 @@ func TestFailedRunLeavesItsEvidence(t *testing.T) {
 		}
 		files, err := filepath.Glob(filepath.Join(l.cfg.Out, "*"))
 		dumped := true
-		for _, table := range []string{"videocatalog.outbox", "videocatalog_read.inbox", "chaos.holders"} {
+		for _, table := range []string{"video_catalog.outbox", "video_catalog_read.inbox", "chaos.holders"} {
 			dumped = dumped && slices.Contains(files, filepath.Join(l.cfg.Out, table+".csv"))
 		}
 		if err != nil || dumped == test.away {

@@ -49,8 +49,8 @@ func (l *lab) quiet(ctx context.Context) {
 		quiet, now := false, state
 		err := l.look(ctx, func(ctx context.Context, c conn) error {
 			var pending, blocked, events, consumed int
-			err := c.QueryRow(ctx, `SELECT (SELECT count(*) FROM videocatalog.outbox_pending), (SELECT count(*) FROM videocatalog.outbox_blocked),
-				(SELECT count(*) FROM videocatalog.outbox), (SELECT count(*) FROM videocatalog_read.inbox)`).Scan(&pending, &blocked, &events, &consumed)
+			err := c.QueryRow(ctx, `SELECT (SELECT count(*) FROM video_catalog.outbox_pending), (SELECT count(*) FROM video_catalog.outbox_blocked),
+				(SELECT count(*) FROM video_catalog.outbox), (SELECT count(*) FROM video_catalog_read.inbox)`).Scan(&pending, &blocked, &events, &consumed)
 			taken, heard := l.broker.published()
 			quiet = pending+blocked == 0 && events == consumed && taken == heard
 			now = fmt.Sprintf("%d pending, %d blocked, %d of %d events consumed, %d of %d messages heard", pending, blocked, consumed, events, heard, taken)

@@ -153,11 +153,11 @@ func (l *lab) drained(ctx context.Context, deadline time.Time) bool {
 	defer cancel()
 	err := l.look(ctx, func(ctx context.Context, conn conn) error {
 		var newest int64
-		if err := conn.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM videocatalog.outbox_pending").Scan(&newest); err != nil {
+		if err := conn.QueryRow(ctx, "SELECT coalesce(max(seq), 0) FROM video_catalog.outbox_pending").Scan(&newest); err != nil {
 			return err
 		}
 		for pending := true; pending; {
-			err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM videocatalog.outbox_pending WHERE seq <= $1)", newest).Scan(&pending)
+			err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM video_catalog.outbox_pending WHERE seq <= $1)", newest).Scan(&pending)
 			if err != nil {
 				return err
 			}

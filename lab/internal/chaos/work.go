@@ -102,7 +102,7 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 			SELECT (SELECT json_agg(a) FROM (
 					SELECT application_name, state, wait_event_type, wait_event, clock_timestamp() - query_start AS since, left(query, 100) AS query
 					FROM pg_stat_activity WHERE datname = current_database()) a),
-				(SELECT json_agg(l) FROM (SELECT * FROM videocatalog.outbox_lanes JOIN chaos.holders USING (lane)) l)`).Scan(&clients, &lanes)
+				(SELECT json_agg(l) FROM (SELECT * FROM video_catalog.outbox_lanes JOIN chaos.holders USING (lane)) l)`).Scan(&clients, &lanes)
 	})
 	if err != nil {
 		l.timeline.add("PostgreSQL says nothing", "err", err.Error())

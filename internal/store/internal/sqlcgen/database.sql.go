@@ -10,7 +10,7 @@ import (
 )
 
 const GetCatalogDatabase = `-- name: GetCatalogDatabase :one
-SELECT videocatalog_read.database_identity() AS live, identity AS known FROM videocatalog_read.known_database
+SELECT video_catalog_read.database_identity() AS live, identity AS known FROM video_catalog_read.known_database
 `
 
 type GetCatalogDatabaseRow struct {
@@ -27,7 +27,7 @@ func (q *Queries) GetCatalogDatabase(ctx context.Context) (GetCatalogDatabaseRow
 }
 
 const GetChangesDatabase = `-- name: GetChangesDatabase :one
-SELECT videocatalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
+SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
 `
 
 type GetChangesDatabaseRow struct {
@@ -45,7 +45,7 @@ func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChange
 }
 
 const GetTokenKey = `-- name: GetTokenKey :one
-SELECT token_key FROM videocatalog.known_database
+SELECT token_key FROM video_catalog.known_database
 `
 
 func (q *Queries) GetTokenKey(ctx context.Context) ([]byte, error) {
@@ -56,7 +56,7 @@ func (q *Queries) GetTokenKey(ctx context.Context) ([]byte, error) {
 }
 
 const GetVideoDatabase = `-- name: GetVideoDatabase :one
-SELECT videocatalog.database_identity() AS live, identity AS known FROM videocatalog.known_database
+SELECT video_catalog.database_identity() AS live, identity AS known FROM video_catalog.known_database
 `
 
 type GetVideoDatabaseRow struct {
@@ -73,7 +73,7 @@ func (q *Queries) GetVideoDatabase(ctx context.Context) (GetVideoDatabaseRow, er
 }
 
 const KnowCatalogDatabase = `-- name: KnowCatalogDatabase :exec
-UPDATE videocatalog_read.known_database SET identity = $1, updated_at = clock_timestamp()
+UPDATE video_catalog_read.known_database SET identity = $1, updated_at = clock_timestamp()
 `
 
 func (q *Queries) KnowCatalogDatabase(ctx context.Context, identity string) error {
@@ -82,7 +82,7 @@ func (q *Queries) KnowCatalogDatabase(ctx context.Context, identity string) erro
 }
 
 const KnowVideoDatabase = `-- name: KnowVideoDatabase :exec
-UPDATE videocatalog.known_database SET identity = $1, updated_at = clock_timestamp()
+UPDATE video_catalog.known_database SET identity = $1, updated_at = clock_timestamp()
 `
 
 func (q *Queries) KnowVideoDatabase(ctx context.Context, identity string) error {
@@ -91,10 +91,10 @@ func (q *Queries) KnowVideoDatabase(ctx context.Context, identity string) error 
 }
 
 const MoveFutureProjections = `-- name: MoveFutureProjections :execrows
-UPDATE videocatalog_read.video_projection
+UPDATE video_catalog_read.video_projection
 SET change_xid = pg_current_xact_id()
 WHERE video_id IN (
-	SELECT video_id FROM videocatalog_read.video_projection
+	SELECT video_id FROM video_catalog_read.video_projection
 	WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())
 	ORDER BY change_xid, video_id
 	LIMIT $1

@@ -13,7 +13,7 @@ import (
 )
 
 const InsertInbox = `-- name: InsertInbox :many
-INSERT INTO videocatalog_read.inbox (consumer, event_id)
+INSERT INTO video_catalog_read.inbox (consumer, event_id)
 SELECT $1, event_id
 FROM (SELECT unnest($2::uuid[]) AS event_id) new
 ORDER BY event_id
@@ -43,9 +43,9 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 }
 
 const PruneInbox = `-- name: PruneInbox :execrows
-DELETE FROM videocatalog_read.inbox i
+DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
-	SELECT o.consumer, o.event_id FROM videocatalog_read.inbox o
+	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
 	WHERE o.consumer = $1 AND o.received_at < now() - $2::interval
 		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 	ORDER BY o.event_id
@@ -55,7 +55,7 @@ WHERE (i.consumer, i.event_id) IN (
 
 // Deletes at most max_rows ids of events that happened and were received longer ago than older_than, by the clock of the
 // database. The condition on event_id uses the smallest UUIDv7 of that time, so that the query can use the primary key.
-// videocatalog.uuid7_floor computes the same value, but may be in another database.
+// video_catalog.uuid7_floor computes the same value, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
 	if err != nil {

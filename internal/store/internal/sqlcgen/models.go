@@ -11,7 +11,7 @@ import (
 )
 
 // Messages that could not be applied, until a person replays or deletes them, or until they are too old. They are kept whole while there is room for their bytes.
-type VideocatalogReadQuarantine struct {
+type VideoCatalogReadQuarantine struct {
 	ID          int64
 	Consumer    string
 	MessageID   string
@@ -29,7 +29,7 @@ type VideocatalogReadQuarantine struct {
 }
 
 // The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.
-type VideocatalogVideo struct {
+type VideoCatalogVideo struct {
 	ID          uuid.UUID
 	Title       string
 	Description string

@@ -14,12 +14,12 @@ import (
 
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
-	INSERT INTO videocatalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
 )
-INSERT INTO videocatalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-SELECT videocatalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
+SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
 FROM event
 `
 
@@ -55,7 +55,7 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 }
 
 const BlockAggregate = `-- name: BlockAggregate :exec
-INSERT INTO videocatalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
+INSERT INTO video_catalog.outbox_blocked AS b (aggregate_type, aggregate_id, lane, attempts, next_retry_at, last_error, parked_at, floor_seq)
 VALUES ($1, $2, $3, $4,
 	CASE WHEN $5::bool THEN NULL ELSE clock_timestamp() + $6::interval END, $7,
 	CASE WHEN $5 THEN clock_timestamp() END, $8)
@@ -98,8 +98,8 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
 	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
-FROM videocatalog.outbox_claim($1::int, $2::bigint, $3::interval,
-	videocatalog.outbox_lane($4::text, $5::text),
+FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
+	video_catalog.outbox_lane($4::text, $5::text),
 	$6::bigint, $7::bigint[]) AS c
 `
 
@@ -131,7 +131,7 @@ type ClaimOutboxRow struct {
 	Traceparent   string
 }
 
-// Claims a lane: see videocatalog.outbox_claim.
+// Claims a lane: see video_catalog.outbox_claim.
 func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]ClaimOutboxRow, error) {
 	rows, err := q.db.Query(ctx, ClaimOutbox,
 		arg.MaxEvents,
@@ -187,7 +187,7 @@ func (q *Queries) CommitOutboxAsync(ctx context.Context) error {
 }
 
 const DeletePublished = `-- name: DeletePublished :exec
-DELETE FROM videocatalog.outbox_pending p
+DELETE FROM video_catalog.outbox_pending p
 WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
 	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
 `
@@ -212,7 +212,7 @@ func (q *Queries) DeletePublished(ctx context.Context, arg DeletePublishedParams
 }
 
 const DeleteRetried = `-- name: DeleteRetried :exec
-DELETE FROM videocatalog.outbox_pending WHERE lane = -1 AND seq = $1
+DELETE FROM video_catalog.outbox_pending WHERE lane = -1 AND seq = $1
 `
 
 func (q *Queries) DeleteRetried(ctx context.Context, seq int64) error {
@@ -223,9 +223,9 @@ func (q *Queries) DeleteRetried(ctx context.Context, seq int64) error {
 const ListOutboxBlocked = `-- name: ListOutboxBlocked :many
 SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
-FROM videocatalog.outbox_blocked b
+FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM videocatalog.outbox_aside p
+	SELECT p.id, p.version FROM video_catalog.outbox_aside p
 	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
 	ORDER BY p.seq LIMIT 1
 ) h ON true
@@ -276,7 +276,7 @@ func (q *Queries) ListOutboxBlocked(ctx context.Context, maxRows int32) ([]ListO
 
 const MaintainOutbox = `-- name: MaintainOutbox :one
 SELECT m.created::int AS created, m.dropped::int AS dropped
-FROM videocatalog.outbox_maintain($1::int, $2::interval) AS m
+FROM video_catalog.outbox_maintain($1::int, $2::interval) AS m
 `
 
 type MaintainOutboxRow struct {
@@ -284,7 +284,7 @@ type MaintainOutboxRow struct {
 	Dropped int32
 }
 
-// Creates and drops partitions: see videocatalog.outbox_maintain.
+// Creates and drops partitions: see video_catalog.outbox_maintain.
 func (q *Queries) MaintainOutbox(ctx context.Context, daysAhead int32, keep time.Duration) (MaintainOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MaintainOutbox, daysAhead, keep)
 	var i MaintainOutboxRow
@@ -296,7 +296,7 @@ const MeasureOutbox = `-- name: MeasureOutbox :one
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
 	CROSS JOIN LATERAL (
-		SELECT l.lane, l.floor_seq, l.leased_until FROM videocatalog.outbox_lanes l
+		SELECT l.lane, l.floor_seq, l.leased_until FROM video_catalog.outbox_lanes l
 		WHERE l.lane = n.lane ORDER BY l.era DESC LIMIT 1
 	) l
 	UNION ALL
@@ -305,7 +305,7 @@ WITH lanes AS (
 	SELECT l.lane, head.occurred_at
 	FROM lanes l
 	CROSS JOIN LATERAL (
-		SELECT p.occurred_at FROM videocatalog.outbox_pending p
+		SELECT p.occurred_at FROM video_catalog.outbox_pending p
 		WHERE p.lane = l.lane AND p.seq > l.floor_seq
 		ORDER BY p.seq LIMIT 1
 	) head
@@ -316,7 +316,7 @@ SELECT
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
 		CROSS JOIN LATERAL (
-			SELECT 1 FROM videocatalog.outbox_pending p
+			SELECT 1 FROM video_catalog.outbox_pending p
 			WHERE p.lane = l.lane AND p.seq > l.floor_seq
 			ORDER BY p.seq LIMIT $1
 		) p
@@ -324,12 +324,12 @@ SELECT
 	) counted)::bigint AS pending,
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT $1) b
+		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane ORDER BY b.lane, b.next_retry_at LIMIT $1) b
 		LIMIT $1
 	) counted)::bigint AS blocked,
 	(SELECT count(*) FROM (
 		SELECT 1 FROM lanes l
-		CROSS JOIN LATERAL (SELECT 1 FROM videocatalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1) b
+		CROSS JOIN LATERAL (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.lane = l.lane AND b.next_retry_at IS NULL LIMIT $1) b
 		LIMIT $1
 	) counted)::bigint AS parked,
 	(SELECT count(*) FROM lanes l WHERE l.leased_until > now())::bigint AS leased
@@ -365,9 +365,9 @@ const MeasureOutboxTables = `-- name: MeasureOutboxTables :one
 SELECT
 	coalesce(max(to_date(substr(c.relname, 9), 'YYYYMMDD')) - (now() AT TIME ZONE 'UTC')::date, 0)::int AS days_ahead,
 	coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint AS outbox_bytes,
-	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('videocatalog.outbox_pending') AS p)::bigint AS pending_bytes
+	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video_catalog.outbox_pending') AS p)::bigint AS pending_bytes
 FROM pg_catalog.pg_class c
-WHERE c.relnamespace = 'videocatalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
+WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$'
 `
 
 type MeasureOutboxTablesRow struct {
@@ -385,7 +385,7 @@ func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesR
 }
 
 const RequeueOutbox = `-- name: RequeueOutbox :execrows
-UPDATE videocatalog.outbox_blocked
+UPDATE video_catalog.outbox_blocked
 SET parked_at = NULL, attempts = 0, next_retry_at = now()
 WHERE aggregate_type = $1 AND aggregate_id = $2
 `
@@ -402,7 +402,7 @@ func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggre
 }
 
 const SetAside = `-- name: SetAside :exec
-UPDATE videocatalog.outbox_pending p SET lane = -1
+UPDATE video_catalog.outbox_pending p SET lane = -1
 WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
 	AND (p.seq IN (SELECT unnest($4::bigint[]))) IS TRUE
 `
@@ -425,7 +425,7 @@ func (q *Queries) SetAside(ctx context.Context, arg SetAsideParams) error {
 }
 
 const SettleOutbox = `-- name: SettleOutbox :one
-UPDATE videocatalog.outbox_lanes n
+UPDATE video_catalog.outbox_lanes n
 SET lease_token = 0,
 	settlements = settlements + 1,
 	era = (settlements + 1) / 50,
@@ -435,7 +435,7 @@ SET lease_token = 0,
 	-- Our own id: a transaction that has drawn a seq up to tail_seq had its id before that, hence a lower one.
 	mark_xid = CASE WHEN mark_ripe AND $1 > 0 THEN pg_current_xact_id() ELSE mark_xid END,
 	settled_seq = greatest(settled_seq, $2)
-WHERE n.ctid = (SELECT l.ctid FROM videocatalog.outbox_lanes l WHERE l.lane = $3 ORDER BY l.era DESC LIMIT 1)
+WHERE n.ctid = (SELECT l.ctid FROM video_catalog.outbox_lanes l WHERE l.lane = $3 ORDER BY l.era DESC LIMIT 1)
 	AND n.lease_token = $4
 RETURNING true AS held
 `
@@ -465,14 +465,14 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 
 const SkipOutbox = `-- name: SkipOutbox :execrows
 WITH gone AS (
-	DELETE FROM videocatalog.outbox_pending head
+	DELETE FROM video_catalog.outbox_pending head
 	WHERE head.lane = -1 AND head.id = $3 AND head.seq = (
-		SELECT min(p.seq) FROM videocatalog.outbox_aside p
+		SELECT min(p.seq) FROM video_catalog.outbox_aside p
 		WHERE p.lane + 0 = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
 	)
 	RETURNING head.seq
 )
-UPDATE videocatalog.outbox_blocked b
+UPDATE video_catalog.outbox_blocked b
 SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = gone.seq
 FROM gone
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
@@ -491,19 +491,19 @@ func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregat
 const UnblockAggregate = `-- name: UnblockAggregate :exec
 WITH next AS (
 	SELECT a.seq
-	FROM videocatalog.outbox_blocked b
+	FROM video_catalog.outbox_blocked b
 	CROSS JOIN LATERAL (
-		SELECT a.seq FROM videocatalog.outbox_aside a
+		SELECT a.seq FROM video_catalog.outbox_aside a
 		WHERE a.lane + 0 = -1 AND (a.aggregate_type, a.aggregate_id, a.seq) > (b.aggregate_type, b.aggregate_id, b.floor_seq)
 			AND (a.aggregate_type, a.aggregate_id) <= (b.aggregate_type, b.aggregate_id)
 		ORDER BY a.aggregate_type, a.aggregate_id, a.seq LIMIT 1
 	) a
 	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
 ), ended AS (
-	DELETE FROM videocatalog.outbox_blocked b
+	DELETE FROM video_catalog.outbox_blocked b
 	WHERE b.aggregate_type = $1 AND b.aggregate_id = $2 AND NOT EXISTS (SELECT FROM next)
 )
-UPDATE videocatalog.outbox_blocked b
+UPDATE video_catalog.outbox_blocked b
 SET attempts = 0, next_retry_at = clock_timestamp(), last_error = '', parked_at = NULL, floor_seq = next.seq - 1
 FROM next
 WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
@@ -522,7 +522,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 `
 
 // Sets the planner for the rest of the transaction. Statistics of a queue are always wrong, so the plans of the
-// statements below must not depend on them. Each statement leaves the planner one index to use. See videocatalog.outbox_claim.
+// statements below must not depend on them. Each statement leaves the planner one index to use. See video_catalog.outbox_claim.
 func (q *Queries) UseOutboxIndexes(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, UseOutboxIndexes)
 	return err

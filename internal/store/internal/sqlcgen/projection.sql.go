@@ -14,7 +14,7 @@ import (
 
 const GetProjection = `-- name: GetProjection :one
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM videocatalog_read.video_projection
+FROM video_catalog_read.video_projection
 WHERE video_id = $1
 `
 
@@ -55,7 +55,7 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 
 const GetProjectionPlaces = `-- name: GetProjectionPlaces :many
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
-FROM videocatalog_read.video_projection
+FROM video_catalog_read.video_projection
 WHERE video_id = ANY($1::uuid[])
 `
 
@@ -111,7 +111,7 @@ func (q *Queries) GetProjectionPlaces(ctx context.Context, videoIds []uuid.UUID)
 }
 
 const InsertMissingProjections = `-- name: InsertMissingProjections :exec
-INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
+INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, update_time, search, change_xid, updated_at)
 SELECT video_id, '', '', 0, 0, '', '{}', false, false, 0, 'epoch', '', pg_current_xact_id(), clock_timestamp()
 FROM (SELECT unnest($1::uuid[]) AS video_id) new
 ORDER BY video_id
@@ -134,7 +134,7 @@ FROM (
 	FROM (
 		SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
 			(event_id IS NULL)::bool AS rebuilt, octet_length(title) + octet_length(description) + pg_column_size(tags) AS size
-		FROM videocatalog_read.video_projection
+		FROM video_catalog_read.video_projection
 		WHERE (change_xid, video_id) > ($1::xid8, $2::uuid)
 			AND change_xid < pg_snapshot_xmin(pg_current_snapshot())
 		ORDER BY change_xid, video_id
@@ -216,7 +216,7 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionC
 }
 
 const ListProjectionIDs = `-- name: ListProjectionIDs :many
-SELECT video_id FROM videocatalog_read.video_projection
+SELECT video_id FROM video_catalog_read.video_projection
 WHERE video_id > $1::uuid
 ORDER BY video_id
 LIMIT $2
@@ -246,7 +246,7 @@ func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxR
 const ListProjectionsByTitle = `-- name: ListProjectionsByTitle :many
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM videocatalog_read.video_projection
+	FROM video_catalog_read.video_projection
 	WHERE visible
 		AND (title, video_id) > ($3::text, $4::uuid)
 		AND ($5::text IS NULL OR language_code = $5)
@@ -343,7 +343,7 @@ func (q *Queries) ListProjectionsByTitle(ctx context.Context, arg ListProjection
 const ListProjectionsNewestFirst = `-- name: ListProjectionsNewestFirst :many
 WITH found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-	FROM videocatalog_read.video_projection
+	FROM video_catalog_read.video_projection
 	WHERE visible
 		AND (publish_time, video_id) < ($3::timestamptz, $4::uuid)
 		AND ($5::text IS NULL OR language_code = $5)
@@ -443,7 +443,7 @@ const LockProjections = `-- name: LockProjections :many
 SELECT p.video_id, p.version, p.event_id, p.change_xid
 FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id, change_xid FROM videocatalog_read.video_projection
+	SELECT video_id, version, event_id, change_xid FROM video_catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p
@@ -492,7 +492,7 @@ WITH query AS MATERIALIZED (
 	SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time,
 		coalesce(nullif(ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.whole_words), 0), 1e-12 * ts_rank_cd('{0.1, 0.0001, 0.01, 1}', p.search, query.words))::real AS rank
 	FROM query
-	JOIN videocatalog_read.video_projection p ON p.visible AND p.search @@ query.words
+	JOIN video_catalog_read.video_projection p ON p.visible AND p.search @@ query.words
 ), found AS (
 	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, rank
 	FROM matching
@@ -605,7 +605,7 @@ WITH new AS (
 		unnest($13::timestamptz[]) AS update_time,
 		unnest($14::text[]) AS search
 )
-INSERT INTO videocatalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
+INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at)
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags::text[], visible, deleted, version, event_id, publish_time, update_time,
 	search::tsvector, pg_current_xact_id(), clock_timestamp()
 FROM new

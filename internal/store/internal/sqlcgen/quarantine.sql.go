@@ -11,7 +11,7 @@ import (
 )
 
 const DeleteQuarantine = `-- name: DeleteQuarantine :execrows
-DELETE FROM videocatalog_read.quarantine WHERE id = $1
+DELETE FROM video_catalog_read.quarantine WHERE id = $1
 `
 
 func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error) {
@@ -23,7 +23,7 @@ func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error)
 }
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
-INSERT INTO videocatalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
+INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time)
 SELECT $1, $2, $3,
 	CASE WHEN room.enough THEN $4::jsonb ELSE $5::jsonb END,
 	CASE WHEN room.enough THEN $6::bytea END,
@@ -31,7 +31,7 @@ SELECT $1, $2, $3,
 	CASE WHEN NOT room.enough THEN encode(sha256($6), 'hex') END,
 	CASE WHEN room.enough THEN $7::text ELSE $8::text END,
 	$9
-FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM videocatalog_read.quarantine_size s) room
+FROM (SELECT coalesce(sum(s.bytes), 0) + $10::bigint <= $11::bigint AS enough FROM video_catalog_read.quarantine_size s) room
 ON CONFLICT (consumer, message_id) DO NOTHING
 `
 
@@ -69,18 +69,18 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM videocatalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
+SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM video_catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
 `
 
-func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]VideocatalogReadQuarantine, error) {
+func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]VideoCatalogReadQuarantine, error) {
 	rows, err := q.db.Query(ctx, ListQuarantine, consumer, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideocatalogReadQuarantine
+	var items []VideoCatalogReadQuarantine
 	for rows.Next() {
-		var i VideocatalogReadQuarantine
+		var i VideoCatalogReadQuarantine
 		if err := rows.Scan(
 			&i.ID,
 			&i.Consumer,
@@ -104,38 +104,60 @@ func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID i
 	return items, nil
 }
 
-const MeasureCatalog = `-- name: MeasureCatalog :one
+const MeasureQuarantine = `-- name: MeasureQuarantine :one
 SELECT
-	(SELECT count(*) FROM (SELECT 1 FROM videocatalog_read.quarantine q WHERE q.consumer = $1 LIMIT $2) counted)::bigint AS quarantined,
-	(SELECT coalesce(sum(s.bytes), 0) FROM videocatalog_read.quarantine_size s)::bigint AS quarantine_bytes,
-	pg_total_relation_size('videocatalog_read.video_projection')::bigint AS projection_bytes,
-	pg_total_relation_size('videocatalog_read.inbox')::bigint AS inbox_bytes
+	(SELECT count(*) FROM (SELECT 1 FROM video_catalog_read.quarantine q WHERE q.consumer = ANY ($1::text[]) LIMIT $2) counted)::bigint AS quarantined,
+	(SELECT coalesce(sum(s.bytes), 0) FROM video_catalog_read.quarantine_size s)::bigint AS quarantine_bytes
 `
 
-type MeasureCatalogRow struct {
+type MeasureQuarantineRow struct {
 	Quarantined     int64
 	QuarantineBytes int64
-	ProjectionBytes int64
-	InboxBytes      int64
 }
 
-// Returns the number of messages in quarantine, counted up to max_counted, and their bytes. It also returns the bytes on
-// disk of the projection and of the inbox.
-func (q *Queries) MeasureCatalog(ctx context.Context, consumer string, maxCounted int32) (MeasureCatalogRow, error) {
-	row := q.db.QueryRow(ctx, MeasureCatalog, consumer, maxCounted)
-	var i MeasureCatalogRow
-	err := row.Scan(
-		&i.Quarantined,
-		&i.QuarantineBytes,
-		&i.ProjectionBytes,
-		&i.InboxBytes,
-	)
+// Returns the number of messages of some consumers in quarantine, counted up to max_counted, and the bytes of all.
+func (q *Queries) MeasureQuarantine(ctx context.Context, consumers []string, maxCounted int32) (MeasureQuarantineRow, error) {
+	row := q.db.QueryRow(ctx, MeasureQuarantine, consumers, maxCounted)
+	var i MeasureQuarantineRow
+	err := row.Scan(&i.Quarantined, &i.QuarantineBytes)
 	return i, err
 }
 
+const MeasureTables = `-- name: MeasureTables :many
+SELECT c.relname::text AS name, pg_total_relation_size(c.oid)::bigint AS bytes
+FROM pg_catalog.pg_class c
+WHERE c.relnamespace = 'video_catalog_read'::regnamespace AND c.relkind = 'r'
+`
+
+type MeasureTablesRow struct {
+	Name  string
+	Bytes int64
+}
+
+// Returns the bytes on disk of each table of the query side.
+func (q *Queries) MeasureTables(ctx context.Context) ([]MeasureTablesRow, error) {
+	rows, err := q.db.Query(ctx, MeasureTables)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MeasureTablesRow
+	for rows.Next() {
+		var i MeasureTablesRow
+		if err := rows.Scan(&i.Name, &i.Bytes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const PruneQuarantine = `-- name: PruneQuarantine :execrows
-DELETE FROM videocatalog_read.quarantine
-WHERE id IN (SELECT q.id FROM videocatalog_read.quarantine q ORDER BY q.id LIMIT $1)
+DELETE FROM video_catalog_read.quarantine
+WHERE id IN (SELECT q.id FROM video_catalog_read.quarantine q ORDER BY q.id LIMIT $1)
 	AND received_at < now() - $2::interval
 `
 

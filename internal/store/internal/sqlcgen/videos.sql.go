@@ -13,12 +13,12 @@ import (
 )
 
 const GetVideo = `-- name: GetVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM videocatalog.videos WHERE id = $1
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video_catalog.videos WHERE id = $1
 `
 
-func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideocatalogVideo, error) {
+func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo, error) {
 	row := q.db.QueryRow(ctx, GetVideo, id)
-	var i VideocatalogVideo
+	var i VideoCatalogVideo
 	err := row.Scan(
 		&i.ID,
 		&i.Title,
@@ -38,7 +38,7 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideocatalogVideo
 }
 
 const InsertVideo = `-- name: InsertVideo :exec
-INSERT INTO videocatalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
+INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 `
 
@@ -80,7 +80,7 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
-	FROM videocatalog.videos
+	FROM video_catalog.videos
 	WHERE (create_time, id) < ($3::timestamptz, $4::uuid)
 		AND ($5::bool OR delete_time IS NULL)
 		AND ($6::text IS NULL OR state = $6)
@@ -180,7 +180,7 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
-	FROM videocatalog.videos
+	FROM video_catalog.videos
 	WHERE (create_time, id) > ($3::timestamptz, $4::uuid)
 		AND ($5::bool OR delete_time IS NULL)
 		AND ($6::text IS NULL OR state = $6)
@@ -275,13 +275,13 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 }
 
 const LockVideo = `-- name: LockVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM videocatalog.videos WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Reads a video and locks its row until the end of the transaction.
-func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideocatalogVideo, error) {
+func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo, error) {
 	row := q.db.QueryRow(ctx, LockVideo, id)
-	var i VideocatalogVideo
+	var i VideoCatalogVideo
 	err := row.Scan(
 		&i.ID,
 		&i.Title,
@@ -301,7 +301,7 @@ func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideocatalogVide
 }
 
 const UpdateVideo = `-- name: UpdateVideo :exec
-UPDATE videocatalog.videos
+UPDATE video_catalog.videos
 SET title = $1, description = $2, release_year = $3, duration_ms = $4,
 	language_code = $5, tags = $6, state = $7, version = $8,
 	update_time = $9, publish_time = $10, delete_time = $11

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"crypto/cipher"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/port"
+)
+
+// registration is what one aggregate type adds to a process.
+type registration struct {
+	// services returns its services. With nil they have no handlers.
+	services func(*backend) ([]port.Service, error)
+	// subscriptions are those that it consumes. Their handlers write to the query side.
+	subscriptions []subscription
+}
+
+// registrations returns all of them. A new aggregate type has a file like videos.go, and a
+// line here. queries is the pool of the query side, or nil if nothing is consumed.
+func registrations(cfg config, queries *pgxpool.Pool) []registration {
+	return []registration{
+		videos(cfg, queries),
+	}
+}
+
+// backend is what handlers are made of.
+type backend struct {
+	commands, queries *pgxpool.Pool            // connections for API calls, to each side
+	wake              func(envelope.Aggregate) // is called after a commit
+	seal              cipher.AEAD              // encrypts page tokens
+	metrics           metric.MeterProvider     // may be nil
+}
+
+// services returns the services of all registrations.
+func services(registered []registration, b *backend) ([]port.Service, error) {
+	var all []port.Service
+	for _, r := range registered {
+		services, err := r.services(b)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, services...)
+	}
+	return all, nil
+}
+
+// methods returns the names of all methods that a caller can call, as
+// package.Service/Method.
+func methods() []string {
+	all, err := services(registrations(config{}, nil), nil)
+	if err != nil { // cannot happen without handlers
+		return nil
+	}
+	descs := make([]*grpc.ServiceDesc, len(all))
+	for i, s := range all {
+		descs[i] = s.Desc
+	}
+	return port.Methods(descs...)
+}

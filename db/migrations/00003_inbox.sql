@@ -1,0 +1,108 @@
+-- +goose Up
+-- The query side: what it needs beside the tables of its projections. It knows the schema video_catalog only by its events,
+-- so the two schemas could be in two databases.
+CREATE SCHEMA video_catalog_read;
+
+CREATE TABLE video_catalog_read.inbox (
+	consumer text NOT NULL,
+	event_id uuid NOT NULL,
+	received_at timestamptz NOT NULL DEFAULT now(),
+	PRIMARY KEY (consumer, event_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05); -- a prune also reads deleted rows until they are vacuumed
+
+COMMENT ON TABLE video_catalog_read.inbox IS 'Ids of the events that a consumer has projected, for deduplication and audit.';
+COMMENT ON COLUMN video_catalog_read.inbox.consumer IS 'The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.';
+
+CREATE TABLE video_catalog_read.quarantine (
+	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	consumer text NOT NULL,
+	message_id text NOT NULL,
+	ordering_key text NOT NULL,
+	attributes jsonb NOT NULL,
+	payload bytea,
+	payload_size bigint,
+	payload_sha256 text,
+	reason text NOT NULL,
+	publish_time timestamptz NOT NULL,
+	received_at timestamptz NOT NULL DEFAULT now(),
+	UNIQUE (consumer, message_id),
+	CHECK (payload IS NOT NULL OR payload_size IS NOT NULL AND payload_sha256 IS NOT NULL)
+);
+
+COMMENT ON TABLE video_catalog_read.quarantine IS 'Messages that could not be applied, until a person replays or deletes them, or until they are too old. They are kept whole while there is room for their bytes.';
+COMMENT ON COLUMN video_catalog_read.quarantine.payload IS 'NULL if there was no room. Then attributes and reason are shortened, too.';
+COMMENT ON COLUMN video_catalog_read.quarantine.payload_size IS 'Size in bytes of a payload that is not kept; else NULL.';
+COMMENT ON COLUMN video_catalog_read.quarantine.payload_sha256 IS 'SHA-256 in hexadecimal of a payload that is not kept; else NULL.';
+
+CREATE TABLE video_catalog_read.quarantine_size (
+	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	bytes bigint NOT NULL
+) WITH (fillfactor = 10);
+COMMENT ON TABLE video_catalog_read.quarantine_size IS 'The sum of its rows is the size of the payloads, attributes and reasons in quarantine. Triggers maintain it, so delete rows of quarantine, and never truncate it.';
+
+-- The sum is stored, so that storing a message does not add up all others. The table has as many rows as there were
+-- transactions at the same time: a transaction that finds all rows locked inserts one. So no transaction waits for
+-- another that is left open.
+-- +goose StatementBegin
+CREATE FUNCTION video_catalog_read.add_to_quarantine_size() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	changed bigint;
+	free bigint;
+BEGIN
+	SELECT sum(coalesce(octet_length(payload), 0) + octet_length(attributes::text) + octet_length(reason)) INTO changed FROM changed_rows;
+	IF changed IS NULL THEN
+		RETURN NULL;
+	END IF;
+	IF TG_OP = 'DELETE' THEN
+		changed := -changed;
+	END IF;
+	SELECT id INTO free FROM video_catalog_read.quarantine_size ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED;
+	IF FOUND THEN
+		UPDATE video_catalog_read.quarantine_size SET bytes = bytes + changed WHERE id = free;
+	ELSE
+		INSERT INTO video_catalog_read.quarantine_size (bytes) VALUES (changed);
+	END IF;
+	RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER quarantine_inserted AFTER INSERT ON video_catalog_read.quarantine REFERENCING NEW TABLE AS changed_rows
+	FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.add_to_quarantine_size();
+CREATE TRIGGER quarantine_deleted AFTER DELETE ON video_catalog_read.quarantine REFERENCING OLD TABLE AS changed_rows
+	FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.add_to_quarantine_size();
+
+-- Identifies this history of this database: the system identifier, the timeline, and the oid of a table of this
+-- side. A promoted standby and a point-in-time restore have another timeline, a restored dump has another oid, and
+-- another cluster has another system identifier. A restart or a crash changes nothing. On a standby it fails as a write
+-- does (25006), because data read there may be older than data read before.
+-- +goose StatementBegin
+CREATE FUNCTION video_catalog_read.database_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RAISE read_only_sql_transaction USING MESSAGE = 'this database is a standby';
+	END IF;
+	RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+		left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'video_catalog_read.inbox'::regclass::oid);
+END $$;
+-- +goose StatementEnd
+
+CREATE TABLE video_catalog_read.known_database (
+	one bool PRIMARY KEY DEFAULT true CHECK (one),
+	identity text NOT NULL,
+	updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+COMMENT ON TABLE video_catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
+
+INSERT INTO video_catalog_read.known_database (identity)
+SELECT video_catalog_read.database_identity();
+
+GRANT USAGE ON SCHEMA video_catalog_read TO video_catalog_read_rw, support_ro;
+GRANT SELECT, INSERT, DELETE ON video_catalog_read.inbox, video_catalog_read.quarantine TO video_catalog_read_rw;
+GRANT SELECT, INSERT, UPDATE ON video_catalog_read.quarantine_size TO video_catalog_read_rw;
+GRANT SELECT, UPDATE (identity, updated_at) ON video_catalog_read.known_database TO video_catalog_read_rw;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA video_catalog_read TO video_catalog_read_rw;
+GRANT SELECT ON video_catalog_read.inbox, video_catalog_read.known_database, video_catalog_read.quarantine_size TO support_ro;
+GRANT SELECT (id, consumer, message_id, ordering_key, attributes, payload_size, payload_sha256, reason, publish_time, received_at) ON video_catalog_read.quarantine TO support_ro;
+
+-- +goose Down
+DROP SCHEMA video_catalog_read CASCADE;

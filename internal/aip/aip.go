@@ -1,0 +1,60 @@
+// Package aip helps handlers to follow the API improvement proposals
+// (https://google.aip.dev): resource names, etags, update masks, filters, page
+// tokens. It knows no resource.
+package aip
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"example.com/videocatalog/internal/problem"
+)
+
+// ParseName returns the id in a resource name such as books/{uuid} (AIP-122).
+// The collection ends in a slash. Any other name is problem.Invalid.
+func ParseName(field, collection, name string) (uuid.UUID, error) {
+	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
+	if err != nil {
+		return uuid.Nil, problem.InvalidField(field, "must be %s{uuid}", collection)
+	}
+	return id, nil
+}
+
+// Etag returns the version as a quoted string (AIP-154; RFC 9110, 8.8.3).
+func Etag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
+
+// ParseEtag returns the version in an etag, or 0, which means any version, for
+// an empty one. For an etag that Etag never returns, it returns a version that
+// no resource has.
+func ParseEtag(etag string) int64 {
+	if etag == "" {
+		return 0
+	}
+	const never = -1
+	version, err := strconv.ParseInt(strings.Trim(etag, `"`), 10, 64)
+	if err != nil || version < 1 || Etag(version) != etag {
+		return never
+	}
+	return version
+}
+
+// Timestamp returns a time as a message, or nil for the zero time.
+func Timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// Duration returns a duration as a message, or nil for 0.
+func Duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

@@ -1,0 +1,28 @@
+package port
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The methods that a policy may name are those that a server has.
+func TestMethodsAreThoseOfTheServer(t *testing.T) {
+	t.Parallel()
+	server, err := New(Config{}, Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.release()
+	var want []string
+	for service, info := range server.grpc.GetServiceInfo() {
+		for _, method := range info.Methods {
+			want = append(want, service+"/"+method.Name)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, Methods()); diff != "" || len(want) == 0 {
+		t.Errorf("methods (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,293 @@
+package playlist
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const root = "../.."
+
+// edits are the lines that a second aggregate adds to files that exist.
+var edits = []struct{ file, after, lines string }{
+	{"cmd/server/registrations.go", "\t\tvideos(cfg, queries),\n", "\t\tplaylists(cfg, queries),\n"},
+	{"internal/names/names.yaml", "    consumers: [catalog]\n", `  - name: playlist.events
+    aggregate_types: [playlist]
+    schema: api/proto/playlist/v1/playlist_event.proto
+    consumers: [playlists]
+`},
+}
+
+// A second aggregate costs new files, and the lines of edits. It has its own topic,
+// schema, subscription and projection, and the machinery is not touched.
+func TestSecondAggregate(t *testing.T) {
+	t.Parallel()
+	clone := filepath.Join(t.TempDir(), "clone")
+	copyTree(t, root, clone)
+	added := addFiles(t, clone)
+	changed := 0
+	for _, e := range edits {
+		path := filepath.Join(clone, e.file)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(content), e.after) != 1 {
+			t.Fatalf("%s has no single line %q", e.file, e.after)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(content), e.after, e.after+e.lines, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		changed += strings.Count(e.lines, "\n")
+	}
+	checkCost(t, added, changed)
+
+	run(t, clone, "make", "--silent", "generate")
+	run(t, clone, "go", "vet", "./api/...", "./cmd/...", "./db/...", "./internal/...")
+	run(t, clone, "go", "test", "./internal/archtest", "./internal/names", "-skip", "TestRename")
+	run(t, clone, "go", "test", "./cmd/server", "-run", "TestSubscriptionsAreInNames")
+
+	api := startStack(t, clone)
+	usePlaylist(t, api)
+	useVideo(t, api)
+}
+
+// checkCost holds CONTRIBUTING.md to what it says of the cost.
+func checkCost(t *testing.T, added, changed int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("%d new files, and %d lines in %d files", added, changed, len(edits)); !strings.Contains(string(text), want) {
+		t.Errorf("CONTRIBUTING.md does not say what a second aggregate costs: %s", want)
+	}
+	if changed > 10 || len(edits) > 4 {
+		t.Errorf("a second aggregate changes %d lines in %d files, want at most 10 in 4", changed, len(edits))
+	}
+}
+
+// usePlaylist changes a playlist, and awaits what its events make of it.
+func usePlaylist(t *testing.T, api string) {
+	t.Helper()
+	created := call(t, http.StatusOK, "POST", api+"/v1/playlists", `{"title": "Samurai"}`)
+	name, _ := created["name"].(string)
+	view := api + "/v1/" + strings.Replace(name, "playlists/", "playlistViews/", 1)
+	videos := []any{"videos/01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "videos/01890a5d-ac96-7f00-8b02-0c0d0e0f1004"}
+	for _, video := range videos {
+		call(t, http.StatusOK, "POST", api+"/v1/"+name+":addItem", fmt.Sprintf(`{"video": %q}`, video))
+	}
+	call(t, http.StatusOK, "PATCH", api+"/v1/"+name, `{"title": "Kurosawa"}`)
+	call(t, http.StatusBadRequest, "PATCH", api+"/v1/"+name+"?updateMask=version", `{"version": 7, "color": "red"}`)
+
+	want := map[string]any{
+		"name": strings.Replace(name, "playlists/", "playlistViews/", 1), "title": "Kurosawa", "videos": videos, "version": "4",
+	}
+	await(t, func() string {
+		_, got := request(t, "GET", view, "")
+		return cmp.Diff(want, got)
+	})
+	call(t, http.StatusOK, "DELETE", api+"/v1/"+name, "")
+	await(t, func() string {
+		if code, got := request(t, "GET", view, ""); code != http.StatusNotFound {
+			return fmt.Sprintf("a view of a deleted playlist: %d %v", code, got)
+		}
+		return ""
+	})
+}
+
+// useVideo checks that the first aggregate still works beside the second.
+func useVideo(t *testing.T, api string) {
+	t.Helper()
+	name, _ := call(t, http.StatusOK, "POST", api+"/v1/videos", `{"title": "Ran"}`)["name"].(string)
+	call(t, http.StatusOK, "POST", api+"/v1/"+name+":publish", "{}")
+	entry := call(t, http.StatusOK, "GET", api+"/v1/"+strings.Replace(name, "videos/", "catalogEntries/", 1)+"?minVersion=2", "")
+	if entry["title"] != "Ran" {
+		t.Errorf("the entry of the video = %v, want Ran", entry)
+	}
+}
+
+// startStack starts cmd/dev of the clone until the test ends, and returns the address of
+// the API.
+func startStack(t *testing.T, clone string) string {
+	t.Helper()
+	program := filepath.Join(clone, "dev")
+	run(t, clone, "go", "build", "-o", program, "./cmd/dev")
+	screen, err := os.Create(filepath.Join(t.TempDir(), "screen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	cmd := exec.Command(program, "--state", filepath.Join(clone, ".local"))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = clone, screen, screen
+	settings := regexp.MustCompile(`^(PORT|ROLES|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the test reads the screen
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	})
+	address := regexp.MustCompile(`http://localhost:\d+`)
+	for {
+		text, err := os.ReadFile(screen.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := address.Find(text); found != nil {
+			return string(found)
+		}
+		select {
+		case <-ended:
+			t.Fatalf("cmd/dev ended:\n%s", text)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// await calls difference until it returns an empty string.
+func await(t *testing.T, difference func() string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		diff := difference()
+		if diff == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute (-want +got):\n%s", diff)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// call makes a request that must have a status.
+func call(t *testing.T, want int, method, url, body string) map[string]any {
+	t.Helper()
+	code, got := request(t, method, url, body)
+	if code != want {
+		t.Fatalf("%s %s: status %d, want %d: %v", method, url, code, want, got)
+	}
+	return got
+}
+
+func request(t *testing.T, method, url, body string) (code int, got map[string]any) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", method, url, err, text)
+	}
+	return response.StatusCode, got
+}
+
+func run(t *testing.T, dir, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// addFiles copies testdata/new into the clone, where each file must be new. It returns
+// their number.
+func addFiles(t *testing.T, clone string) int {
+	t.Helper()
+	const from = "testdata/new"
+	added := 0
+	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(clone, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return err
+		}
+		added++
+		if _, err := io.Copy(file, bytes.NewReader(content)); err != nil {
+			_ = file.Close()
+			return err
+		}
+		return file.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return added
+}
+
+// copyTree copies the repository without the lab and the folders that git does not have.
+func copyTree(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name == "lab" || slices.Contains([]string{".git", ".local", "node_modules"}, entry.Name()) {
+				return fs.SkipDir
+			}
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		}
+		info, err := entry.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), content, info.Mode())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

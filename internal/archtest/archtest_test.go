@@ -176,7 +176,7 @@ func TestDomainIsPure(t *testing.T) {
 }
 
 // writesVideos matches SQL that changes the table of videos.
-var writesVideos = regexp.MustCompile(`(?i)\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO|TRUNCATE|COPY)\s+(TABLE\s+)?(ONLY\s+)?"?video"?\."?videos"?(\W|$)`)
+var writesVideos = regexp.MustCompile(`(?i)\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO|TRUNCATE|COPY)\s+(TABLE\s+)?(ONLY\s+)?"?videocatalog"?\."?videos"?(\W|$)`)
 
 // A video cannot change without its event: two queries write the table, and
 // one function, which also appends the event, runs them.

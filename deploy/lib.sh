@@ -10,8 +10,8 @@ REPOSITORY=${REPOSITORY:-$SERVICE} # in Artifact Registry; destroy.sh removes it
 DEAD_LETTERS=("${SUBSCRIPTIONS[@]/%/.dead}")
 
 # The secrets, each one a database URL.
-VIDEO_SECRET=$SERVICE-database-url
-CATALOG_SECRET=$SERVICE-catalog-database-url
+COMMAND_SECRET=$SERVICE-database-url
+QUERY_SECRET=$SERVICE-catalog-database-url
 MIGRATE_SECRET=$SERVICE-migrate-database-url
 
 # The service accounts: one that does everything, for the shape "all"; one that does all but publish, for "drain"; one per

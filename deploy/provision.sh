@@ -137,7 +137,7 @@ done
 
 # Secrets, without a value: that is for a person to add.
 secrets=$(look "you need roles/secretmanager.admin" gcloud secrets list --format='value(name.basename())')
-for secret in "$VIDEO_SECRET" "$CATALOG_SECRET" "$MIGRATE_SECRET"; do
+for secret in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
 	if ! has "$secrets" "$secret"; then
 		create "$secret" "you need roles/secretmanager.admin" \
 			gcloud secrets create "$secret" --replication-policy=user-managed --locations="$REGION"
@@ -166,8 +166,8 @@ done
 
 CONDITION=(--condition=None)
 reads=roles/secretmanager.secretAccessor
-bind "$VIDEO_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$publisher"
-bind "$CATALOG_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
+bind "$COMMAND_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$publisher"
+bind "$QUERY_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
 
 # Who runs the service sends traces and metrics. Both roles are of the project: there is nothing smaller to grant them on.
@@ -188,6 +188,6 @@ bind "$REPOSITORY" artifacts repositories -- roles/artifactregistry.writer "$rel
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 cat >&2 <<END
 $SCRIPT: all is there. What is left is for a person, once: the database URLs (docs/deploy.md says which user each one names), such as
-  printf %s "\$URL" | gcloud secrets versions add $VIDEO_SECRET --project=$PROJECT --data-file=-
-and the same for $CATALOG_SECRET and $MIGRATE_SECRET. Then: deploy/release.sh
+  printf %s "\$URL" | gcloud secrets versions add $COMMAND_SECRET --project=$PROJECT --data-file=-
+and the same for $QUERY_SECRET and $MIGRATE_SECRET. Then: deploy/release.sh
 END

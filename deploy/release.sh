@@ -180,7 +180,7 @@ if [ -n "$previous" ] && [ "$SHAPE" = drain ]; then BACK="; the drain job has it
 replace "$file" run services
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 
-# 4. Try it: a video is created, published, found in the catalog, and deleted.
+# 4. Try it: deploy/smoke calls what the service is for, and deletes what it made.
 url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
 	--flatten=status.traffic --format='value[separator=" "](status.traffic.tag,status.traffic.url)' | sed -n 's/^candidate //p')
 [ -n "$url" ] || fail "the revision $revision has no URL" "gcloud run services describe $SERVICE"

@@ -35,7 +35,7 @@ const patience = 2 * time.Minute
 // With isDev in its environment it is cmd/dev.
 var program string
 
-const isDev = "VIDEOCATALOG_TEST_IS_DEV"
+const isDev = "DEV_TEST_IS_DEV"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(isGrafana) != "" {

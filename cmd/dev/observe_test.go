@@ -19,7 +19,7 @@ import (
 )
 
 // With isGrafana in its environment this test binary takes the place of Grafana.
-const isGrafana = "VIDEOCATALOG_TEST_IS_GRAFANA"
+const isGrafana = "DEV_TEST_IS_GRAFANA"
 
 // grafana reads what Grafana is started with, as Grafana would, and returns with it at its health check.
 func grafana(args []string, getenv func(string) string) error {

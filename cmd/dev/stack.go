@@ -23,6 +23,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -60,7 +61,7 @@ type stack struct {
 // server ends, with the reason as its cause. The caller must call stop, even
 // after an error.
 func (s *stack) start(ctx context.Context) (context.Context, error) {
-	s.screen.print(s.screen.paint(bold, "Video catalog") + " starts on this machine.")
+	s.screen.print(s.screen.paint(bold, names.Service()) + " starts on this machine.")
 	running := ctx
 	for _, step := range []func(context.Context) error{
 		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
@@ -100,7 +101,7 @@ func (s *stack) findModule(ctx context.Context) error {
 	}
 	s.root = filepath.Dir(out)
 	if _, err := os.Stat(filepath.Join(s.root, "cmd", "server")); err != nil {
-		return errors.New("there is no cmd/server in the module of this folder: change into a clone of the video catalog")
+		return errors.New("there is no cmd/server in the module of this folder: change into a clone of " + names.Service())
 	}
 	if s.state == "" {
 		s.state = filepath.Join(s.root, ".local")
@@ -317,14 +318,17 @@ func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
 // added. AUTH is off, so anybody who reaches the port can call every method.
 func (s *stack) environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
-	environ := slices.Clone(s.environ)
+	environ := slices.DeleteFunc(slices.Clone(s.environ), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it would win over DATABASE_URL
+	})
 	if s.private != "" {
 		environ = append(environ, "TELEMETRY_ADDR="+s.private)
 	}
 	return append(environ,
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
-		"DATABASE_URL="+s.database, "CATALOG_DATABASE_URL=",
+		"DATABASE_URL="+s.database,
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project)
 }
 

@@ -121,12 +121,12 @@ func TestRebuildAfterAFailover(t *testing.T) {
 
 	// What a standby does not have when it is promoted too early.
 	for _, sql := range []string{
-		"DELETE FROM video_catalog.videos WHERE id::text = '" + ids[0] + "'",                                                             // a ghost
-		"UPDATE video_catalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",            // the catalog is ahead
-		"UPDATE video_catalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                              // other content, same version
-		"DELETE FROM video_catalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                        // missing
-		"UPDATE video_catalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",            // behind
-		"UPDATE video_catalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",           // pinned by a stranger
+		"DELETE FROM video_catalog.videos WHERE id::text = '" + ids[0] + "'",                                                              // a ghost
+		"UPDATE video_catalog.videos SET version = 1, state = 'draft', publish_time = NULL WHERE id::text = '" + ids[1] + "'",             // the catalog is ahead
+		"UPDATE video_catalog.videos SET title = 'other' WHERE id::text = '" + ids[2] + "'",                                               // other content, same version
+		"DELETE FROM video_catalog_read.video_projection WHERE video_id::text = '" + ids[3] + "'",                                         // missing
+		"UPDATE video_catalog_read.video_projection SET version = 1, visible = false WHERE video_id::text = '" + ids[4] + "'",             // behind
+		"UPDATE video_catalog_read.video_projection SET version = 9223372036854775807 WHERE video_id::text = '" + ids[5] + "'",            // pinned by a stranger
 		"UPDATE video_catalog_read.known_database SET identity = 'before'", "UPDATE video_catalog.known_database SET identity = 'before'", // both sides moved
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql); err != nil {

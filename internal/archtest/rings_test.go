@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // The rings of the tree, as README.md lists them. A folder belongs to the ring
@@ -122,11 +124,19 @@ func TestMachineryIsEntityBlind(t *testing.T) {
 }
 
 // filesWithWords returns the sources below a folder that match example. The
-// module path, which an owner renames with the imports, does not count.
+// module path, which an owner renames with the imports, does not count, nor do
+// the names of internal/names and the schemas of PostgreSQL.
 func filesWithWords(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
 	ours := module(t)
+	var schemas []string
+	for _, sql := range sqlFiles(t, "db/migrations") {
+		for _, m := range createsSchema.FindAllStringSubmatch(sql, -1) {
+			schemas = append(schemas, m[1])
+		}
+	}
+	named := namesOfService(names.Service(), schemas, names.Topics())
 	err := fs.WalkDir(os.DirFS(root), dir, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -141,7 +151,7 @@ func filesWithWords(t *testing.T, dir string) []string {
 			return nil
 		}
 		text, err := os.ReadFile(filepath.Join(root, name))
-		if example.MatchString(strings.ReplaceAll(string(text), ours, "")) {
+		if example.MatchString(named.ReplaceAllString(strings.ReplaceAll(string(text), ours, ""), "")) {
 			found = append(found, name)
 		}
 		return err
@@ -150,4 +160,54 @@ func filesWithWords(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// createsSchema matches SQL that makes a schema.
+var createsSchema = regexp.MustCompile(`CREATE SCHEMA "?(\w+)`)
+
+// namesOfService matches the names of a service, its schemas, its topics, its
+// subscriptions and their dead letters, in any case and with other separators,
+// also as a part of a variable or a role. It matches no part of a longer word.
+func namesOfService(service string, schemas []string, topics []names.Topic) *regexp.Regexp {
+	all := append([]string{service}, schemas...)
+	for _, topic := range topics {
+		all = append(all, topic.Name)
+		for _, consumer := range topic.Consumers {
+			all = append(all, topic.Subscription(consumer), topic.DeadLetters(consumer))
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // the first that matches is the one
+	separator := regexp.MustCompile(`[^A-Za-z0-9]+`)
+	for i, name := range all {
+		all[i] = separator.ReplaceAllLiteralString(name, "[._-]")
+	}
+	return regexp.MustCompile(`(?i)(?:\b|_)(?:` + strings.Join(all, "|") + `)(?:\b|_)`)
+}
+
+// A name of the service is found in every form, and a word that only looks like
+// one stays.
+func TestNamesOfService(t *testing.T) {
+	named := namesOfService("my-shop", []string{"shelf"}, []names.Topic{{Name: "order.events", Consumers: []string{"billing"}}})
+	for text, want := range map[string]string{
+		"my-shop":                    "",
+		"my_shop_read":               "read",
+		"shelf.outbox":               ".outbox",
+		"shelf_rw":                   "rw",
+		"MY_SHOP_TEST":               "TEST",
+		"TEST_MY_SHOP":               "TEST",
+		"order.events":               "",
+		"order-events-billing":       "",
+		"order.events.billing.dead":  "",
+		"order.events.billing.later": ".later",
+		"order.events.search":        ".search",
+		"my-shops":                   "my-shops",
+		"myshop":                     "myshop",
+		"order.v1":                   "order.v1",
+		"preorder.events":            "preorder.events",
+		"order events":               "order events",
+	} {
+		if got := named.ReplaceAllString(text, ""); got != want {
+			t.Errorf("%q without names is %q, want %q", text, got, want)
+		}
+	}
 }

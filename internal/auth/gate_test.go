@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	getVideo    = "/video.v1.VideoService/GetVideo"
-	createVideo = "/video.v1.VideoService/CreateVideo"
+	getBook     = "/library.v1.BookService/GetBook"
+	createBook  = "/library.v1.BookService/CreateBook"
 	checkHealth = "/grpc.health.v1.Health/Check"
 )
 
@@ -74,7 +74,7 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 	t.Parallel()
 	key := newKey(t, "1", jose.ES256)
 	i := newIssuer(t, key)
-	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{sub: ["123"], methods: [video.v1.VideoService/GetVideo]}]`)})
+	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{sub: ["123"], methods: [library.v1.BookService/GetBook]}]`)})
 	good := sign(t, key, i.goodClaims())
 	expired := sign(t, key, with(i.goodClaims(), "exp", time.Now().Unix()-3600))
 	stripped := good[:strings.LastIndex(good, ".")] + ".SIGNATURE_REMOVED_BY_GOOGLE"
@@ -84,23 +84,23 @@ func TestGateAdmitsByTokenAndPolicy(t *testing.T) {
 		code   codes.Code
 		reason string // in the log
 	}{
-		"good":                     {getVideo, []string{"authorization", "Bearer " + good}, codes.OK, ""},
-		"scheme in lower case":     {getVideo, []string{"authorization", "bearer " + good}, codes.OK, ""},
-		"another method":           {createVideo, []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
-		"a method that is not":     {"/video.v1.VideoService/Nothing", []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
-		"no token":                 {getVideo, nil, codes.Unauthenticated, "no token"},
-		"expired":                  {getVideo, []string{"authorization", "Bearer " + expired}, codes.Unauthenticated, "expired"},
-		"password":                 {getVideo, []string{"authorization", "Basic eDp5"}, codes.Unauthenticated, "no bearer"},
-		"empty":                    {getVideo, []string{"authorization", "Bearer "}, codes.Unauthenticated, "no bearer"},
-		"two":                      {getVideo, []string{"authorization", "Bearer " + expired, "authorization", "Bearer " + good}, codes.Unauthenticated, "several"},
+		"good":                     {getBook, []string{"authorization", "Bearer " + good}, codes.OK, ""},
+		"scheme in lower case":     {getBook, []string{"authorization", "bearer " + good}, codes.OK, ""},
+		"another method":           {createBook, []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
+		"a method that is not":     {"/library.v1.BookService/Nothing", []string{"authorization", "Bearer " + good}, codes.PermissionDenied, "no rule"},
+		"no token":                 {getBook, nil, codes.Unauthenticated, "no token"},
+		"expired":                  {getBook, []string{"authorization", "Bearer " + expired}, codes.Unauthenticated, "expired"},
+		"password":                 {getBook, []string{"authorization", "Basic eDp5"}, codes.Unauthenticated, "no bearer"},
+		"empty":                    {getBook, []string{"authorization", "Bearer "}, codes.Unauthenticated, "no bearer"},
+		"two":                      {getBook, []string{"authorization", "Bearer " + expired, "authorization", "Bearer " + good}, codes.Unauthenticated, "several"},
 		"health":                   {checkHealth, nil, codes.OK, ""},
 		"health with a bad token":  {checkHealth, []string{"authorization", "Bearer x"}, codes.OK, ""},
-		"for Cloud Run":            {getVideo, []string{"x-serverless-authorization", "Bearer " + good}, codes.OK, ""},
-		"for both":                 {getVideo, []string{"authorization", "Bearer " + good, "x-serverless-authorization", "Bearer " + stripped}, codes.OK, ""},
-		"ours counts":              {getVideo, []string{"authorization", "Bearer " + expired, "x-serverless-authorization", "Bearer " + good}, codes.Unauthenticated, "expired"},
-		"read by Cloud Run":        {getVideo, []string{"x-serverless-authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
-		"ours read by Cloud Run":   {getVideo, []string{"authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
-		"forwarded by who it says": {getVideo, []string{"x-forwarded-for", "127.0.0.1"}, codes.Unauthenticated, "no token"},
+		"for Cloud Run":            {getBook, []string{"x-serverless-authorization", "Bearer " + good}, codes.OK, ""},
+		"for both":                 {getBook, []string{"authorization", "Bearer " + good, "x-serverless-authorization", "Bearer " + stripped}, codes.OK, ""},
+		"ours counts":              {getBook, []string{"authorization", "Bearer " + expired, "x-serverless-authorization", "Bearer " + good}, codes.Unauthenticated, "expired"},
+		"read by Cloud Run":        {getBook, []string{"x-serverless-authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
+		"ours read by Cloud Run":   {getBook, []string{"authorization", "Bearer " + stripped}, codes.Unauthenticated, "X-Serverless-Authorization"},
+		"forwarded by who it says": {getBook, []string{"x-forwarded-for", "127.0.0.1"}, codes.Unauthenticated, "no token"},
 	} {
 		before := len(g.logged())
 		g.logging.Interval = 0 // every call
@@ -137,7 +137,7 @@ func TestGateTellsWhenItCannotKnow(t *testing.T) {
 	i := newIssuer(t, key)
 	i.answer = away
 	g := newGate(t, GateConfig{Verifier: i.verifier(t, nil), Policy: mustParse(t, `rules: [{any_authenticated: true, methods: ["*"]}]`)})
-	if _, err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer "+sign(t, key, i.goodClaims())), getVideo); status.Code(err) != codes.Unavailable {
+	if _, err := g.Admit(call(t.Context(), somewhere, "authorization", "Bearer "+sign(t, key, i.goodClaims())), getBook); status.Code(err) != codes.Unavailable {
 		t.Errorf("Admit() = %v, want Unavailable", err)
 	}
 }
@@ -153,7 +153,7 @@ func TestGateLimitsEachCaller(t *testing.T) {
 	})
 	admit := func(from, subject string) error {
 		token := sign(t, key, with(i.goodClaims(), "sub", subject))
-		_, err := g.Admit(call(t.Context(), from, "authorization", "Bearer "+token), getVideo)
+		_, err := g.Admit(call(t.Context(), from, "authorization", "Bearer "+token), getBook)
 		return err
 	}
 	for n := range 3 {
@@ -208,7 +208,7 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {
 		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10, Proxies: tt.proxies})
-		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getVideo); err != nil || who != "" {
+		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || who != "" {
 			t.Errorf("%s: Admit() = %q, %v, want success, and no name that was not checked here", name, who, err)
 		}
 		var got []string
@@ -228,7 +228,7 @@ func TestGateDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10})
 		for range 10 * 1000 {
-			_, _ = g.Admit(call(t.Context(), somewhere), getVideo)
+			_, _ = g.Admit(call(t.Context(), somewhere), getBook)
 			time.Sleep(time.Millisecond)
 		}
 		lines := strings.Split(strings.TrimSpace(g.logged()), "\n")

@@ -20,7 +20,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-const audience = "https://videos.example.com"
+const audience = "https://books.example.com"
 
 // issuer is an OpenID Connect issuer in this process.
 type issuer struct {

@@ -22,11 +22,11 @@ const open = "grpc.health.v1.Health/"
 //
 //	rules:
 //	  - email: [web@shop.iam.gserviceaccount.com]
-//	    methods: [video.v1.VideoService/*, catalog.v1.CatalogService/*]
+//	    methods: [library.v1.BookService/*, desk.v1.LoanService/*]
 //	  - sub: ["112233445566778899000"]
-//	    methods: [video.v1.VideoService/ListVideos]
+//	    methods: [library.v1.BookService/ListBooks]
 //	  - any_authenticated: true
-//	    methods: [catalog.v1.CatalogService/GetCatalogEntry]
+//	    methods: [desk.v1.LoanService/GetLoan]
 //
 // A rule applies to a caller that matches at least one of email, sub and
 // any_authenticated. Emails are compared without the case of A to Z, subjects
@@ -114,7 +114,7 @@ func (p *Policy) add(rule policyRule, methods []string) []error {
 		}
 	}
 	if len(rule.Methods) == 0 {
-		wrong(".methods must list at least one, such as video.v1.VideoService/GetVideo or video.v1.VideoService/*")
+		wrong(".methods must list at least one: there are %s", strings.Join(services(methods), ", "))
 	}
 	var allowed []string
 	for i, pattern := range rule.Methods {

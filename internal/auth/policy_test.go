@@ -8,9 +8,9 @@ import (
 )
 
 var methods = []string{
-	"catalog.v1.CatalogService/GetCatalogEntry", "catalog.v1.CatalogService/ListCatalogEntries",
+	"desk.v1.LoanService/GetLoan", "desk.v1.LoanService/ListLoans",
 	"grpc.health.v1.Health/Check", "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-	"video.v1.VideoService/CreateVideo", "video.v1.VideoService/GetVideo",
+	"library.v1.BookService/CreateBook", "library.v1.BookService/GetBook",
 }
 
 func mustParse(t *testing.T, text string) *Policy {
@@ -31,26 +31,26 @@ func TestPolicyAllowsWhatItsRulesSay(t *testing.T) {
 rules:
   - email: [Web@shop.example.com, ops@shop.example.com]
     sub: ["7"]
-    methods: [video.v1.VideoService/*]
+    methods: [library.v1.BookService/*]
   - sub: ["1"]
     methods: ["*"]
   - email: [ops@shop.example.com]
     methods: [grpc.reflection.v1.ServerReflection/ServerReflectionInfo]
   - any_authenticated: true
-    methods: [catalog.v1.CatalogService/GetCatalogEntry]
+    methods: [desk.v1.LoanService/GetLoan]
 `)
-	all := "GetCatalogEntry ListCatalogEntries ServerReflectionInfo CreateVideo GetVideo"
+	all := "GetLoan ListLoans ServerReflectionInfo CreateBook GetBook"
 	for name, tt := range map[string]struct {
 		caller Caller
 		want   string
 	}{
-		"by email":           {Caller{"99", "web@shop.example.com"}, "GetCatalogEntry CreateVideo GetVideo"},
-		"by two rules":       {Caller{"98", "OPS@shop.example.com"}, "GetCatalogEntry ServerReflectionInfo CreateVideo GetVideo"},
-		"by subject":         {Caller{"7", ""}, "GetCatalogEntry CreateVideo GetVideo"},
+		"by email":           {Caller{"99", "web@shop.example.com"}, "GetLoan CreateBook GetBook"},
+		"by two rules":       {Caller{"98", "OPS@shop.example.com"}, "GetLoan ServerReflectionInfo CreateBook GetBook"},
+		"by subject":         {Caller{"7", ""}, "GetLoan CreateBook GetBook"},
 		"everything":         {Caller{"1", ""}, all},
-		"anyone":             {Caller{"2", ""}, "GetCatalogEntry"},
-		"email as a subject": {Caller{"web@shop.example.com", ""}, "GetCatalogEntry"},
-		"subject as email":   {Caller{"97", "7"}, "GetCatalogEntry"},
+		"anyone":             {Caller{"2", ""}, "GetLoan"},
+		"email as a subject": {Caller{"web@shop.example.com", ""}, "GetLoan"},
+		"subject as email":   {Caller{"97", "7"}, "GetLoan"},
 	} {
 		var got []string
 		for _, method := range methods {
@@ -63,7 +63,7 @@ rules:
 			t.Errorf("%s: allowed methods (-want +got):\n%s", name, diff)
 		}
 	}
-	if p.Allows(Caller{"1", ""}, "video.v1.VideoService/PurgeVideo") {
+	if p.Allows(Caller{"1", ""}, "library.v1.BookService/PurgeBook") {
 		t.Error("everything has a method that is not there, want it denied: a new method needs a new start")
 	}
 }
@@ -71,8 +71,8 @@ rules:
 // JSON is YAML too.
 func TestPolicyMayBeJSON(t *testing.T) {
 	t.Parallel()
-	p := mustParse(t, `{"rules": [{"sub": ["1"], "methods": ["video.v1.VideoService/GetVideo"]}]}`)
-	if !p.Allows(Caller{Subject: "1"}, "video.v1.VideoService/GetVideo") || p.Allows(Caller{Subject: "2"}, "video.v1.VideoService/GetVideo") {
+	p := mustParse(t, `{"rules": [{"sub": ["1"], "methods": ["library.v1.BookService/GetBook"]}]}`)
+	if !p.Allows(Caller{Subject: "1"}, "library.v1.BookService/GetBook") || p.Allows(Caller{Subject: "2"}, "library.v1.BookService/GetBook") {
 		t.Error("the rule does not say who")
 	}
 }
@@ -97,17 +97,17 @@ func TestParsePolicyTellsAllMistakes(t *testing.T) {
 		"all at once": {
 			`
 rules:
-  - methods: [video.v1.VideoService/GetVideo]
+  - methods: [library.v1.BookService/GetBook]
   - sub: [""]
     email: [shop.example.com, "*@shop.example.com"]
     methods: []
   - any_authenticated: true
-    methods: [video.v1.VideoService/PurgeVideo, video.v2.VideoService/*, "video.*", /video.v1.VideoService/GetVideo, grpc.health.v1.Health/Check, ""]
+    methods: [library.v1.BookService/PurgeBook, library.v2.BookService/*, "library.*", /library.v1.BookService/GetBook, grpc.health.v1.Health/Check, ""]
 `,
 			[]string{
-				"rules[0] names nobody", "rules[1].sub[0]", "rules[1].email[0]", "rules[1].email[1]", "rules[1].methods must list",
-				`rules[2].methods[0]: "video.v1.VideoService/PurgeVideo" is not served: there are catalog.v1.CatalogService/*, grpc.reflection`,
-				"rules[2].methods[1]", `rules[2].methods[2]: "video.*": * stands for`, "rules[2].methods[3]",
+				"rules[0] names nobody", "rules[1].sub[0]", "rules[1].email[0]", "rules[1].email[1]", "rules[1].methods must list at least one: there are desk.v1.LoanService/*, grpc.reflection",
+				`rules[2].methods[0]: "library.v1.BookService/PurgeBook" is not served: there are desk.v1.LoanService/*, grpc.reflection`,
+				"rules[2].methods[1]", `rules[2].methods[2]: "library.*": * stands for`, "rules[2].methods[3]",
 				"rules[2].methods[4]: \"grpc.health.v1.Health/Check\" is open to everyone", "rules[2].methods[5]",
 			},
 		},
@@ -132,7 +132,7 @@ rules:
 // exactly.
 func TestPolicyComparesEmailsWithoutCase(t *testing.T) {
 	t.Parallel()
-	const method = "video.v1.VideoService/GetVideo"
+	const method = "library.v1.BookService/GetBook"
 	policy, err := ParsePolicy([]byte("rules: [{email: [Kim@Shop.example.com], sub: [Abc], methods: ["+method+"]}]"), []string{method})
 	if err != nil {
 		t.Fatal(err)

@@ -106,7 +106,7 @@ func TestVerifierRefusesEverythingElse(t *testing.T) {
 		"huge":                   {sign(t, key, with(good, "x", strings.Repeat("x", maxToken))), "bytes"},
 		"wrong issuer":           {sign(t, key, with(good, "iss", "https://accounts.google.com")), "issuer"},
 		"no issuer":              {sign(t, key, with(good, "iss", nil)), "issuer"},
-		"for another":            {sign(t, key, with(good, "aud", "https://videos.example.com.evil.example")), "audience"},
+		"for another":            {sign(t, key, with(good, "aud", "https://books.example.com.evil.example")), "audience"},
 		"for several others":     {sign(t, key, with(good, "aud", []string{"a", "b"})), "audience"},
 		"for nobody":             {sign(t, key, with(good, "aud", nil)), "audience"},
 		"expired":                {sign(t, key, with(good, "exp", now-40)), "expired"},

@@ -58,7 +58,7 @@ func TestClaimWithoutAnAnswerIsPublished(t *testing.T) {
 	if _, err := events.ClaimEvents(t.Context(), 1, 1, time.Hour, envelope.Aggregate{}); err != nil { // it prepares the statement
 		t.Fatal(err)
 	}
-	if err := s.create(store.NewVideos(s.pool, nil), uuid.Must(uuid.NewV7())); err != nil {
+	if err := s.change(uuid.Must(uuid.NewV7())); err != nil {
 		t.Fatal(err)
 	}
 	network.Freeze()() // from here on the answers on this connection are lost

@@ -23,7 +23,6 @@ import (
 // pipe is a whole publisher: PostgreSQL, the client, and a Pub/Sub server.
 type pipe struct {
 	*storm
-	videos *store.Videos
 	server *localbroker.Server
 	ids    []uuid.UUID
 	claims atomic.Int64
@@ -43,35 +42,32 @@ func (s counted) ClaimEvents(ctx context.Context, batch int, bytes int64, lease 
 // requestTimeout is what cmd/server gives to NewTopic.
 const requestTimeout = 4 * time.Second
 
-// newPipe makes a pipe with some videos, whose first event is published.
-func newPipe(t testing.TB, videos int, cfg outbox.Config) (p *pipe, stop func()) {
+// newPipe makes a pipe with some letters, whose first event is published.
+func newPipe(t testing.TB, letters int, cfg outbox.Config) (p *pipe, stop func()) {
 	t.Helper()
 	p = &pipe{storm: newStorm(t)}
-	p.videos = store.NewVideos(p.pool, p.wake)
 	topic, server := newTopic(t, requestTimeout, 1000)
 	p.server = server
 	stop = p.publish(cfg, func(events outbox.Store) outbox.Store { return counted{events, &p.claims} }, topic)
-	for range videos {
+	for range letters {
 		p.ids = append(p.ids, uuid.Must(uuid.NewV7()))
-		if err := p.create(p.videos, p.ids[len(p.ids)-1]); err != nil {
-			t.Fatal(err)
-		}
 	}
+	p.changeAll()
 	p.settled()
 	return p, stop
 }
 
-// changeAll makes one more event of each video.
+// changeAll makes one more event of each letter.
 func (p *pipe) changeAll() {
 	p.t.Helper()
 	for _, id := range p.ids {
-		if err := p.change(p.videos, id, fmt.Sprint(time.Now().UnixNano())); err != nil {
+		if err := p.change(id); err != nil {
 			p.t.Error(err)
 		}
 	}
 }
 
-// stored returns the versions of a video that the server has, in its order,
+// stored returns the versions of a letter that the server has, in its order,
 // but what came again.
 func (p *pipe) stored(id uuid.UUID) (versions []string) {
 	for _, m := range p.server.Published() {
@@ -96,7 +92,7 @@ func (p *pipe) blocked() []store.Blocked {
 type outage struct {
 	*pipe
 	stop func()
-	want []string      // the versions of each video
+	want []string      // the versions of each letter
 	back time.Duration // from its return until the first message after it
 	all  time.Duration // until everything is published
 	done chan struct{}
@@ -187,9 +183,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		topic := outbox.NewTopic(client.Publisher(name), requestTimeout, 100)
 		defer topic.Stop()
 		s := newStorm(t)
-		videos := store.NewVideos(s.pool, s.wake)
-		id := uuid.Must(uuid.NewV7())
-		if err := s.create(videos, id); err != nil {
+		if err := s.change(uuid.Must(uuid.NewV7())); err != nil {
 			t.Fatal(err)
 		}
 		stop := s.publish(outbox.Config{Workers: 2}, nil, topic)

@@ -16,6 +16,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/problem"
 )
 
 // Calls that wait for the same entry read it together, each version it waits for

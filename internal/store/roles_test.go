@@ -315,30 +315,30 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Pool(t, 2)
 	want := map[string]string{
-		"video_catalog_rw video_catalog.videos":                    "INSERT SELECT UPDATE",
-		"video_catalog_rw video_catalog.requests":                  "DELETE INSERT SELECT",
-		"video_catalog_rw video_catalog.outbox":                    "INSERT SELECT",
-		"video_catalog_rw video_catalog.outbox_pending":            "DELETE INSERT SELECT", // and UPDATE of the lane
-		"video_catalog_rw video_catalog.outbox_aside":              "SELECT",
-		"video_catalog_rw video_catalog.outbox_blocked":            "DELETE INSERT SELECT UPDATE",
-		"video_catalog_rw video_catalog.outbox_lanes":              "SELECT UPDATE",
-		"video_catalog_rw video_catalog.known_database":            "SELECT", // and UPDATE of what is known
-		"video_catalog_rw goose_db_version":                "SELECT",
-		"video_catalog_read_rw goose_db_version":              "SELECT",
+		"video_catalog_rw video_catalog.videos":                     "INSERT SELECT UPDATE",
+		"video_catalog_rw video_catalog.requests":                   "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox":                     "INSERT SELECT",
+		"video_catalog_rw video_catalog.outbox_pending":             "DELETE INSERT SELECT", // and UPDATE of the lane
+		"video_catalog_rw video_catalog.outbox_aside":               "SELECT",
+		"video_catalog_rw video_catalog.outbox_blocked":             "DELETE INSERT SELECT UPDATE",
+		"video_catalog_rw video_catalog.outbox_lanes":               "SELECT UPDATE",
+		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of what is known
+		"video_catalog_rw goose_db_version":                         "SELECT",
+		"video_catalog_read_rw goose_db_version":                    "SELECT",
 		"video_catalog_read_rw video_catalog_read.inbox":            "DELETE INSERT SELECT",
 		"video_catalog_read_rw video_catalog_read.quarantine":       "DELETE INSERT SELECT",
 		"video_catalog_read_rw video_catalog_read.known_database":   "SELECT",
 		"video_catalog_read_rw video_catalog_read.quarantine_size":  "INSERT SELECT UPDATE",
 		"video_catalog_read_rw video_catalog_read.video_projection": "INSERT SELECT UPDATE",
 		// People see no bytes: TestSupportRoleLooks has the columns of the other tables.
-		"support_ro video_catalog.videos":                  "SELECT",
-		"support_ro video_catalog.outbox_blocked":          "SELECT",
-		"support_ro video_catalog.outbox_lanes":            "SELECT",
+		"support_ro video_catalog.videos":                "SELECT",
+		"support_ro video_catalog.outbox_blocked":        "SELECT",
+		"support_ro video_catalog.outbox_lanes":          "SELECT",
 		"support_ro video_catalog_read.video_projection": "SELECT",
 		"support_ro video_catalog_read.inbox":            "SELECT",
 		"support_ro video_catalog_read.known_database":   "SELECT",
 		"support_ro video_catalog_read.quarantine_size":  "SELECT",
-		"support_ro goose_db_version":              "SELECT",
+		"support_ro goose_db_version":                    "SELECT",
 	}
 	rows, err := admin.Query(t.Context(), `
 		SELECT format('%s %s', coalesce(r.rolname, 'PUBLIC'), c.oid::regclass), string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)

@@ -33,7 +33,7 @@ func lines(t *testing.T, log *bytes.Buffer) []map[string]any {
 // A line has the fields of Cloud Logging, and the trace where there is one.
 func TestLogSpeaksCloudLogging(t *testing.T) {
 	var out bytes.Buffer
-	log := telemetry.NewLogger(&out, slog.LevelInfo, "films").With("role", "api")
+	log := telemetry.NewLogger(&out, slog.LevelInfo, "test-project").With("role", "api")
 	log.WarnContext(t.Context(), "no trace")
 	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
 	log.InfoContext(trace.ContextWithSpanContext(t.Context(), at), "in a trace", "id", 7)
@@ -53,7 +53,7 @@ func TestLogSpeaksCloudLogging(t *testing.T) {
 	}
 	for field, want := range map[string]any{
 		"severity": "INFO", "id": 7.0, "role": "api",
-		"logging.googleapis.com/trace":         "projects/films/traces/01000000000000000000000000000000",
+		"logging.googleapis.com/trace":         "projects/test-project/traces/01000000000000000000000000000000",
 		"logging.googleapis.com/spanId":        "0200000000000000",
 		"logging.googleapis.com/trace_sampled": true,
 	} {

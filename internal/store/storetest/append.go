@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"testing"
 
 	"example.com/videocatalog/internal/envelope"
@@ -13,14 +14,20 @@ type DB = sqlcgen.DBTX
 // Append appends an event to the outbox as the service does.
 func Append(t testing.TB, to DB, m envelope.Message) {
 	t.Helper()
+	if err := TryAppend(t.Context(), to, m); err != nil {
+		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
+	}
+}
+
+// TryAppend is Append where an error is no failure of the test, or not in its
+// goroutine.
+func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 	payload := m.Payload
 	if payload == nil {
 		payload = []byte{} // not NULL
 	}
-	if err := sqlcgen.New(to).AppendOutbox(t.Context(), sqlcgen.AppendOutboxParams{
+	return sqlcgen.New(to).AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
-	}); err != nil {
-		t.Fatalf("append version %d of %s: %v", m.Version, m.AggregateID, err)
-	}
+	})
 }

@@ -1,10 +1,10 @@
-// Command pubsublocal is a Google Cloud Pub/Sub server for one machine: gRPC
+// Command pubsublocal runs a Google Cloud Pub/Sub server on one machine: gRPC
 // and HTTP/JSON on one port, for client libraries, gcloud and curl.
 //
 //	go run ./cmd/pubsublocal --addr 127.0.0.1:8085
 //
-// It serves until it is interrupted. --help lists its flags; package
-// pubsublocal says what it promises. It is not for production.
+// It serves until it is interrupted. --help lists its flags. Package
+// pubsublocal documents what it guarantees. It is not for production.
 package main
 
 import (
@@ -45,7 +45,7 @@ Client libraries find it by PUBSUB_EMULATOR_HOST, which it prints. gcloud does b
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "pubsublocal:", err)
 		os.Exit(1)
@@ -84,7 +84,7 @@ type options struct {
 func parseOptions(args []string) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("pubsublocal", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints the usage, main the error
+	flags.SetOutput(io.Discard) // run prints the usage, and main the error
 	flags.StringVar(&opts.config.Addr, "addr", "127.0.0.1:8085", "")
 	flags.StringVar(&opts.config.DataDir, "data-dir", "", "")
 	flags.BoolVar(&opts.config.Admin, "admin", false, "")
@@ -135,7 +135,7 @@ func parseBytes(text string) (int64, error) {
 	return n * unit, nil
 }
 
-// explain says what to do when the server did not start.
+// explain adds to an error of Start what the user can do.
 func explain(err error, addr string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -149,7 +149,8 @@ func explain(err error, addr string) error {
 	}
 }
 
-// greeting says what runs where, and how clients find it.
+// greeting returns the text that the command prints at the start: the address,
+// and how clients find it.
 func greeting(addr string, opts options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Pub/Sub listens on %s, over gRPC and HTTP/JSON.\n", addr)

@@ -190,7 +190,7 @@ func openOld(folder *os.Root, log *slog.Logger) (*os.File, int64, error) {
 func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("look at journal: %w", err)
+		return 0, fmt.Errorf("stat journal: %w", err)
 	}
 	header := make([]byte, len(journalHeader))
 	n, err := f.ReadAt(header, 0)

@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// checkAnswers compares what clients were told with the events.
+// checkAnswers compares what clients received with the events.
 func (c *checker) checkAnswers() {
 	outcomes := make(map[int64]Outcome, len(c.h.Answers))
-	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how often a command may: the answer, and what was lost
+	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how many updates a command may cause: its result, and its lost attempts
 	f := &c.verdict.Figures
 	f.Commands = len(c.h.Answers)
 	for _, a := range c.h.Answers {
@@ -57,8 +57,8 @@ func (c *checker) checkAnswers() {
 	}
 }
 
-// checkUntold looks for an attempt whose answer was lost behind a change that
-// nobody was told of, and returns those that are left for later ones.
+// checkUntold finds the lost attempt that may have caused an event of which no
+// client was told. It returns the lost attempts that later events may come from.
 func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, failed []int64) (left []time.Time) {
 	at, published := c.first[e.ID]
 	for published && len(lost) > 0 && lost[0].Before(at.Add(-explains)) {
@@ -72,32 +72,32 @@ func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, faile
 	return lost[1:]
 }
 
-// explains is for how long an attempt whose answer was lost may be what an event
-// comes from: a client tries for half a minute, and no outage keeps an event from
-// being published for longer than the rest.
+// explains is how long a lost attempt may be the cause of an event. A client
+// retries for half a minute, and an outage delays the publication of an event by
+// less than the rest.
 const explains = 5 * time.Minute
 
-// change is a kind of command on a video.
+// change is a kind of command on one video.
 type change struct {
 	video uuid.UUID
 	kind  string
 }
 
-// version is what a change made.
+// version is a version of a video, and the change that created it.
 type version struct {
 	change
 	number int64
 }
 
-// kindOf is the command behind each type of event that does not carry a title
-// of its own.
+// kindOf is the kind of command that causes an event, for events without a title
+// of their own.
 var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
 }
 
-// changes returns which versions clients were told of; since when there were
-// attempts whose answer was lost, in order, each of which may have made one more;
-// and which commands failed.
+// changes returns what clients know. told has the versions that they received.
+// lost has the start times of lost attempts, in order, each of which may have
+// created a version. failed has the commands that failed.
 func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {
 	told, lost, failed = make(map[version]bool), make(map[change][]time.Time), make(map[change][]int64)
 	for _, a := range c.h.Answers {
@@ -119,10 +119,9 @@ func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time,
 	return told, lost, failed
 }
 
-// checkCodes looks for answers that a sound service gives only while the
-// database fails, or the process that answers is killed. Before the first fault
-// there are none that ask a client to try again either, but for what came too late
-// because the machine stalled.
+// checkCodes finds codes that a correct service returns only during a fault of the
+// database, or when the process is killed. Before the first fault, the codes of a
+// retry are wrong too, except after a stall of the machine.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
 		late := o.again() && slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return !o.At.Before(s.From) && o.At.Before(s.Until.Add(attemptTimeout)) })
@@ -134,7 +133,7 @@ func (c *checker) checkCodes() {
 	}
 }
 
-// The types of the events whose title is that of their own command.
+// The types of the events that have the title of their own command.
 const (
 	typeCreated = "VideoCreated"
 	typeUpdated = "VideoUpdated"
@@ -152,7 +151,8 @@ func (c *checker) checkAcknowledged(a Answer) {
 	if e.State != a.State {
 		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
 	}
-	// What an update answers has its own title; what a create answers may be newer, if it was repeated, but began with it.
+	// An update returns its own title. A create that was repeated may return a
+	// newer version, but version 1 must have its title.
 	wrote := e
 	if a.Kind == kindCreate {
 		wrote = c.event(a.Video, 1)

@@ -2,8 +2,8 @@ package migratelint
 
 import "slices"
 
-// brief are the subcommands of ALTER TABLE that take their lock for an instant and that the build before does not
-// notice. Of the dozens there are, those that somebody has needed and looked up.
+// brief are the subcommands of ALTER TABLE that hold their lock only for an instant and do not affect the
+// previous build. It has only those that were needed so far.
 // https://www.postgresql.org/docs/current/sql-altertable.html
 var brief = []string{
 	"AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions",
@@ -27,10 +27,10 @@ func (l *linter) alter() error {
 	return nil
 }
 
-// alterNew looks for other tables that a change of a new one locks.
+// alterNew checks whether a change of a new table locks other tables.
 func (l *linter) alterNew(a alterTable) error {
 	for _, command := range a.Commands {
-		for kind, node := range command.Command.Definition { // one
+		for kind, node := range command.Command.Definition { // there is exactly one
 			switch kind {
 			case "Constraint":
 				added, err := read[constraint](node)
@@ -58,7 +58,7 @@ func (l *linter) alterNew(a alterTable) error {
 	return nil
 }
 
-// references reports a foreign key to a table in use, whose writers wait for it.
+// references reports a foreign key to a table in use, because it blocks the writers of that table.
 func (l *linter) references(c constraint) {
 	if c.Kind == "CONSTR_FOREIGN" && !l.isNew(c.References) {
 		l.locks(c.References.String())
@@ -71,7 +71,7 @@ func (l *linter) columnReferences(c column) {
 	}
 }
 
-// reasons are the subcommands of ALTER TABLE that take something from the build before.
+// reasons are the subcommands of ALTER TABLE that take something from the previous build.
 var reasons = map[string]string{
 	"AT_EnableRowSecurity": "hides all rows that no policy shows",
 	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",
@@ -133,11 +133,11 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 	return nil
 }
 
-// stable are functions whose value is taken once, for all rows there are.
+// stable are functions that have the same value for all existing rows.
 // https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 var stable = []string{"now", "transaction_timestamp", "statement_timestamp"}
 
-// serial are the types that are a volatile default by another name.
+// serial are the types that imply a volatile default.
 var serial = []string{"serial", "bigserial", "smallserial", "serial4", "serial8", "serial2"}
 
 func (l *linter) addColumn(c column) {
@@ -167,9 +167,9 @@ func (l *linter) addColumn(c column) {
 	}
 }
 
-// isConstant tells whether a default has the same value for all rows.
+// isConstant reports whether a default has the same value for all rows.
 func isConstant(expression object) bool {
-	for kind, node := range expression { // one
+	for kind, node := range expression { // there is exactly one
 		switch kind {
 		case "A_Const", "SQLValueFunction":
 			return true
@@ -229,7 +229,7 @@ func (l *linter) addConstraint(table relation, c constraint) error {
 	return nil
 }
 
-// orNull is a node that may be absent, as JSON.
+// orNull returns a node, or the JSON null if it is absent.
 func orNull(node []byte) []byte {
 	if node == nil {
 		return []byte("null")

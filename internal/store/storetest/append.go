@@ -10,12 +10,12 @@ import (
 // DB is a pool, a connection or a transaction.
 type DB = sqlcgen.DBTX
 
-// Append appends an event to the outbox as the service does.
+// Append appends an event to the outbox like the service.
 func Append(t testing.TB, to DB, m envelope.Message) {
 	t.Helper()
 	payload := m.Payload
 	if payload == nil {
-		payload = []byte{} // not NULL
+		payload = []byte{} // the column is NOT NULL
 	}
 	if err := sqlcgen.New(to).AppendOutbox(t.Context(), sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,

@@ -60,7 +60,7 @@ func (r *results) add(record *benchfmt.Result) {
 	}
 }
 
-// median returns the median of the turns of a benchmark. ok is false if it was not run.
+// median returns the median of the turns of a benchmark, or false if it was not run.
 func (r *results) median(name, unit string) (float64, bool) {
 	return median(r.figures[name][unit])
 }

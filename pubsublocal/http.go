@@ -226,7 +226,7 @@ func (w *watchedAnswer) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher, which the gRPC server asks for.
+// Flush implements http.Flusher, which the gRPC server needs.
 func (w *watchedAnswer) Flush() {
 	w.progress.answered.Store(true)
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // the writer of the transcoder can flush
@@ -302,7 +302,7 @@ func (w *errorRewriter) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
-// Flush implements http.Flusher, which the transcoder asks for. Answers of unary calls need none.
+// Flush implements http.Flusher, which the transcoder needs. Responses of unary calls need no flush.
 func (w *errorRewriter) Flush() {}
 
 // finish writes the buffered error, if there is one.

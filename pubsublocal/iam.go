@@ -85,7 +85,7 @@ func (p *iamPolicies) SetIamPolicy(_ context.Context, r *iampb.SetIamPolicyReque
 	return set, nil
 }
 
-// TestIamPermissions implements iampb.IAMPolicyServer: everybody may do everything.
+// TestIamPermissions implements iampb.IAMPolicyServer. It grants all requested permissions.
 func (p *iamPolicies) TestIamPermissions(_ context.Context, r *iampb.TestIamPermissionsRequest) (*iampb.TestIamPermissionsResponse, error) {
 	if err := p.find(r.GetResource()); err != nil {
 		return nil, err

@@ -155,7 +155,7 @@ func (j *journal) add(kind byte, body func([]byte) []byte) *commit {
 		return failedCommit(j.err)
 	}
 	j.buffer = appendRecord(j.buffer, kind, body)
-	nudge(j.wake)
+	signal(j.wake)
 	return j.promise()
 }
 
@@ -181,7 +181,7 @@ func (j *journal) sealAcks() {
 	j.acks = ackBatch{ids: j.acks.ids[:0]}
 }
 
-func nudge(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -325,7 +325,7 @@ func (j *journal) acknowledged(s *subscription, d *delivery) {
 	j.acks.ids = appendID(j.acks.ids, j.acks.last, d.message.id)
 	j.acks.last = d.message.id
 	j.promise()
-	nudge(j.stir)
+	signal(j.stir)
 }
 
 // reset adds a record of what a subscription has after a seek. It is called with
@@ -367,7 +367,7 @@ func (j *journal) handedOver() *commit {
 	case j.err != nil:
 		return failedCommit(j.err)
 	case j.next != nil:
-		nudge(j.wake)
+		signal(j.wake)
 		return j.next
 	}
 	return j.writing

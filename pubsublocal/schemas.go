@@ -300,8 +300,8 @@ func (r *schemaRegistry) RollbackSchema(_ context.Context, req *pubsubpb.Rollbac
 	return r.add(name, old.schema, old.compiled), nil
 }
 
-// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns what
-// is the newest revision then.
+// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns the
+// newest revision that is left.
 func (r *schemaRegistry) DeleteSchemaRevision(
 	_ context.Context, req *pubsubpb.DeleteSchemaRevisionRequest,
 ) (*pubsubpb.Schema, error) {
@@ -332,8 +332,8 @@ func (r *schemaRegistry) DeleteSchemaRevision(
 	return viewOf(newestRevision(revisions).schema, pubsubpb.SchemaView_FULL), nil
 }
 
-// DeleteSchema implements pubsubpb.SchemaServiceServer. Topics with the schema
-// take no more messages.
+// DeleteSchema implements pubsubpb.SchemaServiceServer. After that, topics with the
+// schema refuse all messages.
 func (r *schemaRegistry) DeleteSchema(_ context.Context, req *pubsubpb.DeleteSchemaRequest) (*emptypb.Empty, error) {
 	name := req.GetName()
 	if _, _, err := parseName(schemas, name); err != nil {
@@ -361,8 +361,8 @@ func (r *schemaRegistry) ValidateSchema(
 	return &pubsubpb.ValidateSchemaResponse{}, nil
 }
 
-// ValidateMessage implements pubsubpb.SchemaServiceServer. Other than an error
-// of Publish, its error says what is wrong with the message.
+// ValidateMessage implements pubsubpb.SchemaServiceServer. Its error says what is
+// wrong with the message, unlike that of Publish.
 func (r *schemaRegistry) ValidateMessage(
 	_ context.Context, req *pubsubpb.ValidateMessageRequest,
 ) (*pubsubpb.ValidateMessageResponse, error) {

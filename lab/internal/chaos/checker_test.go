@@ -257,7 +257,7 @@ func TestCheckerRules(t *testing.T) {
 			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 200})
 		}, []Rule{DuplicateUncaused}},
 		{"a duplicate of a duplicate, each after a fault of its own", func(h *History) {
-			for i := range 3 { // what was published once more between two faults is in hand when the second strikes
+			for i := range 3 { // an event that is published again between two faults may be unsettled at the second
 				at := h.Publications["2"].Add(time.Duration(i) * 2500 * time.Millisecond)
 				h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 1})
 				s := h.Sightings[1]

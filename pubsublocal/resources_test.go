@@ -332,7 +332,7 @@ func TestPatchSubscription(t *testing.T) {
 	deadLetters := func(topic string) *pubsubpb.DeadLetterPolicy {
 		return &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: 7}
 	}
-	// In all cases the filter, detached, and fields outside the mask stay.
+	// No case changes the filter, detached, or a field that is not in its mask.
 	current := with(plainSubscription(), func(s *subscription) {
 		s.Filter, s.EnableMessageOrdering, s.Detached = "attributes:a", true, true
 		s.TopicMessageRetentionDuration = durationpb.New(time.Hour)

@@ -250,7 +250,7 @@ func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (fl
 	return t.rate(), p.clear(ctx)
 }
 
-// claimed is a number of events with which every lane has more than one claim takes.
+// claimed is the number of events for claims. With so many, each lane has more events than a claim takes.
 const claimed = 50_000
 
 // claims returns the claims of 2,000 events per second. The events are not published, and their lanes are released.

@@ -299,7 +299,7 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 	if _, err := s.schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schemaName, Schema: schema}); err != nil {
 		t.Fatalf("change the schema: %v", err)
 	}
-	// Our definition is now an earlier revision, and Pub/Sub accepts each definition only once.
+	// Pub/Sub accepts each definition only once. So our revision, which is now an earlier one, must be deleted first.
 	_, err = s.schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: schemaName + "@" + ours})
 	if err != nil {
 		t.Fatalf("delete our revision: %v", err)

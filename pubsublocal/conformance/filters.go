@@ -153,7 +153,8 @@ func filteredIsAcked(t *testing.T, e *Env) {
 	})
 	all := e.Subscription(t, topic)
 	publishAll(t, e, topic, map[string]attributes{"match": {"a": "x"}, "other": {"b": "x"}, "none": nil})
-	// A snapshot has the backlog: a subscription without a filter shows its content.
+	// A snapshot has the backlog of sub. A subscription without a filter that seeks to it shows
+	// what it contains.
 	snapshot := snapshotOf(t, e, sub)
 	wantTexts(t, e, all, "match", "other", "none")
 	seekToSnapshot(t, e, all, snapshot)

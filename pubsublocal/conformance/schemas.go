@@ -106,7 +106,7 @@ var schemas = []Case{
 		Sentence: "A definition over 300 KB is INVALID_ARGUMENT.",
 		Run: func(t *testing.T, e *Env) {
 			for _, test := range []struct {
-				bytes int // between 300,000 and 307,200 the documentation is unclear: it says KB
+				bytes int // not between 300,000 and 307,200, because the documented 300 KB may be either
 				want  codes.Code
 			}{
 				{299_000, codes.OK},

@@ -45,8 +45,8 @@ type Limits struct {
 	Catalog     time.Duration // until the first event is in the catalog after an outage
 	Back        time.Duration // until every process works again after a measured fault, except ClockSet
 	// Clock is the limit after the clock of the database was set right: until
-	// everything pending is published, and every process works. A publisher may
-	// wait for what looks like a lease of twice the length.
+	// everything pending is published, and every process works. A lease that the
+	// wrong clock gave may look up to twice as long, and publishers wait for it.
 	Clock time.Duration
 }
 

@@ -158,8 +158,8 @@ func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
 	return claims, nil
 }
 
-// watchLeases checks every second for lanes that stay leased, until ctx ends. A check without
-// a result changes nothing.
+// watchLeases checks every second for lanes that stay leased, until ctx ends. A check that
+// fails changes nothing.
 func (l *lab) watchLeases(ctx context.Context) {
 	seen := newLeases()
 	for sleep(ctx, time.Second) {

@@ -154,7 +154,7 @@ type client struct {
 	load   *load
 	number uint64
 	made   uint64     // number of commands
-	luck   *rand.Rand // for how commands are sent; its use depends on the number of attempts
+	luck   *rand.Rand // for each attempt: process, protocol, pause
 }
 
 func newClient(l *load, number uint64) *client {

@@ -133,7 +133,7 @@ func (p *postgres) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// insist runs statements until they succeed. They remove a fault.
+// insist runs statements until they succeed. It is for the statements that end a fault.
 func (p *postgres) insist(ctx context.Context, statements ...string) error {
 	for {
 		err := p.exec(ctx, statements...)

@@ -75,7 +75,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	// An end before the start is expected: the caller of start handles it.
+	// Until it has started, an end is no problem of its own: start returns it as an error.
 	e := &execution{done: make(chan struct{}), started: time.Now(), expected: true}
 	e.cmd = exec.CommandContext(context.WithoutCancel(ctx), p.binary) //nolint:gosec // we have built it
 	e.cmd.Env = p.environ

@@ -218,8 +218,9 @@ type Read struct {
 	Hidden  bool // the catalog returned that there is no entry
 }
 
-// readOwnWrite reads an entry until the catalog has the client's own write. During
-// faults a timeout is only counted. A deleted or hidden video has no entry.
+// readOwnWrite reads an entry after the client's own write. The server waits until
+// the catalog has that version. During faults a timeout is only counted. A deleted
+// or hidden video has no entry.
 func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	conn, _, ok := c.load.apis[c.luck.IntN(len(c.load.apis))].reach()
 	if !ok {

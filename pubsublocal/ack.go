@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ackIDSize is the size of an ack id in bytes: a subscription, one of its leases, and a checksum. The checksum
-// distinguishes an id that was never issued from one that is out of date. [H5, H6]
+// ackIDSize is the size of an ack id in bytes. An id has a subscription, one of its leases, and a checksum. The
+// checksum distinguishes an id that was never issued from one that is out of date. [H5, H6]
 const ackIDSize = 16
 
 func (s *subscription) ackID(lease uint64) string {

@@ -89,8 +89,8 @@ func (c *Clock) arm() {
 	}
 }
 
-// timer runs a function at a set time. No lock of the clock but turn is held
-// during the run.
+// timer runs a function at a set time. Of the locks of the clock, only turn is
+// held during the run.
 type timer struct {
 	clock *Clock
 	run   func()

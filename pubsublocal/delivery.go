@@ -17,7 +17,7 @@ const (
 	forwarding              // is being published to the dead-letter topic
 	acked                   // acknowledged, but is delivered again if an earlier one of its key fails
 	buried                  // in the dead-letter topic, and waits for earlier ones of its key
-	done                    // finished
+	done                    // finished; it will be removed from the backlog
 )
 
 // delivery is a message in a subscription.

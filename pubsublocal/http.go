@@ -167,8 +167,8 @@ func serveJSON(transcoder http.Handler) http.Handler {
 				// type by default. The transcoder would also accept other protocols, which this server does not
 				// offer.
 			case "X-Server-Timeout":
-				// In its usual spelling the transcoder would take it as the deadline of the call. Pull would then
-				// return an error instead of an empty list.
+				// This spelling hides the header from the transcoder, which would use it as the deadline of the
+				// call. Pull would then return an error instead of an empty list.
 				header[serverTimeoutKey] = values
 			default:
 				header[name] = values

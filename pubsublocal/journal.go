@@ -93,7 +93,7 @@ type journal struct {
 	next    *commit  // guarded by mu: commit of buffer
 	writing *commit  // guarded by mu: commit of the frame that is being written
 	acks    ackBatch // guarded by mu: acks that come after buffer
-	err     error    // guarded by mu: why nothing more is written; nil: all is well
+	err     error    // guarded by mu: why nothing more is written; nil: no error
 
 	// Owned by the goroutine that writes.
 	file     *os.File

@@ -42,7 +42,7 @@ type (
 	messageImage struct {
 		id       uint64
 		time     int64
-		retained bool // by the retention of the topic
+		retained bool // retained by the topic
 		released bool // no longer needed by its topic or a snapshot; a seek that started before may still use it
 		live     bool // set by prune
 	}

@@ -24,7 +24,7 @@ const prefaceTimeout = 10 * time.Second
 // A connection that sends nothing is closed after prefaceTimeout, and delays no
 // other. When l is closed, both listeners and all goroutines end. When both
 // listeners are closed, l is closed and the goroutines have ended. Accepted
-// connections stay open: who accepted them closes them.
+// connections stay open until their users close them.
 func splitListener(l net.Listener) (grpcListener, httpListener net.Listener) {
 	s := &splitter{parent: l, ended: make(chan struct{}), undecided: map[net.Conn]struct{}{}, open: 2}
 	s.grpc = &splitHalf{splitter: s, conns: make(chan net.Conn), closed: make(chan struct{})}

@@ -193,8 +193,8 @@ func (s *Server) Close() error {
 // Addr returns the address of the server, in the form of PUBSUB_EMULATOR_HOST.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Conn connects to the server, for option.WithGRPCConn. The caller closes the connection. A Pub/Sub client that got it
-// closes it with itself.
+// Conn connects to the server, for option.WithGRPCConn. The caller closes the connection. If a Pub/Sub client uses it,
+// closing the client is enough.
 func (s *Server) Conn(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), append(s.dialOptions(), opts...)...)
 	if err != nil {

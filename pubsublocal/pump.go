@@ -105,7 +105,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 			return false
 		}
 		if st == nil || !st.hasCredit() {
-			return k.hi == 0 || d.lease != 0 // a run that is not redelivered ends here
+			return k.hi == 0 || d.lease != 0 // otherwise d belongs to the next run
 		}
 		k.hi++
 		n++

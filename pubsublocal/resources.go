@@ -235,8 +235,8 @@ func completeDeadLetterPolicy(p *pubsubpb.DeadLetterPolicy, before string) error
 	return nil
 }
 
-// patchTopic returns a copy of current with the changes of the request,
-// completed like by normalizeTopic (A14–A17, A19, A21).
+// patchTopic returns a copy of current with the changes of the request, with the
+// same defaults as after normalizeTopic (A14–A17, A19, A21).
 func patchTopic(current *pubsubpb.Topic, r *pubsubpb.UpdateTopicRequest) (*pubsubpb.Topic, error) {
 	return patch(current, r.GetTopic(), r, mutableOfTopic, func(next *pubsubpb.Topic) error {
 		return completeTopic(next, current.GetSchemaSettings().GetSchema())
@@ -244,7 +244,7 @@ func patchTopic(current *pubsubpb.Topic, r *pubsubpb.UpdateTopicRequest) (*pubsu
 }
 
 // patchSubscription returns a copy of current with the changes of the request,
-// completed like by normalizeSubscription (A14–A18, A21).
+// with the same defaults as after normalizeSubscription (A14–A18, A21).
 func patchSubscription(current *pubsubpb.Subscription, r *pubsubpb.UpdateSubscriptionRequest) (*pubsubpb.Subscription, error) {
 	return patch(current, r.GetSubscription(), r, mutableOfSubscription, func(next *pubsubpb.Subscription) error {
 		return completeSubscription(next, current.GetDeadLetterPolicy().GetDeadLetterTopic())

@@ -87,8 +87,8 @@ func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	return nil
 }
 
-// validate returns the newest revision that data is valid for, in the range of the
-// settings. It returns INVALID_ARGUMENT if there is none or the schema was deleted.
+// validate returns the newest revision in the range of the settings that accepts
+// data. It returns INVALID_ARGUMENT if there is none or the schema was deleted.
 func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte) (revisionID string, err error) {
 	r.mu.RLock()
 	revisions := r.byName[settings.GetSchema()]

@@ -57,8 +57,9 @@ func (c *checker) checkAnswers() {
 	}
 }
 
-// checkUntold finds the lost attempt that may have caused an event of which no
-// client was told. It returns the lost attempts that later events may come from.
+// checkUntold finds the lost attempt that may have caused an event that no client
+// received as a result. It returns the lost attempts that later events may come
+// from.
 func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, failed []int64) (left []time.Time) {
 	at, published := c.first[e.ID]
 	for published && len(lost) > 0 && lost[0].Before(at.Add(-explains)) {
@@ -73,8 +74,8 @@ func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, faile
 }
 
 // explains is how long a lost attempt may be the cause of an event. A client
-// retries for half a minute, and an outage delays the publication of an event by
-// less than the rest.
+// retries for half a minute, and no outage delays the publication of an event for
+// longer than the rest.
 const explains = 5 * time.Minute
 
 // change is a kind of command on one video.

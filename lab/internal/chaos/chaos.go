@@ -4,8 +4,8 @@
 //
 // [Run] builds cmd/server with and without the failpoints of package failpoint. It starts two processes with
 // the role api, three publishers, one of which also has the role api, and two projectors. Each has its own
-// proxy to PostgreSQL, and all have one to the broker. Clients send commands on a few hundred videos over gRPC
-// and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions kinds and
+// proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred videos over
+// gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions kinds and
 // clockKinds. At the end it removes all faults, waits until all events are processed, and calls [Check].
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
@@ -100,7 +100,7 @@ type lab struct {
 
 	present, older string        // binaries
 	migrations     int           // migrations that the lab has added; owned by the group of process faults
-	slowestStop    time.Duration // at the end
+	slowestStop    time.Duration // slowest stop of a process at the end
 	routines       []Routines
 	connections    map[string]int // connections of each process when all events are processed
 	leaseLooks     int            // owned by watchLeases while it runs

@@ -222,7 +222,7 @@ func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
 			p.signal(syscall.SIGSTOP)
-		} // otherwise it stops itself, and a second SIGSTOP here would come before or after its own
+		} // else it stops itself, a moment after it has removed the order; a SIGSTOP from here would be a second one
 		record.Struck = time.Now()
 		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
@@ -506,8 +506,8 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 
 // forgetDatabase silences all connections to PostgreSQL, as a firewall does that restarts.
 // Neither side gets an error, and new connections work. It may do so twice. After a lease
-// PostgreSQL ends its side of the connections, and so the locks of their transactions, as
-// idle_in_transaction_session_timeout does.
+// PostgreSQL ends its side of the connections, which releases the locks of their transactions,
+// as idle_in_transaction_session_timeout does.
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
 		record.MayRepeat += 2 * len(l.publishers) * inHand

@@ -37,7 +37,7 @@ type History struct {
 	Limits   Limits
 }
 
-// Limits are the limits that depend on the settings of the run.
+// Limits are the maximum times that depend on the settings of the run.
 type Limits struct {
 	Lease       time.Duration // how long a lane stays leased after its publisher died
 	Takeover    time.Duration // until everything that was pending when a publisher died is published
@@ -113,8 +113,8 @@ type Sighting struct {
 	Content   uint64 // digest of key, attributes and payload
 }
 
-// Ack is the ack of a message by a projector: when the broker accepted the message,
-// and when the ack.
+// Ack is an ack of a projector: when the broker accepted the message, and when it
+// received the ack.
 type Ack struct{ Published, At time.Time }
 
 // FaultRecord is the record of an injected fault.

@@ -28,9 +28,9 @@ const (
 // has claimed since, or claims one with a running lease. It does not use the tokens, because
 // the fence that compares them may be what is broken.
 //
-// A lease that ends too late was given by a clock that was set back since, so it may be
-// claimed. A process may claim its own lane again, because the result of its claim may have
-// been lost.
+// If a lease ends too late to be valid, the clock was set back after its claim. Such a lane
+// may be claimed. A process may claim its own lane again, because the result of its claim may
+// have been lost.
 //
 // Processes are identified by application_name, so all workers of a process are one holder.
 // The SQL text distinguishes a claim from a settlement. Times are those of the transaction, so
@@ -108,7 +108,7 @@ const laneStays = 2*lease + 3*time.Second
 
 // leases records the leases that repeated checks find.
 type leases struct {
-	since    map[leased]time.Time // when a check first found the lease of a claim, if all later checks did
+	since    map[leased]time.Time // since when every check has found the lease of a claim
 	reported map[leased]bool
 }
 

@@ -49,7 +49,8 @@ type known struct {
 	deleted bool
 }
 
-// fewVideos is how many videos there are soon; from then on few are made.
+// fewVideos is the number of videos from which on clients create only few new
+// ones.
 const fewVideos = 300
 
 func (l *load) run(ctx context.Context) {
@@ -70,7 +71,7 @@ func (l *load) pick(r *rand.Rand) (known, bool) {
 		return known{}, false
 	}
 	if r.IntN(10) == 0 {
-		return *l.videos[0], true // the hot one
+		return *l.videos[0], true // the video that is changed most often
 	}
 	return *l.videos[r.IntN(len(l.videos))], true
 }
@@ -165,7 +166,7 @@ func newClient(l *load, number uint64) *client {
 // are random. With equal pauses, all clients would send at the same time, and a
 // publisher that polls in between would find nothing, again and again.
 func (c *client) run(ctx context.Context, command func(context.Context)) {
-	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not luck, whose use depends on the results of commands
+	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not luck: how often that is used depends on the results of commands
 	mean := float64(c.load.clients) / c.load.rate * float64(time.Second)
 	for due := time.Now(); ctx.Err() == nil; {
 		due = due.Add(time.Duration(draw.ExpFloat64() * mean))

@@ -45,8 +45,8 @@ type execution struct {
 	conn     *grpc.ClientConn // for clients
 	private  string           // guarded by process.mu: address of the private port
 	done     chan struct{}    // closed when it has ended
-	expected bool             // guarded by process.mu: the lab ends it
-	killed   bool             // guarded by process.mu: the lab ends it by SIGKILL only
+	expected bool             // guarded by process.mu: the lab is ending it
+	killed   bool             // guarded by process.mu: the lab is ending it by SIGKILL, and in no other way
 	started  time.Time
 	ended    time.Time // valid once done is closed
 }

@@ -80,8 +80,8 @@ func inOrder(journeys []journey) []journey {
 	return journeys
 }
 
-// wait returns how long after from everything was published that had begun by
-// then.
+// wait returns the time from a moment until every event that had begun by then
+// was published.
 func wait(journeys []journey, from time.Time) time.Duration {
 	after, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int {
 		return cmp.Or(j.begun.Compare(at), -1) // the position behind equal times

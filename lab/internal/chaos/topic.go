@@ -52,8 +52,8 @@ func startBroker(ctx context.Context) (*broker, error) {
 		_ = b.Close() // the other error is more useful
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
-	// When the lab kills a projector, its messages count as failed, although they are good. So many attempts are
-	// allowed before they become dead letters. The retry delay is short.
+	// When the lab kills a projector, its messages count as failed, although they are good. So the broker allows many
+	// attempts before they become dead letters. The retry delay is short.
 	resources := localbroker.Resources{RetryMin: 100 * time.Millisecond, RetryMax: time.Second, MaxDeliveryAttempts: 100}
 	if err := resources.Create(ctx, b.client); err != nil {
 		b.stop()

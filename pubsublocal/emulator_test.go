@@ -41,8 +41,8 @@ func TestConformanceOfEmulator(t *testing.T) {
 		host = startEmulator(t, jar)
 	}
 	conformance.Run(t, func(*testing.T) conformance.Target {
-		// Each case has its own project, which is as good as its own server.
-		// Java would take long to start.
+		// Each case has its own project, which isolates it like its own
+		// emulator. Java takes long to start.
 		project := fmt.Sprintf("conformance-%d", time.Now().UnixNano())
 		return conformance.Target{Project: project, HTTP: "http://" + host, Options: []option.ClientOption{
 			option.WithEndpoint(host), option.WithoutAuthentication(),

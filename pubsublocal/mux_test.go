@@ -61,7 +61,7 @@ func TestSplitListenerServesBothProtocols(t *testing.T) {
 	}
 }
 
-// A connection is assigned by its first bytes, even if they come slowly. None of them is lost.
+// A connection is assigned by its first bytes, even if they come slowly. No byte is lost.
 func TestSplitListenerSorts(t *testing.T) {
 	const h2, h1 = "grpc", "http"
 	tests := []struct {

@@ -505,7 +505,7 @@ func TestPatchSubscriptionRefuses(t *testing.T) {
 	}
 }
 
-// A14–A17, A19, A21 for topics.
+// patchTopic follows the rules A14–A17, A19 and A21.
 func TestPatchTopic(t *testing.T) {
 	type topic = pubsubpb.Topic
 	settings := func(schema, last string) *pubsubpb.SchemaSettings {
@@ -565,7 +565,7 @@ func TestPatchTopic(t *testing.T) {
 	}
 }
 
-// A14–A17, A20, A21 for snapshots.
+// patchSnapshot follows the rules A14–A17, A20 and A21.
 func TestPatchSnapshot(t *testing.T) {
 	type snapshot = pubsubpb.Snapshot
 	early, late := &timestamppb.Timestamp{Seconds: 1}, &timestamppb.Timestamp{Seconds: 2}

@@ -112,7 +112,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		defer stop() // goroutines that fail are not waited for
+		defer stop() // so that the wait below ends if the projector fails
 		ended <- projector.Run(running)
 	}()
 	err = times.wait(running, n)

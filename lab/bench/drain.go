@@ -61,8 +61,8 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 	return nil
 }
 
-// turnEvents returns how many events fill a turn. It tries turns of growing length, until the start is only a small
-// part. They also warm up the machine.
+// turnEvents returns how many events fill a turn. It tries turns of growing length, until the start of the instances
+// is only a small part. They also warm up the machine.
 func turnEvents(ctx context.Context, m *machine, s *sinks, p peer, c cell, prof profile) (int, error) {
 	for n := min(pilotEvents(c), prof.maxEvents); ; {
 		pilot, err := drain(ctx, m, s, p, c, uniform(n, prof.aggregates, c.size))

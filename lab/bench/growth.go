@@ -83,7 +83,7 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 		if err := retain(name, retained); err != nil {
 			return err
 		}
-		if i == 0 { // a second place without a difference shows the accuracy
+		if i == 0 { // a second place with the same content shows the accuracy
 			if err := retain(name+"/control", retained); err != nil {
 				return err
 			}
@@ -214,7 +214,7 @@ func (p *place) clear(ctx context.Context) error {
 		p.peer.exec(ctx, "VACUUM videocatalog.outbox_pending, videocatalog.outbox"))
 }
 
-// beside is ours for a database with parked events. left does not count those.
+// beside is ours for a database with parked events: its method left does not count them.
 type beside struct{ *ours }
 
 func (b beside) left(ctx context.Context) (int, error) {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// profile is the amount of measurement.
+// profile says how much is measured.
 type profile struct {
 	turn       time.Duration // approximate duration of a turn
 	rounds     int           // turns of each peer; fewer than six do not distinguish a difference from chance

@@ -123,7 +123,8 @@ func (b base) count(ctx context.Context, sql string) (n int, err error) {
 }
 
 // insert runs a statement over all events, some thousands per call, with ids like those of the service. The statement
-// may use eventsSQL, the events e(id, aggregate, version, n) in order, and payloadSQL, the payload of e.
+// may contain eventsSQL, the events as rows of e(id, aggregate, version, n), and payloadSQL, the payload of such a
+// row.
 func (b base) insert(ctx context.Context, w workload, sql string) error {
 	chunk := max(1, min(20_000, 50_000_000/w.size))
 	for from := 0; from < w.len(); from += chunk {

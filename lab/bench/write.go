@@ -186,7 +186,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	return nil
 }
 
-// rate returns how often per second this many workers together run do.
+// rate returns how often per second the workers call do, all together.
 func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx context.Context, i int) error) (float64, error) {
 	var wg sync.WaitGroup
 	var done atomic.Int64

@@ -35,7 +35,7 @@ func filtering(filter string) func(*pubsubpb.Subscription) {
 	return func(s *pubsubpb.Subscription) { s.Filter = filter }
 }
 
-// attributes of a message.
+// attributes are the attributes of a message.
 type attributes = map[string]string
 
 // publishAll publishes a message for each text.

@@ -128,7 +128,7 @@ var streamingPull = []Case{
 					}
 					e.Publish(t, topic, "", "b")
 					got := stream.take(t, 1)
-					if Texts(got)[0] == "a" { // expected after 0
+					if Texts(got)[0] == "a" { // after a deadline of 0 it comes again
 						stream.wants(t, "b")
 					}
 				})

@@ -194,7 +194,7 @@ var streamingPullEnds = []Case{
 					stream := openRaw(t, e, sub, streamLease(600))
 					want := serial(1, 5)
 					e.Publish(t, topic, "", want...)
-					for round := range 6 { // more often than a message may fail
+					for round := range 6 { // more rounds than the dead-letter policy allows failures
 						for _, m := range stream.wantsAny(t, want...) {
 							if got := m.GetDeliveryAttempt(); got != 1 {
 								t.Fatalf("round %d: delivery_attempt is %d, want 1", round+1, got)
@@ -249,7 +249,8 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G21", Sentence: "A stream with the client id of one that just ended is preferred for what the old one held.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			// With exactly-once, nobody else gets the message while there is no such stream.
+			// With exactly-once, the leases continue after the stream has ended, so no other
+			// stream gets the messages.
 			t.Run("messages", func(t *testing.T) {
 				topic := e.Topic(t)
 				want := serial(1, 20)

@@ -100,8 +100,8 @@ func tellsProperties(t *testing.T, e *Env, ordered, once bool) {
 	}
 }
 
-// prefersReopened checks redelivery after a stream has ended. With another
-// stream and one with the same client id, the latter must get the messages.
+// prefersReopened checks redelivery after a stream has ended. Of two new
+// streams, the one with the same client id must get the messages.
 func prefersReopened(t *testing.T, e *Env, sub string, want []string, publish func()) {
 	old := openRaw(t, e, sub, clientID("old"))
 	old.settle(t)

@@ -139,12 +139,12 @@ func targets(r *results) []target {
 	return all
 }
 
-// controlSuffix is the end of the name of a second place without a difference.
+// controlSuffix is the end of the name of a second place with the same content.
 const controlSuffix = "/control"
 
 var growthUnits = []string{"drain-events/s", "claims/s", "empty-looks/s", "inserts/s"}
 
-// place returns the content beside which a Growth benchmark was measured.
+// place describes the content of the database in a Growth benchmark.
 func place(name string) string {
 	parts := strings.Split(strings.TrimPrefix(name, "Growth/"), "/")
 	slices.Reverse(parts) // so that the number of parked events comes first

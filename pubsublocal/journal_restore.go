@@ -96,8 +96,9 @@ func (s *Server) restoreSubscription(from *subscriptionImage, t *topic, starts u
 		return nil
 	}
 	sub.mu.Lock()
-	// This is more than any lease of earlier runs, because a run starts its leases at most at the microseconds
-	// of its clock. So no old ack id matches a new lease, even if the clock went back.
+	// This is more than any lease of earlier runs: those had a lower number of starts, or began with the time
+	// in microseconds, which needs fewer bits. So no old ack id matches a new lease, even if the clock went
+	// back.
 	sub.lastLease = starts << 52
 	if from.until > 0 {
 		sub.retainedUntil = time.Unix(0, from.until)

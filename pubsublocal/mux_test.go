@@ -61,7 +61,8 @@ func TestSplitListenerServesBothProtocols(t *testing.T) {
 	}
 }
 
-// A connection is assigned by its first bytes, even if they come slowly. No byte is lost.
+// The first bytes of a connection decide which listener gets it, even if they come slowly. No
+// byte is lost.
 func TestSplitListenerSorts(t *testing.T) {
 	const h2, h1 = "grpc", "http"
 	tests := []struct {

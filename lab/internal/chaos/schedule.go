@@ -110,8 +110,9 @@ func (l *lab) calm(ctx context.Context) bool {
 	return false
 }
 
-// stuck reports whether pending events stay so for stuckAfter. Times in which the
-// database is unreachable do not count as progress or as stuck.
+// stuck reports whether pending events stay so for stuckAfter. drained also
+// returns false if the database is unreachable, so stuck calls it again until that
+// time is over.
 func stuck(ctx context.Context, drained func(context.Context, time.Time) bool) bool {
 	for deadline := time.Now().Add(stuckAfter); !drained(ctx, deadline); {
 		if time.Now().After(deadline) {
@@ -147,8 +148,8 @@ func after(ctx context.Context, last func() time.Time, moment, deadline time.Tim
 	return true
 }
 
-// drained waits until everything that is pending now is published. It returns false
-// if that takes until the deadline.
+// drained waits until everything that is pending now is published. It returns
+// false if that takes until the deadline, or if the database is unreachable.
 func (l *lab) drained(ctx context.Context, deadline time.Time) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -32,7 +32,7 @@ type broker struct {
 	publications map[string]time.Time // guarded by mu: by message id
 	last         time.Time            // guarded by mu: time of the newest publication
 	acks         []Ack                // guarded by mu: of the projectors
-	newest       time.Time            // guarded by mu: publish time of the newest message that they acknowledged
+	newest       time.Time            // guarded by mu: publish time of the newest message that a projector acknowledged
 	dead         int                  // guarded by mu: number of dead letters
 	sightings    []Sighting           // guarded by mu
 	seen         map[string]bool      // guarded by mu: message ids in sightings

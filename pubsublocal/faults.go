@@ -98,9 +98,9 @@ func (f Fault) validate() error {
 	case f.OrderingKey != "" && f.Method != "" && f.Method != "Publish":
 		return fmt.Errorf("ordering_key: only Publish has one, not %s", f.Method)
 	case f.AnswerLost && f.Code == codes.OK:
-		return errors.New("answer_lost: needs a code, which the caller gets instead of the answer")
+		return errors.New("answer_lost: needs a code, which the caller gets instead of the response")
 	case f.AnswerLost && f.Method == "StreamingPull":
-		return errors.New("answer_lost: StreamingPull is a stream and has no single answer")
+		return errors.New("answer_lost: StreamingPull is a stream and has no single response")
 	case f.Code == codes.OK && f.Delay == 0:
 		return errors.New("a fault needs a code or a delay")
 	}

@@ -201,7 +201,7 @@ func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 	case !ours:
 		return 0, errors.New("the file journal is not one of this program: give the server a folder of its own")
 	case string(header) != journalHeader:
-		return 0, fmt.Errorf("the journal has the format %q, and this program knows only 1: use the program that wrote it, or another folder",
+		return 0, fmt.Errorf("the journal has the format %q, and this program supports only 1: use the program that wrote it, or another folder",
 			strings.TrimSpace(format))
 	}
 	good, err := readFrames(f, info.Size(), func([]byte) error { return nil })
@@ -218,7 +218,7 @@ func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 		return 0, fmt.Errorf("the journal is damaged at byte %d, and goes on at byte %d: "+
 			"restore it from a copy, or cut it there to lose everything that follows", good, next)
 	}
-	log.Warn("pubsublocal: the end of the journal, which nobody was told to be safe, is incomplete and is dropped",
+	log.Warn("pubsublocal: the end of the journal is incomplete, was never confirmed, and is dropped",
 		"offset", good, "bytes", info.Size()-good)
 	return good, nil
 }

@@ -193,7 +193,7 @@ func (c *compiledSchema) validate(data []byte, encoding pubsubpb.Encoding) error
 func checkKnown(m protoreflect.Message) error {
 	if unknown := m.GetUnknown(); len(unknown) > 0 {
 		number, _, _ := protowire.ConsumeTag(unknown)
-		return status.Errorf(codes.InvalidArgument, "the message has field %d in %s, which the schema does not know, or not with that type",
+		return status.Errorf(codes.InvalidArgument, "the message has field %d in %s, which the schema does not have, or not with that type",
 			number, m.Descriptor().FullName())
 	}
 	var err error

@@ -75,7 +75,7 @@ func (l *linter) columnReferences(c column) {
 var reasons = map[string]string{
 	"AT_EnableRowSecurity": "hides all rows that no policy shows",
 	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",
-	"AT_ChangeOwner":       "takes from the owner before what an owner may do",
+	"AT_ChangeOwner":       "takes the rights of an owner from the previous one",
 	"AT_DisableTrig":       "stops a trigger",
 	"AT_DisableTrigAll":    "stops all triggers",
 	"AT_DisableTrigUser":   "stops all triggers",
@@ -99,7 +99,7 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 		key := table.String() + "." + c.Name
 		check := l.checks[key]
 		if check.added == l.name && l.inTransaction {
-			l.report("validate", "the lock of ADD CONSTRAINT is held while it looks at every row: validate in the next migration")
+			l.report("validate", "the lock of ADD CONSTRAINT is held while it reads every row: validate in the next migration")
 		}
 		check.valid = true
 		l.checks[key] = check
@@ -109,9 +109,9 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 				return nil
 			}
 		}
-		l.report("set-not-null", "it looks at every row under an exclusive lock: first ADD CONSTRAINT … CHECK (%s IS NOT NULL) NOT VALID, then VALIDATE it", c.Name)
+		l.report("set-not-null", "it reads every row under an exclusive lock: first ADD CONSTRAINT … CHECK (%s IS NOT NULL) NOT VALID, then VALIDATE it", c.Name)
 	case "AT_AlterColumnType":
-		l.report("alter-type", "it rewrites the table, or breaks the build before this one: add a column beside %s, write both, and drop this one later", c.Name)
+		l.report("alter-type", "it rewrites the table, or breaks the previous build: add a column beside %s, write both, and drop this one later", c.Name)
 	case "AT_DropColumn":
 		l.needsContract("drops the column " + c.Name)
 	case "AT_DropConstraint":
@@ -159,11 +159,11 @@ func (l *linter) addColumn(c column) {
 			hasDefault = true
 			l.report("volatile-default", "%s is computed for every row, so the table is rewritten: add a plain column, and backfill", c.Name)
 		default:
-			l.report("add-constraint", "%s brings a constraint, which looks at every row under an exclusive lock: add it NOT VALID by itself", c.Name)
+			l.report("add-constraint", "%s has a constraint, which reads every row under an exclusive lock: add it NOT VALID in its own statement", c.Name)
 		}
 	}
 	if notNull && !hasDefault {
-		l.report("add-not-null", "%s: the build before this one does not fill it: make it nullable, or give it a constant default", c.Name)
+		l.report("add-not-null", "%s: the previous build does not set it: make it nullable, or give it a constant default", c.Name)
 	}
 }
 
@@ -200,7 +200,7 @@ func (l *linter) addConstraint(table relation, c constraint) error {
 	switch c.Kind {
 	case "CONSTR_CHECK", "CONSTR_FOREIGN":
 		if !c.SkipValidation {
-			l.report("validate", "it looks at every row under a lock: add %s NOT VALID, and validate it in the next migration", c.Name)
+			l.report("validate", "it reads every row under a lock: add %s NOT VALID, and validate it in the next migration", c.Name)
 			return nil
 		}
 		if test, err := read[struct {
@@ -224,7 +224,7 @@ func (l *linter) addConstraint(table relation, c constraint) error {
 			l.report("add-constraint", "it builds an index under an exclusive lock: build it CONCURRENTLY, then ADD CONSTRAINT … USING INDEX")
 		}
 	default:
-		l.report("add-constraint", "%s looks at every row under an exclusive lock", c.Kind)
+		l.report("add-constraint", "%s reads every row under an exclusive lock", c.Kind)
 	}
 	return nil
 }

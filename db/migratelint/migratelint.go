@@ -187,7 +187,7 @@ func (l *linter) statement() error {
 		l.needsContract("drops or empties")
 		return nil
 	case "RenameStmt", "AlterObjectSchemaStmt":
-		l.report("rename", "the build before this one knows the old name only: make the new one beside it, and drop the old one later")
+		l.report("rename", "the previous build has only the old name: add the new one beside it, and drop the old one later")
 		return nil
 	case "GrantStmt":
 		g, err := read[grant](l.at.node)
@@ -207,7 +207,7 @@ func (l *linter) statement() error {
 	case "AlterEnumStmt":
 		e, err := read[enum](l.at.node)
 		if e.Renames != "" {
-			l.report("rename", "the build before this one writes and reads %q: add the new value beside it", e.Renames)
+			l.report("rename", "the previous build writes and reads %q: add the new value beside it", e.Renames)
 		}
 		return err
 	case "UpdateStmt", "DeleteStmt", "InsertStmt", "SelectStmt":

@@ -17,7 +17,7 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-var update = flag.Bool("update", false, "write monitoring and dashboard anew")
+var update = flag.Bool("update", false, "rewrite monitoring and dashboard")
 
 // root is the directory of the module.
 const root = "../.."
@@ -240,7 +240,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 	for _, m := range used {
 		command := strings.ReplaceAll(strings.TrimSpace(m[1]+m[2]), " video ID", " TYPE ID")
 		if !known[upper.ReplaceAllString(command, "#")] {
-			t.Errorf("docs/runbooks.md: server help does not know server %s", command)
+			t.Errorf("docs/runbooks.md: server help does not list server %s", command)
 		}
 	}
 }

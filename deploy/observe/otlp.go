@@ -140,7 +140,7 @@ func rename(list string, item *regexp.Regexp, labels map[string]string) (string,
 		}
 		name := labels[found[2]]
 		if name == "" {
-			return "", fmt.Errorf("%s is no attribute in docs/metrics.md of what is asked", found[2])
+			return "", fmt.Errorf("%s is not an attribute of this metric in docs/metrics.md", found[2])
 		}
 		if strings.Contains(name, ".") {
 			name = `"` + name + `"`

@@ -72,7 +72,7 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 		cancel()
 	}()
 	if _, err := fmt.Fprintln(stdout, listener.Addr()); err != nil {
-		return fmt.Errorf("tell the address: %w", err)
+		return fmt.Errorf("print the address: %w", err)
 	}
 	switch kind {
 	case portOurs:
@@ -251,7 +251,7 @@ func startPort(ctx context.Context, kind string) (*portProcess, error) {
 	addr, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		p.stop()
-		return nil, fmt.Errorf("start server %s: it told no address: %w", kind, err)
+		return nil, fmt.Errorf("start server %s: it printed no address: %w", kind, err)
 	}
 	p.addr = strings.TrimSpace(addr)
 	return p, nil

@@ -80,7 +80,7 @@ func (c *controlPlane) start(t *testing.T) string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, u := range c.unknown {
-			t.Errorf("the control plane has no answer to %s", u)
+			t.Errorf("the control plane does not support %s", u)
 		}
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")

@@ -69,7 +69,7 @@ var Emulator = map[string]string{
 
 	"F1": "accepts a pull for -1 messages, and returns none a second before its deadline",
 	"F6": "accepts a pull of a push subscription, and returns no messages a second before its deadline",
-	"F7": "flaky: leases a message to a pull whose caller went away",
+	"F7": "flaky: leases a message to a pull whose caller has disconnected",
 
 	"G1":  noDetach,
 	"G3":  "does not end a stream for limits or a protocol version in a later request",
@@ -157,7 +157,7 @@ const (
 	noDetach         = "has no DetachSubscription"
 	noFilters        = "stores any filter and applies none"
 	noFlowControl    = "has no limit to what is outstanding on a stream"
-	noPings          = "does not answer pings"
+	noPings          = "does not respond to pings"
 	noProtobuf       = "has no protobuf schemas"
 	noUpdateSnapshot = "has no UpdateSnapshot"
 	notGivenBack     = "keeps what a stream had outstanding leased when the stream ends"

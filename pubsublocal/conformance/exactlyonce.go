@@ -216,7 +216,7 @@ var exactlyOnce = []Case{
 		},
 	},
 	{
-		ID: "J10", Sentence: "Acks and deadlines on the stream are answered by confirmations; never without exactly-once.",
+		ID: "J10", Sentence: "Acks and deadlines on the stream get confirmations; without exactly-once they never do.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, ExactlyOnce, Ordered)
@@ -301,7 +301,7 @@ var exactlyOnce = []Case{
 		},
 	},
 	{
-		ID: "J13", Sentence: "The server gives no lease of 60 s to whoever asks for less.", Clock: true,
+		ID: "J13", Sentence: "The server gives no lease of 60 s to a client that requests less.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, ExactlyOnce, leasedFor(10))

@@ -127,7 +127,7 @@ var ordering = []Case{
 		},
 	},
 	{
-		ID: "I4", Sentence: "A run goes to one stream, or into one answer of Pull.",
+		ID: "I4", Sentence: "A run goes to one stream, or into one response of Pull.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("stream", func(t *testing.T) {
 				topic := e.Topic(t)

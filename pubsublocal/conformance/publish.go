@@ -40,7 +40,7 @@ var publish = []Case{
 	{ID: "B15", Sentence: "Ids are decimal, unique and increasing, one for each message in the order of the request.", Run: messageIDs},
 	{ID: "B16", Sentence: "Id and time from the publisher are overwritten.", Run: idFromPublisher},
 	{ID: "B17", Sentence: "The publish time is that of the server, in milliseconds, the same everywhere, never decreasing.", Run: publishTimes},
-	{ID: "B18", Sentence: "What nobody subscribed to is gone.", Run: noSubscription},
+	{ID: "B18", Sentence: "A message without a subscription is lost.", Run: noSubscription},
 	{ID: "B19", Sentence: "A subscription gets what is published after its creation.", Run: afterCreation},
 	{ID: "B20", Sentence: "The same content twice is two messages.", Run: sameContent},
 	{ID: "B21", Sentence: "Publishing to a topic that is not there is NOT_FOUND.", Run: publishWithoutTopic},

@@ -144,7 +144,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the answer on.", Clock: true,
+		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the response on.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, leasedFor(20))
@@ -168,7 +168,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F7", Sentence: "A pull whose caller went away before the answer leases nothing.",
+		ID: "F7", Sentence: "A pull whose caller disconnects before the response leases nothing.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, leasedFor(600))

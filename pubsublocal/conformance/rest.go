@@ -164,8 +164,8 @@ var rest = []Case{
 	},
 	{
 		ID: "N5",
-		Sentence: "Answers are proto3 JSON: camelCase, base64, durations in seconds, times in RFC 3339 UTC, unset fields left out, " +
-			"empty responses {}; requests may use snake_case.",
+		Sentence: "Responses are proto3 JSON: camelCase, base64, durations in seconds, times in RFC 3339 UTC, unset fields left out, " +
+			"{} for an empty response; requests may use snake_case.",
 		HTTP: true,
 		Run:  provePaths,
 	},

@@ -24,7 +24,7 @@ import (
 // streamingPullEnds are the cases of section G about responses, and how a stream ends.
 var streamingPullEnds = []Case{
 	{
-		ID: "G12", Sentence: "Every response, also an empty one, tells whether exactly-once and ordering are on now.",
+		ID: "G12", Sentence: "Every response, even an empty one, says whether exactly-once and ordering are on now.",
 		Run: func(t *testing.T, e *Env) {
 			for _, ordered := range []bool{false, true} {
 				for _, once := range []bool{false, true} {
@@ -64,7 +64,7 @@ var streamingPullEnds = []Case{
 		},
 	},
 	{
-		ID: "G13", Sentence: "With protocol version 1 a later request without ids is answered with an empty response within a second.",
+		ID: "G13", Sentence: "With protocol version 1 a later request without ids gets an empty response within a second.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic)
@@ -89,7 +89,7 @@ var streamingPullEnds = []Case{
 		},
 	},
 	{
-		ID: "G14", Sentence: "With protocol version 0 pings are not answered.",
+		ID: "G14", Sentence: "With protocol version 0, pings get no response.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			stream := openRaw(t, e, e.Subscription(t, topic), func(r *pubsubpb.StreamingPullRequest) { r.ProtocolVersion = 0 })

@@ -34,7 +34,7 @@ var subscriptions = []Case{
 	{ID: "D16", Sentence: "A detached subscription can be read and deleted, and not attached again.", Run: detachedForGood},
 	{ID: "D17", Sentence: "A subscription has one way of delivery at most.", Run: oneWayOfDelivery},
 	{ID: "D18", Sentence: "Exactly-once delivery is for pulling only.", Run: exactlyOncePulls},
-	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams are told.", Run: switchExactlyOnce},
+	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams report the change.", Run: switchExactlyOnce},
 }
 
 // delaying sets the retry policy of a subscription.

@@ -153,7 +153,7 @@ func references(root *module, modules map[string]*module) []string {
 			length = 3
 		}
 		if len(u.names) < length || !root.declared[strings.Join(u.names[:length], ".")] {
-			found = append(found, fmt.Sprintf("%s: nobody declares %s", u.at, strings.Join(u.names, ".")))
+			found = append(found, fmt.Sprintf("%s: %s is not declared", u.at, strings.Join(u.names, ".")))
 			continue
 		}
 		for _, c := range root.calls {
@@ -211,11 +211,11 @@ func TestBadReferencesAreFound(t *testing.T) {
 	for _, test := range []struct{ name, source, want string }{
 		{"nothing wrong", good + "locals {\n a = [for x in [1] : x]\n b = local.a\n c = module.iam.email\n}", ""},
 		{"a dynamic block", good + "resource \"r\" \"n\" {\n dynamic \"env\" {\n for_each = {}\n content {\n name = env.key\n }\n }\n}", ""},
-		{"an iterator elsewhere", good + "locals {\n a = env.key\n}", "nobody declares env.key"},
-		{"no such variable", good + "locals {\n a = var.region\n}", "nobody declares var.region"},
-		{"no such local", good + "locals {\n a = local.b\n}", "nobody declares local.b"},
-		{"no such resource", good + "locals {\n a = google_pubsub_topic.events.id\n}", "nobody declares google_pubsub_topic.events.id"},
-		{"no such data", good + "locals {\n a = data.google_project.this.number\n}", "nobody declares data.google_project.this.number"},
+		{"an iterator elsewhere", good + "locals {\n a = env.key\n}", "env.key is not declared"},
+		{"no such variable", good + "locals {\n a = var.region\n}", "var.region is not declared"},
+		{"no such local", good + "locals {\n a = local.b\n}", "local.b is not declared"},
+		{"no such resource", good + "locals {\n a = google_pubsub_topic.events.id\n}", "google_pubsub_topic.events.id is not declared"},
+		{"no such data", good + "locals {\n a = data.google_project.this.number\n}", "data.google_project.this.number is not declared"},
 		{"no such output", good + "locals {\n a = module.iam.emails\n}", "module iam has no output emails"},
 		{"no such module", "module \"iam\" {\n source = \"./iamb\"\n}", "there is no module ./iamb"},
 		{"a variable too many", "module \"iam\" {\n source = \"./iam\"\n project = 1\n region = 1\n}", "module iam has no variable region"},

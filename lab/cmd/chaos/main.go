@@ -25,18 +25,18 @@ import (
 	"example.com/videocatalog/lab/internal/chaos"
 )
 
-const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.
+const usage = `chaos runs the service as several processes, injects faults, and checks every guarantee.
 
-  --profile quick|long  quick: each fault once, in two minutes. long: an hour of faults, and the recovery has
-                        to be as fast as promised. Default: quick.
-  --seed N              decides on the order of faults, victims, pauses and commands. Default: drawn, and printed.
-  --duration D          how long faults are injected, at least until each was there once. Default: that of the profile.
+  --profile quick|long  quick: each fault once, in two minutes. long: an hour of faults, and the recovery must meet
+                        its targets. Default: quick.
+  --seed N              decides the order of faults, their targets, pauses and commands. Default: random, and printed.
+  --duration D          how long faults are injected, at least until each was injected once. Default: that of the profile.
   --rate N              commands per second. Default: that of the profile.
-  --out DIR             what the run leaves: timeline.jsonl, report.json, a log per process and, when a promise was
-                        broken, what clients, watchers and a subscription saw, and the database. Default: chaos-N and the time, in the folder
-                        for temporary files.
-  --older COMMIT        what a deployment rolls back to. Default: the tag before HEAD, or else the present code on a
-                        newer schema.
+  --out DIR             the directory for timeline.jsonl, report.json and a log per process. If a guarantee was broken,
+                        also what clients, watchers and a subscription received, and the database. Default: chaos-N
+                        and the time, in the directory for temporary files.
+  --older COMMIT        the commit that a rollback deploys. Default: the newest tag before HEAD, or else the present
+                        code on a newer schema.
 `
 
 func main() {

@@ -53,7 +53,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--older"} {
 		if !strings.Contains(out.String(), flag) {
-			t.Errorf("the help does not tell of %s", flag)
+			t.Errorf("the help does not list %s", flag)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (c *checker) checkAnswers() {
 				continue
 			}
 			if outcomes[e.Command] == Failed {
-				c.broken(FailedTookEffect, "command %d: its client was told that it failed, and there is event %s of video %s", e.Command, e.ID, e.Video)
+				c.broken(FailedTookEffect, "command %d: its client was told that it failed, but there is event %s of video %s", e.Command, e.ID, e.Video)
 			}
 			if e.Type == typeUpdated {
 				if outcome, sent := outcomes[e.Command]; sent && outcome != Failed {
@@ -66,7 +66,7 @@ func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, faile
 		lost = lost[1:]
 	}
 	if len(lost) == 0 || published && lost[0].After(at) {
-		c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost until then; those who asked for one and were told that it failed: commands %v",
+		c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s in no result, and no lost attempt can be its cause; commands of this kind that failed: %v",
 			e.ID, e.Version, e.Video, which.kind, failed)
 		return lost
 	}
@@ -129,7 +129,7 @@ func (c *checker) checkCodes() {
 		if !late && !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
 			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
 		}) {
-			c.broken(CodeUnexpected, "%s: command %d (0: a stream) was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
+			c.broken(CodeUnexpected, "%s: command %d (0: a stream) got %s from %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
 		}
 	}
 }
@@ -142,15 +142,15 @@ const (
 
 func (c *checker) checkAcknowledged(a Answer) {
 	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {
-		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s was answered with version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
+		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s returned version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
 	}
 	e := c.event(a.Video, a.Version)
 	if e == nil {
-		c.broken(CommandLost, "command %d (%s): version %d of video %s was answered, and there is no such event", a.Command, a.Kind, a.Version, a.Video)
+		c.broken(CommandLost, "command %d (%s): version %d of video %s was returned, but there is no such event", a.Command, a.Kind, a.Version, a.Video)
 		return
 	}
 	if e.State != a.State {
-		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
+		c.broken(AnswerWrong, "command %d (%s): the returned version %d of video %s differs from event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
 	}
 	// An update returns its own title. A create that was repeated may return a
 	// newer version, but version 1 must have its title.
@@ -159,6 +159,6 @@ func (c *checker) checkAcknowledged(a Answer) {
 		wrote = c.event(a.Video, 1)
 	}
 	if (a.Kind == kindCreate || a.Kind == kindUpdate) && (wrote == nil || wrote.Command != a.Command) {
-		c.broken(CommandLost, "command %d (%s) was answered with version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
+		c.broken(CommandLost, "command %d (%s) returned version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
 	}
 }

@@ -175,15 +175,15 @@ func (c *checker) checkReads() {
 			events := c.byVideo[r.Video]
 			from, _ := slices.BinarySearchFunc(events, r.Asked, compareVersion)
 			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 && !c.first[e.ID].After(r.At) }) {
-				c.broken(EntryWrong, "command %d: version %d of video %s was asked for and none found, and every version published since and until then is to be shown", r.Command, r.Asked, r.Video)
+				c.broken(EntryWrong, "command %d: version %d of video %s was requested and no entry returned, although every version published from there to that time has one", r.Command, r.Asked, r.Video)
 			}
 			continue
 		}
 		if r.Shown.Version < r.Asked {
-			c.broken(OwnWriteUnseen, "command %d: version %d of video %s was asked for, version %d was shown", r.Command, r.Asked, r.Video, r.Shown.Version)
+			c.broken(OwnWriteUnseen, "command %d: version %d of video %s was requested, but version %d was returned", r.Command, r.Asked, r.Video, r.Shown.Version)
 		}
 		if e := c.event(r.Video, r.Shown.Version); e == nil || e.Entry != r.Shown.Content {
-			c.broken(EntryWrong, "command %d: version %d of video %s was shown, and not as its event has it", r.Command, r.Shown.Version, r.Video)
+			c.broken(EntryWrong, "command %d: the returned version %d of video %s differs from its event", r.Command, r.Shown.Version, r.Video)
 		}
 	}
 }

@@ -61,16 +61,16 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask for its metrics: %w", err)
+		return nil, fmt.Errorf("get its metrics: %w", err)
 	}
 	request.Close = true // an idle connection would count as a goroutine of the process
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask for its metrics: %w", err)
+		return nil, fmt.Errorf("get its metrics: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask for its metrics: %s", response.Status)
+		return nil, fmt.Errorf("get its metrics: %s", response.Status)
 	}
 	return notZero(response.Body, gauges)
 }

@@ -43,7 +43,7 @@ const (
 func (l *lab) quiet(ctx context.Context) {
 	start := time.Now()
 	moved, lent := start, start
-	state := "the database does not answer"
+	state := "the database is unreachable"
 	for ; time.Since(moved) < quietWithin && ctx.Err() == nil; sleep(ctx, 250*time.Millisecond) {
 		quiet, now := false, state
 		err := l.look(ctx, func(ctx context.Context, c conn) error {

@@ -126,21 +126,21 @@ func (r Report) Print(w io.Writer) error {
 	fmt.Fprintln(w)
 	row("seed", "%d", r.Seed)
 	row("took", "%s", r.Took.Round(time.Second))
-	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a schema with columns that it does not know"))
+	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a newer schema"))
 	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds()))
 	row("commands", "%d: %d acknowledged, %d failed, %d unknown", f.Commands, f.Acknowledged, f.Failed, f.Unknown)
 	for _, code := range slices.Sorted(maps.Keys(r.Answers)) {
-		row("", "%d attempts answered %s", r.Answers[code], code)
+		row("", "%d attempts got %s", r.Answers[code], code)
 	}
 	row("videos, events", "%d, %d", f.Videos, f.Events)
 	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; those that were alone %d, and did %d, one at most %d), delivered %d times to the checker",
 		f.Messages, f.Duplicates, f.MayRepeat, f.OwnMayRepeat, f.OwnRepeated, f.MostRepeated, f.Deliveries)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, code := range slices.Sorted(maps.Keys(r.Unread)) {
-		row("", "%d reads and streams answered %s", r.Unread[code], code)
+		row("", "%d reads and streams got %s", r.Unread[code], code)
 	}
 	if f.Stalls > 0 {
-		row("stalls of this machine", "%d, in which answers may have been too late", f.Stalls)
+		row("stalls of this machine", "%d, in which responses may have been too late", f.Stalls)
 	}
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)

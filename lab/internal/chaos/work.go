@@ -98,9 +98,9 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 				(SELECT json_agg(l) FROM (SELECT * FROM videocatalog.outbox_lanes JOIN chaos.holders USING (lane)) l)`).Scan(&clients, &lanes)
 	})
 	if err != nil {
-		l.timeline.add("PostgreSQL says nothing", "err", err.Error())
+		l.timeline.add("no state from PostgreSQL", "err", err.Error())
 	} else {
-		l.timeline.add("what PostgreSQL knows", "clients", clients, "lanes", lanes)
+		l.timeline.add("state in PostgreSQL", "clients", clients, "lanes", lanes)
 	}
 	for _, p := range l.processes {
 		if !strings.Contains(record.LastBack, p.name+" ") {

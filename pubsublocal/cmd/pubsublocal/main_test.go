@@ -193,7 +193,7 @@ func TestProgramHelp(t *testing.T) {
 	}
 	for _, flag := range []string{"--addr", "--data-dir", "--sync", "--memory", "--admin"} {
 		if !strings.Contains(out.String(), flag) {
-			t.Errorf("the help does not tell of %s", flag)
+			t.Errorf("the help does not list %s", flag)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (s *subscription) release(d *delivery) {
 
 // acknowledge records the ack of a delivery, and ends its lease. A delivery
 // with a key stays in the queue of the key until all before it are
-// acknowledged: if an earlier one fails, this one is delivered again.
+// acknowledged. If an earlier one fails, this one is delivered again.
 func (s *subscription) acknowledge(d *delivery) {
 	if d.state == leased && s.duplicates > 0 && !s.cfg.GetEnableExactlyOnceDelivery() {
 		s.duplicates--

@@ -198,7 +198,7 @@ type progress struct{ answered atomic.Bool } // set by watchedAnswer
 
 type progressKey struct{}
 
-// watchAnswers records in the progress of a request that next has responded.
+// watchAnswers marks the progress of a request when next responds to it.
 func watchAnswers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(progressKey{}).(*progress); ok {

@@ -167,9 +167,9 @@ func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
 	return nil
 }
 
-// validate returns INVALID_ARGUMENT if data is not a message of the schema: it
-// does not decode, lacks a required field, or has an unknown field at any
-// depth.
+// validate returns INVALID_ARGUMENT if data is not a message of the schema.
+// Such data cannot be decoded, lacks a required field, or has an unknown field
+// at any depth.
 func (c *compiledSchema) validate(data []byte, encoding pubsubpb.Encoding) error {
 	m := dynamicpb.NewMessage(c.root)
 	switch encoding {

@@ -134,7 +134,7 @@ func TestCompileSchemaHostile(t *testing.T) {
 	}
 }
 
-// In both encodings a message is valid, or refused because it cannot be decoded,
+// This holds for both encodings. A message is refused if it cannot be decoded,
 // has an unknown field at any depth, or lacks a required one (M14, M15, M16).
 func TestSchemaValidate(t *testing.T) {
 	const proto3 = `syntax = "proto3"; package p; message M {

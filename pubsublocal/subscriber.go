@@ -189,7 +189,7 @@ func (s *subscription) detach() {
 func (s *subscription) touch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.use() // a detached subscription can be read, too
+	_ = s.use() // no error here: a detached subscription can be read, too
 }
 
 // Acknowledge implements google.pubsub.v1.Subscriber.

@@ -84,7 +84,7 @@ const ofGoogle = "_googleapis_com:"
 
 // otlp converts a query of Prometheus to a query of the metrics sent by OTLP. It also returns the sent names of the
 // labels, by their names in Prometheus. It refuses unknown syntax and unknown names. It also refuses metrics that share
-// a label in Prometheus but not where they are sent, because the result would aggregate or match by different labels.
+// a label in Prometheus but not where they are sent. The result would aggregate or match by different labels.
 func (m metrics) otlp(query string) (string, map[string]string, error) {
 	var parts [][]string
 	labels := map[string]string{}

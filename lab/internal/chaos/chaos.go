@@ -1,5 +1,5 @@
 // Package chaos is the fault lab. It runs the real service as several processes on a real PostgreSQL and a
-// strict Pub/Sub, sends commands, injects faults of every kind, and checks that the service kept its
+// strict Pub/Sub. It sends commands, injects faults of every kind, and checks that the service kept its
 // guarantees.
 //
 // [Run] builds cmd/server with and without the failpoints of package failpoint. It starts two processes with

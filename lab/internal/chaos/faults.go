@@ -95,8 +95,8 @@ func Kinds() []string {
 	return names
 }
 
-// inHand is the maximum number of events that a publisher may leave unsettled: per worker, a
-// batch of its lane and a batch of events that were set aside.
+// inHand is the maximum number of events that a publisher may leave unsettled. Each worker may
+// have a batch of its lane, and a batch of events that were set aside.
 const inHand = workers * 2 * batch
 
 func apis(l *lab) []*process       { return l.apis }

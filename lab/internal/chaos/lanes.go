@@ -72,8 +72,8 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	return nil
 }
 
-// heldBy returns how many events these processes may have claimed: those pending or set aside
-// in the lanes that they hold, at most a batch of each per lane.
+// heldBy returns how many events these processes may have claimed. These are the events
+// pending or set aside in the lanes that they hold, at most a batch of each per lane.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
 		SELECT coalesce(sum(

@@ -15,10 +15,10 @@ const (
 	// backWithin is the time in which a process must work again after a fault is over, if there is work for it.
 	// Otherwise it does not recover by itself.
 	backWithin = 15 * time.Second
-	// shareAfter is how long a publisher may be idle, once no victim can hold a lane, before the others slow down, so
-	// that it gets events. A publisher that was woken or has just found events polls every few milliseconds. One that
-	// found nothing polls every pollInterval. While most lanes are leased, as after a change of the database's clock,
-	// the others leave it almost nothing.
+	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the others slow down,
+	// so that it gets events. A publisher that was woken or has just found events polls every few milliseconds. One
+	// that found nothing polls every pollInterval. While most lanes are leased, as after a change of the database's
+	// clock, the others leave it almost nothing.
 	shareAfter = time.Second
 	// shareDelay is by how much the traffic of the other publishers with PostgreSQL is then delayed.
 	shareDelay = 20 * time.Millisecond

@@ -52,7 +52,7 @@ var leases = []Case{
 				lease        int32 // ack deadline of the subscription
 				wait         time.Duration
 				extend       int32         // new deadline after the delivery
-				still, again time.Duration // time after that: the message is still leased; it is delivered again
+				still, again time.Duration // after how long it is still leased, and after how long it is delivered again
 			}{
 				{"longer", 10, 0, 60, 50 * time.Second, 15 * time.Second},
 				{"shorter", 60, 0, 20, 15 * time.Second, 10 * time.Second},

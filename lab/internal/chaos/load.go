@@ -49,8 +49,8 @@ type known struct {
 	deleted bool
 }
 
-// fewVideos is the number of videos from which on clients create only few new
-// ones.
+// fewVideos is the number of videos that clients create quickly. After that
+// they create only few more.
 const fewVideos = 300
 
 func (l *load) run(ctx context.Context) {

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # destroy.sh [--dry-run] --yes PROJECT REGION
 #
-# Removes what provision.sh and release.sh made, with every event that is in Pub/Sub, every image, and every value of the
-# secrets. The database, the enabled APIs and the logs stay. What is gone already is passed over, so it can be run again; so
-# is what belongs to an API that is off.
+# Removes everything that provision.sh and release.sh created, with all events in Pub/Sub, all images, and the values of the
+# secrets. The database, the enabled APIs and the logs stay. It can be run again: it skips what does not exist, and what
+# belongs to a disabled API.
 #
-#   --dry-run  read, and show what would be removed; remove nothing
-#   --yes      needed: there is no way back
+#   --dry-run  show what would be removed; remove nothing
+#   --yes      required, because this cannot be undone
 #
-# REPOSITORY in the environment is the repository of images; by default it has the name of the service.
+# The environment variable REPOSITORY is the repository of images. Default: the name of the service.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
@@ -27,7 +27,7 @@ done
 if [ -z "$YES" ] && [ -z "${DRY_RUN:-}" ]; then fail "this removes events, images and secrets for good" "say --yes, or first --dry-run"; fi
 start "${arguments[@]}"
 
-# remove LISTED NAME COMMAND…: deletes NAME when it is one of the lines.
+# remove LISTED NAME COMMAND…: runs COMMAND if NAME is a line of LISTED.
 remove() {
 	local listed=$1 name=$2
 	shift 2
@@ -47,7 +47,7 @@ fi
 listed=$(look "$owner" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
 remove "$listed" "$SERVICE-drain" gcloud scheduler jobs delete "$SERVICE-drain" --location="$REGION"
 
-# First what uses the rest. The worker pools' command is a beta one in older releases of gcloud.
+# First the services that use the rest. In older releases of gcloud, worker-pools is a beta command.
 listed=$(look "$owner" gcloud run services list --region="$REGION" --format='value(metadata.name)')
 remove "$listed" "$SERVICE" gcloud run services delete "$SERVICE"
 listed=$(look "$owner" gcloud beta run worker-pools list --region="$REGION" --format='value(metadata.name)')
@@ -77,7 +77,7 @@ for name in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
 	remove "$listed" "$name" gcloud secrets delete "$name"
 done
 
-# A grant on the project would outlive its account.
+# A role on the project is not removed with its account.
 release=serviceAccount:$(email "$SERVICE-release")
 listed=$(look "$owner" gcloud projects get-iam-policy "$PROJECT" \
 	--flatten='bindings[].members' --format='value[separator=" "](bindings.role,bindings.members)')

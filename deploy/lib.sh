@@ -1,12 +1,12 @@
-# Helpers of the scripts beside this file, which source it.
+# Functions for the scripts in this directory, which source this file.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 
-# SERVICE, TOPICS, SCHEMA_FILES and SUBSCRIPTIONS.
+# This sets SERVICE, TOPICS, SCHEMA_FILES and SUBSCRIPTIONS.
 # shellcheck source=names.sh
 . "$here/names.sh"
 REPOSITORY=${REPOSITORY:-$SERVICE} # in Artifact Registry; destroy.sh removes it
 
-# Topics, each with a subscription of the same name.
+# The dead-letter topics. Each has a subscription of the same name.
 DEAD_LETTERS=("${SUBSCRIPTIONS[@]/%/.dead}")
 
 # The secrets, each one a database URL.
@@ -14,14 +14,14 @@ COMMAND_SECRET=$SERVICE-database-url
 QUERY_SECRET=$SERVICE-catalog-database-url
 MIGRATE_SECRET=$SERVICE-migrate-database-url
 
-# The service accounts: one that does everything, for the shape "all"; one that does all but publish, for "drain"; one per
-# role, for the others; and those of people's tools. No account has a key.
+# The service accounts. The shape "all" has one for all roles, and "drain" one for all roles but publisher. The others have
+# one account per role. migrate, scheduler and release are for jobs and tools. No account has a key.
 ACCOUNTS=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate" "$SERVICE-scheduler" "$SERVICE-release")
 
 SCRIPT=$(basename "$0")
 
 usage() {
-	# The comment at the head of the script, without its marks.
+	# Prints the comment at the start of the script.
 	sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2
 	exit 2
 }
@@ -36,17 +36,17 @@ show() {
 	{ printf '+' && printf ' %q' "$@" && printf '\n'; } >&2
 }
 
-# What the accounts that run the service may do in the project: send traces and metrics, to telemetry.googleapis.com.
+# The accounts that run the service, and the roles with which they send traces and metrics to telemetry.googleapis.com.
 OBSERVED=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector")
 OBSERVED_ROLES=(roles/telemetry.tracesWriter roles/telemetry.metricsWriter)
 
-# The APIs that the project has to have.
+# The APIs that the project needs.
 APIS=(artifactregistry cloudbuild cloudscheduler cloudtrace iam iamcredentials monitoring pubsub run secretmanager telemetry)
 
-# gcloud's groups of commands whose API is off, a line each: there is nothing that they could read.
+# The command groups of gcloud whose API is disabled, one per line. look skips their commands.
 OFF=''
 
-# missing_apis REMEDY: prints those of APIS that are off, a line each.
+# missing_apis REMEDY: prints the disabled ones of APIS, one per line.
 missing_apis() {
 	local enabled api
 	enabled=$(look "$1" gcloud services list --enabled --format='value(config.name)') || return 1
@@ -55,7 +55,7 @@ missing_apis() {
 	done
 }
 
-# without API…: from here on nothing is read of these.
+# without API…: makes look skip the commands of these APIs.
 without() {
 	local api
 	for api; do
@@ -68,7 +68,7 @@ without() {
 	done
 }
 
-# look REMEDY COMMAND…: a command that changes nothing; also in a dry run.
+# look REMEDY COMMAND…: runs a command that only reads, also in a dry run.
 look() {
 	local remedy=$1 group=$3
 	shift
@@ -78,7 +78,7 @@ look() {
 	"$@" || fail "this command failed: $*" "$remedy"
 }
 
-# change REMEDY COMMAND…: a command that changes something; in a dry run it is only shown.
+# change REMEDY COMMAND…: runs a command that changes something. A dry run only shows it.
 change() {
 	local remedy=$1
 	shift
@@ -87,18 +87,18 @@ change() {
 	"$@" >&2 || fail "this command failed: $*" "$remedy"
 }
 
-# has LINES LINE: whether one of the lines is that one.
+# has LINES LINE: reports whether LINE is one of LINES.
 has() {
 	grep -qxF -- "$2" <<<"$1"
 }
 
-# The e-mail address of a service account.
+# email NAME: prints the e-mail address of a service account.
 email() {
 	printf '%s@%s.iam.gserviceaccount.com' "$1" "$PROJECT"
 }
 
-# bind RESOURCE COMMAND… -- ROLE MEMBER [ROLE MEMBER]…: grants what is not granted yet; COMMAND such as "pubsub topics". In a
-# dry run what would have been created has no policy to read either.
+# bind RESOURCE COMMAND… -- ROLE MEMBER [ROLE MEMBER]…: grants roles on a resource that are not granted yet. COMMAND is the
+# command group of gcloud, such as "pubsub topics".
 bind() {
 	local resource=$1 granted role member
 	shift
@@ -109,7 +109,7 @@ bind() {
 	done
 	shift
 	granted=''
-	# What was made a moment ago has no policy yet.
+	# A resource that this run has created has no policy yet. In a dry run it does not even exist.
 	if ! has "$CREATED" "$resource"; then
 		granted=$(look "you need a role that may read the policy, such as roles/owner" \
 			gcloud "${command[@]}" get-iam-policy "$resource" "${LOCATION[@]}" \
@@ -125,20 +125,20 @@ bind() {
 	done
 }
 
-# What some commands of bind need besides.
+# More flags for the commands of bind.
 LOCATION=() CONDITION=()
 
-# Names of what this run has created, a line each.
+# Names of the resources that this run has created, one per line.
 CREATED=''
 
-# create NAME REMEDY COMMAND…: a change that creates NAME.
+# create NAME REMEDY COMMAND…: runs a change that creates NAME.
 create() {
 	CREATED+=$'\n'$1
 	shift
 	change "$@"
 }
 
-# start ARGS…: reads PROJECT and REGION, and tells gcloud.
+# start PROJECT REGION: checks the arguments, and sets both for gcloud.
 start() {
 	if [ $# -ne 2 ]; then usage; fi
 	PROJECT=$1 REGION=$2

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # provision.sh [--dry-run] [--exactly-once] PROJECT REGION
 #
-# Makes in a Google Cloud project all that the service needs, before it is released (release.sh): APIs, a repository for
-# images, the schema, topics and subscriptions, service accounts with the least they need, secrets without a value.
-# What is there already is left, or brought up to date; run it again whenever it changes or failed half-way. It prints
-# every command before it runs it, and stops at the first that fails.
+# Creates everything in a Google Cloud project that a release of the service (release.sh) needs: APIs, a repository for
+# images, the schema, topics, subscriptions, service accounts with minimal roles, and secrets without a value. Resources
+# that exist are kept or updated, so run it again after it has changed or failed. It prints every command before it runs
+# it, and stops at the first that fails.
 #
-#   --dry-run       read, and show every command that would be run; change nothing
-#   --exactly-once  exactly-once delivery for the subscription; the inbox makes it unnecessary
+#   --dry-run       show the commands that would change something; change nothing
+#   --exactly-once  turn on exactly-once delivery for the subscription; the inbox makes it unnecessary
 #
-# Names are those of internal/names/names.yaml. REPOSITORY in the environment is the repository of images; by default it has the name
-# of the service. destroy.sh undoes it.
+# Names are in internal/names/names.yaml. The environment variable REPOSITORY is the repository of images. Default: the name
+# of the service. destroy.sh removes everything again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
@@ -39,7 +39,7 @@ if [ -n "$found" ]; then
 	mapfile -t missing <<<"$found"
 	change "the project needs a billing account, and you roles/serviceusage.serviceUsageAdmin" \
 		gcloud services enable "${missing[@]/%/.googleapis.com}"
-	if [ -n "${DRY_RUN:-}" ]; then without "${missing[@]}"; fi # it would be on
+	if [ -n "${DRY_RUN:-}" ]; then without "${missing[@]}"; fi # they would be enabled
 fi
 
 # The repository of images.
@@ -50,8 +50,8 @@ if ! has "$(look "you need roles/artifactregistry.admin" \
 		--description="Images of services"
 fi
 
-# The schemas, each with the name of its topic: Pub/Sub refuses events that do not fit them. Old consumers must be able to read a
-# new revision, which make breaking checks too.
+# The schemas. Each has the name of its topic. Pub/Sub refuses events that do not match. Old consumers must be able to read
+# a new revision, which make breaking checks too.
 definition() {
 	look "you need roles/pubsub.editor" gcloud pubsub schemas describe "$1" --format='value(definition)'
 }
@@ -64,19 +64,19 @@ for i in "${!TOPICS[@]}"; do
 	elif [ "$(definition "$schema")" != "$(cat "$file")" ]; then
 		remedy="a revision may only add fields, a schema has at most 20, and each only once: to go back to an earlier one, gcloud pubsub schemas list-revisions $schema, then rollback"
 		change "$remedy" gcloud pubsub schemas commit "$schema" --type=protocol-buffer --definition-file="$file"
-		# gcloud reports a refused revision, and exits with 0.
+		# If Pub/Sub refuses a revision, gcloud prints an error but exits with 0.
 		if [ -z "${DRY_RUN:-}" ] && [ "$(definition "$schema")" != "$(cat "$file")" ]; then fail "the schema is not what is in $file" "$remedy"; fi
 	fi
 done
 
-# The topics. What is published in the region stays there: order is kept only where publishers use one region.
+# The topics. Messages are stored in this region only, because order is kept only if all publishers use one region.
 topics=$(look "you need roles/pubsub.editor" gcloud pubsub topics list --format='value[separator=" "](
 	name.basename(), messageRetentionDuration, schemaSettings.schema.basename(), schemaSettings.encoding,
 	messageStoragePolicy.allowedPersistenceRegions.list())')
 for topic in "${TOPICS[@]}" "${DEAD_LETTERS[@]}"; do
 	flags=("--message-storage-policy-allowed-regions=$REGION")
 	want="$topic    $REGION"
-	if [ "${topic%.dead}" = "$topic" ]; then # dead letters need not fit the schema, and their subscription retains them
+	if [ "${topic%.dead}" = "$topic" ]; then # dead letters may not match the schema, and their subscription retains them
 		flags+=("--schema=$topic" --message-encoding=binary "--message-retention-duration=$retention")
 		want="$topic $retention_seconds $topic BINARY $REGION"
 	fi
@@ -87,8 +87,8 @@ for topic in "${TOPICS[@]}" "${DEAD_LETTERS[@]}"; do
 	fi
 done
 
-# The subscriptions. Neither expires. The projector gives a message back only when it is stopped, or dies: after 20 times
-# in a row the message is at fault.
+# The subscriptions. None of them expires. The projector fails a delivery only when it is stopped or crashes. So after 20
+# failures the message is the likely cause.
 subscriptions=$(look "you need roles/pubsub.editor" gcloud pubsub subscriptions list --format='value[separator=" "](
 	name.basename(), topic.basename(), enableMessageOrdering.yesno(yes=True,no=False), enableExactlyOnceDelivery.yesno(yes=True,no=False),
 	retainAckedMessages.yesno(yes=True,no=False), messageRetentionDuration, ackDeadlineSeconds, retryPolicy.minimumBackoff,
@@ -135,7 +135,7 @@ for account in "${ACCOUNTS[@]}"; do
 	fi
 done
 
-# Secrets, without a value: that is for a person to add.
+# Secrets, without a value. A person adds it.
 secrets=$(look "you need roles/secretmanager.admin" gcloud secrets list --format='value(name.basename())')
 for secret in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
 	if ! has "$secrets" "$secret"; then
@@ -144,8 +144,8 @@ for secret in "$COMMAND_SECRET" "$QUERY_SECRET" "$MIGRATE_SECRET"; do
 	fi
 done
 
-# Who may do what, each on the one resource. Pub/Sub itself moves dead letters: its own account publishes them, and
-# acknowledges them where they were.
+# Roles, each on a single resource. Pub/Sub forwards dead letters with its own account, which publishes them to the
+# dead-letter topic and acknowledges them on the subscription.
 all=serviceAccount:$(email "$SERVICE")
 api=serviceAccount:$(email "$SERVICE-api")
 drain=serviceAccount:$(email "$SERVICE-drain")
@@ -170,13 +170,13 @@ bind "$COMMAND_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$a
 bind "$QUERY_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
 
-# Who runs the service sends traces and metrics. Both roles are of the project: there is nothing smaller to grant them on.
+# Traces and metrics. These roles can be granted only on the whole project.
 observed=()
 for role in "${OBSERVED_ROLES[@]}"; do
 	for account in "${OBSERVED[@]}"; do observed+=("$role" "serviceAccount:$(email "$account")"); done
 done
 
-# A release pushes images, deploys (and so acts as the accounts that run), calls the new revision, with a token of its own.
+# The release account pushes images, deploys revisions that run as other accounts, and calls the new revision with a token.
 bind "$PROJECT" projects -- "${observed[@]}" roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
 for account in "$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
 	bind "$(email "$account")" iam service-accounts -- roles/iam.serviceAccountUser "$release"

@@ -2,20 +2,20 @@
 # release.sh [--dry-run] [--schedule] SHAPE IMAGE PROJECT REGION
 # release.sh [--dry-run] --rollback VERSION SHAPE PROJECT REGION
 #
-# Releases an image: migrate, deploy without traffic, try the new revision with a real client (smoke/), then give it the
-# traffic. When a step fails the ones behind it do not happen, and callers still get the old revision. It prints every
-# command before it runs it. provision.sh comes first.
+# Releases an image: it migrates, deploys a revision without traffic, tests it with a real client (smoke/), and sends the
+# traffic to it. If a step fails, the script stops, and callers still get the old revision. It prints every command before
+# it runs it. Run provision.sh first.
 #
 #   SHAPE       all: one service with every role; pools: a service and two worker pools; drain: a service, and a job that
 #               publishes every minute
 #   IMAGE       by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME@sha256:…
-#   --dry-run   let Cloud Run validate the service, and the pools that are there already; change nothing
-#   --schedule  for drain, once: let Cloud Scheduler start the job; takes a person who may grant roles/run.invoker on it
-#   --rollback  give the traffic back to the revision of an earlier version, then the pools or the drain job its image; the schema
-#               stays: every version runs on the schema of the next
+#   --dry-run   let Cloud Run validate the service and the existing pools; change nothing
+#   --schedule  for drain, once: let Cloud Scheduler start the job; you must be able to grant roles/run.invoker on the job
+#   --rollback  send the traffic to the revision of an earlier version, then deploy its image to the pools or the drain job;
+#               the schema stays, because every version runs on the schema of the next
 #
-# In the environment: VERSION, the suffix of the revisions (the time, as 20060102-150405);
-# SMOKE, the command that tries a revision (go run deploy/smoke); SMOKE_TOKEN, an identity token for it (gcloud makes one).
+# Environment variables: VERSION, the suffix of the revisions (default: the time, as 20060102-150405); SMOKE, the command
+# that tests a revision (default: go run deploy/smoke); SMOKE_TOKEN, an identity token for it (default: gcloud creates one).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=lib.sh
@@ -40,7 +40,7 @@ set -- "${arguments[@]}"
 SHAPE=${1:-}
 case $SHAPE in
 all) pools=() ;;
-pools) pools=(projector publisher) ;; # first who reads what is new, then who sends it
+pools) pools=(projector publisher) ;; # consumers of new events come before publishers
 drain) pools=() ;;
 *) usage ;;
 esac
@@ -56,10 +56,10 @@ VERSION=${ROLLBACK:-${VERSION:-$(date -u +%Y%m%d-%H%M%S)}}
 [[ $VERSION =~ ^[a-z0-9][a-z0-9-]{0,30}[a-z0-9]$ ]] || fail "VERSION is \"$VERSION\", want lower case letters, digits and dashes, at most 32" ""
 revision=$SERVICE-$VERSION
 
-# What else helps when a step fails, because the loops have the new image by then.
+# An addition to the remedies of later steps, when the pools or the job already have the new image.
 BACK=''
 
-# promote: all the traffic to this version.
+# promote: sends all traffic to this version.
 promote() {
 	change "is there such a revision? gcloud run revisions list --service=$SERVICE$BACK" \
 		gcloud run services update-traffic "$SERVICE" --to-revisions="$revision=100"
@@ -68,7 +68,7 @@ promote() {
 if [ -n "${ROLLBACK:-}" ]; then
 	promote
 	if [ "$SHAPE" = all ]; then exit 0; fi
-	# The pools get a new revision, of the old image, and the drain job that image; in the reverse of the order of a release.
+	# The pools or the drain job get the old image, with a new revision. The order is the reverse of a release.
 	if [ "$SHAPE" = pools ]; then pools=(publisher projector); fi
 	IMAGE=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
 		gcloud run revisions describe "$revision" --format='value(spec.containers[0].image)')
@@ -78,14 +78,14 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# render NAME: fills a manifest of run/ in, and prints the name of the result.
+# render NAME: fills in a manifest of run/, and prints the path of the result.
 render() {
 	sed -e "s|\${SERVICE}|$SERVICE|g" -e "s|\${VERSION}|$VERSION|g" -e "s|\${IMAGE}|$IMAGE|g" \
 		-e "s|\${PROJECT}|$PROJECT|g" -e "s|\${REGION}|$REGION|g" "$here/run/$1.yaml" >"$work/$1.yaml"
 	printf %s "$work/$1.yaml"
 }
 
-# replace FILE COMMAND…: lets Cloud Run have what the file says; in a dry run it only says whether it would.
+# replace FILE COMMAND…: applies a manifest. In a dry run, Cloud Run only validates it.
 replace() {
 	local file=$1
 	shift
@@ -97,7 +97,7 @@ replace() {
 	fi
 }
 
-# deploy_pools: who has no traffic runs at once.
+# deploy_pools: deploys the worker pools. They get no traffic, so they run the new image at once.
 deploy_pools() {
 	local pool file existing=''
 	if [ -n "${DRY_RUN:-}" ] && [ ${#pools[@]} -gt 0 ]; then
@@ -105,7 +105,7 @@ deploy_pools() {
 	fi
 	for pool in "${pools[@]}"; do
 		file=$(render "pools.$pool")
-		# gcloud waits for a pool also when it has only validated it (528 does), and it waits for ever where there is none.
+		# gcloud 528 waits for the pool even after a validation, so without an existing pool it would never return.
 		if [ -n "${DRY_RUN:-}" ] && ! has "$existing" "$SERVICE-$pool"; then
 			show gcloud beta run worker-pools replace "$file"
 			continue
@@ -114,7 +114,7 @@ deploy_pools() {
 	done
 }
 
-# deploy_drain: the job, where it is part of the shape.
+# deploy_drain: deploys the drain job, if the shape has one.
 deploy_drain() {
 	if [ "$SHAPE" != drain ]; then return; fi
 	local file
@@ -128,12 +128,12 @@ if [ -n "${ROLLBACK:-}" ]; then
 	exit 0
 fi
 
-# 1. The schema, first and beside what runs: every version runs on the schema of the next.
+# 1. Migrate the schema while the old version runs: every version runs on the schema of the next.
 file=$(render migrate.job)
 change "Cloud Run says above what it does not like" gcloud run jobs replace "$file"
 change "the log of the job says why; the service still runs as it did" gcloud run jobs execute "$SERVICE-migrate" --wait
 
-# 2. The loops.
+# 2. Deploy the worker pools or the drain job.
 if [ "$SHAPE" = pools ]; then
 	BACK="; a pool that has the new image goes back with deploy/release.sh --rollback, and the version that has the traffic: gcloud run services describe $SERVICE"
 fi
@@ -141,7 +141,7 @@ deploy_pools
 deploy_drain
 if [ "$SHAPE" = drain ]; then
 	if [ -n "${SCHEDULE:-}" ]; then
-		if [ -n "${DRY_RUN:-}" ]; then CREATED+=$'\n'$SERVICE-drain; fi # it may not be there yet
+		if [ -n "${DRY_RUN:-}" ]; then CREATED+=$'\n'$SERVICE-drain; fi # it may not exist yet
 		bind "$SERVICE-drain" run jobs -- roles/run.invoker "serviceAccount:$(email "$SERVICE-scheduler")"
 		scheduled=$(look "you need roles/cloudscheduler.admin" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
 		if ! has "$scheduled" "$SERVICE-drain"; then
@@ -153,7 +153,7 @@ if [ "$SHAPE" = drain ]; then
 	fi
 fi
 
-# 3. The service: the traffic stays where it is, and the new revision has a URL of its own.
+# 3. Deploy the service. The traffic does not change, and the new revision gets its own URL.
 file=$(render "$SHAPE.service")
 existing=$(look "you need roles/run.developer" gcloud run services list --region="$REGION" --format='value(metadata.name)')
 current=''
@@ -163,7 +163,7 @@ if has "$existing" "$SERVICE"; then
 fi
 {
 	echo '  traffic:'
-	share=100 # of the first release, which has nobody to take it from
+	share=100 # for the first release: there is no other revision
 	while read -r name percent; do
 		if [ "${percent:-0}" -gt 0 ]; then
 			printf '    - revisionName: %s\n      percent: %s\n' "$name" "$percent"
@@ -180,12 +180,12 @@ if [ -n "$previous" ] && [ "$SHAPE" = drain ]; then BACK="; the drain job has it
 replace "$file" run services
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 
-# 4. Try it: deploy/smoke calls what the service is for, and deletes what it made.
+# 4. Test the new revision: create a video, publish it, find it in the catalog, and delete it.
 url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
 	--flatten=status.traffic --format='value[separator=" "](status.traffic.tag,status.traffic.url)' | sed -n 's/^candidate //p')
 [ -n "$url" ] || fail "the revision $revision has no URL" "gcloud run services describe $SERVICE"
 if [ -z "${SMOKE_TOKEN:-}" ]; then
-	# The audience is the service's URL also where a revision is called by its tag:
+	# The audience is the URL of the service, even for a call of a revision by its tag:
 	# https://cloud.google.com/run/docs/authenticating/service-to-service
 	audience=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" --format='value(status.url)')
 	SMOKE_TOKEN=$(look "you need roles/iam.serviceAccountTokenCreator on this account, which may call the service (docs/deploy.md)$BACK" \
@@ -196,7 +196,7 @@ smoke=(go run -C "$here/.." ./deploy/smoke)
 if [ -n "${SMOKE:-}" ]; then read -ra smoke <<<"$SMOKE"; fi
 change "the new revision $revision gets no traffic; its log says more$BACK" "${smoke[@]}" "$url"
 
-# 5. The traffic.
+# 5. Send the traffic to it.
 promote
 printf '%s: released %s\n' "$SCRIPT" "$VERSION" >&2
 if [ -n "$previous" ]; then printf '%s: to go back: %s\n' "$SCRIPT" "$rollback" >&2; fi

@@ -1,4 +1,4 @@
-# What the workshop adds to the Makefile, which includes it.
+# Targets of lab/ for the Makefile, which includes this file.
 
 check: lab-check
 lint: lab-lint

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// An ack id names a subscription and one of its leases, and has a checksum: so
-// one that was never made is told from one that is out of date. [H5, H6]
+// ackIDSize is the size of an ack id in bytes. An id has a subscription, one of its leases, and a checksum. The
+// checksum distinguishes an id that was never issued from one that is out of date. [H5, H6]
 const ackIDSize = 16
 
 func (s *subscription) ackID(lease uint64) string {
@@ -25,7 +25,7 @@ func (s *subscription) ackID(lease uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// leaseOf returns the lease of an ack id; ok is false when this subscription never made it.
+// leaseOf returns the lease of an ack id. ok is false if this subscription never issued the id.
 func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 	var b [ackIDSize]byte
 	if len(id) != base64.RawURLEncoding.EncodedLen(ackIDSize) {
@@ -38,15 +38,14 @@ func (s *subscription) leaseOf(id string) (lease uint64, ok bool) {
 	return lease, binary.BigEndian.Uint32(b[:]) == s.mark && binary.BigEndian.Uint32(b[12:]) == crc32.ChecksumIEEE(b[:12])
 }
 
-// ackResult is what became of the ids of a request; without exactly-once
-// delivery all of them succeed.
+// ackResult is the result for each id of a request. Without exactly-once delivery all of them succeed.
 type ackResult struct {
 	exactlyOnce          bool
 	ok, invalid, unorder []string
-	written              *commit // exactly-once: what was acknowledged stays so, over a restart too [J2]
+	written              *commit // exactly-once: the write after which the acknowledgments also survive a restart [J2]
 }
 
-// err returns what a unary call with this result answers.
+// err returns the error of a unary call with this result.
 func (r *ackResult) err() error {
 	if len(r.invalid)+len(r.unorder) == 0 {
 		return nil
@@ -67,17 +66,16 @@ func (r *ackResult) err() error {
 	return failed.Err()
 }
 
-// answer is an ack or a deadline on its way to a delivery.
+// answer is an ack or a new deadline for a delivery.
 type answer struct {
 	id       string
 	lease    uint64
 	delivery *delivery // nil: the id is out of date
-	seconds  int32     // of the new deadline
+	seconds  int32     // the new deadline
 }
 
-// answers looks up ids, in the order of publishing: those of a request are a
-// set, because clients send them in any order. [J8] Malformed ones fail the
-// request, or, with exactly-once delivery, are invalid. [H5, J12]
+// answers resolves ids. It sorts them by time of publishing, because clients send the ids of a request in any order.
+// [J8] A malformed id fails the request, or is invalid with exactly-once delivery. [H5, J12]
 func (s *subscription) answers(ids []string, seconds func(i int) int32, result *ackResult) ([]answer, error) {
 	if err := s.use(); err != nil {
 		return nil, err
@@ -99,7 +97,7 @@ func (s *subscription) answers(ids []string, seconds func(i int) int32, result *
 	return all, nil
 }
 
-// place is where an answer comes among those of its request: what is out of date comes first.
+// place is the position of an answer among those of its request. Ids that are out of date come first.
 func (a *answer) place() uint64 {
 	if a.delivery == nil {
 		return 0
@@ -107,7 +105,7 @@ func (a *answer) place() uint64 {
 	return a.delivery.message.id
 }
 
-// acknowledgeAll is Acknowledge.
+// acknowledgeAll implements Acknowledge.
 func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -119,8 +117,8 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 	for _, a := range answers {
 		d := a.delivery
 		if !result.exactlyOnce {
-			// An ack that comes late counts, unless the message was delivered again since. [G20, H7] One that is in the
-			// request twice counts once.
+			// A late ack counts, unless the message was delivered again since. [G20, H7] If a request has an id twice,
+			// it counts once.
 			if d != nil && d.state < forwarding {
 				s.server.observe(s, Acked, d.message)
 				s.acknowledge(d)
@@ -128,7 +126,7 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 			continue
 		}
 		switch {
-		case s.confirmed.has(a.lease, now): // before, or twice in this request
+		case s.confirmed.has(a.lease, now): // acknowledged before, or twice in this request
 			result.ok = append(result.ok, a.id) // [J11]
 		case d == nil || d.state != leased || !d.deadline.After(now):
 			result.invalid = append(result.invalid, a.id)
@@ -147,7 +145,7 @@ func (s *subscription) acknowledgeAll(ids []string) (result ackResult, err error
 	return result, nil
 }
 
-// modifyAll is ModifyAckDeadline; 0 seconds is a nack.
+// modifyAll implements ModifyAckDeadline. A deadline of 0 seconds is a nack.
 func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) (result ackResult, err error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -167,7 +165,7 @@ func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) (resul
 	}
 	for _, a := range valid {
 		switch d := a.delivery; {
-		case d.state != leased: // an earlier one of its key was nacked, and ended this lease
+		case d.state != leased: // a nack of an earlier message of its key ended this lease
 		case a.seconds == 0:
 			s.server.observe(s, Nacked, d.message)
 			s.fail(d, now)
@@ -178,8 +176,8 @@ func (s *subscription) modifyAll(ids []string, seconds func(i int) int32) (resul
 	return result, nil
 }
 
-// confirmed holds the leases that were acknowledged under exactly-once
-// delivery, until their deadlines. The zero value is empty.
+// confirmed holds the leases that were acknowledged under exactly-once delivery, until their deadlines. The zero value
+// is empty.
 type confirmed struct {
 	deadlines table[uint64, time.Time]
 	order     deque[uint64]
@@ -190,14 +188,15 @@ func (c *confirmed) add(lease uint64, deadline time.Time) {
 	c.deadlines.set(lease, deadline)
 }
 
-// forget drops those whose deadlines are over. One that comes before them may hold them back, until its own.
+// forget removes leases whose deadlines are over, in the order of their acks. So one with a later deadline delays those
+// behind it.
 func (c *confirmed) forget(now time.Time) {
 	for c.order.len() > 0 && !c.deadlines.m[c.order.at(0)].After(now) {
 		c.deadlines.remove(c.order.popFront())
 	}
 }
 
-// next returns when there is something to forget; ok is false when nothing is left.
+// next returns the time of the next forget. ok is false if there is nothing to forget.
 func (c *confirmed) next() (deadline time.Time, ok bool) {
 	if c.order.len() == 0 {
 		return time.Time{}, false

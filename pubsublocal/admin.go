@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// controls are what the admin endpoint does to a Server.
+// controls are the methods of a Server that the admin endpoint calls.
 type controls interface {
 	// SetDown starts or ends an outage.
 	SetDown(down bool)
@@ -29,28 +29,27 @@ type controls interface {
 	CutConnections()
 	// CutStreams ends every StreamingPull stream with UNAVAILABLE.
 	CutStreams()
-	// Duplicate delivers the next count messages of a subscription twice. Its errors are those of gRPC.
+	// Duplicate delivers the next count acknowledged messages of a subscription again. It returns gRPC status errors.
 	Duplicate(subscription string, count int) error
 }
 
-// newAdminHandler makes a server go wrong, for tests that are not written in Go:
+// newAdminHandler injects faults over HTTP, for tests that are not written in Go:
 //
-//	POST   /admin/faults              put a fault into force; the body is one, as Fault.UnmarshalJSON reads it, such as
-//	                                  {"method":"Publish","code":"UNAVAILABLE","times":3}; answers {"id":"1"}
-//	GET    /admin/faults              the faults in force, with the times and the time that are left
-//	DELETE /admin/faults              remove all
-//	DELETE /admin/faults/{id}         remove one
-//	POST   /admin/down?for=5s         break and refuse connections for that long; only Server.SetDown can end it before
-//	POST   /admin/cut                 break the connections
+//	POST   /admin/faults              put a fault in force; the body is JSON, see Fault.UnmarshalJSON, such as
+//	                                  {"method":"Publish","code":"UNAVAILABLE","times":3}; returns {"id":"1"}
+//	GET    /admin/faults              list the faults in force, with the calls and the time that are left
+//	DELETE /admin/faults              remove all faults
+//	DELETE /admin/faults/{id}         remove one fault
+//	POST   /admin/down?for=5s         close and refuse connections for that long; only Server.SetDown ends it earlier
+//	POST   /admin/cut                 close the connections
 //	POST   /admin/streams:cut         end the StreamingPull streams with UNAVAILABLE
 //	POST   /admin/duplicate?subscription=projects/p/subscriptions/s&count=1
-//	                                  deliver the next messages of a subscription twice
-//	POST   /admin/clock?advance=30s   move the clock forward; answers {"now":"2026-01-02T03:04:05Z"}
+//	                                  deliver the next acknowledged messages of a subscription again
+//	POST   /admin/clock?advance=30s   move the clock forward; returns {"now":"2026-01-02T03:04:05Z"}
 //
-// All times are by the clock of the server. What a call asks for is in force
-// when it returns; only down and cut answer first, because they break the
-// connection that the answer takes. Errors look as those of the JSON API, and
-// name the parameter.
+// All times are by the clock of the server. A request has taken effect when it returns. Only down and cut respond
+// first, because they close the connection of the response. Errors have the form of the JSON API, and name the
+// parameter.
 func newAdminHandler(server controls, faults *faults) http.Handler {
 	a := admin{server: server, faults: faults, up: faults.clock.newTimer(func() { server.SetDown(false) })}
 	mux := http.NewServeMux()
@@ -83,7 +82,7 @@ func newAdminHandler(server controls, faults *faults) http.Handler {
 type admin struct {
 	server controls
 	faults *faults
-	up     *timer // ends the outage
+	up     *timer // ends the outage of down
 }
 
 func (a admin) addFault(w http.ResponseWriter, r *http.Request) error {
@@ -108,7 +107,7 @@ func (a admin) addFault(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// hasMethod says whether any of our services has a method; the empty one stands for all.
+// hasMethod reports whether one of the services has this method. The empty name stands for all methods.
 func hasMethod(name string) bool {
 	return name == "" || slices.ContainsFunc([]grpc.ServiceDesc{
 		pubsubpb.Publisher_ServiceDesc, pubsubpb.Subscriber_ServiceDesc, pubsubpb.SchemaService_ServiceDesc, iampb.IAMPolicy_ServiceDesc,
@@ -182,10 +181,10 @@ func (a admin) cut(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// answerFirst responds while there still is a connection.
+// answerFirst responds before the connection is closed.
 func answerFirst(w http.ResponseWriter) error {
 	w.Header().Set("Connection", "close")
-	w.Header().Set("Content-Length", "3") // so that the answer is whole without the end that the connection will not see
+	w.Header().Set("Content-Length", "3") // so that the client needs no final chunk, which it would not get
 	writeJSON(w, struct{}{})
 	return http.NewResponseController(w).Flush()
 }
@@ -234,7 +233,7 @@ func (a admin) advance(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// parameters returns those of the query, each of which must be known and given once.
+// parameters returns the parameters of the query. It refuses one that is unknown or that is given twice.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -283,5 +282,5 @@ func decodeStrictly(data []byte, target any) error {
 
 func writeJSON(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
-	_ = json.NewEncoder(w).Encode(answer) // a caller who has gone needs no answer
+	_ = json.NewEncoder(w).Encode(answer) // the error is only that the client has disconnected
 }

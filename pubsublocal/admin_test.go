@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recorder keeps what the admin endpoint asks of a server.
+// recorder records the calls of the admin endpoint.
 type recorder struct {
 	mu   sync.Mutex
 	done []string
@@ -52,7 +52,7 @@ func startAdmin(t *testing.T) (*recorder, *faults, string) {
 	return r, f, ts.URL
 }
 
-// Each call does what it says, and returns when it is done.
+// Each request has taken effect when it returns.
 func TestAdminCalls(t *testing.T) {
 	tests := []struct {
 		request string
@@ -70,12 +70,12 @@ func TestAdminCalls(t *testing.T) {
 			if code, body := call(t, method, url+path, "", nil); code != http.StatusOK || strings.TrimSpace(body) != "{}" {
 				t.Errorf("%s = %d %s, want 200 {}", tt.request, code, body)
 			}
-			eventually(t, func() string { return cmp.Diff(tt.want, r.recorded()) }) // cut answers first
+			eventually(t, func() string { return cmp.Diff(tt.want, r.recorded()) }) // cut responds before it takes effect
 		})
 	}
 }
 
-// An outage ends by itself, by the clock of the server, and a second call sets its end anew.
+// An outage ends after its time, by the clock of the server. A second request replaces the time.
 func TestAdminDown(t *testing.T) {
 	r, f, url := startAdmin(t)
 	for i, length := range []string{"10s", "1m"} {
@@ -102,7 +102,7 @@ func TestAdminDown(t *testing.T) {
 	}
 }
 
-// eventually waits until diff is empty.
+// eventually waits until diff returns an empty text.
 func eventually(t *testing.T, diff func() string) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -114,7 +114,7 @@ func eventually(t *testing.T, diff func() string) {
 	}
 }
 
-// Faults are put into force, listed with what is left of them, and removed by their ids.
+// Faults are injected, listed with what is left of them, and removed by id.
 func TestAdminFaults(t *testing.T) {
 	_, f, url := startAdmin(t)
 	steps := []struct {
@@ -145,7 +145,7 @@ func TestAdminFaults(t *testing.T) {
 	}
 }
 
-// The clock is moved before the answer, which says where it is.
+// The clock has moved when the response comes, which has the new time.
 func TestAdminClock(t *testing.T) {
 	_, f, url := startAdmin(t)
 	code, body := call(t, http.MethodPost, url+"/admin/clock?advance=30s", "", nil)
@@ -157,7 +157,7 @@ func TestAdminClock(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused by the name of the parameter, and does nothing.
+// A bad request is refused with the name of the parameter, and has no effect.
 func TestAdminRefuses(t *testing.T) {
 	tests := []struct {
 		request, body string

@@ -25,8 +25,8 @@ const (
 	benchSub   = "projects/bench/subscriptions/bench"
 )
 
-// newBench starts a server with a topic and a subscription, and a client that
-// may publish and receive fast.
+// newBench starts a server with a topic and a subscription, and a client with
+// high limits.
 func newBench(b testing.TB, ordered bool, observer func(pubsublocal.Event)) *pubsub.Client {
 	b.Helper()
 	server, err := pubsublocal.Start(pubsublocal.Config{Observer: observer})
@@ -39,7 +39,7 @@ func newBench(b testing.TB, ordered bool, observer func(pubsublocal.Event)) *pub
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		_ = client.Close() // its connections share one
+		_ = client.Close() // its connections share one transport, so a second close fails
 		if err := server.Close(); err != nil {
 			b.Error(err)
 		}
@@ -55,7 +55,7 @@ func newBench(b testing.TB, ordered bool, observer func(pubsublocal.Event)) *pub
 	return client
 }
 
-// benchMessage is one of 1 KB with attributes.
+// benchMessage returns a message of 1 KB with attributes.
 func benchMessage(key string) *pubsub.Message {
 	return &pubsub.Message{
 		Data: benchData, OrderingKey: key,
@@ -90,8 +90,8 @@ func publishAll(b *testing.B, client *pubsub.Client, n, keys int) time.Duration 
 	return time.Since(start)
 }
 
-// BenchmarkPublish measures how many messages a second the client library gets
-// into the server, both in this process.
+// BenchmarkPublish measures messages per second from the client library to the
+// server, in one process.
 func BenchmarkPublish(b *testing.B) {
 	for _, keys := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
@@ -141,8 +141,8 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency measures publish → receive at 1,000 messages a second over
-// 10,000 keys, one message a request.
+// BenchmarkLatency measures the time from publish to receive, at 1,000 messages
+// per second over 10,000 keys, with one message per request.
 func BenchmarkLatency(b *testing.B) {
 	for b.Loop() {
 		client := newBench(b, true, nil)
@@ -197,7 +197,8 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkStart measures how long a server takes to answer its first call.
+// BenchmarkStart measures the time until a new server has handled its first
+// call.
 func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		server, err := pubsublocal.Start(pubsublocal.Config{})
@@ -211,7 +212,8 @@ func BenchmarkStart(b *testing.B) {
 }
 
 // BenchmarkMemory measures the resident memory of this process with a million
-// undelivered messages of 1 KB, under a memory limit as cmd/pubsublocal sets one.
+// undelivered messages of 1 KB, under a memory limit like that of
+// cmd/pubsublocal.
 func BenchmarkMemory(b *testing.B) {
 	const limit = 1900 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))

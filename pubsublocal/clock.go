@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Clock is the time of a server. It runs as the real one does, and a test can
+// Clock is the time of a server. It runs like the real time, and a test can
 // move it forward. The zero Clock is ready to use, by one server. Its methods
-// may be called from several goroutines.
+// are safe for concurrent use.
 type Clock struct {
-	turn sync.Mutex // held while timers run, one after another; before any other lock
+	turn sync.Mutex // held while timers run, one after another; locked before any other lock
 
 	mu     sync.Mutex
 	offset time.Duration // guarded by mu
 	timers timerHeap     // guarded by mu
-	real   *time.Timer   // guarded by mu: for the first of timers; nil before the first one
-	busy   bool          // guarded by mu: timers run, and arm follows
+	real   *time.Timer   // guarded by mu: fires for the first of timers; nil before the first one
+	busy   bool          // guarded by mu: timers run now, and arm is called after them
 }
 
 // Now returns the time of the server.
@@ -28,9 +28,9 @@ func (c *Clock) Now() time.Time {
 
 func (c *Clock) now() time.Time { return time.Now().Add(c.offset) }
 
-// Advance moves the clock forward. What becomes due on the way has happened, in
-// the order of time, when it returns: leases ended, messages dropped, streams
-// closed.
+// Advance moves the clock forward. When it returns, everything that became due
+// has happened, in the order of time: leases ended, messages were dropped,
+// streams were closed.
 func (c *Clock) Advance(d time.Duration) {
 	c.turn.Lock()
 	defer c.turn.Unlock()
@@ -51,7 +51,8 @@ func (c *Clock) Advance(d time.Duration) {
 	c.mu.Unlock()
 }
 
-// runFirst is called with turn and mu held, and gives mu back for the time of the call.
+// runFirst runs the first timer. It is called with turn and mu held, and
+// unlocks mu during the run.
 func (c *Clock) runFirst() {
 	t, _ := heap.Pop(&c.timers).(*timer)
 	c.mu.Unlock()
@@ -59,7 +60,7 @@ func (c *Clock) runFirst() {
 	c.mu.Lock()
 }
 
-// due runs what is due; it is what the real timer calls.
+// due runs the timers that are due. The real timer calls it.
 func (c *Clock) due() {
 	c.turn.Lock()
 	defer c.turn.Unlock()
@@ -73,7 +74,7 @@ func (c *Clock) due() {
 	c.arm()
 }
 
-// arm is called with mu held.
+// arm sets the real timer to the first timer. It is called with mu held.
 func (c *Clock) arm() {
 	switch {
 	case c.busy:
@@ -88,18 +89,19 @@ func (c *Clock) arm() {
 	}
 }
 
-// timer runs a function at a time, or not at all. Its function is called
-// without any lock of the clock.
+// timer runs a function at a set time. Of the locks of the clock, only turn is
+// held during the run.
 type timer struct {
 	clock *Clock
 	run   func()
 	at    time.Time // guarded by clock.mu
-	index int       // guarded by clock.mu: in timers; -1: it waits for nothing
+	index int       // guarded by clock.mu: position in timers; -1: not set
 }
 
 func (c *Clock) newTimer(run func()) *timer { return &timer{clock: c, run: run, index: -1} }
 
-// set lets the timer run at a time, instead of any earlier wish. The zero time: never.
+// set sets the time of the run, instead of any earlier one. The zero time
+// cancels the run.
 func (t *timer) set(at time.Time) {
 	c := t.clock
 	c.mu.Lock()
@@ -144,7 +146,7 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// stop forgets all timers. A call that is under way goes on.
+// stop cancels all timers. It does not wait for one that runs.
 func (c *Clock) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

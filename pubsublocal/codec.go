@@ -7,8 +7,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// codec is the one of protobuf, which also sends what is encoded already. So a
-// delivery builds no PubsubMessage, and a million stored messages need no maps.
+// codec is the protobuf codec, and also sends messages that are encoded
+// already. So a delivery builds no PubsubMessage, and a million stored messages
+// need no maps.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
@@ -24,15 +25,15 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// parcel is a message on its way to a subscriber.
+// parcel is a message that is sent to a subscriber.
 type parcel struct {
 	ackID   string
 	message *message
 	attempt int32
 }
 
-// encodeParcels returns a StreamingPullResponse of parcels and, last, its other
-// fields, which are encoded already.
+// encodeParcels encodes a StreamingPullResponse with these parcels. rest is its
+// other fields, encoded already.
 func encodeParcels(parcels []parcel, rest []byte) encoded {
 	const receivedMessages, ackID, messageField, deliveryAttempt = 1, 1, 2, 3
 	size := len(rest)

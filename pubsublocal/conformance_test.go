@@ -8,7 +8,7 @@ import (
 	"example.com/videocatalog/pubsublocal/conformance"
 )
 
-// The server does what the sentences say.
+// The server passes all cases.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, func(t *testing.T) conformance.Target {
@@ -28,12 +28,13 @@ func TestConformance(t *testing.T) {
 	}, nil)
 }
 
-// The same, against the service, where PUBSUB_CONFORMANCE_PROJECT names a
-// project. It creates and leaves topics and subscriptions there, and costs money.
+// The service passes all cases, in the project of PUBSUB_CONFORMANCE_PROJECT.
+// The test creates topics and subscriptions there and does not delete them. It
+// costs money.
 func TestConformanceOfService(t *testing.T) {
 	project := os.Getenv("PUBSUB_CONFORMANCE_PROJECT")
 	if project == "" {
-		return // nothing is skipped: this is another server's test
+		return // not skipped: this server has its own test
 	}
 	conformance.Run(t, func(*testing.T) conformance.Target { return conformance.Target{Project: project} }, nil)
 }

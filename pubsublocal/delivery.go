@@ -7,44 +7,45 @@ import (
 	"unique"
 )
 
-// state says where a delivery is.
+// state is the state of a delivery.
 type state uint8
 
 const (
-	ready      state = iota // waits for a stream, or for its turn in its key
-	leased                  // somebody has it, until its deadline
+	ready      state = iota // waits for a stream, or until its ordering key may deliver it
+	leased                  // a subscriber has it, until its deadline
 	delayed                 // waits for its retry, until its deadline
-	forwarding              // on its way to the dead-letter topic
-	acked                   // waits for earlier ones of its key, and comes again when one of them fails
-	buried                  // waits for earlier ones of its key, and is in the dead-letter topic
-	done                    // nothing will become of it
+	forwarding              // is being published to the dead-letter topic
+	acked                   // acknowledged, but is delivered again if an earlier one of its key fails
+	buried                  // in the dead-letter topic, and waits for earlier ones of its key
+	done                    // finished; it will be removed from the backlog
 )
 
 // delivery is a message in a subscription.
 type delivery struct {
 	message  *message
 	key      *keyQueue // nil: it has no order
-	stream   *stream   // that has it, or had it last; nil: none, or a Pull has it
-	lease    uint64    // the last one; 0: never delivered
-	deadline time.Time // while leased or delayed
-	index    int32     // in deadlines; -1: not there
-	attempts int32     // failed ones, counted while there was a dead-letter policy
-	failures int32     // failed ones
+	stream   *stream   // the last stream that had it; nil: none, or a Pull has it
+	lease    uint64    // the newest lease; 0: never delivered
+	deadline time.Time // set while leased or delayed
+	index    int32     // position in deadlines; -1: none
+	attempts int32     // failed deliveries that count for the dead-letter policy
+	failures int32     // all failed deliveries
 	state    state
-	counted  bool // a failure of this delivery counts [K12]
+	counted  bool // attempts counts this delivery if it fails [K12]
 }
 
 // keyQueue holds the deliveries of an ordering key, from the first one that is
-// not acknowledged. The first hi of them are the run that is outstanding.
+// not acknowledged. The first hi of them are outstanding: they are the run.
 type keyQueue struct {
 	key     unique.Handle[string]
 	entries deque[*delivery]
 	hi      int
-	owner   *stream // of the last run
-	queued  bool    // is in readyKeys
+	owner   *stream // the stream of the last run
+	queued  bool    // it is in readyKeys
 }
 
-// wait gives a delivery a deadline, at which expire is called with it.
+// wait sets the deadline of a delivery. expire handles the delivery when the
+// deadline has passed.
 func (s *subscription) wait(d *delivery, deadline time.Time) {
 	d.deadline = deadline
 	if d.index >= 0 {
@@ -54,8 +55,8 @@ func (s *subscription) wait(d *delivery, deadline time.Time) {
 	}
 }
 
-// release ends the lease or the waiting of a delivery, which is ready then, and
-// in no queue.
+// release ends the lease or the delay of a delivery. The delivery is then
+// ready, and in no queue.
 func (s *subscription) release(d *delivery) {
 	if d.index >= 0 {
 		heap.Remove(&s.deadlines, int(d.index))
@@ -67,8 +68,9 @@ func (s *subscription) release(d *delivery) {
 	d.state = ready
 }
 
-// acknowledge is the end of a delivery, but for what its key needs of it: when
-// an earlier message of the key fails, this one is delivered again after it.
+// acknowledge records the ack of a delivery, and ends its lease. A delivery
+// with a key stays in the queue of the key until all before it are
+// acknowledged. If an earlier one fails, this one is delivered again.
 func (s *subscription) acknowledge(d *delivery) {
 	if d.state == leased && s.duplicates > 0 && !s.cfg.GetEnableExactlyOnceDelivery() {
 		s.duplicates--
@@ -81,7 +83,7 @@ func (s *subscription) acknowledge(d *delivery) {
 	}
 }
 
-// drop is acknowledge without retaining.
+// drop does what acknowledge does, but does not retain the message.
 func (s *subscription) drop(d *delivery) {
 	s.release(d)
 	s.lent.remove(d.lease)
@@ -104,15 +106,16 @@ func (s *subscription) drop(d *delivery) {
 	}
 }
 
-// forgetKeys drops keys that have nothing left from readyKeys, when they are most of it.
+// forgetKeys removes the keys without deliveries from readyKeys, if they are
+// the majority there.
 func (s *subscription) forgetKeys() {
 	if n := s.readyKeys.len(); n > 64 && n > 2*len(s.keys.m) {
 		s.readyKeys.keep(func(k *keyQueue) bool { return s.keys.m[k.key] == k })
 	}
 }
 
-// finish marks a delivery as done. What is done leaves the backlog in time that
-// is constant on average.
+// finish marks a delivery as done, and removes such deliveries from the
+// backlog. It takes constant time on average.
 func (s *subscription) finish(d *delivery) {
 	s.server.journal.acknowledged(s, d)
 	d.state = done
@@ -127,7 +130,8 @@ func (s *subscription) finish(d *delivery) {
 	}
 }
 
-// fail counts a failed delivery, and decides what becomes of it.
+// fail counts a failed delivery. The message is forwarded as a dead letter, or
+// delivered again, maybe after a pause.
 func (s *subscription) fail(d *delivery, now time.Time) {
 	s.release(d)
 	d.failures++
@@ -150,7 +154,8 @@ func (s *subscription) fail(d *delivery, now time.Time) {
 	s.rewind(d)
 }
 
-// putBack makes a delivery ready again, before all that never were delivered.
+// putBack makes a delivery ready again. It comes before those that were never
+// delivered.
 func (s *subscription) putBack(d *delivery) {
 	s.release(d)
 	if d.key == nil {
@@ -161,8 +166,8 @@ func (s *subscription) putBack(d *delivery) {
 	s.queue(d.key)
 }
 
-// rewind ends what was delivered of a key after d, also what was acknowledged:
-// it comes again, in order, after d.
+// rewind makes all deliveries of a key after d ready again, including those
+// that were acknowledged. They are delivered again in order, after d.
 func (s *subscription) rewind(d *delivery) {
 	k := d.key
 	if k == nil {
@@ -177,7 +182,7 @@ func (s *subscription) rewind(d *delivery) {
 	k.hi = min(k.hi, i)
 }
 
-// place returns where in its key a delivery is.
+// place returns the position of a delivery in its key.
 func (k *keyQueue) place(d *delivery) int {
 	lo, hi := 0, k.entries.len()
 	for lo < hi {
@@ -191,7 +196,8 @@ func (k *keyQueue) place(d *delivery) int {
 	return lo
 }
 
-// pause returns how long a message waits after so many failures in a row.
+// pause returns the delay of a message before its retry, after this many
+// failures.
 func (s *subscription) pause(failures int32) time.Duration {
 	policy := s.cfg.GetRetryPolicy()
 	if policy == nil {
@@ -212,7 +218,8 @@ type deadlines []*delivery
 
 func (h deadlines) Len() int { return len(h) }
 
-// Less puts the older message first, so that of a run that expires at once the first one fails, and no other. [I13]
+// Less orders by deadline, then by id. If a whole run expires at once, only its
+// first message fails. [I13]
 func (h deadlines) Less(i, j int) bool {
 	if c := h[i].deadline.Compare(h[j].deadline); c != 0 {
 		return c < 0

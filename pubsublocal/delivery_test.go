@@ -19,7 +19,7 @@ import (
 
 const deadLetterTopic = "projects/p/topics/dead"
 
-// startDelivering starts a server with a topic, an ordered subscription, and a topic for its dead letters.
+// startDelivering starts a server with a topic, an ordered subscription, and a dead-letter topic.
 func startDelivering(t testing.TB, clock *Clock, change ...func(*pubsubpb.Subscription)) (*kept, *subscription) {
 	t.Helper()
 	k := startKept(t, Config{Clock: clock})
@@ -55,7 +55,7 @@ func ackIDsOf(messages []*pubsubpb.ReceivedMessage) (ids []string) {
 	return ids
 }
 
-// An ack id that is in a request twice counts once, with and without exactly-once delivery.
+// If a request has an ack id twice, it counts once, with and without exactly-once delivery.
 func TestAckTwiceInOneRequest(t *testing.T) {
 	for name, change := range map[string]func(*pubsubpb.Subscription){"default": func(*pubsubpb.Subscription) {}, "exactly once": exactlyOnce} {
 		t.Run(name, func(t *testing.T) {
@@ -69,12 +69,12 @@ func TestAckTwiceInOneRequest(t *testing.T) {
 			if n := sub.backlog.len(); n > 0 || sub.done != 0 {
 				t.Errorf("the backlog has %d deliveries, of which %d count as done, want none", n, sub.done)
 			}
-			clock.Advance(8 * 24 * time.Hour) // it would not return
+			clock.Advance(8 * 24 * time.Hour) // would not return if an ack counted twice
 		})
 	}
 }
 
-// The ids of a request are a set, also when some of them are out of date. [J8]
+// The order of the ids in a request does not matter, even if some are out of date. [J8]
 func TestAcksAreASet(t *testing.T) {
 	clock := &Clock{}
 	k, sub := startDelivering(t, clock, exactlyOnce)
@@ -94,7 +94,7 @@ func TestAcksAreASet(t *testing.T) {
 	}
 }
 
-// A dead letter does not come again when an earlier message of its key fails. [K4]
+// A dead letter is not delivered again when an earlier message of its key fails. [K4]
 func TestDeadLetterStaysDead(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{}, deadLettering)
 	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/dead", Topic: deadLetterTopic})
@@ -118,7 +118,7 @@ func TestDeadLetterStaysDead(t *testing.T) {
 	}
 }
 
-// Of a run that expires at once only the first message has failed. [I13]
+// If a whole run expires at once, only its first message fails. [I13]
 func TestExpiryOfRunCountsOnce(t *testing.T) {
 	clock := &Clock{}
 	k, _ := startDelivering(t, clock, deadLettering)
@@ -140,7 +140,7 @@ func TestExpiryOfRunCountsOnce(t *testing.T) {
 	}
 }
 
-// Keys that always have something new do not starve messages without a key.
+// Keys with new messages all the time do not starve messages without a key.
 func TestUnkeyedMessageHasItsTurn(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{})
 	k.publish(journalTopic, "", "unkeyed")
@@ -156,7 +156,7 @@ func TestUnkeyedMessageHasItsTurn(t *testing.T) {
 	t.Error("ten newer messages with keys came, and the one without did not")
 }
 
-// Nothing that is too old by new settings is delivered. [C6, D14]
+// A message that is too old by new settings is not delivered. [C6, D14]
 func TestRetentionShortened(t *testing.T) {
 	paths := &fieldmaskpb.FieldMask{Paths: []string{"message_retention_duration"}}
 	setTopic := func(k *kept, d *durationpb.Duration) {
@@ -193,7 +193,7 @@ func TestRetentionShortened(t *testing.T) {
 	}
 }
 
-// What is published while a subscription seeks is not lost, over a restart too.
+// A message that is published during a seek is not lost, even over a restart.
 func TestPublishWhileSeeking(t *testing.T) {
 	const snapshotName = "projects/p/snapshots/snapshot"
 	for name, target := range map[string]*pubsubpb.SeekRequest{
@@ -215,7 +215,7 @@ func TestPublishWhileSeeking(t *testing.T) {
 			})
 			time.Sleep(20 * time.Millisecond) // the seek waits for the subscription
 			both.Go(func() { k.publish(journalTopic, "", "meanwhile") })
-			time.Sleep(20 * time.Millisecond) // so does the message, or for the seek
+			time.Sleep(20 * time.Millisecond) // the publish waits for the subscription or the seek
 			sub.mu.Unlock()
 			both.Wait()
 			k = k.again()
@@ -226,14 +226,15 @@ func TestPublishWhileSeeking(t *testing.T) {
 	}
 }
 
-// held reads what its subscription holds a lock for: a timer may be at it.
+// held calls read with the lock of the subscription, because a timer may run.
 func held(sub *subscription, read func() int) int {
 	sub.mu.Lock()
 	defer sub.mu.Unlock()
 	return read()
 }
 
-// Nothing grows with messages that are acknowledged or too old, whoever reads or does not.
+// Messages that are acknowledged or too old leave nothing behind, with and without a subscriber
+// that reads.
 func TestNothingIsLeft(t *testing.T) {
 	t.Run("acks that may be repeated", func(t *testing.T) {
 		clock := &Clock{}
@@ -293,7 +294,8 @@ func TestNothingIsLeft(t *testing.T) {
 	})
 }
 
-// A stream that is open for longer than the time to live of its subscription does not keep the clock busy.
+// A stream that is open for longer than the expiration of its subscription does not keep the clock
+// busy.
 func TestLongStreamLetsClockRest(t *testing.T) {
 	clock := &Clock{}
 	_, sub := startDelivering(t, clock)
@@ -304,7 +306,7 @@ func TestLongStreamLetsClockRest(t *testing.T) {
 	ticks, tick := 0, sub.timer.run
 	sub.timer.run = func() {
 		if ticks++; ticks == 100 {
-			sub.shut(st) // or it would not end
+			sub.shut(st) // an open stream keeps the subscription
 		}
 		tick()
 	}
@@ -315,7 +317,8 @@ func TestLongStreamLetsClockRest(t *testing.T) {
 	sub.shut(st)
 }
 
-// What is due has happened when Advance returns, though a timer is set meanwhile; and of two Advance both count.
+// Everything due has happened when Advance returns, even if a timer is set meanwhile. Concurrent
+// calls of Advance add up.
 func TestAdvanceTakesTurns(t *testing.T) {
 	clock := &Clock{}
 	start, ran := clock.Now(), false
@@ -335,7 +338,7 @@ func TestAdvanceTakesTurns(t *testing.T) {
 	}
 }
 
-// Close waits for the calls that are under way.
+// Close waits for running calls.
 func TestCloseWaitsForCalls(t *testing.T) {
 	k, sub := startDelivering(t, &Clock{})
 	conn := must[*grpc.ClientConn](t)(k.Conn())
@@ -352,7 +355,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		open = len(sub.streams) > 0
 		sub.mu.Unlock()
 	}
-	sub.mu.Lock() // the call cannot end
+	sub.mu.Lock() // so that the call cannot end
 	k.closed = true
 	var closeErr error
 	closed := make(chan struct{})
@@ -368,7 +371,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	}
 }
 
-// A client of a busy server has time to connect.
+// A client of a busy server has enough time to connect.
 func TestConnectSlowly(t *testing.T) {
 	k, _ := startDelivering(t, &Clock{})
 	dial := k.dial

@@ -2,8 +2,8 @@ package pubsublocal
 
 import "maps"
 
-// deque is a ring: both ends are cheap, and so is any element by its place. It
-// gives memory back when it is mostly empty. The zero deque is empty.
+// deque is a ring buffer with fast access to both ends and to each index. It
+// releases memory when it is mostly empty. The zero deque is empty.
 type deque[T any] struct {
 	ring  []T // its length is a power of two, or 0
 	first int
@@ -14,7 +14,7 @@ const smallestRing = 8
 
 func (q *deque[T]) len() int { return q.n }
 
-// at returns the element at place i, from the front; i is less than len.
+// at returns element i, counted from the front. i must be less than len.
 func (q *deque[T]) at(i int) T { return q.ring[(q.first+i)&(len(q.ring)-1)] }
 
 func (q *deque[T]) pushBack(v T) {
@@ -67,8 +67,8 @@ func (q *deque[T]) resize(size int) {
 	q.ring, q.first = ring, 0
 }
 
-// table is a map that gives memory back when it is mostly empty. The zero table
-// is empty; m may be read.
+// table is a map that releases memory when it is mostly empty. The zero table
+// is empty. m may be read, but not written.
 type table[K comparable, V any] struct {
 	m    map[K]V
 	peak int

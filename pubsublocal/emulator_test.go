@@ -22,11 +22,10 @@ import (
 	"example.com/videocatalog/pubsublocal/conformance"
 )
 
-// Google's emulator does what the sentences say, but for the differences that
-// are listed: so the cases are not only what this server happens to do. It is
-// the one at PUBSUB_EMULATOR_HOST, or that of an installed Cloud SDK. Where
-// there is neither, nothing about this package is left untested: this is
-// another server's test.
+// Google's emulator passes all cases except the known differences. So the cases
+// do not only describe this server. The emulator is that at
+// PUBSUB_EMULATOR_HOST, or that of an installed Cloud SDK. Without either, the
+// test passes: this server has its own test.
 func TestConformanceOfEmulator(t *testing.T) {
 	if testing.Short() {
 		t.Log("not with -short")
@@ -42,7 +41,8 @@ func TestConformanceOfEmulator(t *testing.T) {
 		host = startEmulator(t, jar)
 	}
 	conformance.Run(t, func(*testing.T) conformance.Target {
-		// A project of its own: as good as a server of its own, and a start of Java cheaper.
+		// Each case has its own project, which isolates it like its own
+		// emulator. Java takes long to start.
 		project := fmt.Sprintf("conformance-%d", time.Now().UnixNano())
 		return conformance.Target{Project: project, HTTP: "http://" + host, Options: []option.ClientOption{
 			option.WithEndpoint(host), option.WithoutAuthentication(),
@@ -51,7 +51,7 @@ func TestConformanceOfEmulator(t *testing.T) {
 	}, conformance.Emulator)
 }
 
-// Every known difference is one of a case that there is.
+// Every known difference belongs to an existing case.
 func TestDifferencesOfEmulatorAreCases(t *testing.T) {
 	t.Parallel()
 	var ids []string
@@ -65,7 +65,7 @@ func TestDifferencesOfEmulatorAreCases(t *testing.T) {
 	}
 }
 
-// emulatorJar returns the program of the emulator, if it can run here.
+// emulatorJar returns the path of the emulator, if it can run here.
 func emulatorJar(ctx context.Context) (string, error) {
 	for _, program := range []string{"sh", "java"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -79,7 +79,7 @@ func emulatorJar(ctx context.Context) (string, error) {
 	if jar := jarBelow(roots...); jar != "" {
 		return jar, nil
 	}
-	// gcloud knows for certain, but takes a second or more to say so.
+	// gcloud could give the exact path, but takes a second or more.
 	root, err := exec.CommandContext(ctx, "gcloud", "info", "--format=value(installation.sdk_root)").Output()
 	if err != nil {
 		return "", fmt.Errorf("gcloud info: %w", err)
@@ -101,7 +101,8 @@ func jarBelow(roots ...string) string {
 	return ""
 }
 
-// startEmulator starts the emulator and returns its address. It ends with the test.
+// startEmulator starts the emulator and returns its address. The emulator ends
+// with the test.
 func startEmulator(t *testing.T, jar string) string {
 	t.Helper()
 	port := freePort(t)
@@ -111,7 +112,8 @@ func startEmulator(t *testing.T, jar string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell kills it when our end of the pipe is closed: here, or by the kernel when this process is killed.
+	// The shell kills the emulator when our end of the pipe is closed. The
+	// kernel closes it if this process is killed.
 	cmd := exec.Command("sh", "-c", `"$@" & read -r _; kill -9 $!; wait`, "sh",
 		"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", jar, "--host=127.0.0.1", "--port="+port)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
@@ -124,10 +126,10 @@ func startEmulator(t *testing.T, jar string) string {
 	}
 	t.Cleanup(func() {
 		_ = pipe.Close()
-		_ = cmd.Wait() // tells that it was killed
+		_ = cmd.Wait() // its error is that it was killed
 		_ = log.Close()
 	})
-	const patience = time.Minute // it starts in one second, on a machine that has nothing else to do
+	const patience = time.Minute // on an idle machine it starts in one second
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		err := ready(t.Context(), host)
 		if err == nil {
@@ -140,7 +142,8 @@ func startEmulator(t *testing.T, jar string) string {
 	}
 }
 
-// freePort returns a port that nobody listens on. The emulator could choose one itself, but does not tell which.
+// freePort returns a port on which nobody listens. The emulator can choose a
+// port itself, but does not print it.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -155,7 +158,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// ready returns nil once the emulator serves requests.
+// ready returns nil when the emulator serves requests.
 func ready(ctx context.Context, host string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/", nil)
 	if err != nil {

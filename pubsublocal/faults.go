@@ -18,27 +18,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Fault says which calls go wrong, and how. The zero Fault lets every call
-// succeed, at once. It concerns calls over gRPC and JSON alike.
+// Fault says which calls fail or are delayed, and how. It applies to calls over gRPC and over JSON. The zero Fault
+// has no effect.
 type Fault struct {
-	// Method is the last part of a method's name, such as Publish, Acknowledge or StreamingPull, which is looked at
-	// when the stream opens. Empty: every method.
+	// Method is the last part of a method's name, such as Publish, Acknowledge or StreamingPull. A fault applies to
+	// a stream when it opens. Empty: every method.
 	Method string
-	// OrderingKey restricts the fault to Publish calls with messages of this key. Empty: it does not.
+	// OrderingKey restricts the fault to Publish calls with messages of this key. Empty: no restriction.
 	OrderingKey string
-	// Times is how many calls go wrong. 0: all of them, until the fault is removed or For is over.
+	// Times is the number of calls that the fault applies to. 0: no limit.
 	Times int
-	// For is how long the fault is in force, by the clock of the server. 0: until it is removed, or Times are used up.
+	// For is how long the fault is in force, by the clock of the server. 0: no limit.
 	For time.Duration
-	// Delay comes before anything else, by the clock of the server.
+	// Delay is how long a call waits before anything else, by the clock of the server.
 	Delay time.Duration
-	// Code is what the call returns. OK: whatever it would have answered.
+	// Code is the code that the call returns. OK: the call is executed.
 	Code codes.Code
-	// AnswerLost lets the call take effect before it returns Code. Not for streams, and not without a Code.
+	// AnswerLost means that the call takes effect before it returns Code. It needs a Code, and is not for streams.
 	AnswerLost bool
 }
 
-// faultJSON is a Fault in the words of the admin endpoint.
+// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Method      string `json:"method,omitempty"`
 	OrderingKey string `json:"ordering_key,omitempty"`
@@ -64,9 +64,8 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(form)
 }
 
-// UnmarshalJSON reads an object with the fields method, ordering_key, times,
-// for and delay, such as "1.5s", code, such as "UNAVAILABLE", and answer_lost.
-// Unknown fields are an error.
+// UnmarshalJSON reads an object with the fields method, ordering_key, times, for, delay, code and answer_lost. A
+// duration is a text such as "1.5s", and a code one such as "UNAVAILABLE". Unknown fields are an error.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	var form faultJSON
 	if err := decodeStrictly(data, &form); err != nil {
@@ -91,7 +90,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// validate says what makes no sense about a fault, by the name of the field in JSON.
+// validate returns an error if the fields contradict each other. The error names the fields as in JSON.
 func (f Fault) validate() error {
 	switch {
 	case f.Times < 0:
@@ -99,21 +98,21 @@ func (f Fault) validate() error {
 	case f.OrderingKey != "" && f.Method != "" && f.Method != "Publish":
 		return fmt.Errorf("ordering_key: only Publish has one, not %s", f.Method)
 	case f.AnswerLost && f.Code == codes.OK:
-		return errors.New("answer_lost: needs a code, which the caller gets instead of the answer")
+		return errors.New("answer_lost: needs a code, which the caller gets instead of the response")
 	case f.AnswerLost && f.Method == "StreamingPull":
-		return errors.New("answer_lost: StreamingPull is a stream and has no single answer")
+		return errors.New("answer_lost: StreamingPull is a stream and has no single response")
 	case f.Code == codes.OK && f.Delay == 0:
 		return errors.New("a fault needs a code or a delay")
 	}
 	return nil
 }
 
-// codeName is the name of a code in the specification of gRPC, such as NOT_FOUND.
+// codeName returns the name of a code in the specification of gRPC, such as NOT_FOUND.
 func codeName(code codes.Code) string {
 	return rpccode.Code(code).String() //nolint:gosec // at most 16
 }
 
-// parseDuration reads a duration that is not negative; the empty text is 0.
+// parseDuration reads a duration, which must not be negative. The empty text is 0.
 func parseDuration(name, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -125,13 +124,13 @@ func parseDuration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// faults are those in force. Its methods may be called from several goroutines.
+// faults are the faults in force. Its methods are safe for concurrent use.
 type faults struct {
 	clock *Clock
 
 	mu   sync.Mutex
-	list []*activeFault // guarded by mu: the oldest first
-	last int            // guarded by mu: the number of the newest
+	list []*activeFault // guarded by mu: oldest first
+	last int            // guarded by mu: number of the newest fault
 }
 
 type activeFault struct {
@@ -143,7 +142,7 @@ type activeFault struct {
 
 func newFaults(clock *Clock) *faults { return &faults{clock: clock} }
 
-// add puts a fault into force until remove is called. Of several that concern a call the oldest counts.
+// add puts a fault in force until remove is called. If several faults match a call, the oldest one applies.
 func (f *faults) add(fault Fault) (remove func()) {
 	id := f.addNamed(fault)
 	return func() { f.removeNamed(id) }
@@ -161,7 +160,7 @@ func (f *faults) addNamed(fault Fault) (id string) {
 	return added.id
 }
 
-// removeNamed reports whether the fault was still in force.
+// removeNamed removes a fault, and reports whether it was in force.
 func (f *faults) removeNamed(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +176,7 @@ func (f *faults) removeAll() {
 	f.list = nil
 }
 
-// active returns copies of the faults in force, each with the calls and the time that are left.
+// active returns copies of the faults in force. Times and For are what is left of them.
 func (f *faults) active() []activeFault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,7 +191,7 @@ func (f *faults) active() []activeFault {
 	return answer
 }
 
-// dropExpired is called with mu held.
+// dropExpired removes the faults whose time is over. It is called with mu held.
 func (f *faults) dropExpired() {
 	if len(f.list) == 0 {
 		return
@@ -201,7 +200,7 @@ func (f *faults) dropExpired() {
 	f.list = slices.DeleteFunc(f.list, func(a *activeFault) bool { return !a.until.IsZero() && !now.Before(a.until) })
 }
 
-// take returns the fault that concerns a call, and counts it.
+// take returns the fault that applies to a call, and counts the call. If there is none, it returns the zero Fault.
 func (f *faults) take(fullMethod string, request any) Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -237,7 +236,7 @@ func (f *faults) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 		return handler(ctx, request)
 	}
 	if fault.AnswerLost {
-		_, _ = handler(ctx, request) // that nobody hears of it is the point
+		_, _ = handler(ctx, request) // it takes effect, but its result is lost
 	}
 	return nil, fault.err()
 }
@@ -254,7 +253,7 @@ func (f *faults) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 	return handler(server, stream)
 }
 
-// wait waits by the clock of the server, or until the caller has gone.
+// wait waits for delay by the clock of the server. It returns an error if the caller disconnects first.
 func (f *faults) wait(ctx context.Context, delay time.Duration) error {
 	if delay <= 0 {
 		return nil

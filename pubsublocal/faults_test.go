@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// faulty is a server of one method after another, with faults before it.
+// faulty calls methods through the interceptors of faults.
 type faulty struct {
 	*faults
 
-	calls int // that reached the method
+	calls int // calls that reached the method
 }
 
 func newFaulty() *faulty { return &faulty{faults: newFaults(&Clock{})} }
@@ -52,7 +52,7 @@ func publishRequest(keys ...string) *pubsubpb.PublishRequest {
 	return r
 }
 
-// A fault concerns the calls it names, as often as it says.
+// A fault applies to the calls that match it, and as often as Times says.
 func TestFaultsConcern(t *testing.T) {
 	const publish, pull = "Publish", "Pull"
 	type attempt struct {
@@ -99,21 +99,21 @@ func TestFaultsConcern(t *testing.T) {
 	}
 }
 
-// Of several faults the oldest counts, until it is removed.
+// If several faults match, the oldest one applies, until it is removed.
 func TestFaultsOldestFirst(t *testing.T) {
 	f := newFaulty()
 	remove := f.add(Fault{Code: codes.Aborted})
 	f.add(Fault{Code: codes.Internal})
 	first := status.Code(f.call(t.Context(), "Pull", nil))
 	remove()
-	remove() // does nothing
+	remove() // has no more effect
 	second := status.Code(f.call(t.Context(), "Pull", nil))
 	if first != codes.Aborted || second != codes.Internal {
 		t.Errorf("codes = %v, %v, want Aborted, Internal", first, second)
 	}
 }
 
-// A lost answer is an error after the call took effect.
+// With AnswerLost, the call takes effect and returns an error.
 func TestFaultsAnswerLost(t *testing.T) {
 	f := newFaulty()
 	f.add(Fault{Code: codes.Unavailable, AnswerLost: true})
@@ -134,7 +134,7 @@ func TestFaultsStream(t *testing.T) {
 	}
 }
 
-// The time of a fault is that of the server: a moved clock ends it.
+// The time of a fault is by the clock of the server: Advance ends it.
 func TestFaultsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty()
@@ -157,7 +157,7 @@ func TestFaultsFor(t *testing.T) {
 	})
 }
 
-// A delay passes by the clock of the server, and ends when the caller goes.
+// A delay is by the clock of the server, and ends when the caller disconnects.
 func TestFaultsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty()
@@ -184,7 +184,7 @@ func TestFaultsDelay(t *testing.T) {
 	})
 }
 
-// A fault survives the way to JSON and back.
+// A fault is the same after conversion to JSON and back.
 func TestFaultJSON(t *testing.T) {
 	fault := Fault{
 		Method: "Publish", OrderingKey: "k", Times: 3, For: time.Minute, Delay: 1500 * time.Millisecond,
@@ -207,7 +207,7 @@ func TestFaultJSON(t *testing.T) {
 	}
 }
 
-// A fault that cannot be understood, or does nothing, is refused by the name of its field.
+// An invalid fault, or one without effect, is refused with the name of its field.
 func TestFaultJSONRefuses(t *testing.T) {
 	tests := []struct{ name, body, want string }{
 		{"an unknown field", `{"code":"INTERNAL","key":"k"}`, `"key"`},

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-const maxFilter = 256 // bytes; it also bounds the recursion of the parser
+const maxFilter = 256 // bytes; it also limits the recursion of the parser
 
-// filter decides by its attributes whether a message is for a subscription (E3).
-// The nil filter takes every message.
+// filter reports whether a message with these attributes is for a subscription
+// (E3). The nil filter accepts every message.
 type filter func(attributes map[string]string) bool
 
 func (f filter) match(attributes map[string]string) bool { return f == nil || f(attributes) }
 
-// parseFilter reads a filter of the filter language:
+// parseFilter parses a filter:
 //
 //	filter     = term { "AND" term } | term { "OR" term }
 //	term       = comparison | ( "NOT" | "-" ) term | "(" filter ")"
@@ -26,8 +26,8 @@ func (f filter) match(attributes map[string]string) bool { return f == nil || f(
 //	key        = literal | letters, digits, "_" and "-"
 //	literal    = a string in double quotes, with escapes
 //
-// The empty text is the filter that takes every message. A text that is too
-// long or not in the language is INVALID_ARGUMENT (E1, E2).
+// The empty text gives the nil filter. A text that is too long or not valid is
+// INVALID_ARGUMENT (E1, E2).
 func parseFilter(text string) (filter, error) {
 	if text == "" {
 		return nil, nil
@@ -64,7 +64,7 @@ func (p *filterParser) filter() (filter, error) {
 			operator = "AND"
 		case operator != "AND" && p.takeWord("OR"):
 			operator = "OR"
-		case operator == "OR": // an AND that is left here fails in the caller: E12
+		case operator == "OR": // if an AND follows, the caller returns the error: E12
 			return anyOf(terms), nil
 		default:
 			return allOf(terms), nil
@@ -122,7 +122,7 @@ func (p *filterParser) term() (filter, error) {
 	}
 }
 
-// attributes reads what follows that word.
+// attributes parses the rest of a comparison after the word attributes.
 func (p *filterParser) attributes() (filter, error) {
 	start := p.pos
 	if p.take(":") { // E5
@@ -155,7 +155,7 @@ func (p *filterParser) attributes() (filter, error) {
 	}
 }
 
-// hasPrefix reads what follows that word (E8, E9).
+// hasPrefix parses the rest of a comparison after the word hasPrefix (E8, E9).
 func (p *filterParser) hasPrefix() (filter, error) {
 	if !p.take("(") {
 		return nil, p.expected("(")
@@ -183,7 +183,7 @@ func (p *filterParser) hasPrefix() (filter, error) {
 	}, nil
 }
 
-// member reads a dot and a key. They and the word before stand without spaces.
+// member parses a dot and a key. No space is allowed before or after the dot.
 func (p *filterParser) member() (string, error) {
 	if !strings.HasPrefix(p.text[p.pos:], ".") {
 		return "", p.expected(". and a key")
@@ -195,7 +195,8 @@ func (p *filterParser) member() (string, error) {
 	return p.key()
 }
 
-// key reads a key, which needs quotes if it has other characters than these (E13).
+// key parses a key. A key with other characters than these must be in quotes
+// (E13).
 func (p *filterParser) key() (string, error) {
 	p.skipSpace()
 	end := p.pos
@@ -210,7 +211,8 @@ func (p *filterParser) key() (string, error) {
 	return key, nil
 }
 
-// literal reads a string in double quotes. Its escapes are those of a Go string (E14).
+// literal parses a string in double quotes. Its escapes are those of a Go string
+// (E14).
 func (p *filterParser) literal() (string, error) {
 	if !p.take(`"`) {
 		return "", p.expected("a string in double quotes")
@@ -227,7 +229,7 @@ func (p *filterParser) literal() (string, error) {
 			return "", p.expected("an escape sequence")
 		case isRune:
 			value = append(value, string(r)...)
-		default: // \xXX and octal are bytes
+		default: // \xXX and octal escapes are bytes
 			value = append(value, byte(r&0xff))
 		}
 		p.pos = len(p.text) - len(rest)
@@ -235,7 +237,7 @@ func (p *filterParser) literal() (string, error) {
 	return "", p.expected(`"`)
 }
 
-// take reads a symbol if it comes next, after any space.
+// take skips space and consumes symbol if it is next.
 func (p *filterParser) take(symbol string) bool {
 	p.skipSpace()
 	if !strings.HasPrefix(p.text[p.pos:], symbol) {
@@ -245,7 +247,7 @@ func (p *filterParser) take(symbol string) bool {
 	return true
 }
 
-// takeWord is take for a word: ORDER is not OR.
+// takeWord consumes word if it is the whole next word: ORDER does not match OR.
 func (p *filterParser) takeWord(word string) bool {
 	start := p.pos
 	if p.take(word) && (p.pos == len(p.text) || !isWordByte(p.text[p.pos])) {

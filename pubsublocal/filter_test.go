@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// What parses takes the messages that the sentence says.
+// A valid filter accepts the messages that its sentence says.
 func TestFilterMatches(t *testing.T) {
 	attributes := map[string]string{
 		"lang": "en", "name": "com", "empty": "", "a-b_c": "1", "9": "nine", "iana.org/x": "y", "NOT": "n",
@@ -26,7 +26,7 @@ func TestFilterMatches(t *testing.T) {
 		{"E5", `attributes:"name"`, true},
 		{"E5", ` attributes : name `, true},
 		{"E5", `attributes:9`, true},
-		{"E5", `attributes:NOT`, true}, // a key, by its place
+		{"E5", `attributes:NOT`, true}, // the position makes it a key
 		{"E6", `attributes.name = "com"`, true},
 		{"E6", `attributes.name="com"`, true},
 		{"E6", "\tattributes.name\r\n=\n\"com\"", true},
@@ -89,7 +89,7 @@ func TestFilterMatches(t *testing.T) {
 	}
 }
 
-// What is not in the language is INVALID_ARGUMENT (E2).
+// An invalid filter is INVALID_ARGUMENT (E2).
 func TestFilterRefuses(t *testing.T) {
 	tests := []struct {
 		sentence string
@@ -166,7 +166,7 @@ func TestFilterRefuses(t *testing.T) {
 	}
 }
 
-// A filter of exactly 256 bytes is accepted, and so is the deepest one (E1).
+// A filter of exactly 256 bytes is accepted, even with the deepest nesting (E1).
 func TestFilterLimits(t *testing.T) {
 	for _, text := range []string{
 		`attributes:` + strings.Repeat("k", 245),
@@ -182,7 +182,8 @@ func TestFilterLimits(t *testing.T) {
 	}
 }
 
-// Nothing makes the parser panic; what parses can be evaluated, and its negation is its opposite (E11).
+// The parser never panics. Every valid filter can be evaluated, and its negation gives the opposite
+// (E11).
 func FuzzFilter(f *testing.F) {
 	for _, text := range []string{
 		"", `attributes:a`, `attributes."a" = "\u00e9\x41\101"`, `NOT (attributes.a != "b" OR -hasPrefix(attributes.c, "d"))`,

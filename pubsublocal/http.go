@@ -20,7 +20,7 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"connectrpc.com/vanguard"
 	"google.golang.org/genproto/googleapis/api/annotations"
-	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // the details of errors are written as JSON
+	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // so that error details can be written as JSON
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -28,23 +28,22 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxJSONBytes holds a publish request of 10 MiB whose data is in base64, which makes four bytes of three.
+// maxJSONBytes is enough for a publish request of 10 MiB, because base64 makes four bytes of three.
 const maxJSONBytes = 15 << 20
 
-// serverTimeoutKey is the gRPC metadata that carries the seconds of the header X-Server-Timeout to Pull.
+// serverTimeoutKey is the gRPC metadata key for the seconds of the header X-Server-Timeout. Pull reads it.
 const serverTimeoutKey = "x-server-timeout"
 
-// systemParameters are query parameters that every Google API knows and that
-// are no fields: https://cloud.google.com/apis/docs/system-parameters. We ignore them.
+// systemParameters are the query parameters of every Google API. They are not fields, and this server ignores them:
+// https://cloud.google.com/apis/docs/system-parameters.
 var systemParameters = []string{
 	"$.xgafv", "$alt", "$prettyPrint", "access_token", "alt", "callback", "fields", "key", "oauth_token",
 	"prettyPrint", "quotaUser", "uploadType", "upload_protocol",
 }
 
-// newHTTPHandler serves the JSON API: the paths that the google.api.http
-// annotations of Pub/Sub and IAM name, as calls of grpcServer, which has these
-// services. Errors look as those of Google's APIs. The paths below /admin/ go to
-// admin; nil: there are none. GET / answers Ok, as the emulator does.
+// newHTTPHandler serves the JSON API, at the paths of the google.api.http annotations of Pub/Sub and IAM. It calls
+// grpcServer, which must have these services. Errors have the form of Google's APIs. Paths under /admin/ go to
+// admin, unless it is nil. GET / returns Ok, like the emulator.
 func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, error) {
 	services := make([]*vanguard.Service, 0, 4)
 	for _, name := range []string{
@@ -68,7 +67,7 @@ func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "Ok\n") // a caller who has gone needs no answer
+		_, _ = io.WriteString(w, "Ok\n") // the error is only that the client has disconnected
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, codes.NotFound, fmt.Sprintf("no such path: %s %s", r.Method, r.URL.Path), nil)
@@ -78,7 +77,7 @@ func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, 
 	}
 	api := serveJSON(transcoder)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Not through the mux, which would clean paths and redirect: names of resources are not file names.
+		// The mux would clean paths and redirect, but a resource name is not a file name.
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			api.ServeHTTP(w, r)
 			return
@@ -87,8 +86,8 @@ func newHTTPHandler(grpcServer *grpc.Server, admin http.Handler) (http.Handler, 
 	}), nil
 }
 
-// iamRules are the paths of google.iam.v1 as Pub/Sub's service configuration
-// has them; the annotations of that package are for no service in particular.
+// iamRules are the paths of google.iam.v1 in Pub/Sub's service configuration. The annotations of that package do
+// not name these collections.
 func iamRules() []*annotations.HttpRule {
 	var rules []*annotations.HttpRule
 	for _, collection := range []string{"topics", "subscriptions", "snapshots", "schemas"} {
@@ -110,7 +109,7 @@ func iamRules() []*annotations.HttpRule {
 	return rules
 }
 
-// jsonCodec is proto3 JSON that refuses unknown fields.
+// jsonCodec is a codec for proto3 JSON that refuses unknown fields.
 type jsonCodec struct{ vanguard.JSONCodec }
 
 // Unmarshal implements vanguard.Codec.
@@ -128,16 +127,15 @@ var (
 	jsonName     = regexp.MustCompile(`"(\w+)"\s*:`)
 )
 
-// jsonError says in our words what protojson found. Its texts start with
-// "proto:" and one of two spaces, so that nobody relies on them, and name the
-// field, unless the token is wrong, of which they have the position only. [N7]
+// jsonError makes a stable error of one from protojson. Those start with "proto:" and one of two spaces, chosen at
+// random. For a syntax error they have only a position, so jsonError adds the name of the field. [N7]
 func jsonError(err error, data []byte) error {
 	if err == nil {
 		return nil
 	}
 	text := strings.Trim(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0")
 	if at := jsonPosition.FindStringSubmatch(text); at != nil {
-		line, _ := strconv.Atoi(at[1]) // they are digits
+		line, _ := strconv.Atoi(at[1]) // the pattern matches only digits
 		column, _ := strconv.Atoi(at[2])
 		lines := bytes.SplitAfter(data, []byte("\n"))
 		before := bytes.Join(lines[:min(line, len(lines))], nil)
@@ -149,7 +147,7 @@ func jsonError(err error, data []byte) error {
 	return errors.New("Invalid JSON payload received: " + text)
 }
 
-// serveJSON adds to a transcoder what Google's own front end does.
+// serveJSON adds to a transcoder what Google's front end does.
 func serveJSON(transcoder http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := readBody(r)
@@ -160,16 +158,17 @@ func serveJSON(transcoder http.Handler) http.Handler {
 		if strings.HasSuffix(r.URL.Path, ":detach") && string(bytes.TrimSpace(body)) == "{}" {
 			body = nil // the method has no body, but many clients send one with every POST
 		}
-		// The rest of the headers reaches the methods as metadata, unread.
+		// The methods get the other headers as metadata, and ignore them.
 		header := http.Header{}
 		for name, values := range r.Header {
 			switch name {
 			case "Accept-Encoding", "Content-Type", "Content-Encoding", "Content-Length", "Connect-Protocol-Version":
-				// We answer plainly, and take any type for JSON, also what curl says by default. The transcoder
-				// would speak other protocols, too; they have no place here.
+				// The response is not compressed. Every request is JSON, whatever its type says: curl sends another
+				// type by default. The transcoder would also accept other protocols, which this server does not
+				// offer.
 			case "X-Server-Timeout":
-				// Under this spelling the transcoder leaves it alone, which would make it the deadline of the call:
-				// an error at the moment at which Pull answers with an empty list.
+				// This spelling hides the header from the transcoder, which would use it as the deadline of the
+				// call. Pull would then return an error instead of an empty list.
 				header[serverTimeoutKey] = values
 			default:
 				header[name] = values
@@ -182,7 +181,7 @@ func serveJSON(transcoder http.Handler) http.Handler {
 		var reached progress
 		passed := r.Clone(context.WithValue(r.Context(), progressKey{}, &reached))
 		passed.Header = header
-		passed.URL.Path = r.URL.EscapedPath() // the transcoder unescapes it
+		passed.URL.Path = r.URL.EscapedPath() // the transcoder unescapes the path
 		passed.URL.RawQuery = dropSystemParameters(r.URL.RawQuery)
 		passed.Body, passed.ContentLength, passed.TransferEncoding = io.NopCloser(bytes.NewReader(body)), int64(len(body)), nil
 
@@ -192,14 +191,14 @@ func serveJSON(transcoder http.Handler) http.Handler {
 	})
 }
 
-// progress says how far a request came. The transcoder makes it a message while
-// the gRPC server reads, and reports a failure of that as UNKNOWN, as if the
-// server had broken; so we must know whose error it is.
-type progress struct{ answered atomic.Bool } // by the gRPC server
+// progress records whether the gRPC server has responded to a request. The transcoder converts a request while the
+// gRPC server reads it, and reports a bad request as UNKNOWN. With progress, such an error is known to come from
+// the transcoder.
+type progress struct{ answered atomic.Bool } // set by watchedAnswer
 
 type progressKey struct{}
 
-// watchAnswers fills in the progress of each request.
+// watchAnswers marks the progress of a request when next responds to it.
 func watchAnswers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p, ok := r.Context().Value(progressKey{}).(*progress); ok {
@@ -227,10 +226,10 @@ func (w *watchedAnswer) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Flush implements http.Flusher, which the gRPC server asks for.
+// Flush implements http.Flusher, which the gRPC server needs.
 func (w *watchedAnswer) Flush() {
 	w.progress.answered.Store(true)
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // the transcoder's can
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the writer of the transcoder can flush
 }
 
 func readBody(r *http.Request) ([]byte, error) {
@@ -262,8 +261,8 @@ func checkServerTimeout(text string) error {
 	return nil
 }
 
-// dropSystemParameters leaves out what is not for the method. It does not parse
-// the rest, because net/url refuses the semicolon in "$alt=json;enum-encoding=int".
+// dropSystemParameters removes the system parameters from a query. It does not parse the rest, because net/url
+// refuses the semicolon in "$alt=json;enum-encoding=int".
 func dropSystemParameters(rawQuery string) string {
 	kept := slices.DeleteFunc(strings.Split(rawQuery, "&"), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
@@ -273,15 +272,14 @@ func dropSystemParameters(rawQuery string) string {
 	return strings.Join(kept, "&")
 }
 
-// errorRewriter passes a success on and keeps an error back, to write it again
-// in the form of Google's APIs.
+// errorRewriter passes a success through. It buffers an error, and finish writes it in the form of Google's APIs.
 type errorRewriter struct {
 	http.ResponseWriter
 
 	progress *progress
 	code     int          // 0: not written yet
-	answered bool         // whether code is from the gRPC server
-	body     bytes.Buffer // of an error
+	answered bool         // the gRPC server, not the transcoder, has responded
+	body     bytes.Buffer // an error
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -304,16 +302,16 @@ func (w *errorRewriter) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
-// Flush implements http.Flusher, which the transcoder asks for. Answers of unary calls need none.
+// Flush implements http.Flusher, which the transcoder needs. Responses of unary calls need no flush.
 func (w *errorRewriter) Flush() {}
 
-// finish writes the error, if it is one.
+// finish writes the buffered error, if there is one.
 func (w *errorRewriter) finish(r *http.Request) {
 	if w.code < http.StatusBadRequest {
 		return
 	}
 	for name := range w.ResponseWriter.Header() {
-		w.ResponseWriter.Header().Del(name) // what belonged to the body that we replace
+		w.ResponseWriter.Header().Del(name) // they describe the body that is replaced
 	}
 	var status struct {
 		Code    codes.Code
@@ -321,7 +319,7 @@ func (w *errorRewriter) finish(r *http.Request) {
 		Details []json.RawMessage
 	}
 	switch err := json.Unmarshal(w.body.Bytes(), &status); {
-	case err == nil && status.Code == codes.Unknown && !w.answered: // the request is no message of its method
+	case err == nil && status.Code == codes.Unknown && !w.answered: // the transcoder could not convert the request
 		writeError(w.ResponseWriter, codes.InvalidArgument, status.Message, nil)
 	case err == nil && status.Code != codes.OK:
 		writeError(w.ResponseWriter, status.Code, status.Message, status.Details)
@@ -334,7 +332,7 @@ func (w *errorRewriter) finish(r *http.Request) {
 	}
 }
 
-// writeError returns an error as Google's APIs do: https://cloud.google.com/apis/design/errors.
+// writeError writes an error in the form of Google's APIs: https://cloud.google.com/apis/design/errors.
 func writeError(w http.ResponseWriter, code codes.Code, message string, details []json.RawMessage) {
 	type detailed struct {
 		Code    int               `json:"code"`
@@ -350,10 +348,10 @@ func writeError(w http.ResponseWriter, code codes.Code, message string, details 
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(answer) // a caller who has gone needs no answer
+	_ = encoder.Encode(answer) // the error is only that the client has disconnected
 }
 
-// httpCode is the code of google/rpc/code.proto.
+// httpCode returns the HTTP status of a gRPC code, as google/rpc/code.proto maps them.
 func httpCode(code codes.Code) int {
 	switch code {
 	case codes.OK:

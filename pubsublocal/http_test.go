@@ -32,18 +32,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// standIn is a gRPC server that keeps what it was asked, and returns what it is told to.
+// standIn is a gRPC server that records the last request, and returns a given response.
 type standIn struct {
 	method   string
 	request  proto.Message
 	metadata metadata.MD
 	deadline bool
 
-	answer proto.Message // nil: an empty message of the method's type
+	answer proto.Message // response; nil: an empty message of the method's type
 	err    error
 }
 
-// handle is an interceptor; no method is ever reached.
+// handle is an interceptor. It calls no method.
 func (s *standIn) handle(ctx context.Context, request any, info *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 	s.method = info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
 	s.request, _ = request.(proto.Message)
@@ -53,12 +53,12 @@ func (s *standIn) handle(ctx context.Context, request any, info *grpc.UnaryServe
 		return nil, s.err
 	}
 	if s.answer == nil {
-		return &emptypb.Empty{}, nil // on the wire every empty message is the same
+		return &emptypb.Empty{}, nil // all empty messages have the same encoding
 	}
 	return s.answer, nil
 }
 
-// httpStandIn starts the JSON API before a stand-in.
+// httpStandIn starts the JSON API in front of a standIn.
 func httpStandIn(t *testing.T) (*standIn, string) {
 	t.Helper()
 	s := &standIn{}
@@ -79,7 +79,7 @@ func httpStandIn(t *testing.T) (*standIn, string) {
 	return s, ts.URL
 }
 
-// call makes a request and returns the status code and the body.
+// call sends a request, and returns the status and the body of the response.
 func call(t *testing.T, method, url, body string, header http.Header) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -102,7 +102,7 @@ func call(t *testing.T, method, url, body string, header http.Header) (int, stri
 	return response.StatusCode, string(answer)
 }
 
-// Every path of table N, and each form of a request, is the call that it stands for.
+// Every path of section N, in each form of a request, calls the right method.
 func TestHTTPRequests(t *testing.T) {
 	const (
 		topic        = "projects/p/topics/topic-a"
@@ -229,7 +229,7 @@ func TestHTTPRequests(t *testing.T) {
 
 func pathMask(paths ...string) *fieldmaskpb.FieldMask { return &fieldmaskpb.FieldMask{Paths: paths} }
 
-// N5: an answer is proto3 JSON without the fields that are not set.
+// N5: a response is proto3 JSON without unset fields.
 func TestHTTPAnswer(t *testing.T) {
 	s, url := httpStandIn(t)
 	s.answer = &pubsubpb.PullResponse{ReceivedMessages: []*pubsubpb.ReceivedMessage{{
@@ -249,7 +249,7 @@ func TestHTTPAnswer(t *testing.T) {
 	}
 }
 
-// errorBody is an error as N2 describes it.
+// errorBody is an error in the form of N2.
 type errorBody struct {
 	Error struct {
 		Code    int              `json:"code"`
@@ -270,7 +270,7 @@ func parseError(t *testing.T, body string) errorBody {
 	return parsed
 }
 
-// N2, N3: an error carries the code of its kind, its name, its text and its details.
+// N2, N3: an error has the HTTP status of its code, the name of the code, its text and its details.
 func TestHTTPErrors(t *testing.T) {
 	tests := []struct {
 		code   codes.Code
@@ -330,7 +330,8 @@ func TestHTTPErrorDetails(t *testing.T) {
 	}
 }
 
-// N1, N7: what cannot be a call is refused, with the path or the field in the text, and reaches no method.
+// N1, N7: an invalid request is refused. The text has the path or the field, and no method is
+// called.
 func TestHTTPRefuses(t *testing.T) {
 	const topic, subscription = "/v1/projects/p/topics/topic-a", "/v1/projects/p/subscriptions/sub-a"
 	tests := []struct {
@@ -374,7 +375,8 @@ func TestHTTPRefuses(t *testing.T) {
 	}
 }
 
-// N8: the header becomes metadata for Pull, and no deadline that would end the call before its answer.
+// N8: the header becomes metadata for Pull. It is not the deadline of the call, which would end
+// before the response.
 func TestHTTPServerTimeout(t *testing.T) {
 	s, url := httpStandIn(t)
 	path := url + "/v1/projects/p/subscriptions/s:pull"
@@ -394,7 +396,7 @@ func TestHTTPServerTimeout(t *testing.T) {
 	}
 }
 
-// N15, and what curl sends by itself: no header makes a request fail.
+// N15 and the headers of curl: no header makes a request fail.
 func TestHTTPTakesAnyHeader(t *testing.T) {
 	s, url := httpStandIn(t)
 	for _, header := range []http.Header{
@@ -411,7 +413,7 @@ func TestHTTPTakesAnyHeader(t *testing.T) {
 	}
 }
 
-// B3, B4 over HTTP: base64 does not make the largest request too large, and what is over the limit is the caller's fault.
+// B3, B4 over HTTP: the largest request is accepted in base64. A larger one is INVALID_ARGUMENT.
 func TestHTTPBodySize(t *testing.T) {
 	s, url := httpStandIn(t)
 	publish := func(size int) (int, string) {
@@ -429,7 +431,7 @@ func TestHTTPBodySize(t *testing.T) {
 	}
 }
 
-// B23 over HTTP: a compressed body is read.
+// B23 over HTTP: a compressed body is accepted.
 func TestHTTPGzip(t *testing.T) {
 	s, url := httpStandIn(t)
 	var body bytes.Buffer
@@ -449,7 +451,7 @@ func TestHTTPGzip(t *testing.T) {
 	}
 }
 
-// N12: readiness probes ask for the root.
+// N12: readiness probes use the path /.
 func TestHTTPRoot(t *testing.T) {
 	_, url := httpStandIn(t)
 	if code, body := call(t, http.MethodGet, url+"/", "", nil); code != http.StatusOK || strings.TrimSpace(body) != "Ok" {
@@ -457,7 +459,7 @@ func TestHTTPRoot(t *testing.T) {
 	}
 }
 
-// F7: a caller who hangs up ends the call.
+// F7: when the caller disconnects, the call ends.
 func TestHTTPHangUp(t *testing.T) {
 	called, ended := make(chan struct{}), make(chan struct{})
 	wait := func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
@@ -502,7 +504,7 @@ func TestHTTPHangUp(t *testing.T) {
 	}
 }
 
-// What is answered is read back by the library that generated REST clients use.
+// The library of generated REST clients can read a response.
 func TestHTTPAnswerIsProtoJSON(t *testing.T) {
 	s, url := httpStandIn(t)
 	want := &pubsubpb.Schema{Name: "projects/p/schemas/s", Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: "x", RevisionId: "0123abcd"}

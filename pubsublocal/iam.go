@@ -13,25 +13,26 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// iamPolicies keeps the policies of topics, subscriptions, snapshots and
-// schemas. It enforces none of them: who asks is never looked at.
+// iamPolicies stores the policies of topics, subscriptions, snapshots and
+// schemas. It does not enforce them: it never checks who the caller is.
 type iamPolicies struct {
 	iampb.UnimplementedIAMPolicyServer
 
 	exists func(resource string) bool
 
 	mu       sync.Mutex
-	policies map[string]*iampb.Policy // guarded by mu: by full name; the messages are never changed
-	changes  uint64                   // guarded by mu: how often any policy was set; each one's etag is its number
+	policies map[string]*iampb.Policy // guarded by mu: by full name; a policy is replaced, never changed
+	changes  uint64                   // guarded by mu: number of SetIamPolicy calls; an etag is the number of its call
 }
 
-// newIAMPolicies makes an empty store. exists says whether there is a resource
-// of a full name; it is called without any lock.
+// newIAMPolicies returns an empty store. exists reports whether a resource has
+// this full name. It is called without a lock held.
 func newIAMPolicies(exists func(resource string) bool) *iamPolicies {
 	return &iamPolicies{exists: exists, policies: map[string]*iampb.Policy{}}
 }
 
-// forget drops the policy of a resource that was deleted: a new one of that name starts without.
+// forget removes the policy of a deleted resource. A new resource of the same
+// name starts without a policy.
 func (p *iamPolicies) forget(resource string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +66,8 @@ func (p *iamPolicies) SetIamPolicy(_ context.Context, r *iampb.SetIamPolicyReque
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	current := p.get(r.GetResource())
-	// Without an etag the caller wants no protection from a change in between.
+	// Without an etag, the caller overwrites changes that others have made
+	// since its read.
 	if etag := r.GetPolicy().GetEtag(); len(etag) > 0 && string(etag) != string(current.GetEtag()) {
 		return nil, status.Error(codes.Aborted, "policy.etag: the policy was changed since it was read; read it again and repeat the change")
 	}
@@ -83,7 +85,7 @@ func (p *iamPolicies) SetIamPolicy(_ context.Context, r *iampb.SetIamPolicyReque
 	return set, nil
 }
 
-// TestIamPermissions implements iampb.IAMPolicyServer: everybody may do everything.
+// TestIamPermissions implements iampb.IAMPolicyServer. It grants all requested permissions.
 func (p *iamPolicies) TestIamPermissions(_ context.Context, r *iampb.TestIamPermissionsRequest) (*iampb.TestIamPermissionsResponse, error) {
 	if err := p.find(r.GetResource()); err != nil {
 		return nil, err
@@ -96,12 +98,14 @@ func (p *iamPolicies) TestIamPermissions(_ context.Context, r *iampb.TestIamPerm
 	return &iampb.TestIamPermissionsResponse{Permissions: r.GetPermissions()}, nil
 }
 
-// get returns the policy of a resource, which is never changed. It is called with mu held.
+// get returns the policy of a resource. The caller must not change it. It is
+// called with mu held.
 func (p *iamPolicies) get(resource string) *iampb.Policy {
 	if policy := p.policies[resource]; policy != nil {
 		return policy
 	}
-	// It has no bindings, but an etag, so that of two who add the first binding only one succeeds.
+	// It has an etag, so that of two callers who add the first binding only one
+	// succeeds.
 	return &iampb.Policy{Etag: policyEtag(0)}
 }
 

@@ -13,7 +13,7 @@ import (
 
 const iamTopic = "projects/p/topics/topic-a"
 
-// iamServer has one resource.
+// iamServer returns a server with one resource.
 func iamServer() *iamPolicies {
 	return newIAMPolicies(func(resource string) bool { return resource == iamTopic })
 }
@@ -22,7 +22,7 @@ func bindings(role string) []*iampb.Binding {
 	return []*iampb.Binding{{Role: role, Members: []string{"user:a@example.com"}}}
 }
 
-// What was set is read back, and each version can be replaced by who has read it.
+// A policy that was set can be read and replaced by a caller with its etag.
 func TestIAMSetAndGet(t *testing.T) {
 	p := iamServer()
 	empty, err := p.GetIamPolicy(t.Context(), &iampb.GetIamPolicyRequest{Resource: iamTopic})
@@ -60,7 +60,7 @@ func TestIAMSetAndGet(t *testing.T) {
 	}
 }
 
-// A policy goes with its resource.
+// A policy is deleted with its resource.
 func TestIAMForget(t *testing.T) {
 	p := iamServer()
 	_, err := p.SetIamPolicy(t.Context(), &iampb.SetIamPolicyRequest{Resource: iamTopic, Policy: &iampb.Policy{Bindings: bindings("r")}})
@@ -74,7 +74,7 @@ func TestIAMForget(t *testing.T) {
 	}
 }
 
-// A mask without bindings leaves them.
+// A mask without bindings keeps the bindings.
 func TestIAMUpdateMask(t *testing.T) {
 	p := iamServer()
 	for _, r := range []*iampb.SetIamPolicyRequest{
@@ -94,7 +94,7 @@ func TestIAMUpdateMask(t *testing.T) {
 	}
 }
 
-// Everybody may do what they ask about.
+// TestIamPermissions grants all requested permissions.
 func TestIAMTestPermissions(t *testing.T) {
 	want := []string{"pubsub.topics.publish", "pubsub.topics.get"}
 	got, err := iamServer().TestIamPermissions(t.Context(), &iampb.TestIamPermissionsRequest{Resource: iamTopic, Permissions: want})
@@ -106,7 +106,7 @@ func TestIAMTestPermissions(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused and changes nothing.
+// An invalid request is refused and changes nothing.
 func TestIAMRefuses(t *testing.T) {
 	set := func(policy *iampb.Policy, paths ...string) func(*iamPolicies) error {
 		return func(p *iamPolicies) error {

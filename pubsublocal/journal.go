@@ -19,64 +19,68 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Sync says when what is written is safe.
+// Sync says when data in Config.DataDir is safe from a crash of the machine.
 type Sync string
 
-// When what is written to Config.DataDir is safe. What was answered survives
-// the end of the process in any case, also by SIGKILL.
+// The values of Sync. A call returns after its change is written to the file. So
+// a crash of the process, even by SIGKILL, loses nothing that a call has
+// confirmed.
 const (
-	SyncBatch    Sync = "batch"    // fsync before an answer: nothing that was answered is lost by a crash of the machine
-	SyncInterval Sync = "interval" // fsync every 10 ms: a crash of the machine loses that much
-	SyncNever    Sync = "never"    // no fsync, except when the file is rewritten: the operating system decides
+	SyncBatch    Sync = "batch"    // fsync before a call returns: a crash of the machine loses nothing that was confirmed
+	SyncInterval Sync = "interval" // fsync every 10 ms: a crash of the machine loses up to 10 ms
+	SyncNever    Sync = "never"    // fsync only when the file is rewritten: the operating system decides
 )
 
 const (
 	journalMagic = "pubsublocal journal "
-	// journalHeader begins the file. Its number changes with the format.
+	// journalHeader is the start of the file. Its number changes with the format.
 	journalHeader = journalMagic + "1\n"
 
 	journalFile, newJournalFile, lockFile = "journal", "journal.new", "lock"
 
 	syncInterval = 10 * time.Millisecond
-	// smallestCompaction is the size from which the file is rewritten.
+	// smallestCompaction is the smallest file in bytes that is rewritten.
 	smallestCompaction = 64 << 20
-	// idReserve is how far ids jump with a start: a message may have reached a
-	// subscriber before a crash, and the file not. Its id must not come again.
+	// idReserve is how far message ids jump at a start. Before a crash, a
+	// subscriber may have received a message that the file does not have. Its id
+	// must not be used again.
 	idReserve = 1 << 20
 )
 
-// journal keeps what must survive a restart: topics, subscriptions, snapshots,
-// schemas, and the messages that any of them retains. Leases, counts of
-// attempts and IAM policies do not survive. A nil journal keeps nothing.
+// journal stores what survives a restart: topics, subscriptions, snapshots,
+// schemas, and the messages that any of them needs. Leases, counts of attempts
+// and IAM policies do not survive. A nil journal stores nothing.
 //
-// It is a file of events in the order in which they happened: they are handed
-// over under the locks of what they concern, to a buffer under mu, which comes
-// after all other locks. One goroutine writes the buffer as a frame, with a
-// checksum, and syncs; then it answers all who wait. So a frame is there whole
-// or, if the process or the machine ended while it was written, not at all.
+// The journal is a file of records in the order of events. A record is added to a
+// buffer, under the lock of the resource that it is about. The lock of the
+// buffer, mu, comes after all other locks. One goroutine writes the buffer as a
+// frame with a checksum, syncs, and then wakes everybody who waits. A crash
+// during a write leaves either the whole frame or an incomplete one, which the
+// next start drops.
 //
-// Publish waits for its frame, and so do changes of resources. Subscribers do
-// not: a crash may take back a message that one of them has already seen. Acks
-// are written within 10 ms and nobody waits for them: a crash may let a message
-// come again. That of an ordered message counts when all before it have theirs.
+// Publish waits for its frame, and so do changes of resources. Delivery does not
+// wait: after a crash, a message may be lost that a subscriber has received but
+// whose Publish has not returned. Acks are written within 10 ms, and nobody waits
+// for them: after a crash, a message may be delivered again. The ack of an
+// ordered message is written when all before it are acknowledged.
 //
-// When a write fails nothing is written any more, and all who wait get the error.
-// The file still has all that was answered.
+// After a failed write nothing more is written, and everybody who waits gets the
+// error. The file still has everything that was confirmed.
 //
-// At every start, and whenever the file has doubled since, it is rewritten with
-// what is live only. That reads the file, not the server, so it holds no lock and
-// nobody waits for it; per message in the file it costs some 3 µs of a processor
-// and up to 100 bytes of memory for as long as it takes.
+// The file is rewritten with only the live data at every start, and when it has
+// doubled since. This reads the file and not the server, so it needs no lock and
+// delays nobody. It takes about 3 µs of CPU and up to 100 bytes of memory per
+// message in the file.
 type journal struct {
 	sync    Sync
 	log     *slog.Logger
 	now     func() time.Time
 	folder  *os.Root
 	lock    *os.File
-	minimum atomic.Int64 // the size from which the file is rewritten
+	minimum atomic.Int64 // size in bytes from which the file is rewritten
 
 	wake      chan struct{} // somebody waits for a write
-	stir      chan struct{} // there is something to write, at leisure
+	stir      chan struct{} // there is something to write, within syncInterval
 	quit      chan struct{}
 	quitOnce  sync.Once
 	ended     chan struct{}
@@ -84,29 +88,30 @@ type journal struct {
 	compacted chan compaction
 
 	mu      sync.Mutex
-	buffer  []byte   // guarded by mu: a frame, with room for its header
+	buffer  []byte   // guarded by mu: the next frame, after room for its header
 	spare   []byte   // guarded by mu: becomes the next buffer
-	next    *commit  // guarded by mu: of buffer
-	writing *commit  // guarded by mu: of the frame before that
-	acks    ackBatch // guarded by mu: follow buffer
-	err     error    // guarded by mu: why nothing is written any more
+	next    *commit  // guarded by mu: commit of buffer
+	writing *commit  // guarded by mu: commit of the frame that is being written
+	acks    ackBatch // guarded by mu: acks that come after buffer
+	err     error    // guarded by mu: why nothing more is written; nil: no error
 
 	// Owned by the goroutine that writes.
 	file     *os.File
 	unsynced bool
-	live     int64 // the size of the file when it was rewritten
+	live     int64 // size of the file when it was last rewritten
 
-	size atomic.Int64 // of the file; changed by the goroutine that writes
+	size atomic.Int64 // size of the file; changed only by the goroutine that writes
 }
 
-// commit is a write under way. A nil commit is done.
+// commit is a write that may not be finished. A nil commit is finished.
 type commit struct {
 	done chan struct{}
 	err  error // written before done is closed
 }
 
-// wait waits until what was handed over is as safe as [Sync] says. An error is
-// INTERNAL, which publishers repeat: a restart within their patience loses nothing.
+// wait waits until the records of the commit are as safe as [Sync] says. An error
+// is INTERNAL, which publishers retry: if the server restarts while they retry,
+// nothing is lost.
 func (c *commit) wait() error {
 	if c == nil {
 		return nil
@@ -131,17 +136,17 @@ func failedCommit(err error) *commit {
 	return c
 }
 
-// ackBatch is acks of a subscription that follow each other.
+// ackBatch is consecutive acks of one subscription.
 type ackBatch struct {
 	mark     uint32
 	retained bool
 	last     uint64
-	ids      []byte // empty: there are none
+	ids      []byte // the acks, encoded; empty: there are none
 }
 
 var errJournalClosed = errors.New("the server is closed")
 
-// add hands a record over.
+// add appends a record to the buffer. It returns the commit to wait for.
 func (j *journal) add(kind byte, body func([]byte) []byte) *commit {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -150,7 +155,7 @@ func (j *journal) add(kind byte, body func([]byte) []byte) *commit {
 		return failedCommit(j.err)
 	}
 	j.buffer = appendRecord(j.buffer, kind, body)
-	nudge(j.wake)
+	signal(j.wake)
 	return j.promise()
 }
 
@@ -162,7 +167,8 @@ func (j *journal) promise() *commit {
 	return j.next
 }
 
-// sealAcks makes a record of the acks. It is called with mu held.
+// sealAcks appends the collected acks to the buffer as a record. It is called
+// with mu held.
 func (j *journal) sealAcks() {
 	if len(j.acks.ids) == 0 {
 		return
@@ -175,14 +181,15 @@ func (j *journal) sealAcks() {
 	j.acks = ackBatch{ids: j.acks.ids[:0]}
 }
 
-func nudge(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// topic notes a topic as it is now. It is called without its lock.
+// topic adds a record with the current state of a topic. It is called without the
+// lock of the topic.
 func (j *journal) topic(t *topic) *commit {
 	if j == nil {
 		return nil
@@ -207,7 +214,8 @@ func appendTopic(b []byte, lastID, number uint64, gone bool, lastTime int64, ret
 	return appendProto(b, cfg)
 }
 
-// subscription notes the settings of a subscription. It is called without its lock.
+// subscription adds a record with the settings of a subscription. It is called
+// without the lock of the subscription.
 func (j *journal) subscription(s *subscription) *commit {
 	if j == nil {
 		return nil
@@ -215,7 +223,7 @@ func (j *journal) subscription(s *subscription) *commit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server.subscriptions.get(s.name) != s {
-		return nil // deleted meanwhile, which must not be undone
+		return nil // it was deleted meanwhile, and a record would restore it
 	}
 	return j.add(recordSubscription, func(b []byte) []byte {
 		return appendSubscription(b, s.server.lastID.Load(), s.mark, s.topic.number, s.cfg)
@@ -229,7 +237,8 @@ func appendSubscription(b []byte, lastID uint64, mark uint32, topicNumber uint64
 	return appendProto(b, cfg)
 }
 
-// snapshot notes a snapshot as it is now. It is called without the lock of its topic.
+// snapshot adds a record with the current state of a snapshot. It is called
+// without the lock of its topic.
 func (j *journal) snapshot(s *snapshot) *commit {
 	if j == nil {
 		return nil
@@ -256,12 +265,13 @@ func messageIDs(messages []*message) []uint64 {
 	return ids
 }
 
-// schema notes all revisions of a schema, and waits, because its caller cannot.
+// schema adds a record with all revisions of a schema. It waits for the write,
+// because its caller cannot.
 func (j *journal) schema(name string, revisions []*pubsubpb.Schema) {
 	if j == nil {
 		return
 	}
-	// An error is logged, and whatever comes next gets it, too.
+	// An error is logged by fail, and every later call returns it.
 	_ = j.add(recordSchema, func(b []byte) []byte { return appendSchema(b, name, revisions) }).wait()
 }
 
@@ -273,7 +283,7 @@ func appendSchema(b []byte, name string, revisions []*pubsubpb.Schema) []byte {
 	return b
 }
 
-// deleted notes the end of a topic, a subscription or a snapshot.
+// deleted adds a record of the deletion of a topic, a subscription or a snapshot.
 func (j *journal) deleted(name string) *commit {
 	if j == nil {
 		return nil
@@ -281,7 +291,8 @@ func (j *journal) deleted(name string) *commit {
 	return j.add(recordDeleted, func(b []byte) []byte { return protowire.AppendString(b, name) })
 }
 
-// published notes messages. It is called with the lock of the topic held, before any subscription has them.
+// published adds a record of new messages. It is called with the lock of the
+// topic held, before any subscription has the messages.
 func (j *journal) published(t *topic, messages []*message) *commit {
 	if j == nil {
 		return nil
@@ -295,7 +306,8 @@ func (j *journal) published(t *topic, messages []*message) *commit {
 	})
 }
 
-// acknowledged notes that a subscription is done with a message. It is called with its lock held.
+// acknowledged records that a subscription is done with a message. It is called
+// with the lock of the subscription held.
 func (j *journal) acknowledged(s *subscription, d *delivery) {
 	if j == nil {
 		return
@@ -313,10 +325,11 @@ func (j *journal) acknowledged(s *subscription, d *delivery) {
 	j.acks.ids = appendID(j.acks.ids, j.acks.last, d.message.id)
 	j.acks.last = d.message.id
 	j.promise()
-	nudge(j.stir)
+	signal(j.stir)
 }
 
-// reset notes what a subscription has after a seek. It is called with its lock held.
+// reset adds a record of what a subscription has after a seek. It is called with
+// the lock of the subscription held.
 func (j *journal) reset(s *subscription) *commit {
 	if j == nil {
 		return nil
@@ -343,7 +356,7 @@ func appendReset(b []byte, mark uint32, topicNumber uint64, until int64, unacked
 	return appendIDs(b, acked)
 }
 
-// handedOver returns the commit of all that was handed over so far.
+// handedOver returns the commit of everything that was added so far.
 func (j *journal) handedOver() *commit {
 	if j == nil {
 		return nil
@@ -354,13 +367,13 @@ func (j *journal) handedOver() *commit {
 	case j.err != nil:
 		return failedCommit(j.err)
 	case j.next != nil:
-		nudge(j.wake)
+		signal(j.wake)
 		return j.next
 	}
 	return j.writing
 }
 
-// close writes what was handed over, and gives the folder free.
+// close writes what was added, and unlocks the directory.
 func (j *journal) close() error {
 	if j == nil {
 		return nil
@@ -370,7 +383,7 @@ func (j *journal) close() error {
 	return j.endErr
 }
 
-// run writes what is handed over, until close.
+// run writes what is added, until close.
 func (j *journal) run() {
 	defer close(j.ended)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -397,7 +410,7 @@ func (j *journal) run() {
 			cancel()
 			if compacting {
 				if c := <-j.compacted; c.err == nil {
-					_ = c.file.Close() // the old one has everything
+					_ = c.file.Close() // the old file has everything
 				}
 				_ = j.folder.Remove(newJournalFile)
 			}
@@ -407,12 +420,12 @@ func (j *journal) run() {
 		if size := j.size.Load(); !compacting && size > max(j.minimum.Load(), 2*j.live) {
 			compacting = true
 			old := j.file
-			go func() { j.compacted <- j.compact(ctx, old, size) }() // read above, in any case
+			go func() { j.compacted <- j.compact(ctx, old, size) }() // old and size are read here, in the goroutine that owns them
 		}
 	}
 }
 
-// write writes the buffer, and answers all who wait for it.
+// write writes the buffer, and wakes everybody who waits for it.
 func (j *journal) write(syncToo bool) {
 	j.mu.Lock()
 	j.sealAcks()
@@ -423,7 +436,7 @@ func (j *journal) write(syncToo bool) {
 	if err == nil {
 		err = j.writeFrame(frame, syncToo)
 	}
-	const largest = 8 << 20 // rarely needed, and not to be kept
+	const largest = 8 << 20 // a larger buffer is rarely needed, and is not kept
 	if cap(frame) > largest {
 		frame = make([]byte, frameHeader)
 	}
@@ -436,7 +449,7 @@ func (j *journal) write(syncToo bool) {
 	waiting.finish(err)
 }
 
-// fail ends all writing. The first error is the one that counts.
+// fail stops all writing. It keeps only the first error.
 func (j *journal) fail(err error) {
 	j.mu.Lock()
 	first := j.err == nil
@@ -465,12 +478,12 @@ func (j *journal) writeFrame(frame []byte, syncToo bool) error {
 	return nil
 }
 
-// finish is the end of run.
+// finish writes what is left and closes the files. It is the end of run.
 func (j *journal) finish() {
 	for open := true; open; {
 		j.write(j.sync != SyncNever)
 		j.mu.Lock()
-		if j.next == nil || j.err != nil { // whoever comes later is refused
+		if j.next == nil || j.err != nil { // later calls get an error
 			open = false
 			j.endErr = j.err
 			j.err = cmp.Or(j.err, errJournalClosed)

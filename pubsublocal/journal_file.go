@@ -17,16 +17,18 @@ import (
 	"time"
 )
 
-// compaction is a new file that has all of the old one up to a place.
+// compaction is a new journal file. It has the content of the old file up to
+// upTo.
 type compaction struct {
 	file           *os.File
-	upTo           int64 // in the old file
-	rewritten, all int64 // sizes
+	upTo           int64 // offset in the old file
+	rewritten, all int64 // sizes of the rewritten part and of the whole file
 	err            error
 }
 
-// compact makes a new file of the first bytes of the old one, and copies the
-// rest as it is. It runs beside everything else, also beside writes.
+// compact writes a new file: it rewrites the first size bytes of the old file,
+// and copies the rest unchanged. It takes no lock, and the old file may grow
+// meanwhile.
 func (j *journal) compact(ctx context.Context, old io.ReaderAt, size int64) compaction {
 	c := compaction{upTo: size}
 	c.file, c.rewritten, c.err = rewrite(ctx, j.folder, old, size, func(img *image) error {
@@ -43,7 +45,7 @@ func (j *journal) compact(ctx context.Context, old io.ReaderAt, size int64) comp
 	return c
 }
 
-// copyRest copies what was written to the old file since.
+// copyRest copies what was written to the old file after upTo.
 func (c *compaction) copyRest(old io.ReaderAt, size int64) error {
 	n, err := io.Copy(c.file, io.NewSectionReader(old, c.upTo, size-c.upTo))
 	if err != nil {
@@ -57,8 +59,8 @@ func (c *compaction) copyRest(old io.ReaderAt, size int64) error {
 	return nil
 }
 
-// adopt goes on with a new file. A crash before the name is changed leaves the
-// old file, and a crash after it the new one: both have everything.
+// adopt replaces the old file by the new one. A crash before the rename leaves
+// the old file, and a crash after it the new one. Both files have everything.
 func (j *journal) adopt(c compaction) {
 	err := c.err
 	if err == nil {
@@ -73,7 +75,7 @@ func (j *journal) adopt(c compaction) {
 	if err != nil {
 		j.log.Warn("pubsublocal: the journal cannot be rewritten, and goes on growing", "err", err)
 		_ = j.folder.Remove(newJournalFile)
-		j.live = j.size.Load() // the next attempt when it has doubled
+		j.live = j.size.Load() // the next attempt is when the file has doubled
 		return
 	}
 	_ = j.file.Close()
@@ -97,7 +99,8 @@ func syncFolder(folder *os.Root) error {
 	return nil
 }
 
-// openJournal reads a folder, rewrites its journal, and returns what is in it.
+// openJournal opens the journal of a directory, and rewrites it. It returns
+// what the journal has, and the live messages.
 func openJournal(path string, policy Sync, log *slog.Logger, now func() time.Time) (_ *journal, _ *image, _ map[uint64]*message, err error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, nil, nil, fmt.Errorf("make folder: %w", err)
@@ -154,7 +157,8 @@ func openJournal(path string, policy Sync, log *slog.Logger, now func() time.Tim
 	return j, restored, messages, nil
 }
 
-// lockFolder keeps other servers out, until the file is closed or the process ends.
+// lockFolder locks the directory against other servers, until the file is
+// closed or the process ends.
 func lockFolder(folder *os.Root) (*os.File, error) {
 	f, err := folder.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -166,7 +170,8 @@ func lockFolder(folder *os.Root) (*os.File, error) {
 	return f, nil
 }
 
-// openOld opens the journal, and returns how much of it is good. No file: there is none yet.
+// openOld opens the journal, and returns the size of its valid part. Without a
+// journal it returns no file.
 func openOld(folder *os.Root, log *slog.Logger) (*os.File, int64, error) {
 	f, err := folder.Open(journalFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +190,7 @@ func openOld(folder *os.Root, log *slog.Logger) (*os.File, int64, error) {
 func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("look at journal: %w", err)
+		return 0, fmt.Errorf("stat journal: %w", err)
 	}
 	header := make([]byte, len(journalHeader))
 	n, err := f.ReadAt(header, 0)
@@ -196,15 +201,15 @@ func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 	case !ours:
 		return 0, errors.New("the file journal is not one of this program: give the server a folder of its own")
 	case string(header) != journalHeader:
-		return 0, fmt.Errorf("the journal has the format %q, and this program knows only 1: use the program that wrote it, or another folder",
+		return 0, fmt.Errorf("the journal has the format %q, and this program supports only 1: use the program that wrote it, or another folder",
 			strings.TrimSpace(format))
 	}
 	good, err := readFrames(f, info.Size(), func([]byte) error { return nil })
 	if !errors.Is(err, errBadFrame) {
 		return good, err
 	}
-	// The last frame may be there in part. One that something follows had been
-	// written, so it is damaged.
+	// A crash may leave the last frame incomplete, which is normal. A bad frame
+	// before a good one was damaged later.
 	next, err := nextFrame(f, good, info.Size())
 	if err != nil {
 		return 0, err
@@ -213,15 +218,15 @@ func goodSize(f *os.File, log *slog.Logger) (int64, error) {
 		return 0, fmt.Errorf("the journal is damaged at byte %d, and goes on at byte %d: "+
 			"restore it from a copy, or cut it there to lose everything that follows", good, next)
 	}
-	log.Warn("pubsublocal: the end of the journal, which nobody was told to be safe, is incomplete and is dropped",
+	log.Warn("pubsublocal: the end of the journal is incomplete, was never confirmed, and is dropped",
 		"offset", good, "bytes", info.Size()-good)
 	return good, nil
 }
 
 var errBadFrame = errors.New("incomplete or damaged frame")
 
-// readFrames calls f with each frame, whose bytes it may use until it returns.
-// It returns where the good frames end.
+// readFrames calls f with the records of each frame. They are valid until f
+// returns. readFrames returns the offset behind the last good frame.
 func readFrames(file io.ReaderAt, size int64, f func(records []byte) error) (int64, error) {
 	at := int64(len(journalHeader))
 	r := bufio.NewReaderSize(io.NewSectionReader(file, at, size-at), 1<<20)
@@ -253,7 +258,8 @@ func readFrames(file io.ReaderAt, size int64, f func(records []byte) error) (int
 	return at, nil
 }
 
-// nextFrame returns where, after a bad frame, a good one begins; 0: nowhere.
+// nextFrame returns the offset of the next good frame after a bad one, or 0 if
+// there is none.
 func nextFrame(file io.ReaderAt, bad, size int64) (int64, error) {
 	rest := make([]byte, size-bad)
 	if _, err := file.ReadAt(rest, bad); err != nil {
@@ -273,8 +279,9 @@ func nextFrame(file io.ReaderAt, bad, size int64) (int64, error) {
 	return 0, nil
 }
 
-// rewrite makes a new file of what is live in an old one; no old file is an
-// empty one. change may change what it says. Each live message goes to keep, if there is one.
+// rewrite writes the live content of an old file to a new one. If size is 0,
+// there is no old file. change may change the content. keep, if not nil, is
+// called with each live message.
 func rewrite(
 	ctx context.Context, folder *os.Root, old io.ReaderAt, size int64, change func(*image) error, keep func(*message),
 ) (_ *os.File, _ int64, err error) {
@@ -327,7 +334,7 @@ type frameWriter struct {
 	frame   []byte
 	scratch []byte
 	size    int64
-	err     error // the first one
+	err     error // the first error
 }
 
 func (w *frameWriter) add(kind byte, body func([]byte) []byte) {

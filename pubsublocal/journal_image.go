@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// image is what a journal says, without the messages themselves.
+// image is the content of a journal, without the data of messages.
 type image struct {
 	lastID        uint64
 	lastMark      uint32
@@ -23,27 +23,27 @@ type image struct {
 	topics        map[uint64]*topicImage
 	subscriptions map[uint32]*subscriptionImage
 	snapshots     map[string]*snapshotImage
-	topicNames    map[string]*topicImage        // those that are not deleted
-	names         map[string]*subscriptionImage // of subscriptions
+	topicNames    map[string]*topicImage        // by name, without deleted topics
+	names         map[string]*subscriptionImage // subscriptions by name
 }
 
-// A resource may be concerned by a record before the one that makes it, if both
-// happened at once; then cfg is nil until that comes.
+// Records of concurrent events may be in either order. So a record may refer to
+// a resource whose own record comes later. Until then cfg is nil.
 type (
 	topicImage struct {
 		number        uint64
 		cfg           *pubsubpb.Topic
 		gone          bool
 		lastTime      int64
-		messages      []messageImage // all of the file, in the order of ids
+		messages      []messageImage // all in the file, ordered by id
 		subscriptions []*subscriptionImage
 		snapshots     []*snapshotImage
 	}
 	messageImage struct {
 		id       uint64
 		time     int64
-		retained bool // by the topic
-		released bool // in this file; a seek may have read it just before, and use it after
+		retained bool // retained by the topic
+		released bool // no longer needed by its topic or a snapshot; a seek that started before may still use it
 		live     bool // set by prune
 	}
 	subscriptionImage struct {
@@ -51,9 +51,9 @@ type (
 		topic    *topicImage
 		cfg      *pubsubpb.Subscription
 		filter   filter
-		until    int64 // retainedUntil
+		until    int64 // as subscription.retainedUntil
 		unacked  idSet
-		retained idSet // acknowledged ones
+		retained idSet // acknowledged messages
 	}
 	snapshotImage struct {
 		topic *topicImage
@@ -89,7 +89,7 @@ func (t *topicImage) find(id uint64) *messageImage {
 	return &t.messages[i]
 }
 
-// release ends the retention by the topic.
+// release ends the retention of a message by its topic.
 func (m *messageImage) release() {
 	m.released = m.released || m.retained
 	m.retained = false
@@ -113,7 +113,7 @@ func (img *image) subscription(mark uint32) *subscriptionImage {
 	return s
 }
 
-// apply does what a frame says.
+// apply applies the records of a frame.
 func (img *image) apply(records []byte) error {
 	return eachRecord(records, func(kind byte, f *fields) error {
 		switch kind {
@@ -228,7 +228,7 @@ func (img *image) applySchema(f *fields) {
 	if len(img.schemas[name]) > 0 {
 		return
 	}
-	for _, t := range img.topicNames { // as topic.forgetSchema
+	for _, t := range img.topicNames { // as topic.forgetSchema does
 		if t.cfg.GetSchemaSettings().GetSchema() == name {
 			t.cfg.SchemaSettings.Schema = deletedSchema
 		}
@@ -284,7 +284,7 @@ func (img *image) applyAcknowledged(f *fields) {
 	s, retained := img.subscriptions[f.mark()], f.flag()
 	for _, id := range f.ids() {
 		if s == nil {
-			continue // deleted
+			continue // the subscription was deleted
 		}
 		if _, ok := s.unacked[id]; ok && retained {
 			s.retained[id] = struct{}{}
@@ -293,13 +293,14 @@ func (img *image) applyAcknowledged(f *fields) {
 	}
 }
 
-// dropUnfinished drops what was about to be made when the file ended.
+// dropUnfinished removes the resources whose own record was not written before
+// the file ended.
 func (img *image) dropUnfinished() {
 	maps.DeleteFunc(img.topics, func(_ uint64, t *topicImage) bool { return t.cfg == nil })
 	maps.DeleteFunc(img.subscriptions, func(_ uint32, s *subscriptionImage) bool { return s.cfg == nil })
 }
 
-// prune drops what nothing retains any more, and marks the messages that are live.
+// prune removes what is no longer retained, and marks the live messages.
 func (img *image) prune(now time.Time) {
 	for _, t := range img.topics {
 		oldest := now.Add(-t.cfg.GetMessageRetentionDuration().AsDuration()).UnixMilli()
@@ -338,7 +339,8 @@ func (t *topicImage) need(id uint64) {
 	}
 }
 
-// writeResources writes what comes before messages, so that nothing takes them for new ones.
+// writeResources writes the records that come before messages. Subscriptions
+// come after them, so that old messages are not added to a backlog as new ones.
 func (img *image) writeResources(w *frameWriter) {
 	w.add(recordCounters, func(b []byte) []byte {
 		b = appendNumber(b, img.lastID)
@@ -390,7 +392,7 @@ func (img *image) copyLive(w *frameWriter, records []byte, keep func(*message)) 
 	})
 }
 
-// orderingKey returns the key in an encoded message.
+// orderingKey returns the ordering key of an encoded message.
 func orderingKey(encoded []byte) string {
 	const field = 5
 	var key []byte
@@ -411,7 +413,7 @@ func orderingKey(encoded []byte) string {
 	return string(key)
 }
 
-// writeBacklogs writes what refers to messages.
+// writeBacklogs writes the records that refer to messages.
 func (img *image) writeBacklogs(w *frameWriter) {
 	for _, mark := range slices.Sorted(maps.Keys(img.subscriptions)) {
 		s := img.subscriptions[mark]

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a frame consists of. Numbers are varints; texts and bytes have their
-// length before them; ids are differences.
+// The kinds of records. Numbers are varints. Texts and bytes follow their
+// length. Each id is stored as the difference from the id before it.
 const (
 	recordCounters     = iota + 1 // last id, last mark, number of starts
 	recordTopic                   // last id, number, gone, last time, first retained id, Topic
@@ -24,9 +24,9 @@ const (
 	recordReset                   // mark, number of topic, retained until, ids, acknowledged ids
 )
 
-const recordHeader = 5 // kind, length of body
+const recordHeader = 5 // kind and length of the body
 
-// appendRecord appends a record whose body is appended by a function.
+// appendRecord appends a record. body appends the body.
 func appendRecord(b []byte, kind byte, body func([]byte) []byte) []byte {
 	b = append(b, kind, 0, 0, 0, 0)
 	start := len(b)
@@ -40,7 +40,7 @@ func appendNumber(b []byte, v uint64) []byte { return protowire.AppendVarint(b, 
 func appendFlag(b []byte, v bool) []byte { return protowire.AppendVarint(b, protowire.EncodeBool(v)) }
 
 func appendID(b []byte, last, id uint64) []byte {
-	return protowire.AppendVarint(b, protowire.EncodeZigZag(int64(id-last))) //nolint:gosec // wraps, and back
+	return protowire.AppendVarint(b, protowire.EncodeZigZag(int64(id-last))) //nolint:gosec // overflow is undone when it is read
 }
 
 func appendIDs(b []byte, ids []uint64) []byte {
@@ -60,22 +60,23 @@ func appendMessage(b []byte, id uint64, publishTime int64, retained bool, encode
 }
 
 func appendProto(b []byte, m proto.Message) []byte {
-	encoded, _ := proto.Marshal(m) // what was accepted has valid UTF-8, and nothing else can fail
+	encoded, _ := proto.Marshal(m) // it cannot fail: all texts were checked to be valid UTF-8
 	return protowire.AppendBytes(b, encoded)
 }
 
-// A frame is its length and its checksum, and then records.
+// frameHeader is the size of the header of a frame: the length and the checksum
+// of its records.
 const frameHeader = 8
 
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
-// sealFrame fills in the header that b begins with.
+// sealFrame writes the header at the start of b.
 func sealFrame(b []byte) {
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-frameHeader)) //nolint:gosec // no frame has 4 GB
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[frameHeader:], checksums))
 }
 
-// fields reads the body of a record. After an error everything is zero.
+// fields reads the body of a record. After an error, all values are zero.
 type fields struct {
 	b   []byte
 	err error
@@ -118,7 +119,7 @@ func (f *fields) ids() []uint64 {
 	var ids []uint64
 	var last uint64
 	for packed.more() {
-		last += uint64(protowire.DecodeZigZag(packed.number())) //nolint:gosec // wraps, and back
+		last += uint64(protowire.DecodeZigZag(packed.number())) //nolint:gosec // undoes the overflow of appendID
 		ids = append(ids, last)
 	}
 	f.err = cmp.Or(f.err, packed.err)
@@ -131,7 +132,7 @@ func (f *fields) message(m proto.Message) {
 	}
 }
 
-// next returns the next message of a published record.
+// next reads the next message of a recordPublished.
 func (f *fields) next() (m messageImage, encoded []byte) {
 	m.id = f.number()
 	stamp := f.number()

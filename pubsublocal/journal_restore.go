@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// open brings back what Config.DataDir has, and keeps what happens from now on.
-// It is called before anybody uses the server.
+// open restores the data of Config.DataDir, and starts to write changes there. It is called before the server
+// is used.
 func (s *Server) open(cfg Config) error {
 	policy := cmp.Or(cfg.Sync, SyncBatch)
 	switch policy {
@@ -25,7 +25,7 @@ func (s *Server) open(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("data folder %s: %w", cfg.DataDir, err)
 	}
-	s.journal = j // what timers do meanwhile happens after what is restored
+	s.journal = j // changes by timers are written after what is restored
 	if err := s.restore(img, messages); err != nil {
 		s.clock.stop()
 		return errors.Join(fmt.Errorf("data folder %s: %w", cfg.DataDir, err), j.close())
@@ -33,7 +33,7 @@ func (s *Server) open(cfg Config) error {
 	return nil
 }
 
-// restore makes the resources of an image, of which the messages are live.
+// restore creates the resources of an image. messages are its live messages.
 func (s *Server) restore(img *image, messages map[uint64]*message) error {
 	s.lastID.Store(img.lastID)
 	s.lastMark.Store(img.lastMark)
@@ -68,7 +68,7 @@ func (s *Server) restoreTopic(from *topicImage, messages map[uint64]*message) *t
 		return t
 	}
 	if schema := from.cfg.GetSchemaSettings().GetSchema(); schema != "" && !s.schemas.exists(schema) {
-		t.forgetSchema(schema) // deleted while the settings were written
+		t.forgetSchema(schema) // deleted before the settings were written
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,15 +89,16 @@ func (s *Server) restoreSubscription(from *subscriptionImage, t *topic, starts u
 		return err
 	}
 	sub := newSubscription(t, from.cfg, f)
-	sub.mark = from.mark // so ack ids of before are out of date, and not malformed
+	sub.mark = from.mark // so that ack ids issued before the restart are out of date, not malformed
 	if from.cfg.GetDetached() {
 		sub.detach()
 		s.subscriptions.set(sub.name, sub)
 		return nil
 	}
 	sub.mu.Lock()
-	// Above the first leases of all that were made in one run and this, which are microseconds. So no ack id of
-	// before is that of another lease, whatever the clock does.
+	// This is more than any lease of earlier runs: those had a lower number of starts, or began with the time
+	// in microseconds, which needs fewer bits. So no old ack id matches a new lease, even if the clock went
+	// back.
 	sub.lastLease = starts << 52
 	if from.until > 0 {
 		sub.retainedUntil = time.Unix(0, from.until)

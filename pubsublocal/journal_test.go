@@ -36,7 +36,7 @@ const (
 	journalSubscription = "projects/p/subscriptions/subscription"
 )
 
-// kept is a server with a data folder, and its services without a network.
+// kept is a server with a data directory, and its services without a network.
 type kept struct {
 	*Server
 	*publisherService
@@ -59,7 +59,7 @@ func startKept(t testing.TB, cfg Config) *kept {
 	}
 	t.Cleanup(func() {
 		if !k.closed {
-			_ = k.Close() // the test is over, or has failed
+			_ = k.Close() // the test has ended
 		}
 	})
 	return k
@@ -73,7 +73,7 @@ func (k *kept) stop() {
 	}
 }
 
-// again stops the server, and starts another one on its folder.
+// again stops the server, and starts another one on its directory.
 func (k *kept) again() *kept {
 	k.t.Helper()
 	k.stop()
@@ -117,7 +117,7 @@ func (k *kept) publish(topic, key string, texts ...string) []string {
 func (k *kept) pull(subscription string) []*pubsubpb.ReceivedMessage {
 	k.t.Helper()
 	return must[*pubsubpb.PullResponse](k.t)(k.Pull(k.t.Context(), &pubsubpb.PullRequest{
-		Subscription: subscription, MaxMessages: 1000, ReturnImmediately: true, //nolint:staticcheck // that is what the test wants
+		Subscription: subscription, MaxMessages: 1000, ReturnImmediately: true, //nolint:staticcheck // this test needs it
 	})).GetReceivedMessages()
 }
 
@@ -140,13 +140,13 @@ func dataOf(messages []*pubsubpb.ReceivedMessage) []string {
 	return texts
 }
 
-// contents is all that a server must not forget.
+// contents is everything that must survive a restart.
 type contents struct {
 	Topics        map[string]topicContents
 	Subscriptions map[string]subscriptionContents
 	Snapshots     map[string]snapshotContents
 	Schemas       []*pubsubpb.Schema
-	Messages      map[uint64]string // what is retained
+	Messages      map[uint64]string // retained messages
 }
 
 type topicContents struct {
@@ -220,8 +220,8 @@ func contentsOf(s *Server) contents {
 
 func diffContents(want, got contents) string { return cmp.Diff(want, got, protocmp.Transform()) }
 
-// Resources with all their settings and what they retain are as before after a
-// restart, and after a second one.
+// All resources with their settings and messages survive a restart, and a
+// second one.
 func TestJournalKeepsEverything(t *testing.T) {
 	for _, policy := range []Sync{SyncBatch, SyncInterval, SyncNever} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestJournalKeepsEverything(t *testing.T) {
 	}
 }
 
-// fill makes some of everything.
+// fill creates resources of all kinds, in many states.
 func fill(k *kept) {
 	t, ctx := k.t, k.t.Context()
 	k.makeTopic(&pubsubpb.Topic{Name: "projects/p/topics/dead"})
@@ -289,7 +289,8 @@ func fill(k *kept) {
 		Subscription: &pubsubpb.Subscription{Name: journalSubscription, Labels: map[string]string{"g": "h"}},
 		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"labels"}},
 	}))
-	// A topic that was deleted and made again, with a subscription of each.
+	// A topic that was deleted and created again. The old and the new one have
+	// a subscription each.
 	for _, which := range []string{"old", "new"} {
 		k.makeTopic(&pubsubpb.Topic{Name: "projects/p/topics/again"})
 		k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/" + which, Topic: "projects/p/topics/again"})
@@ -299,13 +300,13 @@ func fill(k *kept) {
 			must[any](t)(k.DeleteTopic(ctx, &pubsubpb.DeleteTopicRequest{Topic: "projects/p/topics/again"}))
 		}
 	}
-	// Things that are no more.
+	// Deleted resources.
 	k.makeSubscription(&pubsubpb.Subscription{Name: "projects/p/subscriptions/gone", Topic: journalTopic})
 	k.makeSnapshot("projects/p/snapshots/gone", "projects/p/subscriptions/gone")
 	k.publish(journalTopic, "", "third")
 	must[any](t)(k.DeleteSnapshot(ctx, &pubsubpb.DeleteSnapshotRequest{Snapshot: "projects/p/snapshots/gone"}))
 	must[any](t)(k.DeleteSubscription(ctx, &pubsubpb.DeleteSubscriptionRequest{Subscription: "projects/p/subscriptions/gone"}))
-	// Schemas, one of them deleted under a topic.
+	// Schemas. One of them is deleted while a topic uses it.
 	for _, id := range []string{"stays", "leaves"} {
 		must[*pubsubpb.Schema](t)(k.schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
 			Parent: "projects/p", SchemaId: id, Schema: revision(1),
@@ -321,21 +322,22 @@ func fill(k *kept) {
 	must[any](t)(k.schemas.DeleteSchema(ctx, &pubsubpb.DeleteSchemaRequest{Name: "projects/p/schemas/leaves"}))
 }
 
-// What was leased or acknowledged out of turn comes again after a restart, in
-// the order of publishing and as a first attempt; what was acknowledged does not.
+// After a restart, leased messages and those acknowledged out of order are
+// delivered again, in the order of publishing and as a first attempt. Other
+// acknowledged messages are not.
 func TestJournalRedeliversInOrder(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir()})
 	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
 	k.makeSubscription(&pubsubpb.Subscription{Name: journalSubscription, Topic: journalTopic, EnableMessageOrdering: true})
 	k.publish(journalTopic, "k", "a", "b", "c", "d")
 	leased := k.pull(journalSubscription)
-	k.ack(journalSubscription, leased[0], leased[2]) // c waits for b
+	k.ack(journalSubscription, leased[0], leased[2]) // the ack of c waits for b
 	k = k.again()
 	again := k.pull(journalSubscription)
 	if diff := cmp.Diff([]string{"b", "c", "d"}, dataOf(again)); diff != "" {
 		t.Errorf("after the restart (-want +got):\n%s", diff)
 	}
-	k.ack(journalSubscription, leased[1:]...) // out of date: no error, and no effect
+	k.ack(journalSubscription, leased[1:]...) // out of date: no error and no effect
 	k.ack(journalSubscription, again[0])
 	id := k.publish(journalTopic, "k", "e")[0]
 	k = k.again()
@@ -348,8 +350,8 @@ func TestJournalRedeliversInOrder(t *testing.T) {
 	}
 }
 
-// A snapshot of before a restart can be sought to after it, and what it brings
-// back is not too old, also after another restart.
+// A snapshot works after a restart. A seek to it brings back its messages, and
+// they stay after another restart.
 func TestJournalSeeksAfterRestart(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir()})
 	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
@@ -383,7 +385,8 @@ func TestJournalSeeksAfterRestart(t *testing.T) {
 	}
 }
 
-// Ids, ack ids and publish times go on after a restart, also with a clock that went back.
+// Ids, ack ids and publish times increase over a restart, even if the clock
+// went back.
 func TestJournalNumbersGoOn(t *testing.T) {
 	clock := &Clock{}
 	clock.Advance(time.Hour)
@@ -394,7 +397,7 @@ func TestJournalNumbersGoOn(t *testing.T) {
 	var lastID, lastLease uint64
 	var lastTime time.Time
 	var old []*pubsubpb.ReceivedMessage
-	k.lastID.Add(8 * idReserve) // as if so many had been published
+	k.lastID.Add(8 * idReserve) // as if that many messages had been published
 	for range 4 {
 		for range 3 {
 			k.publish(journalTopic, "", "x")
@@ -429,7 +432,8 @@ func TestJournalNumbersGoOn(t *testing.T) {
 		old, lastLease = received, sub.lastLease
 		k.cfg.Clock = nil
 		k = k.again()
-		// What subscribers saw, and what was not written when a crash came, has ids above the last one.
+		// New ids are higher than those of messages that were delivered but not
+		// written before a crash.
 		if got := k.lastID.Load(); got < lastID+idReserve {
 			t.Errorf("ids go on after %d, want at least %d", got, lastID+idReserve)
 		}
@@ -439,8 +443,8 @@ func TestJournalNumbersGoOn(t *testing.T) {
 	}
 }
 
-// Wherever a crash cuts the last write, a server starts and has what was
-// committed before it: the whole last batch, or nothing of it.
+// A crash may cut the last write at any byte. The next server has all earlier
+// batches, and all of the last batch or nothing of it.
 func TestJournalCutAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, journalFile)
@@ -484,7 +488,7 @@ func TestJournalCutAnywhere(t *testing.T) {
 	}
 }
 
-// A file that is not as this program left it is refused, with the reason.
+// A damaged or foreign file is refused with the reason.
 func TestJournalRefuses(t *testing.T) {
 	dir := t.TempDir()
 	k := startKept(t, Config{DataDir: dir})
@@ -527,14 +531,14 @@ func TestJournalRefuses(t *testing.T) {
 	}
 }
 
-// Start refuses a way to sync that does not exist.
+// Start refuses an unknown Sync.
 func TestJournalRefusesSync(t *testing.T) {
 	if _, err := Start(Config{InMemory: true, Sync: "sometimes"}); err == nil || !strings.Contains(err.Error(), "sometimes") {
 		t.Errorf("Start() = %v, want an error that names the setting", err)
 	}
 }
 
-// Two servers cannot share a folder, and the first one is not disturbed.
+// Two servers cannot share a directory. The first one is not affected.
 func TestJournalLocksItsFolder(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir()})
 	k.makeTopic(&pubsubpb.Topic{Name: journalTopic})
@@ -549,7 +553,8 @@ func TestJournalLocksItsFolder(t *testing.T) {
 	}
 }
 
-// After a write error everything fails, it is logged once, and what was answered before is there after a restart.
+// After a write error every change fails. The error is logged once. A restart
+// has everything that was confirmed.
 func TestJournalWriteError(t *testing.T) {
 	var log bytes.Buffer
 	k := startKept(t, Config{DataDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -592,7 +597,7 @@ const childFolder = "PUBSUBLOCAL_TEST_FOLDER"
 func TestJournalChild(t *testing.T) {
 	dir := os.Getenv(childFolder)
 	if dir == "" {
-		return // not that process
+		return // this is not that process
 	}
 	k := startKept(t, Config{DataDir: dir})
 	k.journal.minimum.Store(1 << 12)
@@ -614,7 +619,7 @@ func TestJournalChild(t *testing.T) {
 	work.Wait()
 }
 
-// A process that is killed under load has lost nothing that it answered.
+// A process that is killed under load has lost nothing that it had confirmed.
 func TestJournalSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	answered := map[uint64]bool{}
@@ -635,10 +640,10 @@ func TestJournalSurvivesKill(t *testing.T) {
 			}
 			answered[must[uint64](t)(strconv.ParseUint(text, 10, 64))] = true
 			if n++; n == 200 {
-				_ = child.Process.Kill() // what it has printed by then follows
+				_ = child.Process.Kill() // its earlier output is still read
 			}
 		}
-		_ = child.Wait() // it was killed
+		_ = child.Wait() // its error is that it was killed
 		cancel()
 		if n < 200 {
 			t.Fatalf("the child answered only %d", n)
@@ -653,7 +658,7 @@ func TestJournalSurvivesKill(t *testing.T) {
 				t.Errorf("round %d: message %d was answered, and is lost", round, id)
 			}
 		}
-		// The next round makes them again.
+		// The next round creates them again.
 		must[any](t)(k.DeleteTopic(t.Context(), &pubsubpb.DeleteTopicRequest{Topic: journalTopic}))
 		must[any](t)(k.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: journalSubscription}))
 		clear(answered)
@@ -661,7 +666,8 @@ func TestJournalSurvivesKill(t *testing.T) {
 	}
 }
 
-// The file does not grow with what is over, and what is not stays.
+// The file does not grow with deleted and acknowledged data, and live data
+// stays.
 func TestJournalIsRewritten(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir(), Sync: SyncNever})
 	const minimum = 1 << 14
@@ -689,13 +695,15 @@ func TestJournalIsRewritten(t *testing.T) {
 	}
 }
 
-// Everything happens at once, and the file is rewritten all the time: after a restart all is as it was.
+// Many changes happen concurrently while the file is rewritten all the time. A
+// restart gives the same state.
 func TestJournalUnderLoad(t *testing.T) {
 	k := startKept(t, Config{DataDir: t.TempDir(), Sync: SyncInterval})
 	k.journal.minimum.Store(1 << 12)
 	const topicCount, subscriptionCount, workers = 3, 6, 6
-	// While a subscription is made, what is published may or may not be in it.
-	var made sync.Map // name: [2]uint64, the ids of that time
+	// A message that is published while a subscription is created may or may
+	// not be in it.
+	var made sync.Map // name: [2]uint64, the range of ids during its creation
 	var work sync.WaitGroup
 	end := time.Now().Add(1500 * time.Millisecond)
 	for seed := range uint64(workers) {
@@ -737,7 +745,7 @@ func TestJournalUnderLoad(t *testing.T) {
 	}
 }
 
-// step does something. What it concerns may be gone.
+// step makes one random change. Its resources may not exist.
 func (k *kept) step(what int, topic, sub, snap, key string, made *sync.Map) {
 	ctx := k.t.Context()
 	var err error
@@ -791,7 +799,7 @@ func (k *kept) step(what int, topic, sub, snap, key string, made *sync.Map) {
 
 func (k *kept) receive(ctx context.Context, sub string, ack bool) error {
 	response, err := k.Pull(ctx, &pubsubpb.PullRequest{
-		Subscription: sub, MaxMessages: 20, ReturnImmediately: true, //nolint:staticcheck // that is what the test wants
+		Subscription: sub, MaxMessages: 20, ReturnImmediately: true, //nolint:staticcheck // this test needs it
 	})
 	if err != nil || len(response.GetReceivedMessages()) == 0 {
 		return err
@@ -806,14 +814,14 @@ func (k *kept) receive(ctx context.Context, sub string, ack bool) error {
 		_, err = k.ModifyAckDeadline(ctx, &pubsubpb.ModifyAckDeadlineRequest{Subscription: sub, AckIds: ids})
 	}
 	if status.Code(err) == codes.InvalidArgument {
-		return nil // the subscription is another one by now
+		return nil // the subscription was created again meanwhile
 	}
 	return err
 }
 
-// What happens at once may be written in either order: a seek after the end of
-// what it read, a message before its topic, a backlog before its subscription.
-// Nothing of it is dropped when the file is rewritten in between.
+// Records of concurrent changes may be in either order: a seek after the
+// release of messages that it read, a message before its topic, a backlog before
+// its subscription. If the file is rewritten in between, nothing is lost.
 func TestJournalKeepsWhatHappensAtOnce(t *testing.T) {
 	publish := func(retained bool) []byte {
 		return appendRecord(nil, recordPublished, func(b []byte) []byte {

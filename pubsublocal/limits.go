@@ -8,7 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The limits of the service: https://cloud.google.com/pubsub/quotas. Lengths are bytes.
+// The limits of the service: https://cloud.google.com/pubsub/quotas. Lengths
+// are in bytes.
 const (
 	maxPublishMessages   = 1000
 	maxPublishSize       = 10_000_000
@@ -22,10 +23,10 @@ const (
 	reservedKeyPrefixLen = len(reservedKeyPrefix)
 )
 
-// checkPublish refuses a request that breaks a limit, or that mixes ordering
-// keys; one bad message refuses all (B1, B2, B5–B12, B14). size is the encoded
-// size of the request. It does not look at the topic. It runs for every
-// message that is published, and allocates only when it refuses.
+// checkPublish refuses a request that exceeds a limit or mixes ordering keys.
+// One bad message fails the whole request (B1, B2, B5–B12, B14). size is the
+// encoded size of the request. It allocates only for an error, because it runs
+// for every published message.
 func checkPublish(r *pubsubpb.PublishRequest, size int) error {
 	messages := r.GetMessages()
 	switch {
@@ -81,7 +82,8 @@ func checkAttribute(key, value string) error {
 	return nil
 }
 
-// checkAckRequest refuses an Acknowledge or ModifyAckDeadline whose encoded size is over the limit (H10).
+// checkAckRequest refuses an Acknowledge or ModifyAckDeadline request that
+// exceeds the limit (H10). size is its encoded size.
 func checkAckRequest(size int) error {
 	if size > maxAckRequestSize {
 		return status.Errorf(codes.InvalidArgument, "Request payload size exceeds the limit: %d bytes.", maxAckRequestSize)
@@ -94,7 +96,8 @@ func tooLarge(what string, got, limit int) error {
 		"The value for %s is too large. You passed %d in the request, but the maximum value is %d.", what, got, limit)
 }
 
-// attributeTooLong says characters where bytes are counted, as the service does.
+// attributeTooLong returns the error for a long key or value. Like the service,
+// it says characters but counts bytes.
 func attributeTooLong(what string, got, limit int) error {
 	return status.Errorf(codes.InvalidArgument,
 		"One of the attributes in the request has a %s that is too long. The length is %d characters, but the maximum allowed is %d. %s",

@@ -25,13 +25,13 @@ func numberedAttributes(n int) map[string]string {
 	return attributes
 }
 
-// Each limit of a publish request, at its edge and one over.
+// Each limit of a publish request is tested at the limit and one over it.
 func TestCheckPublish(t *testing.T) {
 	data := []byte("x")
 	one := &pubsubpb.PubsubMessage{Data: data}
 	keyed := func(key string) *pubsubpb.PubsubMessage { return &pubsubpb.PubsubMessage{Data: data, OrderingKey: key} }
 	with := func(key, value string) []*pubsubpb.PubsubMessage {
-		return []*pubsubpb.PubsubMessage{one, {Attributes: map[string]string{key: value}}} // a good one first: B14
+		return []*pubsubpb.PubsubMessage{one, {Attributes: map[string]string{key: value}}} // the first message is good: B14
 	}
 	const mixed = "In a single publish request, all messages must have no ordering key or they must all have the same ordering key."
 	tests := []struct {
@@ -86,7 +86,7 @@ func TestCheckPublish(t *testing.T) {
 	}
 }
 
-// It runs for every message, so a good request costs no garbage.
+// checkPublish runs for every message, so for a good request it must not allocate.
 func TestCheckPublishDoesNotAllocate(t *testing.T) {
 	r := &pubsubpb.PublishRequest{
 		Messages: repeatMessage(1000, &pubsubpb.PubsubMessage{Data: []byte("x"), Attributes: numberedAttributes(5), OrderingKey: "k"}),
@@ -100,7 +100,7 @@ func TestCheckPublishDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// H10: 524,288 bytes are accepted, one more is not.
+// H10: 524,288 bytes are accepted, and one more is refused.
 func TestCheckAckRequest(t *testing.T) {
 	checkStatus(t, checkAckRequest(524_288), codes.OK, "")
 	checkStatus(t, checkAckRequest(524_289), codes.InvalidArgument, "Request payload size exceeds the limit: 524288 bytes.")

@@ -4,5 +4,5 @@ package pubsublocal
 
 import "os"
 
-// lock does nothing: here it is up to the user that one server uses a folder.
+// lock does nothing on this system. The user must take care that only one server uses a directory.
 func lock(*os.File) error { return nil }

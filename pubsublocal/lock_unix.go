@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lock takes the lock of a file, which the system gives free when it is closed.
+// lock locks a file. The system unlocks it when it is closed.
 func lock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// message is a published message. It never changes, and all subscriptions
-// share it.
+// message is a published message. It never changes, and all subscriptions share
+// it.
 type message struct {
 	id      uint64 // increases in the order of publishing, over the whole server
-	time    int64  // publish_time in milliseconds since 1970; never less than that of a lower id of the topic
+	time    int64  // publish_time in milliseconds since 1970; never decreases with the ids of a topic
 	key     unique.Handle[string]
 	encoded []byte // the PubsubMessage as it is delivered
 }
@@ -24,7 +24,7 @@ var noKey = unique.Make("")
 
 func (m *message) publishTime() time.Time { return time.UnixMilli(m.time).UTC() }
 
-// decode returns the message as the API has it.
+// decode returns the message in the form of the API.
 func (m *message) decode() (*pubsubpb.PubsubMessage, error) {
 	decoded := new(pubsubpb.PubsubMessage)
 	if err := proto.Unmarshal(m.encoded, decoded); err != nil {
@@ -33,17 +33,18 @@ func (m *message) decode() (*pubsubpb.PubsubMessage, error) {
 	return decoded, nil
 }
 
-// draft is a message that has no id yet.
+// draft is a message without id and publish time.
 type draft struct {
 	key        string
 	attributes map[string]string // for filters
-	encoded    []byte            // without id and time, with room for them
+	encoded    []byte            // without id and time, with capacity for them
 }
 
-// maxStampSize is how many bytes stamp appends at most.
+// maxStampSize is the largest number of bytes that stamp appends.
 const maxStampSize = 2 + 20 + 2 + 6 + 1 + 5 + 1
 
-// newDraft encodes what a publisher sent; an id and a time in it are not kept.
+// newDraft encodes a message of a publisher. It drops an id and a publish time
+// in it.
 func newDraft(m *pubsubpb.PubsubMessage) (draft, error) {
 	m.MessageId, m.PublishTime = "", nil
 	buffer := make([]byte, 0, proto.Size(m)+maxStampSize)
@@ -54,8 +55,8 @@ func newDraft(m *pubsubpb.PubsubMessage) (draft, error) {
 	return draft{key: m.GetOrderingKey(), attributes: m.GetAttributes(), encoded: encoded}, nil
 }
 
-// stamp makes a message of a draft. Fields of an encoded message may come in any
-// order, so the id and the time are appended.
+// stamp makes a message of a draft. It appends id and time, because the fields
+// of an encoded message may be in any order.
 func (d *draft) stamp(id uint64, publishTime int64) *message {
 	const messageID, publishTimeField, seconds, nanos = 3, 4, 1, 2
 	b := protowire.AppendTag(d.encoded, messageID, protowire.BytesType)

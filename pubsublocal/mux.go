@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// http2Preface is what every HTTP/2 connection starts with: RFC 9113, section 3.4.
+// http2Preface is the start of every HTTP/2 connection: RFC 9113, section 3.4.
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// prefaceTimeout is how long a new connection may be silent. Clients of both protocols speak first, and at once.
+// prefaceTimeout is how long a new connection may send nothing. Clients of both
+// protocols send first, immediately.
 const prefaceTimeout = 10 * time.Second
 
-// splitListener serves two protocols on one listener: connections that start
-// with the HTTP/2 preface are accepted from grpcListener, all others from
-// httpListener. So gRPC has its own transport, which needs a quarter of the CPU
-// of grpc.Server.ServeHTTP, and JSON comes over HTTP/1.1.
+// splitListener serves two protocols on one listener. grpcListener accepts the
+// connections that start with the HTTP/2 preface, and httpListener all others.
+// So gRPC uses its own transport, which needs a quarter of the CPU of
+// grpc.Server.ServeHTTP, and JSON uses HTTP/1.1.
 //
-// A connection that says nothing is closed after prefaceTimeout and holds up no
-// other. Closing l ends both listeners and every goroutine; closing both
-// listeners closes l and waits for the goroutines. Connections that were
-// accepted are the business of who accepted them.
+// A connection that sends nothing is closed after prefaceTimeout, and delays no
+// other. When l is closed, both listeners and all goroutines end. When both
+// listeners are closed, l is closed and the goroutines have ended. Accepted
+// connections stay open until their users close them.
 func splitListener(l net.Listener) (grpcListener, httpListener net.Listener) {
 	s := &splitter{parent: l, ended: make(chan struct{}), undecided: map[net.Conn]struct{}{}, open: 2}
 	s.grpc = &splitHalf{splitter: s, conns: make(chan net.Conn), closed: make(chan struct{})}
@@ -36,12 +37,12 @@ type splitter struct {
 	parent     net.Listener
 	grpc, http *splitHalf
 	running    sync.WaitGroup
-	ended      chan struct{} // closed when parent accepts no more
-	err        error         // written before ended is closed: why
+	ended      chan struct{} // closed when parent accepts no more connections
+	err        error         // the error of parent; written before ended is closed
 
 	mu        sync.Mutex
-	undecided map[net.Conn]struct{} // guarded by mu: those whose first bytes are awaited
-	open      int                   // guarded by mu: of the two halves
+	undecided map[net.Conn]struct{} // guarded by mu: connections whose first bytes are not read yet
+	open      int                   // guarded by mu: number of halves that are open
 }
 
 func (s *splitter) accept() {
@@ -55,7 +56,7 @@ func (s *splitter) accept() {
 			s.undecided[c] = struct{}{}
 			s.mu.Unlock()
 			s.running.Go(func() { s.sort(c) })
-		case ok && temporary.Temporary(): // such as: too many open files
+		case ok && temporary.Temporary(): // for example: too many open files
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			time.Sleep(pause)
 		default:
@@ -65,7 +66,8 @@ func (s *splitter) accept() {
 	}
 }
 
-// end closes the connections that nobody got, so that their goroutines end.
+// end closes the connections that were not accepted, so that their goroutines
+// end.
 func (s *splitter) end(err error) {
 	s.err = err
 	close(s.ended)
@@ -76,14 +78,14 @@ func (s *splitter) end(err error) {
 	}
 }
 
-// sort hands a connection to the half that speaks its protocol.
+// sort passes a connection to the half of its protocol.
 func (s *splitter) sort(c net.Conn) {
 	first, err := firstBytes(c)
 	s.mu.Lock()
 	delete(s.undecided, c)
 	s.mu.Unlock()
 	if err != nil {
-		_ = c.Close() // it never said anything whole
+		_ = c.Close() // it did not send enough
 		return
 	}
 	half := s.http
@@ -99,7 +101,8 @@ func (s *splitter) sort(c net.Conn) {
 	}
 }
 
-// firstBytes reads as far as it takes to know whether they are the preface.
+// firstBytes reads until it is known whether the connection starts with the
+// preface.
 func firstBytes(c net.Conn) ([]byte, error) {
 	if err := c.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return nil, err
@@ -108,7 +111,7 @@ func firstBytes(c net.Conn) ([]byte, error) {
 	for len(first) < len(http2Preface) && bytes.HasPrefix([]byte(http2Preface), first) {
 		n, err := c.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
-		if err != nil && (n == 0 || err != io.EOF) { //nolint:errorlint // io.Reader promises it bare
+		if err != nil && (n == 0 || err != io.EOF) { //nolint:errorlint // io.Reader returns it unwrapped
 			return nil, err
 		}
 	}
@@ -150,7 +153,7 @@ func (h *splitHalf) Close() error {
 		s.mu.Unlock()
 		if last {
 			if err = s.parent.Close(); errors.Is(err, net.ErrClosed) {
-				err = nil // somebody else closed it before
+				err = nil // it was closed before
 			}
 			s.running.Wait()
 		}
@@ -158,11 +161,12 @@ func (h *splitHalf) Close() error {
 	return err
 }
 
-// peekedConn gives back the bytes that were read to know its protocol.
+// peekedConn is a connection that first returns the bytes that were already
+// read.
 type peekedConn struct {
 	net.Conn
 
-	first []byte // read by one goroutine at a time, as with every connection of gRPC and net/http
+	first []byte // needs no lock: gRPC and net/http read in one goroutine at a time
 }
 
 // Read implements net.Conn.
@@ -175,14 +179,14 @@ func (c *peekedConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// breakableListener is a listener whose connections can be broken and refused.
-// The zero value of all but Listener is ready to use.
+// breakableListener is a listener that can close its connections and refuse new
+// ones. Only Listener must be set.
 type breakableListener struct {
 	net.Listener
 
 	mu    sync.Mutex
 	down  bool                        // guarded by mu
-	conns map[*breakableConn]struct{} // guarded by mu: those that are open
+	conns map[*breakableConn]struct{} // guarded by mu: the open connections
 }
 
 // Accept implements net.Listener.
@@ -195,7 +199,7 @@ func (l *breakableListener) Accept() (net.Conn, error) {
 		if c := l.admit(accepted); c != nil {
 			return c, nil
 		}
-		_ = accepted.Close() // refused
+		_ = accepted.Close() // refused during an outage
 	}
 }
 
@@ -213,8 +217,8 @@ func (l *breakableListener) admit(accepted net.Conn) net.Conn {
 	return c
 }
 
-// setDown starts or ends an outage: while it lasts every connection is broken,
-// and each new one at once.
+// setDown starts or ends an outage. During an outage, all connections and every
+// new one are closed at once.
 func (l *breakableListener) setDown(down bool) {
 	l.mu.Lock()
 	l.down = down
@@ -224,12 +228,12 @@ func (l *breakableListener) setDown(down bool) {
 	}
 }
 
-// cutConnections breaks every connection. New ones are welcome.
+// cutConnections closes every connection. Clients can connect again at once.
 func (l *breakableListener) cutConnections() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		_ = c.Conn.Close() // its user closes it again, through breakableConn.Close
+		_ = c.Conn.Close() // its user will call breakableConn.Close, which removes it from conns
 	}
 }
 

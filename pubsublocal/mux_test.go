@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// N13: gRPC and HTTP/1.1 live on one port, and stopping both servers closes it.
+// N13: gRPC and HTTP/1.1 share one port. When both servers are stopped, it is closed.
 func TestSplitListenerServesBothProtocols(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,7 +61,8 @@ func TestSplitListenerServesBothProtocols(t *testing.T) {
 	}
 }
 
-// A connection is sorted by its first bytes, however slowly they come, and loses none of them.
+// The first bytes of a connection decide which listener gets it, even if they come slowly. No
+// byte is lost.
 func TestSplitListenerSorts(t *testing.T) {
 	const h2, h1 = "grpc", "http"
 	tests := []struct {
@@ -109,7 +110,7 @@ func TestSplitListenerSorts(t *testing.T) {
 	}
 }
 
-// A connection that says nothing holds up no other, and is closed after a while.
+// A connection that sends nothing does not delay others, and is closed after some time.
 func TestSplitListenerSilentConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := bufconn.Listen(1024)
@@ -137,7 +138,8 @@ func TestSplitListenerSilentConnection(t *testing.T) {
 	})
 }
 
-// Closing the parent ends both listeners, those who wait in Accept, and every goroutine (or synctest would complain).
+// When the parent is closed, both listeners end, with their waiting Accepts and all goroutines.
+// synctest checks the goroutines.
 func TestSplitListenerParentClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := bufconn.Listen(1024)
@@ -146,7 +148,7 @@ func TestSplitListenerParentClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unwanted, err := l.Dial() // nobody accepts it
+		unwanted, err := l.Dial() // it is not accepted
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +173,7 @@ func TestSplitListenerParentClosed(t *testing.T) {
 	})
 }
 
-// An error that passes, such as too many open files, does not end the listener.
+// A temporary error, such as too many open files, does not end the listener.
 func TestSplitListenerTemporaryError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := bufconn.Listen(1024)
@@ -210,7 +212,7 @@ type temporaryError struct{}
 func (temporaryError) Error() string   { return "too many open files" }
 func (temporaryError) Temporary() bool { return true }
 
-// A cut breaks what is connected; an outage also what would connect, until it ends.
+// A cut closes all connections. An outage also closes new ones until it ends.
 func TestBreakableListener(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -220,7 +222,7 @@ func TestBreakableListener(t *testing.T) {
 	server := &http.Server{Handler: http.NotFoundHandler()}
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
-	// alive says whether a request over the connection is answered.
+	// alive reports whether a request over the connection gets a response.
 	alive := func(c net.Conn) bool {
 		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {

@@ -18,14 +18,15 @@ const (
 	schemas       collection = "schemas"
 )
 
-// What a reference becomes when the resource that it names is deleted (A11, M18). Neither is a name.
+// The value of a reference after the resource that it names was deleted (A11,
+// M18). Neither is a valid name.
 const (
 	deletedTopic  = "_deleted-topic_"
 	deletedSchema = "_deleted-schema_"
 )
 
-// parseName takes a name such as projects/p/topics/t apart. INVALID_ARGUMENT if
-// it is not the name of a resource of the collection (A1, A2, A3).
+// parseName splits a name such as projects/p/topics/t. It returns
+// INVALID_ARGUMENT if the name does not belong to the collection (A1, A2, A3).
 func parseName(c collection, name string) (project, id string, err error) {
 	project, id, ok := splitName(c, name)
 	if !ok {
@@ -34,14 +35,15 @@ func parseName(c collection, name string) (project, id string, err error) {
 	return project, id, nil
 }
 
-// checkReference refuses a name by which one resource names another, with
-// INVALID_ARGUMENT if it cannot be one (A3). The other may be in any project (A8).
+// checkReference returns INVALID_ARGUMENT if a name is not valid for a resource
+// of the collection (A3). The project may be any (A8).
 func checkReference(c collection, name string) error {
 	_, _, err := parseName(c, name)
 	return err
 }
 
-// parseProject returns the project id in a name such as projects/p, else INVALID_ARGUMENT (A3).
+// parseProject returns the project id of a name such as projects/p. It returns
+// INVALID_ARGUMENT for other names (A3).
 func parseProject(name string) (string, error) {
 	project, ok := strings.CutPrefix(name, "projects/")
 	if !ok || project == "" || strings.Contains(project, "/") {
@@ -63,7 +65,8 @@ func splitName(c collection, name string) (project, id string, ok bool) {
 	return project, id, ok && validID(id)
 }
 
-// validID is the rule for last segments (A1, A2). A slash is none of its characters, so a fifth segment fails here, too.
+// validID reports whether id may be the last segment of a name (A1, A2). It
+// refuses a slash, and so names with more than four segments.
 func validID(id string) bool {
 	if len(id) < 3 || len(id) > 255 || !isLetter(id[0]) || strings.HasPrefix(id, "goog") {
 		return false
@@ -79,29 +82,33 @@ func validID(id string) bool {
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 func isDigit(c byte) bool  { return '0' <= c && c <= '9' }
 
-// invalidName is the error for a value of a field that is no name. The text is that of the service.
+// invalidName returns the error for an invalid resource name in a field. Its
+// text is that of the service.
 func invalidName(field, value string) error {
 	return status.Errorf(codes.InvalidArgument,
 		"Invalid resource name given (%s=%s). Refer to https://cloud.google.com/pubsub/docs/admin#resource_names for more information.",
 		field, value)
 }
 
-// notFound is the error for a resource that is not there (A5). what is its kind, such as topic.
+// notFound returns the error for a resource that does not exist (A5). what is
+// its kind, such as topic.
 func notFound(what, name string) error {
 	return resourceError(codes.NotFound, "Resource not found (resource="+name+").", what, name)
 }
 
-// alreadyExists is the error for a name that is taken (A4). what is its kind, such as topic.
+// alreadyExists returns the error for a name that is in use (A4). what is its
+// kind, such as topic.
 func alreadyExists(what, name string) error {
 	return resourceError(codes.AlreadyExists, "Resource already exists in the project (resource="+name+").", what, name)
 }
 
-// resourceError keeps the text that the service has, which does not say the kind; the kind is in a detail (AIP-193).
+// resourceError returns an error with the text of the service. The text does
+// not name the kind, so a detail does (AIP-193).
 func resourceError(code codes.Code, text, what, name string) error {
 	plain := status.New(code, text)
 	detailed, err := plain.WithDetails(&errdetails.ResourceInfo{ResourceType: what, ResourceName: name})
 	if err != nil {
-		return plain.Err() // the detail is a help, not the error
+		return plain.Err() // the detail is optional
 	}
 	return detailed.Err()
 }

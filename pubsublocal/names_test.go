@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-// checkStatus compares an error with a code and a part of its text; codes.OK wants none.
+// checkStatus compares an error with a code and a part of its text. codes.OK means no error.
 func checkStatus(t *testing.T, err error, code codes.Code, text string) {
 	t.Helper()
 	if got := status.Code(err); got != code {
@@ -22,7 +22,7 @@ func checkStatus(t *testing.T, err error, code codes.Code, text string) {
 	}
 }
 
-// A name has four segments, the right collection, and an id by the rule.
+// A name has four segments, with the right collection and a valid id.
 func TestParseName(t *testing.T) {
 	long := "a" + strings.Repeat("b", 254)
 	tests := []struct {
@@ -74,7 +74,7 @@ func TestParseName(t *testing.T) {
 	}
 }
 
-// A list names its project as projects/p and nothing else (A3).
+// The name of a project in a list request is projects/p (A3).
 func TestParseProject(t *testing.T) {
 	for name, want := range map[string]string{
 		"projects/p": "p", "projects/": "", "projects/p/": "", "projects/p/topics": "", "p": "", "": "",
@@ -91,7 +91,7 @@ func TestParseProject(t *testing.T) {
 	}
 }
 
-// The text is that of the service, and a detail says the kind (A4, A5).
+// The text is that of the service. A detail has the kind (A4, A5).
 func TestResourceErrors(t *testing.T) {
 	const name = "projects/p/topics/abc"
 	for _, test := range []struct {

@@ -7,17 +7,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// EventKind says what happened to a message.
+// EventKind is the kind of an [Event].
 type EventKind uint8
 
-// What happens to a message.
+// The kinds of events.
 const (
-	Published    EventKind = iota + 1 // by a topic
-	Delivered                         // lent to a subscriber; it may not have it yet
-	Acked                             // by a subscriber, with effect
-	Nacked                            // by a subscriber, with effect
-	Expired                           // its ack deadline passed
-	DeadLettered                      // it is in the dead-letter topic
+	Published    EventKind = iota + 1 // a topic has accepted the message
+	Delivered                         // a subscriber has the lease; it may not have received the message yet
+	Acked                             // a subscriber has acknowledged it, with effect
+	Nacked                            // a subscriber has sent a nack, with effect
+	Expired                           // the ack deadline has passed
+	DeadLettered                      // the message was published to the dead-letter topic
 )
 
 // Event is something that happened to a message.
@@ -27,7 +27,7 @@ type Event struct {
 	Subscription string // full name; empty for Published
 	MessageID    string
 	OrderingKey  string
-	// Message is the message in its wire format, google.pubsub.v1.PubsubMessage. It must not be changed.
+	// Message is the google.pubsub.v1.PubsubMessage in its wire format. It must not be changed.
 	Message []byte
 }
 

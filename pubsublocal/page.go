@@ -13,15 +13,16 @@ import (
 
 const (
 	defaultPageSize = 100
-	pageMarker      = "pubsublocal page after " // so that no other checksummed text is taken for a token
+	pageMarker      = "pubsublocal page after " // part of the checksum, so that tokens of other programs do not match
 )
 
-// page returns the items after those of earlier pages, at most size of them,
-// and the token for the next page, empty if there is none (A9, A10). items are
-// in ascending order of name. A token holds the last name of its page, so
-// items that come and go between two calls neither repeat nor hide others.
+// page returns a page of items, and the token for the next page (A9, A10). The
+// token is empty after the last page. items are in ascending order of name. A
+// token has the last name of its page, so an item that is created or deleted
+// between two calls neither repeats nor hides others.
 //
-// INVALID_ARGUMENT for a negative size and for a token that page did not make.
+// It returns INVALID_ARGUMENT for a negative size, and for a token that page
+// did not return.
 func page[T any](items []T, name func(T) string, size int32, token string) (pageItems []T, next string, err error) {
 	if size < 0 {
 		return nil, "", status.Errorf(codes.InvalidArgument, "page_size must not be negative. You passed %d.", size)
@@ -51,7 +52,7 @@ func encodePageToken(last string) string {
 
 func decodePageToken(token string) (last string, ok bool) {
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(decoded) < 4 || strings.ContainsAny(token, "\r\n") { // which the decoder skips
+	if err != nil || len(decoded) < 4 || strings.ContainsAny(token, "\r\n") { // the decoder ignores line breaks
 		return "", false
 	}
 	last = string(decoded[4:])

@@ -20,7 +20,7 @@ func manyNames(n int) []string {
 	return names
 }
 
-// The pages joined are each item once, and only the last has no token (A9, A10).
+// All pages together have each item once. Only the last page has no token (A9, A10).
 func TestPages(t *testing.T) {
 	tests := []struct {
 		items int
@@ -60,7 +60,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The item that ended a page may be gone at the next call (A9).
+// The last item of a page may be deleted before the next call (A9).
 func TestPageAfterDeletedItem(t *testing.T) {
 	_, token, err := page([]string{"a", "b", "c", "d"}, self, 2, "")
 	if err != nil {
@@ -72,7 +72,7 @@ func TestPageAfterDeletedItem(t *testing.T) {
 	}
 }
 
-// A negative size, and a token from elsewhere, are INVALID_ARGUMENT (A10).
+// A negative size and a foreign token are INVALID_ARGUMENT (A10).
 func TestPageRefuses(t *testing.T) {
 	_, token, err := page(manyNames(3), self, 1, "")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// publisherService is google.pubsub.v1.Publisher.
+// publisherService implements google.pubsub.v1.Publisher.
 type publisherService struct {
 	pubsubpb.UnimplementedPublisherServer
 
@@ -48,7 +48,7 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 		return nil, err
 	}
 	s := p.server
-	s.mu.Lock() // updates take turns
+	s.mu.Lock() // one update at a time
 	defer s.mu.Unlock()
 	t := s.topics.get(r.GetTopic().GetName())
 	if t == nil {
@@ -70,7 +70,7 @@ func (p *publisherService) UpdateTopic(_ context.Context, r *pubsubpb.UpdateTopi
 	return t.config(), s.journal.topic(t).wait()
 }
 
-// find returns the topic of that name.
+// find returns the topic with that name.
 func (p *publisherService) find(name string) (*topic, error) {
 	if err := checkReference(topics, name); err != nil {
 		return nil, err
@@ -199,8 +199,8 @@ func (p *publisherService) Publish(_ context.Context, r *pubsubpb.PublishRequest
 	return response, nil
 }
 
-// stampSchema checks a message against the schema of its topic, and says in its
-// attributes which revision it fits. [M12, M13]
+// stampSchema validates a message against the schema of its topic. It adds
+// attributes with the revision that matches. [M12, M13]
 func (s *Server) stampSchema(settings *pubsubpb.SchemaSettings, m *pubsubpb.PubsubMessage) error {
 	revision, err := s.schemas.validate(settings, m.GetData())
 	if err != nil {
@@ -215,7 +215,8 @@ func (s *Server) stampSchema(settings *pubsubpb.SchemaSettings, m *pubsubpb.Pubs
 	return nil
 }
 
-// deadLetterTopic returns where dead letters go; nil: nowhere, or that topic is gone.
+// deadLetterTopic returns the dead-letter topic, or nil if there is none or it
+// was deleted.
 func (s *subscription) deadLetterTopic() *topic {
 	policy := s.cfg.GetDeadLetterPolicy()
 	if policy == nil {
@@ -229,7 +230,8 @@ func (s *subscription) deadLetterTopic() *topic {
 }
 
 // forward publishes a delivery to the dead-letter topic, and acknowledges it.
-// No lock is held: the topic has its own, which comes before that of s.
+// It is called without a lock, because the lock of a topic comes before that of
+// a subscription.
 func (s *subscription) forward(d *delivery) {
 	s.mu.Lock()
 	to, attempts, open := s.deadLetterTopic(), d.attempts, s.closed == nil
@@ -241,14 +243,14 @@ func (s *subscription) forward(d *delivery) {
 	s.mu.Lock()
 	defer s.unlock()
 	switch {
-	case d.state != forwarding: // a seek came in between
+	case d.state != forwarding: // a seek happened meanwhile
 	case sent:
 		s.server.observe(s, DeadLettered, d.message)
 		s.acknowledge(d)
 		if d.state == acked {
-			d.state = buried // it does not come again when an earlier one of its key fails [K4]
+			d.state = buried // so that it is not delivered again if an earlier one of its key fails [K4]
 		}
-	default: // the topic has just been deleted
+	default: // the dead-letter topic was deleted meanwhile
 		s.putBack(d)
 	}
 }
@@ -281,7 +283,8 @@ func (s *subscription) copyTo(to *topic, m *message, attempts int32) error {
 	return err
 }
 
-// expireSubscription deletes a subscription that nobody has used for its ttl.
+// expireSubscription deletes a subscription that was not used for the ttl of
+// its expiration policy.
 func (s *Server) expireSubscription(sub *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

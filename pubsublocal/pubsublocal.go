@@ -1,31 +1,32 @@
-// Package pubsublocal is a Google Cloud Pub/Sub server in a Go process, as strict as the real one, for development and
-// tests. It speaks google.pubsub.v1 (Publisher, Subscriber, SchemaService) and google.iam.v1 over gRPC, and the same over
-// HTTP/JSON on the same port, so that client libraries of any language and gcloud work against it.
+// Package pubsublocal is a Google Cloud Pub/Sub server in a Go process, for development and tests. It is as strict as
+// the real service. It serves google.pubsub.v1 (Publisher, Subscriber, SchemaService) and google.iam.v1 over gRPC, and
+// the same over HTTP/JSON on the same port. Client libraries of any language and gcloud work with it.
 //
-// # What it promises
+// # What it guarantees
 //
-// Its behavior is that of Google's documentation, as numbered sentences, each with its case in package conformance: ordering keys with the
-// redelivery of all that follows a failed message, leases, flow control, retry policies, dead letters, exactly-once
-// delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. Package conformance has a case
-// for each, which runs against this server, Google's emulator and the service itself. Where the service is free to do
-// several things, such as to deliver twice, this server does not do so by itself; a [Fault] makes it.
+// It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
+// exactly-once delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. Package
+// conformance states this as numbered sentences, and has a test case for each. The cases run against this server,
+// Google's emulator and the service itself. A number in a comment, such as [H5], is that of a case.
 //
-// Nothing polls: a message is on its way to a subscriber within microseconds of its publication. Time is a [Clock], which
-// tests can move. Close leaves no goroutine and no memory.
+// The service may do things such as deliver a message twice. This server does so only because of a [Fault].
+//
+// The server does not poll: it sends a message to a subscriber within microseconds after it was published. Its time is
+// a [Clock], which tests can move. Close leaves no goroutine and no memory.
 //
 // # What it does not do
 //
-//   - Push delivery: the configuration is kept, nothing is pushed.
+//   - Push delivery: it stores the configuration, and pushes nothing.
 //   - BigQuery, Cloud Storage and Bigtable subscriptions, ingestion, message transforms, tags, AVRO schemas and compiled
-//     protobuf schemas: Unimplemented, naming the field.
-//   - Policies of IAM are kept, and not enforced. Encryption keys and storage regions have no effect.
+//     protobuf schemas: it returns Unimplemented with the name of the field.
+//   - It stores IAM policies but does not enforce them. Encryption keys and storage regions have no effect.
 //   - Quotas, throttling, several regions, monitoring.
 //
 // # Memory
 //
-// A message of 1 KB takes about 1.5 KB while a subscription, a snapshot or the retention of its topic needs it, and
-// nothing afterwards. How much may pile up is not bounded, except by retention; the collector lets the heap grow to twice
-// what is live unless debug.SetMemoryLimit says otherwise, which is the process's to decide (cmd/pubsublocal has --memory).
+// A message of 1 KB takes about 1.5 KB while a subscription, a snapshot or the retention of its topic needs it. Only
+// retention limits how many messages are kept. The garbage collector lets the heap grow to twice the live data, unless
+// the process calls debug.SetMemoryLimit. The flag --memory of cmd/pubsublocal does that.
 //
 // It is not for production.
 package pubsublocal
@@ -56,30 +57,31 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Config says how the server runs. Its zero value is fine for tests.
+// Config configures a server. Its zero value works for tests.
 type Config struct {
 	// Addr is the TCP address. Default: 127.0.0.1 and a free port.
 	Addr string
-	// InMemory lets the server listen nowhere; Conn and Options connect to it all the same.
+	// InMemory makes the server listen on no address. Conn and Options still connect to it.
 	InMemory bool
-	// DataDir keeps everything over a restart, except leases, counts of attempts and IAM policies. Empty: nothing is kept.
+	// DataDir is a directory that keeps the data over a restart, except leases, counts of attempts and IAM policies.
+	// Empty: nothing is kept.
 	DataDir string
-	// Sync says when what is written to DataDir is safe. Default: SyncBatch.
+	// Sync says when data in DataDir is safe from a crash of the machine. Default: SyncBatch.
 	Sync Sync
-	// Admin turns on the HTTP endpoint for faults, under /admin/.
+	// Admin turns on the HTTP endpoint for faults, under /admin/. Default: off.
 	Admin bool
-	// Clock is the time of the server, which a test may move. Default: a clock of its own.
+	// Clock is the time of the server. A test can move it. Default: a new clock.
 	Clock *Clock
-	// StreamLifetime is when a StreamingPull ends by itself. Default: 30 minutes.
+	// StreamLifetime is the time after which the server ends a StreamingPull. Default: 30 minutes.
 	StreamLifetime time.Duration
-	// Observer is told what happens to messages. It is called in the order of events, with locks held: it must neither
-	// block nor call the server. Default: nobody.
+	// Observer is called for each [Event], in order. Locks are held, so it must neither block nor call the server.
+	// Default: none.
 	Observer func(Event)
-	// Log gets what an operator wants to know. Default: nobody does.
+	// Log receives warnings and errors for an operator. Default: they are discarded.
 	Log *slog.Logger
 }
 
-// Server is a running server. Its methods may be called from several goroutines.
+// Server is a running server. Its methods are safe for concurrent use.
 type Server struct {
 	clock          *Clock
 	streamLifetime time.Duration
@@ -90,13 +92,13 @@ type Server struct {
 	policies       *iamPolicies
 	faults         *faults
 
-	mu            sync.Mutex // held while resources are created, changed and deleted; before any other lock
+	mu            sync.Mutex // held while resources are created, changed and deleted; locked before any other lock
 	topics        registry[topic]
 	subscriptions registry[subscription]
 	snapshots     registry[snapshot]
 
-	lastID        atomic.Uint64 // of messages
-	lastMark      atomic.Uint32 // of subscriptions
+	lastID        atomic.Uint64 // id of the newest message
+	lastMark      atomic.Uint32 // mark of the newest subscription
 	noDeadLetters atomic.Bool
 
 	listener *breakableListener
@@ -106,7 +108,7 @@ type Server struct {
 	serving  sync.WaitGroup
 }
 
-// Start starts a server. An error says what is wrong with the address or the data.
+// Start starts a server. It returns an error if it cannot listen on the address or cannot use the data in DataDir.
 func Start(cfg Config) (*Server, error) {
 	s := &Server{clock: cfg.Clock, streamLifetime: cfg.StreamLifetime, observer: cfg.Observer, log: cfg.Log}
 	if s.clock == nil {
@@ -146,9 +148,9 @@ func Start(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// serve returns gRPC and HTTP on a listener, until Close.
+// serve starts to serve gRPC and HTTP on a listener. Both end with Close.
 func (s *Server) serve(base net.Listener, admin bool) error {
-	// The largest request that is answered at all; the service's own limits are below, and say so. [B3]
+	// Larger requests are not read at all. The limits of the service are lower, and have their own errors. [B3]
 	const maxRequest = 64 << 20
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxRequest),
@@ -171,16 +173,16 @@ func (s *Server) serve(base net.Listener, admin bool) error {
 	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	s.listener = &breakableListener{Listener: base}
 	grpcListener, httpListener := splitListener(s.listener)
-	s.serving.Go(func() { _ = s.grpc.Serve(grpcListener) }) // both end with Close
+	s.serving.Go(func() { _ = s.grpc.Serve(grpcListener) }) // returns after Close
 	s.serving.Go(func() { _ = s.http.Serve(httpListener) })
 	return nil
 }
 
-// Close ends the server, and every connection to it.
+// Close stops the server, closes every connection to it, and waits for its goroutines.
 func (s *Server) Close() error {
 	err := s.listener.Close()
 	err = errors.Join(err, s.http.Close())
-	s.grpc.Stop() // it waits for calls, also for those over HTTP
+	s.grpc.Stop() // waits for all calls, also for those over HTTP
 	s.serving.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,11 +190,11 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.journal.close())
 }
 
-// Addr is where the server listens, in the form that PUBSUB_EMULATOR_HOST wants.
+// Addr returns the address of the server, in the form of PUBSUB_EMULATOR_HOST.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Conn makes a connection to the server, for option.WithGRPCConn. The caller
-// closes it; a Pub/Sub client does so with itself.
+// Conn connects to the server, for option.WithGRPCConn. The caller closes the connection. If a Pub/Sub client uses it,
+// closing the client is enough.
 func (s *Server) Conn(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+s.Addr(), append(s.dialOptions(), opts...)...)
 	if err != nil {
@@ -204,10 +206,10 @@ func (s *Server) Conn(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 func (s *Server) dialOptions() []grpc.DialOption {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// After an outage a client of a server on this machine need not wait for seconds.
+		// The default of gRPC waits for seconds after an outage. That is not needed for a server on this machine.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
-			// Without it a busy machine has no more than BaseDelay to connect.
+			// Without this, an attempt to connect has only BaseDelay, which is too short on a busy machine.
 			MinConnectTimeout: 20 * time.Second,
 		}),
 	}
@@ -217,7 +219,7 @@ func (s *Server) dialOptions() []grpc.DialOption {
 	return opts
 }
 
-// Options are those of a client of this server.
+// Options returns the options that connect a client to this server.
 func (s *Server) Options() []option.ClientOption {
 	opts := []option.ClientOption{
 		option.WithEndpoint("passthrough:///" + s.Addr()), option.WithoutAuthentication(), option.WithTelemetryDisabled(),
@@ -228,7 +230,7 @@ func (s *Server) Options() []option.ClientOption {
 	return opts
 }
 
-// Client makes a client of this server. The caller closes it.
+// Client returns a client of this server. The caller closes it.
 func (s *Server) Client(ctx context.Context, project string) (*pubsub.Client, error) {
 	client, err := pubsub.NewClient(ctx, project, s.Options()...)
 	if err != nil {
@@ -237,16 +239,16 @@ func (s *Server) Client(ctx context.Context, project string) (*pubsub.Client, er
 	return client, nil
 }
 
-// Inject puts a fault into force until remove is called. Of several that concern a call the oldest counts.
+// Inject puts a fault in force until remove is called. If several faults match a call, the oldest one applies.
 func (s *Server) Inject(fault Fault) (remove func()) { return s.faults.add(fault) }
 
-// SetDown starts or ends an outage: while it lasts every connection is broken, and each new one at once.
+// SetDown starts or ends an outage. During an outage, all connections and every new one are closed at once.
 func (s *Server) SetDown(down bool) { s.listener.setDown(down) }
 
-// CutConnections breaks every connection, and with it all streams. New ones are welcome.
+// CutConnections closes every connection, and thereby all streams. Clients can connect again at once.
 func (s *Server) CutConnections() { s.listener.cutConnections() }
 
-// CutStreams ends every StreamingPull with Unavailable.
+// CutStreams ends every StreamingPull with UNAVAILABLE.
 func (s *Server) CutStreams() {
 	for _, sub := range s.subscriptions.all() {
 		sub.mu.Lock()
@@ -259,8 +261,8 @@ func (s *Server) CutStreams() {
 	}
 }
 
-// Duplicate lets the next count acknowledged messages of a subscription come again, as the service may do at any time
-// without exactly-once delivery.
+// Duplicate delivers the next count acknowledged messages of a subscription again. Without exactly-once delivery the
+// service may do so at any time.
 func (s *Server) Duplicate(subscription string, count int) error {
 	sub, err := s.subscription(subscription)
 	if err != nil {
@@ -272,11 +274,11 @@ func (s *Server) Duplicate(subscription string, count int) error {
 	return nil
 }
 
-// SetDeadLetterRights gives the service the right to forward dead letters, or takes it away, as when its account lacks
-// roles: then it counts no attempts and forwards nothing.
+// SetDeadLetterRights grants or revokes the right to forward dead letters. Without it, as when the service account
+// lacks its roles, attempts are not counted and nothing is forwarded.
 func (s *Server) SetDeadLetterRights(granted bool) { s.noDeadLetters.Store(!granted) }
 
-// registry holds the resources of a kind by name. Reading it takes no lock.
+// registry holds the resources of one kind, by name. Reads take no lock.
 type registry[T any] struct{ m sync.Map }
 
 func (r *registry[T]) get(name string) *T {
@@ -292,7 +294,7 @@ func (r *registry[T]) remove(name string)    { r.m.Delete(name) }
 func (r *registry[T]) all() []*T {
 	var names []string
 	r.m.Range(func(name, _ any) bool {
-		names = append(names, name.(string)) //nolint:forcetypeassert // set takes nothing else
+		names = append(names, name.(string)) //nolint:forcetypeassert // only set stores values
 		return true
 	})
 	slices.Sort(names)
@@ -305,7 +307,7 @@ func (r *registry[T]) all() []*T {
 	return all
 }
 
-// named is what list lists.
+// named is a resource that list can return.
 type named[T any] interface {
 	*T
 	resourceName() string
@@ -351,7 +353,7 @@ func (s *Server) snapshot(name string) (*snapshot, error) {
 	return nil, notFound("snapshot", name)
 }
 
-// schemaChanged is called with the lock of the schemas held.
+// schemaChanged records a change of a schema. It is called with the lock of the schema registry held.
 func (s *Server) schemaChanged(name string, revisions []*pubsubpb.Schema) {
 	s.journal.schema(name, revisions)
 	if len(revisions) > 0 {
@@ -363,7 +365,7 @@ func (s *Server) schemaChanged(name string, revisions []*pubsubpb.Schema) {
 	s.policies.forget(name)
 }
 
-// exists tells whether there is a resource of any kind with this name.
+// exists reports whether a resource of any kind has this name.
 func (s *Server) exists(name string) bool {
 	return s.topics.get(name) != nil || s.subscriptions.get(name) != nil || s.snapshots.get(name) != nil || s.schemas.exists(name)
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// push appends a message to the backlog. All that follow are called with mu held.
+// push appends a message to the backlog. It and all functions below are called
+// with mu held.
 func (s *subscription) push(m *message) {
 	if s.closed != nil {
 		return
@@ -35,17 +36,19 @@ func (s *subscription) queue(k *keyQueue) {
 	}
 }
 
-// pump delivers to streams with credit what is ready. It is all that delivers.
+// pump delivers what is ready to streams that have credit. Only pump delivers
+// messages.
 func (s *subscription) pump(now time.Time) {
 	for keys := s.readyKeys.len(); ; {
-		for s.ready.len() > 0 && s.ready.at(0).state != ready { // acknowledged late
+		for s.ready.len() > 0 && s.ready.at(0).state != ready { // acknowledged after its lease had ended
 			s.ready.popFront()
 		}
 		st := s.pick()
 		if st == nil || keys == 0 && s.ready.len() == 0 {
 			break
 		}
-		// The run of a key and a message without one take turns, also from call to call: neither starves the other.
+		// Runs of keys and messages without a key alternate, also between
+		// calls. So neither delays the other for long.
 		if s.ready.len() > 0 && (s.afterRun || keys == 0) {
 			s.afterRun = false
 			s.deliverOne(st, now)
@@ -59,11 +62,12 @@ func (s *subscription) pump(now time.Time) {
 			s.queue(k)
 		}
 	}
-	// A Pull is answered with what there is.
+	// A Pull returns after its first messages, so it gets no more.
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool { return st.pull && len(st.out) > 0 })
 }
 
-// deliverOne delivers the first message that no key holds back: to st, or to whom it is due.
+// deliverOne delivers the first message without a key. It goes to the successor
+// of its last stream, or else to st.
 func (s *subscription) deliverOne(st *stream, now time.Time) {
 	if heir := s.successor(s.ready.at(0).stream); heir != nil {
 		st = heir
@@ -73,8 +77,8 @@ func (s *subscription) deliverOne(st *stream, now time.Time) {
 	s.deliver(s.ready.popFront(), st, now)
 }
 
-// pick returns a stream with credit, nil if there is none. It prefers that
-// whose turn it is.
+// pick returns a stream with credit, or nil if there is none. The streams take
+// turns.
 func (s *subscription) pick() *stream {
 	for i := range s.streams {
 		if st := s.streams[(s.next+i)%len(s.streams)]; st.hasCredit() {
@@ -84,11 +88,12 @@ func (s *subscription) pick() *stream {
 	return nil
 }
 
-// deliverRun delivers the run of a key, or what was delivered of it before and
-// is to come again. It reports whether the key waits for nothing but credit.
+// deliverRun delivers the run of a key, or the part of it that must be
+// delivered again. It reports whether the key could go on if a stream had
+// credit.
 func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	const maxRun = 1000
-	again := k.hi > 0 // while an earlier one is outstanding, only what was delivered before may go
+	again := k.hi > 0 // while an earlier message is outstanding, only redelivery is allowed
 	st := s.streamFor(k)
 	for n := 0; n < maxRun && k.hi < k.entries.len(); {
 		d := k.entries.at(k.hi)
@@ -100,7 +105,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 			return false
 		}
 		if st == nil || !st.hasCredit() {
-			return k.hi == 0 || d.lease != 0 // else the run ends here
+			return k.hi == 0 || d.lease != 0 // otherwise d belongs to the next run
 		}
 		k.hi++
 		n++
@@ -113,7 +118,7 @@ func (s *subscription) deliverRun(k *keyQueue, now time.Time) (waiting bool) {
 	return k.hi < k.entries.len() && k.entries.at(k.hi).lease != 0
 }
 
-// streamFor returns the stream that the next deliveries of a key go to; nil:
+// streamFor returns the stream for the next deliveries of a key, or nil if
 // there is none now.
 func (s *subscription) streamFor(k *keyQueue) *stream {
 	if k.owner != nil {
@@ -127,8 +132,8 @@ func (s *subscription) streamFor(k *keyQueue) *stream {
 	return s.pick()
 }
 
-// successor returns the stream with credit that its client opened in place of
-// one that has ended; nil: there is none. [G21]
+// successor returns the stream with credit that the client opened instead of an
+// ended one, or nil. [G21]
 func (s *subscription) successor(old *stream) *stream {
 	if old == nil || !old.ended || old.clientID == "" {
 		return nil
@@ -141,7 +146,7 @@ func (s *subscription) successor(old *stream) *stream {
 	return nil
 }
 
-// deliver lends a message to a stream.
+// deliver leases a message to a stream.
 func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
 	s.lent.remove(d.lease)
 	s.lastLease++
@@ -154,14 +159,14 @@ func (s *subscription) deliver(d *delivery, st *stream, now time.Time) {
 	st.outstanding++
 	st.bytes += len(d.message.encoded)
 	s.wait(d, now.Add(st.ackDeadline))
-	if len(st.out) > 64 && len(st.out) > 2*st.outstanding { // its client does not read, and most of it went elsewhere [G23]
+	if len(st.out) > 64 && len(st.out) > 2*st.outstanding { // its client does not read, and most of out was delivered elsewhere [G23]
 		st.out = slices.DeleteFunc(st.out, func(p posted) bool { return !p.current(st) })
 	}
 	st.out = append(st.out, posted{delivery: d, lease: d.lease})
 	st.notify()
 }
 
-// attempt returns what delivery_attempt is for a delivery.
+// attempt returns the delivery_attempt of a delivery.
 func (s *subscription) attempt(d *delivery) int32 {
 	if s.cfg.GetDeadLetterPolicy() == nil {
 		return 0

@@ -42,7 +42,8 @@ const (
 	maxLabelLen = 63 // characters
 )
 
-// What the mask of an update may name, with what is inside of these. The rest is immutable or only for output (A17–A20).
+// The fields that an update mask may name, including the fields inside them. All
+// others are immutable or output only (A17–A20).
 var (
 	mutableOfTopic = []protoreflect.Name{
 		"labels", "message_storage_policy", "message_retention_duration", "schema_settings",
@@ -56,16 +57,17 @@ var (
 	mutableOfSnapshot = []protoreflect.Name{"labels", "expire_time"}
 )
 
-// normalizeTopic checks the body of a CreateTopic and gives unset fields their
-// defaults, in place. It does not look at the name, and not whether the schema
-// exists. INVALID_ARGUMENT, or UNIMPLEMENTED for what this server leaves out,
-// name the field.
+// normalizeTopic checks the body of a CreateTopic, and sets defaults in place.
+// It checks neither the name nor whether the schema exists. An error is
+// INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server does not
+// have. It names the field.
 func normalizeTopic(t *pubsubpb.Topic) error {
-	t.SatisfiesPzs = false // only for output
+	t.SatisfiesPzs = false // output only
 	return completeTopic(t, "")
 }
 
-// completeTopic is what create and update have in common. schema is the one of the topic before an update, which may be deleted by now.
+// completeTopic does what create and update have in common. schema is the schema
+// of the topic before an update. It may be deleted by now.
 func completeTopic(t *pubsubpb.Topic, schema string) error {
 	if err := checkLabels(t.GetLabels()); err != nil {
 		return err
@@ -90,19 +92,19 @@ func completeTopic(t *pubsubpb.Topic, schema string) error {
 	return checkUnimplemented(t, "ingestion_data_source_settings", "message_transforms", "tags")
 }
 
-// normalizeSubscription checks the body of a CreateSubscription and gives unset
-// fields their defaults, in place (D1). It looks neither at the names of the
-// subscription and its topic, nor whether a topic that it names exists.
-// INVALID_ARGUMENT, or UNIMPLEMENTED for what this server leaves out, name the
-// field.
+// normalizeSubscription checks the body of a CreateSubscription, and sets
+// defaults in place (D1). It checks neither names nor whether topics exist. An
+// error is INVALID_ARGUMENT, or UNIMPLEMENTED for a feature that this server
+// does not have. It names the field.
 func normalizeSubscription(s *pubsubpb.Subscription) error {
-	// Only for output; a request that has them is no error (C4).
+	// These fields are output only. A request with them is not an error (C4).
 	s.Detached, s.TopicMessageRetentionDuration, s.AnalyticsHubSubscriptionInfo = false, nil, nil
 	return completeSubscription(s, "")
 }
 
-// completeSubscription is what create and update have in common. deadLetterTopic
-// is the one of the subscription before an update, which may be deleted by now.
+// completeSubscription does what create and update have in common.
+// deadLetterTopic is that of the subscription before an update. It may be
+// deleted by now.
 func completeSubscription(s *pubsubpb.Subscription, deadLetterTopic string) error {
 	for _, step := range []func(*pubsubpb.Subscription) error{completeDelivery, completeAckDeadline, completeLifetimes, completeRetryPolicy} {
 		if err := step(s); err != nil {
@@ -122,7 +124,8 @@ func completeSubscription(s *pubsubpb.Subscription, deadLetterTopic string) erro
 	return checkUnimplemented(s, "bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms", "tags")
 }
 
-// completeDelivery sees to it that messages go one way (D17), and that this way allows exactly-once (D18).
+// completeDelivery checks that there is only one way of delivery (D17), and that
+// it allows exactly-once (D18).
 func completeDelivery(s *pubsubpb.Subscription) error {
 	var ways []string
 	if s.GetPushConfig().GetPushEndpoint() != "" {
@@ -162,7 +165,7 @@ func completeAckDeadline(s *pubsubpb.Subscription) error {
 	return nil
 }
 
-// completeLifetimes does the retention of messages (D4) and the expiration of the subscription (D5–D7).
+// completeLifetimes completes message retention (D4) and expiration (D5–D7).
 func completeLifetimes(s *pubsubpb.Subscription) error {
 	if s.GetMessageRetentionDuration() == nil {
 		s.MessageRetentionDuration = durationpb.New(defaultRetention)
@@ -176,7 +179,7 @@ func completeLifetimes(s *pubsubpb.Subscription) error {
 	}
 	ttl := s.GetExpirationPolicy().GetTtl()
 	switch {
-	case ttl == nil: // never: D7
+	case ttl == nil: // the subscription never expires: D7
 		return nil
 	case ttl.CheckValid() != nil:
 		return invalidField("expiration_policy.ttl", "must be a valid duration")
@@ -188,7 +191,7 @@ func completeLifetimes(s *pubsubpb.Subscription) error {
 	return nil
 }
 
-// completeRetryPolicy is D9.
+// completeRetryPolicy checks the retry policy, and sets its defaults (D9).
 func completeRetryPolicy(s *pubsubpb.Subscription) error {
 	p := s.GetRetryPolicy()
 	if p == nil {
@@ -212,7 +215,8 @@ func completeRetryPolicy(s *pubsubpb.Subscription) error {
 	return nil
 }
 
-// completeDeadLetterPolicy does the reference (A3, K9) and the attempts (K2).
+// completeDeadLetterPolicy checks the dead-letter topic (A3, K9) and the number
+// of attempts (K2). before is the topic before an update.
 func completeDeadLetterPolicy(p *pubsubpb.DeadLetterPolicy, before string) error {
 	if p == nil {
 		return nil
@@ -231,44 +235,44 @@ func completeDeadLetterPolicy(p *pubsubpb.DeadLetterPolicy, before string) error
 	return nil
 }
 
-// patchTopic returns the topic as the request wants it, complete as after
-// normalizeTopic. current is not changed (A14–A17, A19, A21).
+// patchTopic returns a copy of current with the changes of the request, with the
+// same defaults as after normalizeTopic (A14–A17, A19, A21).
 func patchTopic(current *pubsubpb.Topic, r *pubsubpb.UpdateTopicRequest) (*pubsubpb.Topic, error) {
 	return patch(current, r.GetTopic(), r, mutableOfTopic, func(next *pubsubpb.Topic) error {
 		return completeTopic(next, current.GetSchemaSettings().GetSchema())
 	})
 }
 
-// patchSubscription returns the subscription as the request wants it, complete
-// as after normalizeSubscription. current is not changed (A14–A18, A21).
+// patchSubscription returns a copy of current with the changes of the request,
+// with the same defaults as after normalizeSubscription (A14–A18, A21).
 func patchSubscription(current *pubsubpb.Subscription, r *pubsubpb.UpdateSubscriptionRequest) (*pubsubpb.Subscription, error) {
 	return patch(current, r.GetSubscription(), r, mutableOfSubscription, func(next *pubsubpb.Subscription) error {
 		return completeSubscription(next, current.GetDeadLetterPolicy().GetDeadLetterTopic())
 	})
 }
 
-// patchSnapshot returns the snapshot as the request wants it. current is not
-// changed (A20). A mask with expire_time needs one in the body, for the default
-// is the time that the snapshot was made with; whether it is in bounds is for
-// the caller, who knows the clock.
+// patchSnapshot returns a copy of current with the changes of the request (A20).
+// A mask with expire_time needs the time in the body, because its default is
+// known only when a snapshot is created. The caller checks whether the time is
+// in bounds.
 func patchSnapshot(current *pubsubpb.Snapshot, r *pubsubpb.UpdateSnapshotRequest) (*pubsubpb.Snapshot, error) {
 	return patch(current, r.GetSnapshot(), r, mutableOfSnapshot, func(next *pubsubpb.Snapshot) error {
-		if next.GetExpireTime().CheckValid() != nil { // a nil one is not valid, either
+		if next.GetExpireTime().CheckValid() != nil { // nil is not valid, either
 			return invalidField("expire_time", "must be a valid time")
 		}
 		return checkLabels(next.GetLabels())
 	})
 }
 
-// updateRequest is what update requests have in common.
+// updateRequest is an update request of any resource.
 type updateRequest interface {
 	proto.Message
 	GetUpdateMask() *fieldmaskpb.FieldMask
 }
 
-// patch returns a copy of current in which the fields that the mask names are
-// those of body, or unset if they are unset there (A16), after complete has
-// agreed with it. The texts of its errors are those of the service.
+// patch returns a copy of current with the fields of the mask taken from body
+// (A16). A field that body does not have becomes unset. complete checks the
+// result and sets defaults. The texts of errors are those of the service.
 func patch[M proto.Message](current, body M, r updateRequest, mutable []protoreflect.Name, complete func(M) error) (M, error) {
 	var none M
 	request, resource := r.ProtoReflect().Descriptor().Name(), current.ProtoReflect().Descriptor()
@@ -278,7 +282,7 @@ func patch[M proto.Message](current, body M, r updateRequest, mutable []protoref
 			"The update_mask in the %s must be set, and must contain a non-empty paths list.", request)
 	}
 	next := proto.CloneOf(current)
-	body = proto.CloneOf(body) // the result shares nothing with the request
+	body = proto.CloneOf(body) // the result must not share memory with the request
 	for _, path := range paths {
 		fields, ok := resolvePath(resource, path)
 		if !ok { // A15
@@ -297,8 +301,8 @@ func patch[M proto.Message](current, body M, r updateRequest, mutable []protoref
 	return next, nil
 }
 
-// resolvePath returns the fields on a path such as retry_policy.minimum_backoff.
-// A path goes through messages of Pub/Sub only: a duration and a map are wholes.
+// resolvePath returns the fields of a path such as retry_policy.minimum_backoff.
+// A path may only enter messages of Pub/Sub, so not a duration or a map.
 func resolvePath(d protoreflect.MessageDescriptor, path string) (fields []protoreflect.FieldDescriptor, ok bool) {
 	pubsub := d.ParentFile().Package()
 	for name := range strings.SplitSeq(path, ".") {
@@ -318,7 +322,8 @@ func resolvePath(d protoreflect.MessageDescriptor, path string) (fields []protor
 	return fields, true
 }
 
-// copyField makes the field at the end of a path in dst what it is in src. It makes no message on the way only to clear a field.
+// copyField sets the last field of a path in dst to its value in src. It does
+// not create a message in dst only to clear a field of it.
 func copyField(dst, src protoreflect.Message, path []protoreflect.FieldDescriptor) {
 	field := path[0]
 	switch {
@@ -331,7 +336,7 @@ func copyField(dst, src protoreflect.Message, path []protoreflect.FieldDescripto
 	}
 }
 
-// checkLabels is A22.
+// checkLabels checks the rules for labels (A22).
 func checkLabels(labels map[string]string) error {
 	if len(labels) > maxLabels {
 		return status.Errorf(codes.InvalidArgument, "There are too many labels. You passed %d, but the maximum allowed is %d.",
@@ -355,7 +360,8 @@ func isLabel(s string) bool {
 	})
 }
 
-// isLabelLetter takes letters of all scripts, as labels of Google Cloud do; those without case count as lower case.
+// isLabelLetter accepts letters of all scripts, as Google Cloud does. Letters
+// without case count as lower case.
 func isLabelLetter(r rune) bool { return unicode.IsLower(r) || unicode.Is(unicode.Lo, r) }
 
 func isName(c collection, name string) bool {
@@ -371,7 +377,8 @@ func checkDuration(field string, d *durationpb.Duration, lowest, highest time.Du
 	return nil
 }
 
-// checkUnimplemented refuses what this server leaves out, where ignoring it would change what is delivered.
+// checkUnimplemented returns UNIMPLEMENTED if one of the fields is set. These
+// features change what is delivered, so they cannot be ignored.
 func checkUnimplemented(m proto.Message, names ...protoreflect.Name) error {
 	fields := m.ProtoReflect().Descriptor().Fields()
 	for _, name := range names {

@@ -31,7 +31,7 @@ func numberedLabels(n int) map[string]string {
 	return labels
 }
 
-// A22: which labels a resource may have.
+// A22: the valid labels of a resource.
 func TestCheckLabels(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	tests := []struct {
@@ -67,7 +67,7 @@ func TestCheckLabels(t *testing.T) {
 	}
 }
 
-// What the body of a topic may be, with the field in the error.
+// The valid bodies of a topic. An error names the field.
 func TestNormalizeTopic(t *testing.T) {
 	retention := func(d time.Duration) *pubsubpb.Topic {
 		return &pubsubpb.Topic{MessageRetentionDuration: durationpb.New(d)}
@@ -128,7 +128,8 @@ func TestNormalizeTopic(t *testing.T) {
 	}
 }
 
-// plainSubscription is what a subscription with nothing but its names reads back as (D1).
+// plainSubscription is what GetSubscription returns for a subscription that was created with names
+// only (D1).
 func plainSubscription() *pubsubpb.Subscription {
 	return &pubsubpb.Subscription{
 		Name:                     "projects/p/subscriptions/abc",
@@ -141,7 +142,7 @@ func plainSubscription() *pubsubpb.Subscription {
 	}
 }
 
-// with returns a message after a change, so that tables can hold it.
+// with returns a message after a change. It is for tables.
 func with[M any](m M, change func(M)) M {
 	change(m)
 	return m
@@ -155,7 +156,7 @@ func retryPolicy(minimum, maximum time.Duration) *pubsubpb.RetryPolicy {
 	return &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(minimum), MaximumBackoff: durationpb.New(maximum)}
 }
 
-// What unset fields become, and what requests cannot set.
+// Unset fields get their defaults, and output-only fields are ignored.
 func TestNormalizeSubscriptionDefaults(t *testing.T) {
 	type subscription = pubsubpb.Subscription
 	const deadLetters = "projects/q/topics/dead" // another project: A8
@@ -229,7 +230,7 @@ func TestNormalizeSubscriptionDefaults(t *testing.T) {
 	}
 }
 
-// Ranges at their edges, and what does not go together.
+// Values at the limits of their ranges, and fields that exclude each other.
 func TestNormalizeSubscriptionChecks(t *testing.T) {
 	type subscription = pubsubpb.Subscription
 	ackDeadline := func(seconds int32) *subscription { return &subscription{AckDeadlineSeconds: seconds} }
@@ -325,19 +326,19 @@ func TestNormalizeSubscriptionChecks(t *testing.T) {
 
 func paths(paths ...string) *fieldmaskpb.FieldMask { return &fieldmaskpb.FieldMask{Paths: paths} }
 
-// What a mask changes, what it resets, and what it leaves (A16, A18, A21).
+// What a mask changes, resets and keeps (A16, A18, A21).
 func TestPatchSubscription(t *testing.T) {
 	type subscription = pubsubpb.Subscription
 	deadLetters := func(topic string) *pubsubpb.DeadLetterPolicy {
 		return &pubsubpb.DeadLetterPolicy{DeadLetterTopic: topic, MaxDeliveryAttempts: 7}
 	}
-	// The filter, the state of detachment and what is not in the mask stay in all cases.
+	// No case changes the filter, detached, or a field that is not in its mask.
 	current := with(plainSubscription(), func(s *subscription) {
 		s.Filter, s.EnableMessageOrdering, s.Detached = "attributes:a", true, true
 		s.TopicMessageRetentionDuration = durationpb.New(time.Hour)
 		s.AckDeadlineSeconds, s.RetainAckedMessages = 30, true
 		s.Labels = map[string]string{"a": "1", "b": "2"}
-		s.DeadLetterPolicy = deadLetters(deletedTopic) // it was deleted in the meantime
+		s.DeadLetterPolicy = deadLetters(deletedTopic) // the topic was deleted meanwhile
 		s.ExpirationPolicy.Ttl = durationpb.New(8 * day)
 	})
 	tests := []struct {
@@ -430,7 +431,7 @@ func TestPatchSubscription(t *testing.T) {
 	}
 }
 
-// Masks and results that are refused change nothing (A14, A15, A17, A21).
+// Invalid masks and results change nothing (A14, A15, A17, A21).
 func TestPatchSubscriptionRefuses(t *testing.T) {
 	type subscription = pubsubpb.Subscription
 	const unknown = "Invalid update_mask provided in the UpdateSubscriptionRequest: "
@@ -504,7 +505,7 @@ func TestPatchSubscriptionRefuses(t *testing.T) {
 	}
 }
 
-// A14–A17, A19, A21 for topics.
+// patchTopic follows the rules A14–A17, A19 and A21.
 func TestPatchTopic(t *testing.T) {
 	type topic = pubsubpb.Topic
 	settings := func(schema, last string) *pubsubpb.SchemaSettings {
@@ -521,7 +522,7 @@ func TestPatchTopic(t *testing.T) {
 		mask *fieldmaskpb.FieldMask
 		body *topic
 		want func(*topic) // nil: refused
-		text string       // of the refusal
+		text string       // of the error
 	}{
 		{
 			"A16 all", paths("labels", "message_storage_policy", "message_retention_duration", "schema_settings"), &topic{},
@@ -564,7 +565,7 @@ func TestPatchTopic(t *testing.T) {
 	}
 }
 
-// A14–A17, A20, A21 for snapshots.
+// patchSnapshot follows the rules A14–A17, A20 and A21.
 func TestPatchSnapshot(t *testing.T) {
 	type snapshot = pubsubpb.Snapshot
 	early, late := &timestamppb.Timestamp{Seconds: 1}, &timestamppb.Timestamp{Seconds: 2}
@@ -575,7 +576,7 @@ func TestPatchSnapshot(t *testing.T) {
 		mask *fieldmaskpb.FieldMask
 		body *snapshot
 		want func(*snapshot) // nil: refused
-		text string          // of the refusal
+		text string          // of the error
 	}{
 		{"A16 labels", paths("labels"), &snapshot{}, func(s *snapshot) { s.Labels = nil }, ""},
 		{"A20 expire_time", paths("expire_time"), &snapshot{ExpireTime: early}, func(s *snapshot) { s.ExpireTime = early }, ""},

@@ -26,30 +26,32 @@ import (
 )
 
 const (
-	// maxDefinition is the longest definition of a schema, in bytes.
+	// maxDefinition is the maximum size of a definition in bytes.
 	maxDefinition = 300_000
-	// maxFullName is the longest full name of a message, in bytes. Each field
-	// carries the name of its message, so that without a limit a definition
-	// takes gigabytes. (How deep messages nest is limited by the parser.)
+	// maxFullName is the maximum size of the full name of a message in bytes.
+	// Each field stores the full name of its message, so without a limit a
+	// definition could need gigabytes. The parser limits how deep messages are
+	// nested.
 	maxFullName = 1024
-	// maxDefinitionError is how much of an error about a definition is told, in
-	// bytes: the parser quotes, and an error travels in a header.
+	// maxDefinitionError is the maximum size of an error text about a
+	// definition in bytes. The parser quotes the definition, and the error is
+	// sent in a header.
 	maxDefinitionError = 1000
 
-	// definitionFile is the file that positions in errors refer to.
+	// definitionFile is the name of the file in error positions.
 	definitionFile = "schema.proto"
 )
 
-// compiledSchema is a definition that messages can be validated against. It
-// does not change, and may be used by several goroutines.
+// compiledSchema is a compiled definition, which validates messages. It never
+// changes, and is safe for concurrent use.
 type compiledSchema struct {
 	root  protoreflect.MessageDescriptor
-	types *dynamicpb.Types // of the definition, and no others
+	types *dynamicpb.Types // the types of this definition only
 }
 
-// compileSchema compiles the source of a file in proto2, proto3 or edition
-// 2023. The file has one message, which everything else is in, and imports
-// nothing. Errors are INVALID_ARGUMENT and say where, if it is at one place.
+// compileSchema compiles a definition in proto2, proto3 or edition 2023. It
+// must have one top-level message and no imports. Errors are INVALID_ARGUMENT,
+// with the position if there is one.
 func compileSchema(definition string) (*compiledSchema, error) {
 	if definition == "" {
 		return nil, status.Error(codes.InvalidArgument, "the definition of the schema is empty")
@@ -82,7 +84,7 @@ func compileFile(definition string) (*compiledSchema, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Before the linker, which is where long names would cost.
+	// This is before the linker, where long names would need much memory.
 	source := parsed.FileDescriptorProto()
 	for _, m := range source.GetMessageType() {
 		if err := checkNames(source.GetPackage(), m); err != nil {
@@ -104,7 +106,8 @@ func compileFile(definition string) (*compiledSchema, error) {
 	if !ok {
 		return nil, errors.New("the file was not linked")
 	}
-	// The compiler's own descriptors look fields up one by one.
+	// The descriptors of the compiler search their fields one by one, which is
+	// slow.
 	descriptor, err := protodesc.NewFile(linked.FileDescriptorProto(), new(protoregistry.Files))
 	if err != nil {
 		return nil, err
@@ -116,8 +119,8 @@ func compileFile(definition string) (*compiledSchema, error) {
 	return &compiledSchema{root: descriptor.Messages().Get(0), types: dynamicpb.NewTypes(registry)}, nil
 }
 
-// checkTopLevel says whether a file has one message at its top level, and
-// nothing beside it: no import, no enum, no service, no extension.
+// checkTopLevel checks that a file has one top-level message and nothing else:
+// no import, enum, service or extension.
 func checkTopLevel(file *ast.FileNode) error {
 	messages := 0
 	for _, decl := range file.Decls {
@@ -142,7 +145,7 @@ func checkTopLevel(file *ast.FileNode) error {
 	return nil
 }
 
-// checkNames checks the names of a message and of those in it.
+// checkNames checks the full names of a message and of the messages in it.
 func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
 	name := m.GetName()
 	if scope != "" {
@@ -152,7 +155,8 @@ func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
 	case len(name) > maxFullName:
 		return fmt.Errorf("the full name of a message has more than %d bytes", maxFullName)
 	case name == "google.protobuf" || strings.HasPrefix(name, "google.protobuf."):
-		// The JSON decoder knows the types there by name, and relies on their fields.
+		// The JSON decoder treats types with these names in a special way, and
+		// relies on their fields.
 		return fmt.Errorf("the name %s is in google.protobuf, which is reserved", name)
 	}
 	for _, nested := range m.GetNestedType() {
@@ -163,9 +167,9 @@ func checkNames(scope string, m *descriptorpb.DescriptorProto) error {
 	return nil
 }
 
-// validate says whether data is a message of the schema: INVALID_ARGUMENT if
-// it does not decode, lacks a required field, or has a field that the schema
-// does not know, at any depth.
+// validate returns INVALID_ARGUMENT if data is not a message of the schema.
+// Such data cannot be decoded, lacks a required field, or has an unknown field
+// at any depth.
 func (c *compiledSchema) validate(data []byte, encoding pubsubpb.Encoding) error {
 	m := dynamicpb.NewMessage(c.root)
 	switch encoding {
@@ -184,12 +188,12 @@ func (c *compiledSchema) validate(data []byte, encoding pubsubpb.Encoding) error
 	}
 }
 
-// checkKnown refuses fields that the decoder has kept as unknown: those whose
-// number, or whose wire type, is not in the schema.
+// checkKnown refuses a message with unknown fields: their number or wire type
+// is not in the schema.
 func checkKnown(m protoreflect.Message) error {
 	if unknown := m.GetUnknown(); len(unknown) > 0 {
 		number, _, _ := protowire.ConsumeTag(unknown)
-		return status.Errorf(codes.InvalidArgument, "the message has field %d in %s, which the schema does not know, or not with that type",
+		return status.Errorf(codes.InvalidArgument, "the message has field %d in %s, which the schema does not have, or not with that type",
 			number, m.Descriptor().FullName())
 	}
 	var err error
@@ -217,10 +221,10 @@ func checkKnown(m protoreflect.Message) error {
 	return err
 }
 
-// compatibleWith says whether c may be a revision beside an older one:
-// INVALID_ARGUMENT if a field that both have differs in name, type or
-// cardinality, or if one has a required field that the other lacks. It looks at
-// all messages that the top-level one reaches, but not at extensions.
+// compatibleWith returns INVALID_ARGUMENT if c and older cannot be revisions of
+// one schema. A field that both have must have the same name, type and
+// cardinality, and a required field must be in both. It checks all messages
+// that the top-level one refers to, but not extensions.
 func (c *compiledSchema) compatibleWith(older *compiledSchema) error {
 	both := schemaComparison{newer: c.root, older: older.root, seen: map[[2]protoreflect.FullName]bool{}}
 	if err := both.messages(c.root, older.root); err != nil {
@@ -237,7 +241,7 @@ type schemaComparison struct {
 func (c *schemaComparison) messages(newer, older protoreflect.MessageDescriptor) error {
 	pair := [2]protoreflect.FullName{newer.FullName(), older.FullName()}
 	if c.seen[pair] {
-		return nil // a recursive type, or a second field of it
+		return nil // already compared: a recursive type, or the type of several fields
 	}
 	c.seen[pair] = true
 	for i := range older.Fields().Len() {
@@ -285,8 +289,8 @@ func (c *schemaComparison) fields(is, was protoreflect.FieldDescriptor) error {
 	return nil
 }
 
-// fieldTypeName is the name of the message or enum that a field has for type,
-// inside the top-level message, so that another package changes no type.
+// fieldTypeName returns the type name of a message or enum field, without the
+// name of the top-level message. So a new package name is not a new type.
 func fieldTypeName(field protoreflect.FieldDescriptor, root protoreflect.MessageDescriptor) string {
 	var d protoreflect.Descriptor
 	switch {

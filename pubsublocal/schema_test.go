@@ -21,12 +21,13 @@ func mustCompile(t testing.TB, definition string) *compiledSchema {
 	return c
 }
 
-// What one file with one message is, and everything that is not (M1, M2).
+// Valid definitions have one file with one message. All others are refused (M1,
+// M2).
 func TestCompileSchema(t *testing.T) {
 	tests := []struct {
 		name       string
 		definition string
-		wantError  string // a part of it; empty: it compiles
+		wantError  string // part of the error; empty: it compiles
 	}{
 		{"proto3", `syntax = "proto3"; package a.b; option go_package = "x"; message M { string s = 1; }`, ""},
 		{"proto2", `syntax = "proto2"; message M { required string s = 1; optional group G = 2 { optional int32 n = 1; } }`, ""},
@@ -72,7 +73,7 @@ func TestCompileSchema(t *testing.T) {
 	}
 }
 
-// A definition may have 300 KB and not one byte more (M3).
+// A definition of 300 KB is accepted, and one byte more is refused (M3).
 func TestCompileSchemaSize(t *testing.T) {
 	const message = `syntax = "proto3"; message M {} //`
 	largest := message + strings.Repeat("x", maxDefinition-len(message))
@@ -85,7 +86,8 @@ func TestCompileSchemaSize(t *testing.T) {
 	}
 }
 
-// No definition takes long, nor does its error: these cost the most of what the limit on its size lets through.
+// No definition takes long to compile or to refuse. These are the most expensive
+// ones within the size limit.
 func TestCompileSchemaHostile(t *testing.T) {
 	repeat := func(s string, n int) string { return strings.Repeat(s, n/len(s)) }
 	number := func(format string) string {
@@ -123,7 +125,8 @@ func TestCompileSchemaHostile(t *testing.T) {
 			if got := len(status.Convert(err).Message()); got > 2*maxDefinitionError {
 				t.Errorf("the error has %d bytes, want at most %d", got, 2*maxDefinitionError)
 			}
-			// A hundred times what it takes on an idle machine is still no accident.
+			// The limit is a hundred times the time on an idle machine, so a
+			// busy machine does not fail the test.
 			if got := time.Since(start); got > 20*time.Second {
 				t.Errorf("compileSchema() took %v", got)
 			}
@@ -131,8 +134,8 @@ func TestCompileSchemaHostile(t *testing.T) {
 	}
 }
 
-// A message fits in both encodings, or is refused: not decodable, unknown to the
-// schema at any depth, or not complete (M14, M15, M16).
+// This holds for both encodings. A message is refused if it cannot be decoded,
+// has an unknown field at any depth, or lacks a required one (M14, M15, M16).
 func TestSchemaValidate(t *testing.T) {
 	const proto3 = `syntax = "proto3"; package p; message M {
 		string some_text = 1; int32 number = 2; N child = 3; repeated N list = 4; map<string, N> by_name = 5; bytes raw = 6; E kind = 7;
@@ -213,7 +216,7 @@ func TestSchemaValidate(t *testing.T) {
 	}
 }
 
-// What may differ between two revisions, whichever of them is newer (M7).
+// What may differ between two revisions, in both directions (M7).
 func TestSchemaCompatible(t *testing.T) {
 	const optional = `syntax = "proto2"; message M { optional int32 a = 1; }`
 	with := func(body string) string { return `syntax = "proto3"; message M { ` + body + ` }` }
@@ -265,8 +268,8 @@ func TestSchemaCompatible(t *testing.T) {
 	}
 }
 
-// An event schema as services write them: options, comments, oneof, nested
-// types that are used before they are defined.
+// A typical event schema: options, comments, oneof, nested types that are used
+// before they are defined.
 func TestSchemaOfEvents(t *testing.T) {
 	c := mustCompile(t, `
 		syntax = "proto3";
@@ -312,7 +315,8 @@ func TestSchemaOfEvents(t *testing.T) {
 	}
 }
 
-// Whatever is sent as a definition and as a message, the answer is OK or INVALID_ARGUMENT, and no panic.
+// For every definition and message, the result is OK or INVALID_ARGUMENT,
+// without a panic.
 func FuzzSchema(f *testing.F) {
 	for _, definition := range []string{
 		`syntax = "proto3"; message M { string s = 1; map<string, M> m = 2; oneof o { int32 a = 3; E e = 4; } enum E { Z = 0; } }`,

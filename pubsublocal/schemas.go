@@ -20,30 +20,31 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxRevisions is how many revisions a schema has at most. Deleted ones do not count.
+// maxRevisions is the maximum number of revisions of a schema. Deleted ones do not
+// count.
 const maxRevisions = 20
 
-// schemaRegistry holds the schemas of all projects, and is the service
-// google.pubsub.v1.SchemaService. A change counts from the next message on.
-// Its methods may be called from several goroutines.
+// schemaRegistry stores the schemas of all projects, and implements
+// google.pubsub.v1.SchemaService. A change takes effect for the next message. Its
+// methods are safe for concurrent use.
 type schemaRegistry struct {
 	pubsubpb.UnimplementedSchemaServiceServer
 
 	now func() time.Time
 	// onChange, if not nil, is called after each change of a schema with all its
-	// revisions, as dump returns them; with none when the schema was deleted. It
-	// is called with the lock held, so it must not call the registry, and
-	// messages with a schema wait for it. Set before the registry is used.
+	// revisions, as dump returns them. It gets none if the schema was deleted. It is
+	// called with the lock held, so it must not call the registry. Set it before the
+	// registry is used.
 	onChange func(name string, revisions []*pubsubpb.Schema)
 
 	mu     sync.RWMutex
 	byName map[string][]schemaRevision // guarded by mu; oldest first. A slice is replaced, never changed.
 }
 
-// schemaRevision is a revision of a schema, or the place of a deleted one: a
-// topic may still name it as an end of its range.
+// schemaRevision is a revision of a schema. A deleted one keeps its place, because a
+// topic may still name it as the end of a range.
 type schemaRevision struct {
-	schema   *pubsubpb.Schema // with its definition, unless deleted; not to be changed
+	schema   *pubsubpb.Schema // without definition if deleted; never changed
 	compiled *compiledSchema  // nil: deleted
 }
 
@@ -51,9 +52,9 @@ func newSchemaRegistry(now func() time.Time) *schemaRegistry {
 	return &schemaRegistry{now: now, byName: map[string][]schemaRevision{}}
 }
 
-// check says whether a topic may have these settings; nil are none.
-// INVALID_ARGUMENT: a bad name, no encoding, or a range that ends before it
-// starts. NOT_FOUND: no such schema or revision.
+// check returns an error if a topic cannot have these settings. It is
+// INVALID_ARGUMENT for a bad name, no encoding, or a range that ends before it
+// starts. It is NOT_FOUND if the schema or a revision does not exist.
 func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	if settings == nil {
 		return nil
@@ -86,8 +87,8 @@ func (r *schemaRegistry) check(settings *pubsubpb.SchemaSettings) error {
 	return nil
 }
 
-// validate returns the newest revision in the range of the settings that data
-// is a message of. INVALID_ARGUMENT: there is none, or the schema is gone.
+// validate returns the newest revision in the range of the settings that accepts
+// data. It returns INVALID_ARGUMENT if there is none or the schema was deleted.
 func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte) (revisionID string, err error) {
 	r.mu.RLock()
 	revisions := r.byName[settings.GetSchema()]
@@ -105,16 +106,16 @@ func (r *schemaRegistry) validate(settings *pubsubpb.SchemaSettings, data []byte
 	return "", status.Error(codes.InvalidArgument, "Invalid data in message: Message failed schema validation.")
 }
 
-// exists says whether there is a schema of that name.
+// exists reports whether a schema has this name.
 func (r *schemaRegistry) exists(name string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return len(r.byName[name]) > 0
 }
 
-// dump returns every revision of every schema, those of a schema together and
-// oldest first. A revision without a definition was deleted: restore needs it
-// to know its place. The messages are not to be changed.
+// dump returns every revision of every schema, by name, oldest first. A deleted
+// revision has no definition: restore needs it to keep the order. The caller must not
+// change the messages.
 func (r *schemaRegistry) dump() []*pubsubpb.Schema {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -125,8 +126,8 @@ func (r *schemaRegistry) dump() []*pubsubpb.Schema {
 	return all
 }
 
-// restore adds a revision that dump or onChange has answered, as the newest
-// one. It does not call onChange.
+// restore adds a revision from dump or onChange, as the newest one. It does not call
+// onChange.
 func (r *schemaRegistry) restore(s *pubsubpb.Schema) error {
 	name := s.GetName()
 	if _, _, err := parseName(schemas, name); err != nil {
@@ -161,7 +162,7 @@ func (r *schemaRegistry) CreateSchema(_ context.Context, req *pubsubpb.CreateSch
 	if _, _, err := parseName(schemas, name); err != nil {
 		return nil, err
 	}
-	if r.exists(name) { // before any fault of the definition
+	if r.exists(name) { // this error comes before those of the definition
 		return nil, alreadyExists("schema", name)
 	}
 	compiled, err := compileBody(req.GetSchema())
@@ -217,7 +218,7 @@ func (r *schemaRegistry) ListSchemaRevisions(
 	}
 	type row struct {
 		schema *pubsubpb.Schema
-		key    string // smaller for a newer one, and stays: a revision keeps its index
+		key    string // page sorts by it: smaller for newer revisions, and never changes
 	}
 	var rows []row
 	for i, revision := range slices.Backward(revisions) {
@@ -252,7 +253,7 @@ func (r *schemaRegistry) CommitSchema(_ context.Context, req *pubsubpb.CommitSch
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.byName[name]) == 0 { // deleted since
+	if len(r.byName[name]) == 0 { // deleted meanwhile
 		return nil, notFound("schema", name)
 	}
 	for _, revision := range r.byName[name] {
@@ -299,8 +300,8 @@ func (r *schemaRegistry) RollbackSchema(_ context.Context, req *pubsubpb.Rollbac
 	return r.add(name, old.schema, old.compiled), nil
 }
 
-// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns what
-// is the newest revision then.
+// DeleteSchemaRevision implements pubsubpb.SchemaServiceServer. It returns the
+// newest revision that is left.
 func (r *schemaRegistry) DeleteSchemaRevision(
 	_ context.Context, req *pubsubpb.DeleteSchemaRevisionRequest,
 ) (*pubsubpb.Schema, error) {
@@ -331,8 +332,8 @@ func (r *schemaRegistry) DeleteSchemaRevision(
 	return viewOf(newestRevision(revisions).schema, pubsubpb.SchemaView_FULL), nil
 }
 
-// DeleteSchema implements pubsubpb.SchemaServiceServer. Topics with the schema
-// take no more messages.
+// DeleteSchema implements pubsubpb.SchemaServiceServer. After that, topics with the
+// schema refuse all messages.
 func (r *schemaRegistry) DeleteSchema(_ context.Context, req *pubsubpb.DeleteSchemaRequest) (*emptypb.Empty, error) {
 	name := req.GetName()
 	if _, _, err := parseName(schemas, name); err != nil {
@@ -360,8 +361,8 @@ func (r *schemaRegistry) ValidateSchema(
 	return &pubsubpb.ValidateSchemaResponse{}, nil
 }
 
-// ValidateMessage implements pubsubpb.SchemaServiceServer. Other than an error
-// of Publish, its error says what is wrong with the message.
+// ValidateMessage implements pubsubpb.SchemaServiceServer. Its error says what is
+// wrong with the message, unlike that of Publish.
 func (r *schemaRegistry) ValidateMessage(
 	_ context.Context, req *pubsubpb.ValidateMessageRequest,
 ) (*pubsubpb.ValidateMessageResponse, error) {
@@ -390,7 +391,7 @@ func (r *schemaRegistry) ValidateMessage(
 	return &pubsubpb.ValidateMessageResponse{}, nil
 }
 
-// compileBody compiles a schema of a request, of a type that we know.
+// compileBody compiles the schema of a request, if this server supports its type.
 func compileBody(s *pubsubpb.Schema) (*compiledSchema, error) {
 	if s == nil {
 		return nil, status.Error(codes.InvalidArgument, "schema is empty")
@@ -408,7 +409,8 @@ func compileBody(s *pubsubpb.Schema) (*compiledSchema, error) {
 	}
 }
 
-// revisions returns the revisions of a schema: oldest first, with deleted ones, at least one living.
+// revisions returns the revisions of a schema, oldest first, including deleted ones.
+// At least one is not deleted.
 func (r *schemaRegistry) revisions(name string) ([]schemaRevision, error) {
 	if _, _, err := parseName(schemas, name); err != nil {
 		return nil, err
@@ -421,7 +423,8 @@ func (r *schemaRegistry) revisions(name string) ([]schemaRevision, error) {
 	return r.byName[name], nil
 }
 
-// find returns what name@revision names, or the newest revision of a name without one.
+// find returns the revision of a name such as schema@revision, or the newest one if
+// the name has no revision.
 func (r *schemaRegistry) find(name string) (schemaRevision, error) {
 	name, id, ok := strings.Cut(name, "@")
 	revisions, err := r.revisions(name)
@@ -438,7 +441,8 @@ func (r *schemaRegistry) find(name string) (schemaRevision, error) {
 	return revisions[index], nil
 }
 
-// checkRoom is called with mu held.
+// checkRoom returns an error if a schema has no room for one more revision. It is
+// called with mu held.
 func (r *schemaRegistry) checkRoom(name string) error {
 	if countRevisions(r.byName[name]) >= maxRevisions {
 		return status.Errorf(codes.ResourceExhausted, "schema %s has %d revisions, which is the maximum; delete one first", name, maxRevisions)
@@ -446,7 +450,8 @@ func (r *schemaRegistry) checkRoom(name string) error {
 	return nil
 }
 
-// add makes a definition the newest revision of a schema, and returns it. It is called with mu held.
+// add adds a definition as the newest revision of a schema, and returns it. It is
+// called with mu held.
 func (r *schemaRegistry) add(name string, s *pubsubpb.Schema, compiled *compiledSchema) *pubsubpb.Schema {
 	revisions := r.byName[name]
 	id := newRevisionID()
@@ -467,7 +472,8 @@ func (r *schemaRegistry) add(name string, s *pubsubpb.Schema, compiled *compiled
 // newRevisionID returns 8 random hex digits.
 func newRevisionID() string { return fmt.Sprintf("%08x", uuid.New().ID()) }
 
-// set is called with mu held. No revisions: the schema is gone.
+// set replaces the revisions of a schema. Without revisions, the schema is deleted.
+// It is called with mu held.
 func (r *schemaRegistry) set(name string, revisions []schemaRevision) {
 	if len(revisions) == 0 {
 		delete(r.byName, name)
@@ -479,7 +485,8 @@ func (r *schemaRegistry) set(name string, revisions []schemaRevision) {
 	}
 }
 
-// newestRevision returns the newest revision that is not deleted; there is always one.
+// newestRevision returns the newest revision that is not deleted. There is always
+// one.
 func newestRevision(revisions []schemaRevision) schemaRevision {
 	for _, revision := range slices.Backward(revisions) {
 		if revision.compiled != nil {
@@ -500,12 +507,14 @@ func countRevisions(revisions []schemaRevision) int {
 	return n
 }
 
-// revisionIndex returns the place of a revision, also of a deleted one; -1: there never was one.
+// revisionIndex returns the index of a revision, which may be deleted. It returns -1
+// if there never was one.
 func revisionIndex(revisions []schemaRevision, id string) int {
 	return slices.IndexFunc(revisions, func(r schemaRevision) bool { return r.schema.GetRevisionId() == id })
 }
 
-// revisionOf returns the place of a revision that is not deleted, or NOT_FOUND.
+// revisionOf returns the index of a revision. It returns NOT_FOUND if the revision is
+// deleted or never existed.
 func revisionOf(name string, revisions []schemaRevision, id string) (int, error) {
 	index := revisionIndex(revisions, id)
 	if index < 0 || revisions[index].compiled == nil {
@@ -514,9 +523,9 @@ func revisionOf(name string, revisions []schemaRevision, id string) (int, error)
 	return index, nil
 }
 
-// revisionRange returns the first and the last revision of a range, both inclusive. A
-// deleted one still has its place: next to it the range begins or ends. Not ok:
-// the schema never had such a revision.
+// revisionRange returns the indexes of the first and the last revision of a range,
+// both inclusive. They may be deleted revisions. ok is false if the schema never had
+// one of them.
 func revisionRange(revisions []schemaRevision, settings *pubsubpb.SchemaSettings) (first, last int, ok bool) {
 	first, last = 0, len(revisions)-1
 	if id := settings.GetFirstRevisionId(); id != "" {
@@ -536,7 +545,7 @@ func revisionSchemas(revisions []schemaRevision) []*pubsubpb.Schema {
 	return all
 }
 
-// viewOf returns a copy of a schema, without its definition unless the view is FULL.
+// viewOf returns a copy of a schema. Only the FULL view has the definition.
 func viewOf(s *pubsubpb.Schema, view pubsubpb.SchemaView) *pubsubpb.Schema {
 	s = proto.CloneOf(s)
 	if view != pubsubpb.SchemaView_FULL {

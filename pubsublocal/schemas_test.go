@@ -25,7 +25,8 @@ const (
 
 var schemaTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// revision is a definition with n fields, which are numbered from 1: each is compatible with the others.
+// revision returns a definition with the fields 1 to n. All of them are
+// compatible.
 func revision(n int) *pubsubpb.Schema {
 	definition := `syntax = "proto3"; message M { `
 	for i := range n {
@@ -34,7 +35,8 @@ func revision(n int) *pubsubpb.Schema {
 	return &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition + "}"}
 }
 
-// newTestSchemas returns a registry with the schema testSchema of so many revisions, and their ids.
+// newTestSchemas returns a registry with the schema testSchema and n revisions,
+// and their ids.
 func newTestSchemas(t *testing.T, revisions int) (r *schemaRegistry, ids []string) {
 	t.Helper()
 	r = newSchemaRegistry(func() time.Time { return schemaTime })
@@ -61,7 +63,8 @@ func wantCode(t *testing.T, what string, err error, want codes.Code) {
 	}
 }
 
-// A schema is created under the asked name with an id and a time, or refused (M1, M5, M20, M21, A1–A4).
+// A schema is created under its name with an id and a time, or refused (M1, M5,
+// M20, M21, A1–A4).
 func TestCreateSchema(t *testing.T) {
 	compiled := &pubsubpb.Schema{
 		Type:          pubsubpb.Schema_PROTOCOL_BUFFER,
@@ -116,7 +119,7 @@ func TestCreateSchema(t *testing.T) {
 	}
 }
 
-// A commit is the newest revision, or changes nothing (M6, M7).
+// A commit becomes the newest revision, or changes nothing (M6, M7).
 func TestCommitSchema(t *testing.T) {
 	incompatible := func(definition string) *pubsubpb.Schema {
 		return &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition}
@@ -143,7 +146,7 @@ func TestCommitSchema(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newSchemaRegistry(func() time.Time { return schemaTime })
-			for _, n := range []int{2, 1} { // so that field 2 is in the old revision only
+			for _, n := range []int{2, 1} { // so that only the old revision has field 2
 				s := revision(n)
 				s.Name, s.RevisionId = testSchema, fmt.Sprintf("%08x", n)
 				if err := r.restore(s); err != nil {
@@ -164,7 +167,8 @@ func TestCommitSchema(t *testing.T) {
 	}
 }
 
-// A schema has 20 revisions: a further commit or rollback is refused until one is deleted (M4).
+// A schema has at most 20 revisions. A further commit or rollback is refused
+// until one is deleted (M4).
 func TestSchemaRevisionLimit(t *testing.T) {
 	r, ids := newTestSchemas(t, maxRevisions)
 	commit := &pubsubpb.CommitSchemaRequest{Name: testSchema, Schema: revision(maxRevisions + 1)}
@@ -178,7 +182,7 @@ func TestSchemaRevisionLimit(t *testing.T) {
 	wantCode(t, "CommitSchema() after a deletion", err, codes.OK)
 }
 
-// A rollback copies an old revision, which stays, as the newest one (M8).
+// A rollback copies an old revision as the newest one. The old one stays (M8).
 func TestRollbackSchema(t *testing.T) {
 	r, ids := newTestSchemas(t, 3)
 	got, err := r.RollbackSchema(t.Context(), &pubsubpb.RollbackSchemaRequest{Name: testSchema, RevisionId: ids[0]})
@@ -209,7 +213,7 @@ func TestRollbackSchema(t *testing.T) {
 	}
 }
 
-// A revision is deleted by name@revision; the last one stays (M9).
+// A revision is deleted by name@revision. The last one cannot be deleted (M9).
 func TestDeleteSchemaRevision(t *testing.T) {
 	r, ids := newTestSchemas(t, 3)
 	for _, tt := range []struct {
@@ -240,7 +244,7 @@ func TestDeleteSchemaRevision(t *testing.T) {
 	}
 }
 
-// Get returns one revision in full, or without its definition (M10).
+// GetSchema returns one revision, with or without its definition (M10).
 func TestGetSchema(t *testing.T) {
 	r, ids := newTestSchemas(t, 3)
 	tests := []struct {
@@ -272,8 +276,8 @@ func TestGetSchema(t *testing.T) {
 	}
 }
 
-// A list has the schemas of one project, each with its newest revision and no
-// definition, by name and in pages (A9, A10, M10).
+// ListSchemas returns the schemas of one project, each with its newest revision
+// and without a definition, by name and in pages (A9, A10, M10).
 func TestListSchemas(t *testing.T) {
 	r, ids := newTestSchemas(t, 2)
 	for _, name := range []string{"projects/p/schemas/zzz", "projects/p/schemas/aaa", "projects/pp/schemas/other"} {
@@ -315,7 +319,8 @@ func TestListSchemas(t *testing.T) {
 	}
 }
 
-// Revisions are listed newest first, each once, also when others come and go between two pages (M10, A10).
+// ListSchemaRevisions returns the newest first, each once, even if others are
+// added or deleted between two pages (M10, A10).
 func TestListSchemaRevisions(t *testing.T) {
 	r, ids := newTestSchemas(t, 5)
 	list := func(req *pubsubpb.ListSchemaRevisionsRequest) (got []string, next string) {
@@ -361,7 +366,7 @@ func TestListSchemaRevisions(t *testing.T) {
 	wantCode(t, "ListSchemaRevisions(bad token)", err, codes.InvalidArgument)
 }
 
-// A deleted schema is gone, and its name is free for a new one (A5, M18).
+// A deleted schema is gone, and its name can be used again (A5, M18).
 func TestDeleteSchema(t *testing.T) {
 	r, _ := newTestSchemas(t, 2)
 	settings := &pubsubpb.SchemaSettings{Schema: testSchema, Encoding: pubsubpb.Encoding_JSON}
@@ -388,7 +393,8 @@ func TestDeleteSchema(t *testing.T) {
 	}
 }
 
-// Validation stores nothing, and takes a schema by name or in line (M17).
+// Validation stores nothing. The schema is given by name or in the request
+// (M17).
 func TestValidateSchemaAndMessage(t *testing.T) {
 	r, ids := newTestSchemas(t, 2)
 	before := r.dump()
@@ -443,7 +449,8 @@ func TestValidateSchemaAndMessage(t *testing.T) {
 	}
 }
 
-// A topic's settings name a schema, revisions of it in order, and an encoding (M11).
+// A topic's settings name a schema, two revisions in order, and an encoding
+// (M11).
 func TestSchemaCheck(t *testing.T) {
 	r, ids := newTestSchemas(t, 3)
 	const json = pubsubpb.Encoding_JSON
@@ -472,10 +479,11 @@ func TestSchemaCheck(t *testing.T) {
 	}
 }
 
-// The newest revision in the range that fits a message is answered, at once
-// after a change; a deleted end moves to its neighbor (M12, M19).
+// validate returns the newest matching revision of the range, also directly
+// after a change. If an end of the range is deleted, its neighbor is the end
+// (M12, M19).
 func TestSchemaValidateRange(t *testing.T) {
-	r, ids := newTestSchemas(t, 5) // revision i+1 knows the fields 1 to i+1
+	r, ids := newTestSchemas(t, 5) // revision i+1 has the fields 1 to i+1
 	for _, i := range []int{1, 3} {
 		if _, err := r.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: testSchema + "@" + ids[i]}); err != nil {
 			t.Fatal(err)
@@ -516,7 +524,8 @@ func TestSchemaValidateRange(t *testing.T) {
 		})
 	}
 
-	// An old revision is tried when the newer ones do not fit: here the newest lacks field 3.
+	// An older revision is used if newer ones do not match: here the newest
+	// lacks field 3.
 	settings := &pubsubpb.SchemaSettings{Schema: testSchema, Encoding: pubsubpb.Encoding_BINARY}
 	rolledBack, err := r.RollbackSchema(t.Context(), &pubsubpb.RollbackSchemaRequest{Name: testSchema, RevisionId: ids[0]})
 	if err != nil {
@@ -529,7 +538,8 @@ func TestSchemaValidateRange(t *testing.T) {
 	}
 }
 
-// What dump returns makes the same registry again, ranges with deleted ends included.
+// restore makes the same registry from what dump returns, including ranges with
+// deleted ends.
 func TestSchemaDumpAndRestore(t *testing.T) {
 	r, ids := newTestSchemas(t, 4)
 	_, err := r.CreateSchema(t.Context(), &pubsubpb.CreateSchemaRequest{Parent: testProject, SchemaId: "aaa", Schema: revision(1)})
@@ -564,7 +574,8 @@ func TestSchemaDumpAndRestore(t *testing.T) {
 	}
 }
 
-// Each change is told with all revisions, and nothing is told when nothing changed.
+// onChange is called for each change with all revisions, and never without a
+// change.
 func TestSchemaOnChange(t *testing.T) {
 	r := newSchemaRegistry(time.Now)
 	var got []string
@@ -600,7 +611,7 @@ func TestSchemaOnChange(t *testing.T) {
 	}
 }
 
-// What a caller does with an answer changes no schema.
+// A caller that changes a response does not change the schema.
 func TestSchemaAnswersAreCopies(t *testing.T) {
 	r, _ := newTestSchemas(t, 1)
 	got, err := r.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: testSchema})
@@ -613,7 +624,8 @@ func TestSchemaAnswersAreCopies(t *testing.T) {
 	}
 }
 
-// Messages are validated while revisions come and go; the race detector looks on.
+// Messages are validated while revisions are added and deleted. The race
+// detector checks this.
 func TestSchemaConcurrency(t *testing.T) {
 	r, ids := newTestSchemas(t, 1)
 	settings := &pubsubpb.SchemaSettings{Schema: testSchema, Encoding: pubsubpb.Encoding_BINARY, FirstRevisionId: ids[0]}

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// snapshot is what a subscription had not acknowledged when the snapshot was
-// made, and everything that was published to the topic since.
+// snapshot is the messages that a subscription had not acknowledged when the
+// snapshot was created, and all messages that the topic received since.
 type snapshot struct {
 	name  string
 	topic *topic
-	timer *timer // its end
+	timer *timer // deletes the snapshot when it expires
 
 	// Guarded by topic.mu.
 	cfg     *pubsubpb.Snapshot // the value is never changed, only replaced
@@ -32,17 +32,18 @@ func (s *snapshot) config() *pubsubpb.Snapshot {
 	return cfg
 }
 
-// messages returns all of the snapshot, oldest first. It is called with topic.mu held.
+// messages returns all messages of the snapshot, oldest first. It is called
+// with topic.mu held.
 func (s *snapshot) messages() []*message { return slices.Concat(s.unacked, s.later) }
 
-// snap makes a snapshot of a subscription. expireTime returns the end of one
-// whose oldest message was published at a time, or why it cannot be. [L8, L10]
+// snap creates a snapshot of a subscription. expireTime returns its expiration
+// from the publish time of its oldest message, or an error. [L8, L10]
 func (s *subscription) snap(cfg *pubsubpb.Snapshot, expireTime func(oldest time.Time) (time.Time, error)) (*snapshot, error) {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock() // nothing becomes deliverable
+	defer s.mu.Unlock() // not s.unlock: nothing becomes deliverable here
 	if err := s.use(); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (s *subscription) snap(cfg *pubsubpb.Snapshot, expireTime func(oldest time.
 	return made, nil
 }
 
-// drop ends a snapshot, and with it what only it retained.
+// drop removes a snapshot from its topic, and releases its messages.
 func (s *snapshot) drop() {
 	s.timer.set(time.Time{})
 	t := s.topic
@@ -75,18 +76,19 @@ func (s *snapshot) drop() {
 	s.unacked, s.later = nil, nil
 }
 
-// seekTime makes what is retained and was published at or after a time
-// unacknowledged, and the rest acknowledged. [L2, L3]
+// seekTime seeks to a time: retained messages that were published at or after
+// it become unacknowledged, and all others acknowledged. [L2, L3]
 func (s *subscription) seekTime(at time.Time) (*commit, error) {
 	first := at.UnixMilli()
 	if at.After(time.UnixMilli(first)) {
-		first++ // publish times have whole milliseconds
+		first++ // publish times are whole milliseconds
 	}
-	// A message that is published meanwhile comes after all of this, in the journal too.
+	// With the lock of the topic, a message that is published meanwhile comes
+	// after the seek, in the journal too.
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
 	s.mu.Lock()
-	defer s.unlock() // nothing fails here, so there are no dead letters
+	defer s.unlock() // nothing fails here, so it forwards no dead letters, which would lock a topic
 	if err := s.use(); err != nil {
 		return nil, err
 	}
@@ -98,9 +100,10 @@ func (s *subscription) seekTime(at time.Time) (*commit, error) {
 	return s.reset(all, func(m *message) bool { return m.time >= horizon }, time.Time{}), nil
 }
 
-// seekSnapshot makes exactly the messages of a snapshot unacknowledged. [L9]
+// seekSnapshot makes the messages of a snapshot unacknowledged, and all others
+// acknowledged. [L9]
 func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
-	s.topic.mu.Lock() // as in seekTime
+	s.topic.mu.Lock() // the reason is in seekTime
 	defer s.topic.mu.Unlock()
 	s.mu.Lock()
 	defer s.unlock()
@@ -119,8 +122,8 @@ func (s *subscription) seekSnapshot(to *snapshot) (*commit, error) {
 	return s.reset(all, func(m *message) bool { return in[m.id] }, to.expires), nil
 }
 
-// union returns messages and all that the subscription has, oldest first, each
-// once. It and what follows are called with mu held.
+// union returns messages and all messages of the subscription, oldest first,
+// without duplicates. It and the functions below are called with mu held.
 func (s *subscription) union(messages []*message) []*message {
 	all := slices.Clone(messages)
 	for i := range s.backlog.len() {
@@ -135,7 +138,7 @@ func (s *subscription) union(messages []*message) []*message {
 	return slices.Compact(all)
 }
 
-// matching returns the messages that pass the filter. [E17]
+// matching returns the messages that the filter accepts. [E17]
 func (s *subscription) matching(messages []*message) ([]*message, error) {
 	if s.cfg.GetFilter() == "" {
 		return messages, nil
@@ -153,8 +156,9 @@ func (s *subscription) matching(messages []*message) ([]*message, error) {
 	return passed, nil
 }
 
-// reset begins anew with messages, oldest first: leases, runs, delays and
-// counts of attempts are forgotten. Nothing is too old for it until a time. [L5, L6, L15, K13]
+// reset replaces the content of the subscription by messages, oldest first. It
+// forgets leases, runs, delays and counts of attempts. Until retainedUntil, no
+// message is dropped because of its age. [L5, L6, L15, K13]
 func (s *subscription) reset(messages []*message, unacked func(*message) bool, retainedUntil time.Time) *commit {
 	s.clear()
 	s.acked = deque[*message]{}

@@ -63,7 +63,7 @@ func publish(ctx context.Context, client *pubsub.Client, texts ...string) error 
 	return nil
 }
 
-// pull returns what a Pull gets at once.
+// pull returns the messages that a Pull gets without waiting.
 func pull(t testing.TB, client *pubsub.Client) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	response, err := client.SubscriptionAdminClient.Pull(t.Context(), &pubsubpb.PullRequest{
@@ -102,7 +102,8 @@ func nack(t testing.TB, client *pubsub.Client, m *pubsubpb.ReceivedMessage) {
 	}
 }
 
-// receive receives and acknowledges until stop is called, and hands on what comes.
+// receive receives and acknowledges until stop is called, and sends each
+// message to a channel.
 func receive(t *testing.T, client *pubsub.Client) (received <-chan string, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -122,8 +123,8 @@ func receive(t *testing.T, client *pubsub.Client) (received <-chan string, stop 
 	}
 }
 
-// During an outage nothing gets through; a stream breaks with the connections,
-// or alone, and all work again without a new client.
+// During an outage every call fails. Connections or streams break. Then
+// everything works again with the same client.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
@@ -133,7 +134,7 @@ func TestOutage(t *testing.T) {
 		if err := publish(t.Context(), client, text); err != nil {
 			t.Fatal(err)
 		}
-		// What was not acknowledged in time comes again.
+		// A message that was not acknowledged in time is delivered again.
 		for got := range received {
 			if got == text {
 				return
@@ -159,8 +160,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// A message that was acknowledged comes again, with all that follow it, as
-// often as Duplicate says.
+// Duplicate delivers an acknowledged message again, with all that follow it, as
+// often as requested.
 func TestDuplicate(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
@@ -184,9 +185,8 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
-// A client that sends pings and reads nothing has one answer waiting, not one
-// for each; and a stream that is cut while it reads nothing gives its messages
-// to others at once.
+// A client that sends pings and does not read has one waiting response, not one
+// per ping. If its stream is cut, others get its messages at once.
 func TestStreamOfClientThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{})
@@ -198,7 +198,7 @@ func TestStreamOfClientThatReadsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := strings.Repeat("x", 1<<20)
-	for range 30 { // more than the windows of the connection hold
+	for range 30 { // more than the flow control windows hold
 		if err := publish(t.Context(), client, large); err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,8 @@ func TestStreamOfClientThatReadsNothing(t *testing.T) {
 	}
 }
 
-// Without the rights of the service's account nothing is counted or forwarded. [K11]
+// If the service account lacks its roles, no attempt is counted and nothing is
+// forwarded. [K11]
 func TestDeadLetterRights(t *testing.T) {
 	t.Parallel()
 	server, client := start(t, pubsublocal.Config{}, func(s *pubsubpb.Subscription) {
@@ -244,7 +245,7 @@ func TestDeadLetterRights(t *testing.T) {
 	}
 }
 
-// A server in memory listens nowhere, and has the same API over Conn.
+// A server in memory does not listen, and has the same API through Conn.
 func TestInMemory(t *testing.T) {
 	t.Parallel()
 	server, err := pubsublocal.Start(pubsublocal.Config{InMemory: true})
@@ -267,7 +268,7 @@ func TestInMemory(t *testing.T) {
 	}
 }
 
-// An address that is taken is an error.
+// An address that is in use is an error.
 func TestStartOnTakenAddress(t *testing.T) {
 	t.Parallel()
 	server, _ := start(t, pubsublocal.Config{})
@@ -277,7 +278,8 @@ func TestStartOnTakenAddress(t *testing.T) {
 	}
 }
 
-// Close ends every goroutine, whatever is open. Not parallel: it counts all.
+// Close ends every goroutine, whatever is open. It is not parallel because it
+// counts all goroutines.
 func TestCloseLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	server, err := pubsublocal.Start(pubsublocal.Config{})
@@ -322,7 +324,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
-// A clock runs by itself, and what is due on the way of an Advance happens at its own time.
+// A clock runs by itself. With Advance, everything that becomes due happens at
+// its own time.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := &pubsublocal.Clock{}

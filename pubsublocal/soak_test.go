@@ -28,9 +28,9 @@ var (
 )
 
 // Three subscribers receive 100 keys under random nacks, expired leases and
-// broken connections: every message is handled, and each key is delivered in
-// order, but for going back to the message that failed. Afterwards the server
-// keeps nothing.
+// lost connections. Every message is handled. Each key is delivered in order,
+// except that it goes back to a failed message. At the end the server keeps
+// nothing.
 func TestOrderUnderFaults(t *testing.T) {
 	for i := range *soakSeeds {
 		seed := *soakFirst + i
@@ -66,7 +66,7 @@ func soak(t *testing.T, seed uint64) {
 	}
 	heapBefore := heap()
 
-	var handled sync.Map // key/index of every message that was acknowledged
+	var handled sync.Map // key/index of every acknowledged message
 	var left atomic.Int64
 	left.Store(int64(keys * perKey))
 	receiving, stop := context.WithCancel(ctx)
@@ -115,8 +115,8 @@ func soak(t *testing.T, seed uint64) {
 		}
 	})
 
-	// The client's own pauses grow fourfold, up to a minute: who loses some
-	// attempts in a row publishes after the end of the test, or never.
+	// The pauses of the client grow fourfold, up to a minute. A publisher that
+	// fails several times would not finish in time.
 	client.TopicAdminClient.CallOptions.Publish = append(client.TopicAdminClient.CallOptions.Publish, gax.WithRetry(func() gax.Retryer {
 		return gax.OnCodes([]codes.Code{codes.Canceled, codes.Internal, codes.Unknown, codes.Unavailable},
 			gax.Backoff{Initial: 50 * time.Millisecond, Max: 50 * time.Millisecond})
@@ -145,13 +145,13 @@ func soak(t *testing.T, seed uint64) {
 	if n := left.Load(); n > 0 {
 		t.Errorf("%d of %d messages were never handled", n, keys*perKey)
 	}
-	time.Sleep(300 * time.Millisecond) // the last acks
+	time.Sleep(300 * time.Millisecond) // time for the last acks
 	stop()
 	work.Wait()
 	for _, violation := range watch.violations() {
 		t.Error(violation)
 	}
-	handled.Clear() // what this test remembers is not the server's
+	handled.Clear() // so that the memory of this test does not count as the server's
 	if grown := int64(heap()) - int64(heapBefore); grown > 16<<20 {
 		t.Errorf("the heap has grown by %d MB though everything is acknowledged", grown>>20)
 	}
@@ -164,8 +164,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// orderWatch checks the order in which a server delivers: a key goes on with
-// the next message that is not acknowledged, or goes back.
+// orderWatch checks the order of deliveries. A key continues with its next
+// unacknowledged message, or goes back.
 type orderWatch struct {
 	mu    sync.Mutex
 	keys  map[string]*watchedKey
@@ -173,8 +173,8 @@ type orderWatch struct {
 }
 
 type watchedKey struct {
-	place map[string]int // of a message id, in the order of publishing
-	acked map[int]bool   // since it was last delivered
+	place map[string]int // by message id, in the order of publishing
+	acked map[int]bool   // since the last delivery
 	next  int
 }
 
@@ -182,7 +182,7 @@ func (w *orderWatch) observe(e pubsublocal.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.keys == nil {
-		return // after the end
+		return // the test has ended
 	}
 	key := w.keys[e.OrderingKey]
 	if key == nil {
@@ -210,7 +210,7 @@ func (w *orderWatch) observe(e pubsublocal.Event) {
 func (w *orderWatch) violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keys = nil // it is no longer needed, and would count as the server's memory
+	w.keys = nil // so that its memory does not count as the server's
 	return w.wrong[:min(len(w.wrong), 10)]
 }
 
@@ -228,7 +228,7 @@ func newClient(t testing.TB, server *pubsublocal.Server, project string) *pubsub
 	return client
 }
 
-// lockedRand is a source of randomness for several goroutines.
+// lockedRand is a random source that is safe for concurrent use.
 type lockedRand struct {
 	mu   sync.Mutex
 	rand *rand.Rand

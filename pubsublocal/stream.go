@@ -14,35 +14,35 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// stream is an open StreamingPull, or a Pull that waits. Its fields are guarded
-// by the lock of its subscription, except for those that never change.
+// stream is an open StreamingPull, or a waiting Pull. The lock of the
+// subscription guards the fields that change.
 type stream struct {
-	pull          bool // a Pull: it gets one delivery
+	pull          bool // it is a Pull, which returns after its first messages
 	clientID      string
 	protocol      int64
 	maxMessages   int // 0: no limit
 	maxBytes      int // 0: no limit
 	ackDeadline   time.Duration
 	outstanding   int
-	bytes         int      // of what is outstanding
-	out           []posted // what is to be sent
-	confirmations encoded  // what is to be confirmed, as a StreamingPullResponse
-	ping          bool     // a response is due, even an empty one
-	closing       bool     // the client wants nothing more
-	ended         bool     // no longer of the subscription
-	err           error    // why it ends
+	bytes         int      // size of the outstanding messages
+	out           []posted // to be sent
+	confirmations encoded  // confirmations to be sent, as an encoded StreamingPullResponse
+	ping          bool     // a response must be sent, even if it is empty
+	closing       bool     // no more deliveries: the client has half-closed, or the stream has ended
+	ended         bool     // no longer part of the subscription
+	err           error    // why the stream ended
 
-	wake chan struct{} // capacity 1: there is something to send
+	wake chan struct{} // capacity 1: there may be something to send
 	over chan struct{} // closed when err is set
 }
 
-// posted is a delivery that is to be sent, unless its lease ends before.
+// posted is a delivery that will be sent, unless its lease ends before.
 type posted struct {
 	delivery *delivery
 	lease    uint64
 }
 
-// current tells whether the stream still has the delivery.
+// current reports whether the stream still has the lease.
 func (p posted) current(st *stream) bool {
 	d := p.delivery
 	return d.state == leased && d.lease == p.lease && d.stream == st
@@ -59,7 +59,7 @@ func (st *stream) notify() {
 	}
 }
 
-// end lets the stream end with an error.
+// end ends the stream with an error.
 func (st *stream) end(why error) {
 	if st.err == nil {
 		st.err = why
@@ -69,8 +69,8 @@ func (st *stream) end(why error) {
 	st.notify()
 }
 
-// take returns what is to be sent next, about a megabyte at most; ok is false
-// when there is nothing.
+// take returns the next response, of about 1 MB at most. ok is false if there
+// is nothing to send.
 func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	const maxParcels, maxSize = 1000, 1 << 20
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	size, n := 0, 0
 	for ; n < len(st.out) && len(parcels) < maxParcels && size < maxSize; n++ {
 		p := st.out[n]
-		if d := p.delivery; p.current(st) { // else it went elsewhere meanwhile [G23]
+		if d := p.delivery; p.current(st) { // otherwise it was delivered elsewhere meanwhile [G23]
 			if len(parcels) > 0 && size+len(d.message.encoded) > maxSize {
 				break
 			}
@@ -86,7 +86,7 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 			size += len(d.message.encoded)
 		}
 	}
-	clear(st.out[:n]) // for the collector
+	clear(st.out[:n]) // for the garbage collector
 	if st.out = st.out[n:]; len(st.out) == 0 {
 		st.out = nil
 	}
@@ -99,7 +99,8 @@ func (s *subscription) take(st *stream) (response encoded, ok bool) {
 	return encodeParcels(parcels, rest), ok
 }
 
-// properties are in every response: a client takes their absence for "both off". [G12]
+// properties returns the fields that every response must have. A client takes
+// missing ones for false. [G12]
 func (s *subscription) properties() encoded {
 	return encodeResponse(&pubsubpb.StreamingPullResponse{SubscriptionProperties: &pubsubpb.StreamingPullResponse_SubscriptionProperties{
 		ExactlyOnceDeliveryEnabled: s.cfg.GetEnableExactlyOnceDelivery(), MessageOrderingEnabled: s.cfg.GetEnableMessageOrdering(),
@@ -109,7 +110,7 @@ func (s *subscription) properties() encoded {
 func encodeResponse(r *pubsubpb.StreamingPullResponse) encoded {
 	b, err := proto.Marshal(r)
 	if err != nil {
-		return nil // it has valid strings only, so it cannot fail
+		return nil // it cannot fail: its strings are valid
 	}
 	return b
 }
@@ -155,11 +156,11 @@ func (p *subscriberService) StreamingPull(g pubsubpb.Subscriber_StreamingPullSer
 	lifetime.set(p.server.clock.Now().Add(p.server.streamLifetime))
 	defer lifetime.set(time.Time{})
 	received := make(chan error, 1)
-	go func() { received <- sub.receive(st, g) }() // it ends when this method returns, because Recv does
+	go func() { received <- sub.receive(st, g) }() // it ends when this method returns, because Recv then returns
 	return sub.send(st, g, received)
 }
 
-// send sends what there is, until the stream ends.
+// send sends responses until the stream ends.
 func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServer, received <-chan error) error {
 	for {
 		for {
@@ -168,7 +169,7 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 				break
 			}
 			sent := make(chan error, 1)
-			go func() { sent <- g.SendMsg(response) }() // it ends when this method returns, also for a client that reads nothing
+			go func() { sent <- g.SendMsg(response) }() // it ends when this method returns, even if the client does not read
 			select {
 			case err := <-sent:
 				if err != nil {
@@ -187,7 +188,7 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 		closing := st.closing && len(st.out) == 0
 		s.mu.Unlock()
 		if closing {
-			return nil // the client has half-closed, and has everything that was on its way [G15]
+			return nil // the client has half-closed, and has received all deliveries [G15]
 		}
 		select {
 		case <-g.Context().Done():
@@ -202,14 +203,15 @@ func (s *subscription) send(st *stream, g pubsubpb.Subscriber_StreamingPullServe
 	}
 }
 
-// why returns why a stream was ended; nil: it was not.
+// why returns the error that the stream ended with, or nil if it has not ended.
 func (s *subscription) why(st *stream) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return st.err
 }
 
-// receive reads what the client sends. It returns nil when the client half-closed.
+// receive handles the requests of the client. It returns nil when the client
+// half-closes.
 func (s *subscription) receive(st *stream, g pubsubpb.Subscriber_StreamingPullServer) error {
 	for {
 		r, err := g.Recv()
@@ -237,7 +239,7 @@ func (s *subscription) receive(st *stream, g pubsubpb.Subscriber_StreamingPullSe
 	}
 }
 
-// answerOn obeys a request on a stream: acks, deadlines, or a ping.
+// answerOn handles a request on a stream: acks, new deadlines, or a ping.
 func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) error {
 	switch seconds := r.GetStreamAckDeadlineSeconds(); {
 	case seconds == 0:
@@ -295,9 +297,9 @@ func (s *subscription) answerOn(st *stream, r *pubsubpb.StreamingPullRequest) er
 	return nil
 }
 
-// confirm lets the next response have a confirmation, or at least be sent.
-// Several are one: messages in the wire format that follow one another are one
-// that has all.
+// confirm sends a response with a confirmation, or an empty one if that is nil.
+// It appends the confirmation to those that are not sent yet: concatenated
+// protobuf messages are merged when they are decoded.
 func (s *subscription) confirm(st *stream, confirmation encoded) {
 	const tooMuch = 16 << 20
 	s.mu.Lock()
@@ -332,16 +334,17 @@ func (p *subscriberService) Pull(ctx context.Context, r *pubsubpb.PullRequest) (
 		pull: true, maxMessages: int(min(r.GetMaxMessages(), maxMessages)),
 		ackDeadline: sub.ackDeadline(), wake: make(chan struct{}, 1), over: make(chan struct{}),
 	}
-	if err := sub.open(st); err != nil { // which already delivers what is there
+	if err := sub.open(st); err != nil { // this already delivers messages that are ready
 		return nil, err
 	}
-	if !r.GetReturnImmediately() { //nolint:staticcheck // deprecated, and still asked for
+	if !r.GetReturnImmediately() { //nolint:staticcheck // it is deprecated, but clients still use it
 		p.wait(ctx, st)
 	}
 	return sub.answerPull(ctx, st)
 }
 
-// wait waits for messages, for an end, or for as long as a Pull may. [F4]
+// wait waits for messages, for the end of the stream, or until the time limit
+// of a Pull. [F4]
 func (p *subscriberService) wait(ctx context.Context, st *stream) {
 	const longest = 20 * time.Second
 	limit := p.server.clock.Now().Add(longest)
@@ -351,7 +354,8 @@ func (p *subscriberService) wait(ctx context.Context, st *stream) {
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// In time for the answer to reach the caller, also on a busy machine.
+		// Leaves time for the response to reach the caller, also on a busy
+		// machine.
 		remaining := time.Until(deadline)
 		limit = earlier(limit, p.server.clock.Now().Add(remaining-min(250*time.Millisecond, remaining/4)))
 	}
@@ -366,10 +370,11 @@ func (p *subscriberService) wait(ctx context.Context, st *stream) {
 	}
 }
 
-// answerPull ends a Pull. What it returns is lent as of now, to nobody's stream.
+// answerPull returns the response of a Pull, and ends it. The leases stay, but
+// belong to no stream.
 func (s *subscription) answerPull(ctx context.Context, st *stream) (*pubsubpb.PullResponse, error) {
 	if ctx.Err() != nil {
-		s.shut(st) // nobody hears the answer [F7]
+		s.shut(st) // the caller does not get the response [F7]
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// subscriberService is google.pubsub.v1.Subscriber.
+// subscriberService implements google.pubsub.v1.Subscriber.
 type subscriberService struct {
 	pubsubpb.UnimplementedSubscriberServer
 
@@ -67,7 +67,8 @@ func (p *subscriberService) CreateSubscription(ctx context.Context, r *pubsubpb.
 	return sub.config(), written.wait()
 }
 
-// checkDeadLetterTopic is called with s.mu held.
+// checkDeadLetterTopic returns an error if the dead-letter topic does not exist. It is called with
+// s.mu held.
 func (s *Server) checkDeadLetterTopic(cfg *pubsubpb.Subscription) error {
 	policy := cfg.GetDeadLetterPolicy()
 	if policy == nil {
@@ -166,7 +167,7 @@ func (p *subscriberService) DeleteSubscription(_ context.Context, r *pubsubpb.De
 	return &emptypb.Empty{}, s.deleteSubscription(sub).wait()
 }
 
-// deleteSubscription is called with s.mu held.
+// deleteSubscription deletes a subscription. It is called with s.mu held.
 func (s *Server) deleteSubscription(sub *subscription) *commit {
 	s.subscriptions.remove(sub.name)
 	sub.topic.remove(sub)
@@ -175,7 +176,7 @@ func (s *Server) deleteSubscription(sub *subscription) *commit {
 	return s.journal.deleted(sub.name)
 }
 
-// detach drops everything, for ever.
+// detach detaches the subscription from its topic, and drops its messages. It cannot be undone.
 func (s *subscription) detach() {
 	s.mu.Lock()
 	cfg := proto.CloneOf(s.cfg)
@@ -188,7 +189,7 @@ func (s *subscription) detach() {
 func (s *subscription) touch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.use() // also of what is detached one may ask
+	_ = s.use() // no error here: a detached subscription can be read, too
 }
 
 // Acknowledge implements google.pubsub.v1.Subscriber.
@@ -297,7 +298,7 @@ func (s *Server) expireSnapshot(snap *snapshot) {
 	}
 }
 
-// deleteSnapshot is called with s.mu held.
+// deleteSnapshot deletes a snapshot. It is called with s.mu held.
 func (s *Server) deleteSnapshot(snap *snapshot) *commit {
 	s.snapshots.remove(snap.name)
 	snap.drop()
@@ -411,7 +412,8 @@ func (p *subscriberService) find(name string) (*subscription, error) {
 	return p.server.subscription(name)
 }
 
-// madeName returns a new name in the project of another resource. [A7]
+// madeName returns a new name in the project of another resource. It is used if a request has no
+// name. [A7]
 func (s *Server) madeName(c, of collection, reference string) (string, error) {
 	project, _, ok := splitName(of, reference)
 	if !ok {

@@ -16,37 +16,38 @@ import (
 
 // subscription delivers the messages of a topic until they are acknowledged.
 //
-// Whatever makes a delivery possible, such as a message, an ack or a stream
-// with room, ends with unlock, which delivers at once; nothing polls.
+// Every change that makes a delivery possible ends with unlock, which delivers
+// immediately. Such changes are a new message, an ack, or a stream with credit.
+// There is no polling.
 type subscription struct {
 	server *Server
 	name   string
 	topic  *topic
-	mark   uint32 // of its ack ids: those of others are told from it
+	mark   uint32 // part of its ack ids, to distinguish them from those of other subscriptions
 
 	mu            sync.Mutex
 	cfg           *pubsubpb.Subscription // the value is never changed, only replaced
 	filter        filter
-	closed        error                    // why there is nothing to receive any more; nil: there is
-	backlog       deque[*delivery]         // what is not acknowledged, in the order of publishing, and some that is done
-	done          int                      // how many of backlog
-	lent          table[uint64, *delivery] // by lease, the last one of each that was ever delivered
-	lastLease     uint64                   // the number of the newest lease
-	ready         deque[*delivery]         // what no key holds back
+	closed        error                    // why nothing can be received any more; nil: it can
+	backlog       deque[*delivery]         // unacknowledged messages in the order of publishing, and some that are done
+	done          int                      // number of deliveries in backlog that are done
+	lent          table[uint64, *delivery] // by lease; only the newest lease of each delivery
+	lastLease     uint64                   // number of the newest lease
+	ready         deque[*delivery]         // deliveries that are ready and have no key
 	keys          table[unique.Handle[string], *keyQueue]
-	readyKeys     deque[*keyQueue] // those that may have something to deliver, and some that have nothing left
-	afterRun      bool             // the last delivery was that of a key: now it is the turn of ready
-	deadlines     deadlines        // of leases, and of retries
-	acked         deque[*message]  // what retain_acked_messages retains, in the order of acks
-	retainedUntil time.Time        // nothing of backlog is too old before that
-	confirmed     confirmed        // exactly-once: acks that may be repeated
-	streams       []*stream        // open ones; a Pull that waits is one, too
-	next          int              // the stream whose turn it is
-	duplicates    int              // how many acknowledged messages come again: a fault
-	letters       []*delivery      // to be forwarded as dead letters as soon as mu is free
-	used          time.Time        // when somebody last used it
+	readyKeys     deque[*keyQueue] // keys that may have something to deliver, and some that have nothing left
+	afterRun      bool             // the last delivery had a key: the next one is from ready
+	deadlines     deadlines        // of leases and retries
+	acked         deque[*message]  // messages that retain_acked_messages retains, in the order of acks
+	retainedUntil time.Time        // until then, no message in backlog is dropped because of its age
+	confirmed     confirmed        // exactly-once: leases whose ack may be repeated
+	streams       []*stream        // open streams and waiting Pulls
+	next          int              // index of the stream whose turn it is
+	duplicates    int              // how many more acknowledged messages are delivered again: a fault
+	letters       []*delivery      // to be forwarded as dead letters when mu is unlocked
+	used          time.Time        // time of the last use
 	timer         *timer
-	armed         time.Time // when timer runs; zero: never
+	armed         time.Time // when timer runs; zero: not set
 }
 
 func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscription {
@@ -54,7 +55,8 @@ func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscripti
 	s := &subscription{
 		server: t.server, name: cfg.GetName(), topic: t, mark: t.server.lastMark.Add(1),
 		cfg: cfg, filter: f,
-		// A subscription that comes back after a restart must not take an ack id of before for one of its own.
+		// After a restart, the leases must be new, so that an old ack id does
+		// not match.
 		lastLease: uint64(now.UnixMicro()),
 		used:      now,
 	}
@@ -64,7 +66,7 @@ func newSubscription(t *topic, cfg *pubsubpb.Subscription, f filter) *subscripti
 	return s
 }
 
-// config returns the subscription as the API shows it.
+// config returns the subscription in the form of the API.
 func (s *subscription) config() *pubsubpb.Subscription {
 	s.mu.Lock()
 	cfg := proto.CloneOf(s.cfg)
@@ -77,7 +79,7 @@ func (s *subscription) config() *pubsubpb.Subscription {
 	return cfg
 }
 
-// update replaces the configuration by what f makes of it.
+// update replaces the configuration by the result of f.
 func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscription, error)) error {
 	s.mu.Lock()
 	defer s.unlock()
@@ -100,14 +102,14 @@ func (s *subscription) update(f func(*pubsubpb.Subscription) (*pubsubpb.Subscrip
 	return nil
 }
 
-// retentionChanged is called when the topic retains messages longer, or not so long. [C6]
+// retentionChanged applies a new retention of the topic. [C6]
 func (s *subscription) retentionChanged() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.settle(s.server.clock.Now())
 }
 
-// settle does what is due by new settings, before anything is delivered by them.
+// settle applies new settings to what is already due, before the next delivery.
 func (s *subscription) settle(now time.Time) {
 	s.armed = time.Time{}
 	if s.closed == nil {
@@ -115,7 +117,8 @@ func (s *subscription) settle(now time.Time) {
 	}
 }
 
-// offer takes what was just published.
+// offer adds the messages that were just published. drafts are the same
+// messages, with their attributes.
 func (s *subscription) offer(drafts []draft, messages []*message, now time.Time) {
 	s.mu.Lock()
 	for i, m := range messages {
@@ -123,13 +126,14 @@ func (s *subscription) offer(drafts []draft, messages []*message, now time.Time)
 			s.push(m)
 		}
 	}
-	// Nothing fails here, so there are no dead letters, for which the topic, whose lock is held, would be needed.
+	// Not unlock, which may publish dead letters: the lock of the topic is
+	// held. Nothing fails here, so there are none.
 	s.pump(now)
 	s.arm()
 	s.mu.Unlock()
 }
 
-// unlock delivers what can be delivered, and gives mu back.
+// unlock delivers what can be delivered, unlocks mu, and forwards dead letters.
 func (s *subscription) unlock() {
 	s.pump(s.server.clock.Now())
 	s.arm()
@@ -141,7 +145,7 @@ func (s *subscription) unlock() {
 	}
 }
 
-// tick is what the timer calls.
+// tick is called by the timer.
 func (s *subscription) tick() {
 	now := s.server.clock.Now()
 	s.mu.Lock()
@@ -156,7 +160,8 @@ func (s *subscription) tick() {
 	}
 }
 
-// expire ends what is due.
+// expire handles everything that is due: deadlines, retention, and
+// confirmations.
 func (s *subscription) expire(now time.Time) {
 	for len(s.deadlines) > 0 && !s.deadlines[0].deadline.After(now) {
 		d := s.deadlines[0]
@@ -168,7 +173,7 @@ func (s *subscription) expire(now time.Time) {
 		s.fail(d, now)
 	}
 	for s.backlog.len() > 0 && !s.dropAt(s.backlog.at(0).message).After(now) {
-		s.drop(s.backlog.at(0)) // the oldest of all is the first of its key
+		s.drop(s.backlog.at(0)) // the oldest message of all is also the first of its key
 	}
 	for s.acked.len() > 0 && !s.forgetAt(s.acked.at(0)).After(now) {
 		s.acked.popFront()
@@ -176,12 +181,12 @@ func (s *subscription) expire(now time.Time) {
 	s.confirmed.forget(now)
 }
 
-// retention returns for how long a message is kept that is not acknowledged. [C5, D14]
+// retention returns how long an unacknowledged message is kept. [C5, D14]
 func (s *subscription) retention() time.Duration {
 	return max(s.cfg.GetMessageRetentionDuration().AsDuration(), time.Duration(s.topic.retention.Load()))
 }
 
-// dropAt returns when a message is dropped though nobody acknowledged it.
+// dropAt returns when an unacknowledged message is dropped.
 func (s *subscription) dropAt(m *message) time.Time {
 	at := m.publishTime().Add(s.retention() + time.Millisecond)
 	if at.Before(s.retainedUntil) {
@@ -190,14 +195,15 @@ func (s *subscription) dropAt(m *message) time.Time {
 	return at
 }
 
-// forgetAt returns until when an acknowledged message can come back. [D13]
+// forgetAt returns when an acknowledged message is dropped. Until then, a seek
+// can bring it back. [D13]
 func (s *subscription) forgetAt(m *message) time.Time {
 	return m.publishTime().Add(s.cfg.GetMessageRetentionDuration().AsDuration() + time.Millisecond)
 }
 
 func (s *subscription) inUse() bool { return len(s.streams) > 0 }
 
-// idleUntil returns when the subscription expires if nobody uses it.
+// idleUntil returns when the subscription expires if it is not used.
 func (s *subscription) idleUntil() time.Time {
 	if ttl := s.cfg.GetExpirationPolicy().GetTtl(); ttl != nil {
 		return s.used.Add(ttl.AsDuration())
@@ -205,15 +211,15 @@ func (s *subscription) idleUntil() time.Time {
 	return time.Unix(1<<40, 0)
 }
 
-// arm sets the timer for what comes first. It may run too early, which costs
-// little, and never too late.
+// arm sets the timer to the next time at which something is due. The timer may
+// run too early, but never too late.
 func (s *subscription) arm() {
 	if s.closed != nil {
 		s.timer.set(time.Time{})
 		return
 	}
 	next := time.Unix(1<<40, 0)
-	if !s.inUse() { // else shut comes before it expires
+	if !s.inUse() { // a subscription in use does not expire, and shut calls arm again
 		next = s.idleUntil()
 	}
 	if len(s.deadlines) > 0 {
@@ -234,7 +240,8 @@ func (s *subscription) arm() {
 	}
 }
 
-// use notes that somebody uses the subscription, and returns why that is not possible.
+// use records that the subscription is used. It returns an error if the
+// subscription is deleted or detached.
 func (s *subscription) use() error {
 	if s.closed != nil {
 		return s.closed
@@ -243,7 +250,7 @@ func (s *subscription) use() error {
 	return nil
 }
 
-// open admits a stream, or a Pull.
+// open adds a stream or a Pull.
 func (s *subscription) open(st *stream) error {
 	s.mu.Lock()
 	defer s.unlock()
@@ -257,20 +264,20 @@ func (s *subscription) open(st *stream) error {
 	return nil
 }
 
-// shut takes back what a stream has, which is no failure; with exactly-once
-// delivery the leases go on.
+// shut removes a stream, and makes its deliveries ready again. That does not
+// count as a failure. With exactly-once delivery, their leases continue.
 func (s *subscription) shut(st *stream) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.used = s.server.clock.Now()
 	st.ended = true
 	s.streams = slices.DeleteFunc(s.streams, func(other *stream) bool { return other == st })
-	st.out, st.confirmations = nil, nil // a delivery may remember the stream for long
+	st.out, st.confirmations = nil, nil // a delivery may refer to the stream for a long time
 	if st.outstanding == 0 {
 		return
 	}
-	if s.cfg.GetEnableExactlyOnceDelivery() && !st.pull { // what a Pull did not answer nobody has [F7]
-		return // [G19]
+	if s.cfg.GetEnableExactlyOnceDelivery() && !st.pull { // but the messages in out of a Pull were never sent [F7]
+		return // the leases continue [G19]
 	}
 	var had []*delivery
 	for _, d := range s.lent.m {
@@ -278,15 +285,15 @@ func (s *subscription) shut(st *stream) {
 			had = append(had, d)
 		}
 	}
-	// The last one first, so that the first one is the first to go again.
+	// Newest first, because putBack puts each before the others.
 	slices.SortFunc(had, func(a, b *delivery) int { return cmp.Compare(b.message.id, a.message.id) })
 	for _, d := range had {
 		s.putBack(d)
 	}
 }
 
-// close ends the subscription: everything it has is dropped, and whoever
-// receives from it is told why.
+// close ends the subscription and drops its messages. Its streams end with the
+// error why.
 func (s *subscription) close(why error) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -300,7 +307,7 @@ func (s *subscription) close(why error) {
 	s.streams = nil
 }
 
-// clear forgets the backlog.
+// clear removes all deliveries.
 func (s *subscription) clear() {
 	for _, d := range s.lent.m {
 		s.release(d)

@@ -10,24 +10,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// topic numbers messages and hands them to its subscriptions.
+// topic assigns ids to messages and passes them to its subscriptions.
 //
-// Locks are taken in the order registry, topic, subscription, and none is held
-// while anything is sent or waited for, but that of the registry, under which a change
-// of a resource waits for the journal: the data path does not take it.
+// Locks are taken in the order registry, topic, subscription. Only the lock of the
+// registry is held while something waits: a change of a resource waits for the journal
+// under it. Publishing and delivery do not take that lock.
 type topic struct {
 	server    *Server
 	name      string
-	number    uint64       // names it in the journal: a topic that is made again under the same name is another one
-	gone      atomic.Bool  // deleted; its subscriptions and snapshots still know it
+	number    uint64       // its number in the journal; a topic that is created again under the same name has another one
+	gone      atomic.Bool  // deleted, but subscriptions and snapshots may still refer to it
 	retention atomic.Int64 // message_retention_duration; 0: none
 
 	mu            sync.Mutex
 	cfg           *pubsubpb.Topic // guarded by mu: the value is never changed, only replaced
 	lastTime      int64           // guarded by mu
 	subscriptions []*subscription // guarded by mu
-	snapshots     []*snapshot     // guarded by mu: each gets what is published from now on
-	log           deque[*message] // guarded by mu: what message_retention_duration of the topic retains
+	snapshots     []*snapshot     // guarded by mu: each gets every new message
+	log           deque[*message] // guarded by mu: messages that message_retention_duration of the topic retains
 	trimming      *timer
 }
 
@@ -42,7 +42,7 @@ func newTopic(s *Server, cfg *pubsubpb.Topic) *topic {
 	return t
 }
 
-// shownName is what others show as their topic.
+// shownName returns the name of the topic in the resources that refer to it.
 func (t *topic) shownName() string {
 	if t.gone.Load() {
 		return deletedTopic
@@ -50,7 +50,7 @@ func (t *topic) shownName() string {
 	return t.name
 }
 
-// config returns the topic as the API shows it.
+// config returns the topic in the form of the API.
 func (t *topic) config() *pubsubpb.Topic {
 	t.mu.Lock()
 	cfg := proto.CloneOf(t.cfg)
@@ -59,9 +59,9 @@ func (t *topic) config() *pubsubpb.Topic {
 	return cfg
 }
 
-// publish numbers drafts and gives them to all subscriptions, in this order.
-// It holds the lock from the numbering to the last subscription, so each of
-// them has the messages in the order of their ids.
+// publish assigns ids to drafts and passes the messages to all subscriptions. It holds
+// the lock during all of it, so every subscription gets the messages in the order of
+// their ids.
 func (t *topic) publish(drafts []draft) ([]*message, error) {
 	t.mu.Lock()
 	if t.gone.Load() {
@@ -73,7 +73,7 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 	last := t.server.lastID.Add(uint64(len(drafts)))
 	messages := make([]*message, len(drafts))
 	for i := range drafts {
-		messages[i] = drafts[i].stamp(last-uint64(len(drafts)-1-i), t.lastTime) //nolint:gosec // i is a place in drafts
+		messages[i] = drafts[i].stamp(last-uint64(len(drafts)-1-i), t.lastTime) //nolint:gosec // i is an index of drafts
 	}
 	written := t.server.journal.published(t, messages)
 	t.server.observePublished(t, messages)
@@ -93,7 +93,7 @@ func (t *topic) publish(drafts []draft) ([]*message, error) {
 	return messages, written.wait()
 }
 
-// trim drops what the topic need not retain. It is called with mu held.
+// trim drops the messages that the topic no longer retains. It is called with mu held.
 func (t *topic) trim(now time.Time) {
 	retention := time.Duration(t.retention.Load())
 	oldest := now.Add(-retention).UnixMilli()
@@ -107,7 +107,8 @@ func (t *topic) trim(now time.Time) {
 	t.trimming.set(next)
 }
 
-// retained returns what the topic itself retains, oldest first. It is called with mu held.
+// retained returns the messages that the topic retains, oldest first. It is called
+// with mu held.
 func (t *topic) retained() []*message {
 	t.trim(t.server.clock.Now())
 	messages := make([]*message, t.log.len())
@@ -123,14 +124,14 @@ func (t *topic) setConfig(cfg *pubsubpb.Topic) {
 	t.retention.Store(int64(cfg.GetMessageRetentionDuration().AsDuration()))
 	t.trim(t.server.clock.Now())
 	attached := slices.Clone(t.subscriptions)
-	t.mu.Unlock() // they may have dead letters to publish
+	t.mu.Unlock() // the calls below may publish dead letters, which locks a topic
 	for _, s := range attached {
 		s.retentionChanged()
 	}
 }
 
-// forgetSchema is called when a schema is deleted. One that is made again under
-// the same name is another one. [M18]
+// forgetSchema removes a deleted schema from the settings. A new schema of the same
+// name is not used. [M18]
 func (t *topic) forgetSchema(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,7 +153,7 @@ func (t *topic) remove(s *subscription) {
 	t.subscriptions = slices.DeleteFunc(t.subscriptions, func(other *subscription) bool { return other == s })
 }
 
-// attached returns the names of what is attached to the topic.
+// attached returns the names of the subscriptions and snapshots of the topic.
 func (t *topic) attached() (subscriptions, snapshots []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,7 +168,7 @@ func (t *topic) attached() (subscriptions, snapshots []string) {
 	return subscriptions, snapshots
 }
 
-// close ends the topic. Its subscriptions keep what they have.
+// close ends the topic. Its subscriptions keep their messages.
 func (t *topic) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

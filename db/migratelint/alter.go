@@ -2,8 +2,8 @@ package migratelint
 
 import "slices"
 
-// brief are the subcommands of ALTER TABLE that take their lock for an instant and that the build before does not
-// notice. Of the dozens there are, those that somebody has needed and looked up.
+// brief are the subcommands of ALTER TABLE that hold their lock only for an instant and do not affect the
+// previous build. It has only those that were needed so far.
 // https://www.postgresql.org/docs/current/sql-altertable.html
 var brief = []string{
 	"AT_DropNotNull", "AT_SetStatistics", "AT_SetStorage", "AT_SetCompression", "AT_SetRelOptions", "AT_ResetRelOptions",
@@ -27,10 +27,10 @@ func (l *linter) alter() error {
 	return nil
 }
 
-// alterNew looks for other tables that a change of a new one locks.
+// alterNew checks whether a change of a new table locks other tables.
 func (l *linter) alterNew(a alterTable) error {
 	for _, command := range a.Commands {
-		for kind, node := range command.Command.Definition { // one
+		for kind, node := range command.Command.Definition { // there is exactly one
 			switch kind {
 			case "Constraint":
 				added, err := read[constraint](node)
@@ -58,7 +58,7 @@ func (l *linter) alterNew(a alterTable) error {
 	return nil
 }
 
-// references reports a foreign key to a table in use, whose writers wait for it.
+// references reports a foreign key to a table in use, because it blocks the writers of that table.
 func (l *linter) references(c constraint) {
 	if c.Kind == "CONSTR_FOREIGN" && !l.isNew(c.References) {
 		l.locks(c.References.String())
@@ -71,11 +71,11 @@ func (l *linter) columnReferences(c column) {
 	}
 }
 
-// reasons are the subcommands of ALTER TABLE that take something from the build before.
+// reasons are the subcommands of ALTER TABLE that take something from the previous build.
 var reasons = map[string]string{
 	"AT_EnableRowSecurity": "hides all rows that no policy shows",
 	"AT_ForceRowSecurity":  "hides from the owner all rows that no policy shows",
-	"AT_ChangeOwner":       "takes from the owner before what an owner may do",
+	"AT_ChangeOwner":       "takes the rights of an owner from the previous one",
 	"AT_DisableTrig":       "stops a trigger",
 	"AT_DisableTrigAll":    "stops all triggers",
 	"AT_DisableTrigUser":   "stops all triggers",
@@ -99,7 +99,7 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 		key := table.String() + "." + c.Name
 		check := l.checks[key]
 		if check.added == l.name && l.inTransaction {
-			l.report("validate", "the lock of ADD CONSTRAINT is held while it looks at every row: validate in the next migration")
+			l.report("validate", "the lock of ADD CONSTRAINT is held while it reads every row: validate in the next migration")
 		}
 		check.valid = true
 		l.checks[key] = check
@@ -109,9 +109,9 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 				return nil
 			}
 		}
-		l.report("set-not-null", "it looks at every row under an exclusive lock: first ADD CONSTRAINT … CHECK (%s IS NOT NULL) NOT VALID, then VALIDATE it", c.Name)
+		l.report("set-not-null", "it reads every row under an exclusive lock: first ADD CONSTRAINT … CHECK (%s IS NOT NULL) NOT VALID, then VALIDATE it", c.Name)
 	case "AT_AlterColumnType":
-		l.report("alter-type", "it rewrites the table, or breaks the build before this one: add a column beside %s, write both, and drop this one later", c.Name)
+		l.report("alter-type", "it rewrites the table, or breaks the previous build: add a column beside %s, write both, and drop this one later", c.Name)
 	case "AT_DropColumn":
 		l.needsContract("drops the column " + c.Name)
 	case "AT_DropConstraint":
@@ -133,11 +133,11 @@ func (l *linter) alterCommand(table relation, c alterCommand) error {
 	return nil
 }
 
-// stable are functions whose value is taken once, for all rows there are.
+// stable are functions that have the same value for all existing rows.
 // https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 var stable = []string{"now", "transaction_timestamp", "statement_timestamp"}
 
-// serial are the types that are a volatile default by another name.
+// serial are the types that imply a volatile default.
 var serial = []string{"serial", "bigserial", "smallserial", "serial4", "serial8", "serial2"}
 
 func (l *linter) addColumn(c column) {
@@ -159,17 +159,17 @@ func (l *linter) addColumn(c column) {
 			hasDefault = true
 			l.report("volatile-default", "%s is computed for every row, so the table is rewritten: add a plain column, and backfill", c.Name)
 		default:
-			l.report("add-constraint", "%s brings a constraint, which looks at every row under an exclusive lock: add it NOT VALID by itself", c.Name)
+			l.report("add-constraint", "%s has a constraint, which reads every row under an exclusive lock: add it NOT VALID in its own statement", c.Name)
 		}
 	}
 	if notNull && !hasDefault {
-		l.report("add-not-null", "%s: the build before this one does not fill it: make it nullable, or give it a constant default", c.Name)
+		l.report("add-not-null", "%s: the previous build does not set it: make it nullable, or give it a constant default", c.Name)
 	}
 }
 
-// isConstant tells whether a default has the same value for all rows.
+// isConstant reports whether a default has the same value for all rows.
 func isConstant(expression object) bool {
-	for kind, node := range expression { // one
+	for kind, node := range expression { // there is exactly one
 		switch kind {
 		case "A_Const", "SQLValueFunction":
 			return true
@@ -200,7 +200,7 @@ func (l *linter) addConstraint(table relation, c constraint) error {
 	switch c.Kind {
 	case "CONSTR_CHECK", "CONSTR_FOREIGN":
 		if !c.SkipValidation {
-			l.report("validate", "it looks at every row under a lock: add %s NOT VALID, and validate it in the next migration", c.Name)
+			l.report("validate", "it reads every row under a lock: add %s NOT VALID, and validate it in the next migration", c.Name)
 			return nil
 		}
 		if test, err := read[struct {
@@ -224,12 +224,12 @@ func (l *linter) addConstraint(table relation, c constraint) error {
 			l.report("add-constraint", "it builds an index under an exclusive lock: build it CONCURRENTLY, then ADD CONSTRAINT … USING INDEX")
 		}
 	default:
-		l.report("add-constraint", "%s looks at every row under an exclusive lock", c.Kind)
+		l.report("add-constraint", "%s reads every row under an exclusive lock", c.Kind)
 	}
 	return nil
 }
 
-// orNull is a node that may be absent, as JSON.
+// orNull returns a node, or the JSON null if it is absent.
 func orNull(node []byte) []byte {
 	if node == nil {
 		return []byte("null")

@@ -1,39 +1,39 @@
 // Package migratelint refuses migrations that stop a running service.
 //
-// A migration runs while the service serves, and before the build that needs it: so no statement may keep a lock on a
-// table that is in use for longer than an instant, and none may take away what the build before it still uses. The
-// statements are read by PostgreSQL's own parser (version 17, compiled to WebAssembly). What is not known to be harmless
-// is refused. Tables that the same migration makes are nobody's yet: on them everything is allowed.
+// A migration runs while the service runs, and before the build that needs it. So no statement may lock a table in use
+// for longer than an instant, and none may remove what the previous build still uses. PostgreSQL's own parser reads the
+// statements (version 17, compiled to WebAssembly). A statement that is not known to be harmless is refused. Nothing
+// uses the tables that the same migration creates, so everything is allowed on them.
 //
-// The rules, by the name that a finding has:
+// The rules, by their names in findings:
 //
 //   - lock-timeout: a statement that locks a table in use needs SET LOCAL lock_timeout before it (SET, in a migration
 //     without transaction), of 10 s at most and in whole s or ms. So does a new table that refers to one in use, is a
-//     partition of it or inherits from it. Who waits for a lock makes everybody behind it wait too. Not for CONCURRENTLY,
-//     which lets them pass, and which a limit would leave with an invalid index.
-//   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and brings no
-//     key, check or reference with it: else the table is read or rewritten under an exclusive lock, or inserts of the
-//     build before fail.
-//   - set-not-null: only behind a validated CHECK (column IS NOT NULL), which makes it instant.
+//     partition of it or inherits from it. While a statement waits for a lock, all later statements wait too. Not for
+//     CONCURRENTLY: it does not block them, and a timeout would leave an invalid index.
+//   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and has no
+//     key, check or reference. Otherwise the table is read or rewritten under an exclusive lock, or inserts of the
+//     previous build fail.
+//   - set-not-null: only after a validated CHECK (column IS NOT NULL), which makes it instant.
 //   - validate: a constraint on a table in use is added NOT VALID, and validated by a later migration.
-//   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in a migration of its own with NO TRANSACTION.
-//   - alter-type: the type of a column does not change; a new column takes over.
-//   - rename: nothing in use is renamed or moved, nor a value of an enum: the build before knows the old name only.
-//   - contract: what is dropped (defaults too), emptied, revoked, switched off (triggers), given to another owner or
-//     closed by row security needs the comment "-- contract: WHY NOTHING NEEDS IT" before the statement.
-//   - whole-table: no UPDATE or DELETE without WHERE, or where a constant is, also in WITH; a backfill is a command that
+//   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in its own migration with NO TRANSACTION.
+//   - alter-type: the type of a column does not change; a new column replaces it.
+//   - rename: nothing in use is renamed or moved, nor a value of an enum: the previous build has only the old name.
+//   - contract: the comment "-- contract: WHY NOTHING NEEDS IT" comes before a statement that drops (defaults too),
+//     empties, revokes, disables triggers, changes an owner, or hides rows by row security.
+//   - whole-table: no UPDATE or DELETE without WHERE or with a constant one, also in WITH; a backfill is a command that
 //     works in batches.
-//   - opaque: DO does none of these things, where the parser cannot see into it.
+//   - opaque: DO does none of these things, because the parser cannot read its body.
 //   - unknown: any other statement that changes a table in use.
 //
-// It does not know how large a table is, nor what a function that a migration calls does. Not seen, so for the review:
+// It knows neither the size of a table nor the effect of a function that a migration calls. A review must find:
 //
-//   - a WHERE that is true of all rows and not a constant; an INSERT that reads a whole table;
-//   - CREATE OR REPLACE of a view, a function, a trigger or a rule that does something else than before;
-//   - a trigger, a policy or a rule that is new and refuses what the build before does;
-//   - ALTER ROLE, such as NOLOGIN, and ALTER DEFAULT PRIVILEGES; what is taken from PUBLIC;
+//   - a WHERE that is true for all rows but not constant; an INSERT that reads a whole table;
+//   - CREATE OR REPLACE of a view, a function, a trigger or a rule that changes what it does;
+//   - a new trigger, policy or rule that refuses what the previous build does;
+//   - ALTER ROLE, such as NOLOGIN, and ALTER DEFAULT PRIVILEGES; privileges revoked from PUBLIC;
 //   - set_config('lock_timeout', …), which does not count;
-//   - inside DO, what takes privileges, or text that is put together there.
+//   - inside DO, revoked privileges, and SQL that is composed from strings.
 package migratelint
 
 import (
@@ -57,14 +57,15 @@ type Finding struct {
 	File    string
 	Line    int
 	Rule    string // its name in the package comment
-	Message string // what is wrong with it, and what to do instead
+	Message string // the problem, and what to do instead
 }
 
 func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Rule, f.Message)
 }
 
-// Lint returns what is wrong with migrations, given in the order they run in. The error says that one cannot be read.
+// Lint returns the findings in migrations, which must be in the order in which they run. It returns an error if a
+// migration cannot be parsed.
 func Lint(files []File) ([]Finding, error) {
 	l := &linter{checks: make(map[string]notNull)}
 	for _, file := range files {
@@ -79,19 +80,19 @@ func Lint(files []File) ([]Finding, error) {
 type notNull struct {
 	column string // with its table
 	valid  bool
-	added  string // by which migration
+	added  string // name of the migration that adds it
 }
 
 type linter struct {
 	findings []Finding
 	checks   map[string]notNull // by table and name of the constraint
 
-	// The migration at hand.
+	// The present migration.
 	name          string
 	inTransaction bool
 	statements    int
-	made          map[string]bool // tables and schemas it has made
-	lockTimeout   bool            // whether one holds, see set
+	made          map[string]bool // tables and schemas that it creates
+	lockTimeout   bool            // a lock_timeout is set: see set
 	at            statement
 }
 
@@ -121,12 +122,12 @@ func (l *linter) report(rule, format string, args ...any) {
 	l.findings = append(l.findings, Finding{File: l.name, Line: l.at.line, Rule: rule, Message: fmt.Sprintf(format, args...)})
 }
 
-// isNew tells whether a table is this migration's own.
+// isNew reports whether the present migration has created a table.
 func (l *linter) isNew(r relation) bool {
 	return l.made[r.String()] || r.Schema != "" && l.made[r.Schema]
 }
 
-// locks reports a statement that locks a table in use without a limit to how long it waits.
+// locks reports a statement that locks a table in use without a lock_timeout.
 func (l *linter) locks(what string) {
 	if l.lockTimeout {
 		return
@@ -138,7 +139,7 @@ func (l *linter) locks(what string) {
 	l.report("lock-timeout", "%s is in use: put %s lock_timeout = '2s', or up to 10s, before this statement", what, set)
 }
 
-// contract matches the comment that says why something can go.
+// contract matches the comment with the reason why something can be removed.
 var contract = regexp.MustCompile(`(?m)^-- contract: \S+`)
 
 func (l *linter) needsContract(what string) {
@@ -147,7 +148,7 @@ func (l *linter) needsContract(what string) {
 	}
 }
 
-// harmless are the statements that lock no table, or only each other, and take nothing away that a build uses.
+// harmless are the statements that lock no table, or block only each other, and remove nothing that a build uses.
 var harmless = []string{
 	"AlterDefaultPrivilegesStmt", "AlterRoleSetStmt", "AlterRoleStmt", "CommentStmt", "CompositeTypeStmt", "CreateDomainStmt", "CreateEnumStmt",
 	"CreateExtensionStmt", "CreateFunctionStmt", "CreateRoleStmt", "CreateStatsStmt",
@@ -186,12 +187,12 @@ func (l *linter) statement() error {
 		l.needsContract("drops or empties")
 		return nil
 	case "RenameStmt", "AlterObjectSchemaStmt":
-		l.report("rename", "the build before this one knows the old name only: make the new one beside it, and drop the old one later")
+		l.report("rename", "the previous build has only the old name: add the new one beside it, and drop the old one later")
 		return nil
 	case "GrantStmt":
 		g, err := read[grant](l.at.node)
 		for _, to := range g.To {
-			if !g.IsGrant && to.Role.Kind != "ROLESPEC_PUBLIC" { // whom nothing of ours relies on
+			if !g.IsGrant && to.Role.Kind != "ROLESPEC_PUBLIC" { // no grant of ours depends on PUBLIC
 				l.needsContract("takes a privilege")
 				break
 			}
@@ -206,7 +207,7 @@ func (l *linter) statement() error {
 	case "AlterEnumStmt":
 		e, err := read[enum](l.at.node)
 		if e.Renames != "" {
-			l.report("rename", "the build before this one writes and reads %q: add the new value beside it", e.Renames)
+			l.report("rename", "the previous build writes and reads %q: add the new value beside it", e.Renames)
 		}
 		return err
 	case "UpdateStmt", "DeleteStmt", "InsertStmt", "SelectStmt":
@@ -223,27 +224,28 @@ func (l *linter) statement() error {
 	return nil
 }
 
-// set follows how long statements wait for a lock.
+// set records a change of lock_timeout.
 func (l *linter) set(s set) {
 	switch {
 	case s.Kind == "VAR_RESET_ALL":
 	case s.Name != "lock_timeout":
 		return
-	case s.Local && !l.inTransaction: // which has no effect
+	case s.Local && !l.inTransaction: // it has no effect
 		return
 	}
 	wait := lockTimeout(s)
 	l.lockTimeout = 0 < wait && wait <= longestWait
 }
 
-// longestWait is the longest that everybody may have to wait behind a statement that waits for its lock.
+// longestWait is the longest allowed lock_timeout. All later statements wait behind one that waits for its lock.
 const longestWait = 10 * time.Second
 
-// duration matches a setting of time that may be within longestWait; without a unit it is in milliseconds.
+// duration matches a time setting that may be within longestWait. Without a unit it is in milliseconds.
 // https://www.postgresql.org/docs/current/config-setting.html#CONFIG-SETTING-NAMES-VALUES
 var duration = regexp.MustCompile(`^\s*([0-9]{1,6})\s*(ms|s|)\s*$`)
 
-// lockTimeout is the time that a setting says; 0, which is for ever, if it says none or is written in another way.
+// lockTimeout returns the time of a setting. It returns 0, which means no timeout, if there is none or it has another
+// form.
 func lockTimeout(s set) time.Duration {
 	if s.Kind != "VAR_SET_VALUE" || len(s.Args) != 1 {
 		return 0
@@ -266,16 +268,16 @@ func lockTimeout(s set) time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// wholeTable reports changes of all rows, WITH queries included.
+// wholeTable reports changes of all rows, also in WITH queries.
 func (l *linter) wholeTable() error {
 	statement, err := json.Marshal(object{l.at.kind: l.at.node})
 	if err != nil {
-		return fmt.Errorf("write what the parser answers: %w", err)
+		return fmt.Errorf("write the result of the parser: %w", err)
 	}
 	for _, kind := range []string{"UpdateStmt", "DeleteStmt"} {
 		if err := each(statement, kind, func(node json.RawMessage) error {
 			c, err := read[change](node)
-			_, constant := c.Where["A_Const"] // WHERE true
+			_, constant := c.Where["A_Const"] // for example WHERE true
 			if (c.Where == nil || constant) && !l.isNew(c.Relation) {
 				l.report("whole-table", "it locks every row of %s: backfill in batches, in a command", c.Relation)
 			}
@@ -287,10 +289,10 @@ func (l *linter) wholeTable() error {
 	return nil
 }
 
-// dangerous is what other rules look for.
+// dangerous matches statements that other rules check.
 var dangerous = regexp.MustCompile(`(?i)\b(ALTER\s+(TABLE|TYPE)|CREATE\s+(UNIQUE\s+)?INDEX|DROP|TRUNCATE|RENAME|UPDATE|DELETE|LOCK|REINDEX|CLUSTER)\b`)
 
-// create remembers what the migration makes.
+// create records what the migration creates.
 func (l *linter) create() error {
 	if l.at.kind == "CreateTableAsStmt" {
 		c, err := read[createAs](l.at.node)
@@ -306,7 +308,7 @@ func (l *linter) create() error {
 	if err != nil {
 		return err
 	}
-	if !c.Maybe && !c.Replaces { // else it may be there, and in use
+	if !c.Maybe && !c.Replaces { // otherwise it may exist already, and be in use
 		l.makes(c)
 	}
 	for _, parent := range c.Parents {
@@ -340,7 +342,7 @@ func (l *linter) index() error {
 	return nil
 }
 
-// alone reports a statement that must be the only one of its migration, so that it can be run again when it fails.
+// alone reports a statement that must be alone in its migration, so that the migration can run again after a failure.
 func (l *linter) alone() {
 	if l.inTransaction || l.statements > 1 {
 		l.report("index", "CONCURRENTLY has no transaction: put it alone into a migration with the line -- +goose NO TRANSACTION")

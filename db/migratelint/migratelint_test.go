@@ -12,19 +12,19 @@ import (
 
 const timeout = "SET LOCAL lock_timeout = '2s';\n"
 
-// migration is a file with a forward part.
+// migration returns a file with this forward part.
 func migration(number int, sql string) File {
 	return File{Name: fmt.Sprintf("%05d.sql", number), Text: "-- +goose Up\n" + sql + "\n-- +goose Down\nDROP TABLE everything;\n"}
 }
 
-// withoutTransaction is a file that goose runs statement by statement.
+// withoutTransaction returns a file that goose runs without a transaction.
 func withoutTransaction(number int, sql string) File {
 	file := migration(number, sql)
 	file.Text = "-- +goose NO TRANSACTION\n" + file.Text
 	return file
 }
 
-// rules are the names of what Lint finds.
+// rules returns the rules that Lint reports.
 func rules(t *testing.T, files ...File) (names string) {
 	t.Helper()
 	findings, err := Lint(files)
@@ -37,12 +37,12 @@ func rules(t *testing.T, files ...File) (names string) {
 	return strings.TrimSpace(names)
 }
 
-// Each rule refuses what it is there for, and lets the safe way pass.
+// Each rule refuses what it should, and accepts the safe way.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	tried := make(map[string]bool)
 	for _, test := range []struct {
-		sql  string // behind SET LOCAL lock_timeout
+		sql  string // after SET LOCAL lock_timeout
 		want string
 	}{
 		{"ALTER TABLE v ADD COLUMN c int NOT NULL", "add-not-null"},
@@ -178,7 +178,7 @@ func TestRules(t *testing.T) {
 		tried[test.want] = true
 	}
 
-	// No rule is in the package comment only.
+	// Every rule in the package comment has a test.
 	source, err := os.ReadFile("migratelint.go")
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// What the same migration makes is not in use: everything is allowed there, and with it on everything in its schema.
+// Everything is allowed on tables that the same migration creates, and in schemas that it creates.
 func TestFirstCreationIsFree(t *testing.T) {
 	t.Parallel()
 	all := `
@@ -213,7 +213,7 @@ func TestFirstCreationIsFree(t *testing.T) {
 		if got := rules(t, migration(1, made+fmt.Sprintf(all, table))); got != "" {
 			t.Errorf("%s, then changes: %q, want none", made, got)
 		}
-		// The next migration meets it in use.
+		// For the next migration, the tables are in use.
 		want := "lock-timeout add-not-null lock-timeout alter-type index lock-timeout whole-table"
 		if got := rules(t, migration(1, made), migration(2, fmt.Sprintf(all, table))); got != want {
 			t.Errorf("%s, then changes in the next migration: %q, want %q", made, got, want)
@@ -224,7 +224,7 @@ func TestFirstCreationIsFree(t *testing.T) {
 	}
 }
 
-// NOT NULL comes in three migrations: CHECK NOT VALID, VALIDATE, SET NOT NULL.
+// NOT NULL needs three migrations: CHECK NOT VALID, VALIDATE, SET NOT NULL.
 func TestSetNotNullBehindACheck(t *testing.T) {
 	t.Parallel()
 	check := timeout + "ALTER TABLE v ADD CONSTRAINT k CHECK (c IS NOT NULL) NOT VALID;"
@@ -252,7 +252,7 @@ func TestSetNotNullBehindACheck(t *testing.T) {
 	}
 }
 
-// In a migration without transaction SET LOCAL sets nothing.
+// In a migration without transaction, SET LOCAL has no effect.
 func TestLockTimeoutHoldsWithoutTransaction(t *testing.T) {
 	t.Parallel()
 	const alter = "ALTER TABLE v ADD COLUMN c int;"
@@ -267,7 +267,8 @@ func TestLockTimeoutHoldsWithoutTransaction(t *testing.T) {
 	}
 }
 
-// An index on a table in use is built alone, without a transaction, and so without leaving half a migration behind.
+// CREATE INDEX CONCURRENTLY must be alone in a migration without transaction, so that a failure leaves no half
+// migration.
 func TestConcurrentIndexStandsAlone(t *testing.T) {
 	t.Parallel()
 	const create, remove = "CREATE INDEX CONCURRENTLY i ON v (c);", "-- contract: no query needs it\nDROP INDEX CONCURRENTLY i;"
@@ -289,8 +290,8 @@ func TestConcurrentIndexStandsAlone(t *testing.T) {
 	}
 }
 
-// A finding names the file and the line of the statement, behind its comments and whatever came before; what goes down
-// is nobody's business in production.
+// A finding has the file and the line of the statement, without the comments before it. The down part is not checked,
+// because it never runs in production.
 func TestFindingPointsAtTheStatement(t *testing.T) {
 	t.Parallel()
 	text := "-- Größe: what this is about\n\n-- +goose Up\n-- first\nCREATE TABLE v (c text); -- ü\n\n" +
@@ -311,7 +312,7 @@ func TestFindingPointsAtTheStatement(t *testing.T) {
 	}
 }
 
-// What cannot be read is an error that names the file, not a clean bill.
+// A migration that cannot be parsed is an error that names the file.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, want string }{

@@ -12,21 +12,21 @@ import (
 	"github.com/wasilibs/go-pgquery/parser"
 )
 
-// up matches the part of a migration of goose that goes forward: the only one that ever runs in production.
+// up matches the up part of a goose migration. Only that part runs in production.
 var up = regexp.MustCompile(`(?s)^(.*-- \+goose Up[^\n]*\n)(.*?)(?:-- \+goose Down.*)?$`)
 
-// statement is one statement of a migration, as PostgreSQL's own parser sees it.
+// statement is one statement of a migration, as parsed by PostgreSQL's parser.
 type statement struct {
-	kind string          // name of the node: AlterTableStmt
+	kind string          // name of the node, such as AlterTableStmt
 	node json.RawMessage // its content
-	text string          // its text, the comments before it included
-	line int             // where it begins, behind them
+	text string          // with the comments before it
+	line int             // line of its start, after these comments
 }
 
-// The nodes of https://github.com/postgres/postgres/blob/REL_17_STABLE/src/include/nodes/parsenodes.h, as far as the
-// rules look at them. The JSON of a field with its zero value is absent.
+// The nodes of https://github.com/postgres/postgres/blob/REL_17_STABLE/src/include/nodes/parsenodes.h, with the
+// fields that the rules need. In JSON, fields with a zero value are absent.
 type (
-	object map[string]json.RawMessage // a node of any kind, under the name of its kind
+	object map[string]json.RawMessage // a node of any kind, by the name of its kind
 
 	relation struct {
 		Schema string `json:"schemaname"`
@@ -85,14 +85,14 @@ type (
 		Local bool   `json:"is_local"`
 		Args  []struct {
 			Const struct {
-				Integer *struct { // absent when it is not one
+				Integer *struct { // absent if it is no integer
 					Value int64 `json:"ival"`
 				} `json:"ival"`
 				String stringNode `json:"sval"`
 			} `json:"A_Const"`
 		} `json:"args"`
 	}
-	enum struct { // ALTER TYPE of one
+	enum struct { // ALTER TYPE of an enum
 		Renames string `json:"oldVal"`
 	}
 	change struct { // UPDATE, DELETE
@@ -132,10 +132,11 @@ type (
 	}
 )
 
-// one at a time: the parser compiles itself anew for each call that runs beside another, for seconds of CPU.
+// one serializes the calls of the parser. A second one at the same time would compile its own copy of the parser,
+// which takes seconds of CPU.
 var one sync.Mutex
 
-// parse splits the forward part of a migration into its statements.
+// parse splits the up part of a migration into its statements.
 func parse(text string) ([]statement, error) {
 	parts := up.FindStringSubmatch(text)
 	if parts == nil {
@@ -156,7 +157,7 @@ func parse(text string) ([]statement, error) {
 		} `json:"stmts"`
 	}
 	if err := json.Unmarshal([]byte(tree), &parsed); err != nil {
-		return nil, fmt.Errorf("read what the parser answers: %w", err)
+		return nil, fmt.Errorf("read the result of the parser: %w", err)
 	}
 	var statements []statement
 	for _, s := range parsed.Statements {
@@ -165,7 +166,7 @@ func parse(text string) ([]statement, error) {
 			end = len(sql)
 		}
 		text := sql[s.Location:end]
-		for kind, node := range s.Node { // one
+		for kind, node := range s.Node { // there is exactly one
 			statements = append(statements, statement{
 				kind: kind, node: node, text: text,
 				line: 1 + strings.Count(before, "\n") + strings.Count(sql[:s.Location+comments(text)], "\n"),
@@ -210,13 +211,13 @@ func each(node json.RawMessage, kind string, f func(json.RawMessage) error) erro
 	return nil
 }
 
-// comments is how long the comments before a statement are.
+// comments returns the length of the comments before a statement.
 func comments(text string) int { return len(leading.FindString(text)) }
 
 // read decodes the node of a statement.
 func read[T any](node json.RawMessage) (v T, err error) {
 	if err = json.Unmarshal(node, &v); err != nil {
-		err = fmt.Errorf("read what the parser answers: %w", err)
+		err = fmt.Errorf("read the result of the parser: %w", err)
 	}
 	return v, err
 }

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// inImage runs the server with the image as its root, as the image's user. Root may do that; others get a namespace in
-// which they are that user, and a system that forbids this fails the test.
+// inImage runs the server in a chroot of the image, as the image's user. Without root, that needs a user namespace. If
+// the system forbids one, the test fails.
 func inImage(t *testing.T, root string, env []string, args ...string) (string, error) {
 	t.Helper()
-	// The user must be able to get there.
+	// The user needs access to all directories above root.
 	for dir := root; dir != filepath.Dir(dir) && dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatalf("open %s: %v", dir, err)

@@ -28,10 +28,10 @@ import (
 
 const source = "../.."
 
-// maxSize is what an instance may have to pull, in bytes.
+// maxSize is the maximum size of the image in bytes, because every new instance has to pull it.
 const maxSize = 25 << 20
 
-// build runs the command and returns what it wrote.
+// build runs the command, and returns its output.
 func build(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -41,8 +41,8 @@ func build(t *testing.T, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// The image is built twice, the second time from a copy of the source in another folder: it is the same, small, not of
-// root's, and the server in it runs with nothing but what is in it.
+// The image is reproducible: a second build from a copy in another directory is the same. The image is small, does not
+// run as root, and its server needs nothing that is not in the image.
 func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	first := filepath.Join(dir, "first.tar")
@@ -129,14 +129,14 @@ func checkCertificates(t *testing.T, root string) {
 	}
 }
 
-// The server runs where there is nothing but the image, as its user, who can write nothing.
+// The server runs with the image as its root file system, as its user. It can write nothing there.
 func checkRuns(t *testing.T, root string) {
 	before := snapshot(t, root)
 	out, err := inImage(t, root, nil, "version")
 	if got := strings.TrimSpace(out); err != nil || got != "v1" {
 		t.Errorf("server version = %q, error %v; want v1", got, err)
 	}
-	// It reads its settings, and gets as far as the database, which it does not find, for the 10 s that it looks for it.
+	// It reads its settings and tries to connect to the database. There is none, so it gives up after 10 s.
 	env := []string{"ROLES=api", "AUTH=off", "DATABASE_URL=postgres://nobody@127.0.0.1:1/none"}
 	out, err = inImage(t, root, env, "serve")
 	var exit *exec.ExitError
@@ -171,7 +171,7 @@ func checkSBOM(t *testing.T, data []byte) {
 	}
 }
 
-// A push leaves the image under its tag, prints its digest, and the SBOM refers to it.
+// A push creates the image with its tag and prints its digest. The SBOM refers to the image.
 func TestPush(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(t.Output(), "", 0))))
 	defer server.Close()
@@ -219,7 +219,7 @@ func TestPush(t *testing.T) {
 	checkSBOM(t, data)
 }
 
-// Mistakes are told before anything is built.
+// Bad arguments are refused before anything is built.
 func TestBadArguments(t *testing.T) {
 	for _, test := range []struct{ name, args, want string }{
 		{"nowhere to write to", "--version v1", "--output"},
@@ -233,7 +233,7 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// copySource copies what the server is built from.
+// copySource copies the source files of the server.
 func copySource(t *testing.T, to string) {
 	t.Helper()
 	for _, dir := range []string{"api", "cmd/server", "db", "internal"} {
@@ -260,7 +260,7 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-// extract unpacks the root file system of an image and returns its names, sorted.
+// extract unpacks the root file system of an image, and returns the sorted names.
 func extract(t *testing.T, img v1.Image, to string) []string {
 	t.Helper()
 	content := mutate.Extract(img)
@@ -289,7 +289,7 @@ func extract(t *testing.T, img v1.Image, to string) []string {
 		if err != nil {
 			t.Fatalf("read image: %v", err)
 		}
-		// The newest layer comes first, and has no folders.
+		// Extract returns the newest layer first, and it has no directories.
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatalf("unpack: %v", err)
 		}
@@ -301,7 +301,7 @@ func extract(t *testing.T, img v1.Image, to string) []string {
 	return names
 }
 
-// snapshot lists names and sizes of files.
+// snapshot returns the names and sizes of files.
 func snapshot(t *testing.T, root string) []string {
 	t.Helper()
 	var lines []string

@@ -19,17 +19,17 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is who the server runs as; the number is that of other images of this kind.
+// user is the user id of the server. Other images without root use the same id.
 const user = "65532"
 
-// file is a file of the image. All belong to root, and nobody may write them.
+// file is a file of the image. All files belong to root, and nobody may write to them.
 type file struct {
 	name string
 	mode int64
 	data []byte
 }
 
-// newImage puts the image together: what rarely changes first.
+// newImage builds the image. Layers that rarely change come first.
 func newImage(binary []byte, version string) (v1.Image, error) {
 	base := []file{
 		{"etc/group", 0o444, []byte("root:x:0:\nserver:x:" + user + ":\n")},
@@ -65,7 +65,7 @@ func newImage(binary []byte, version string) (v1.Image, error) {
 	return img, nil
 }
 
-// newLayer is a layer with these files and their folders, of time zero.
+// newLayer builds a layer with these files and their directories. All times are zero.
 func newLayer(files []file) (v1.Layer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -105,18 +105,19 @@ func newLayer(files []file) (v1.Layer, error) {
 	return layer, nil
 }
 
-// certificates are Mozilla's roots, as PEM. Those that are trusted only up to a date are left out: the form cannot say it.
+// certificates returns Mozilla's root certificates as PEM. It leaves out those that are trusted
+// only until a date, because PEM cannot express that.
 func certificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a write to a buffer cannot fail
 		}
 	}
 	return out.Bytes()
 }
 
-// newReferrer is an artifact that carries the SBOM of an image and refers to it.
+// newReferrer builds an artifact with the SBOM of an image. It refers to the image.
 func newReferrer(img v1.Image, sbom []byte) (v1.Image, error) {
 	descriptor, err := partial.Descriptor(img)
 	if err != nil {

@@ -1,16 +1,17 @@
-// Command image makes the container image of the service, without Docker and without a base image: a static binary, root
-// certificates, and a user who is not root. It has no shell, no package manager, and nothing that writes to its root file
-// system.
+// Command image builds the container image of the service, without Docker and without a base image. The image has a
+// static binary and root certificates, and its user is not root. It has no shell and no package manager, and nothing
+// writes to its root file system.
 //
 // The image is reproducible: the same source, version and Go release give the same digest, on any machine and in any
-// folder. Times are zero, the binary knows no paths, and the certificates are Mozilla's list in a module that go.sum pins.
+// directory. All times are zero, and the binary has no paths. The certificates are Mozilla's list, from a module that
+// go.sum pins.
 //
 //	image [--version V] [--output FILE.tar] [--sbom FILE.spdx.json] [--push NAME:TAG]
 //
-// It prints the digest, or after a push NAME@DIGEST. The list of what is in the binary (SBOM, in SPDX 2.3) is written to a
-// file, and pushed beside the image as its referrer. Credentials are those of docker and gcloud.
+// It prints the digest, or after a push NAME@DIGEST. The SBOM, in SPDX 2.3, lists the modules in the binary. It is
+// written to a file, and pushed as a referrer of the image. The command uses the credentials of docker and gcloud.
 //
-// It is a module of its own: the service needs none of its dependencies.
+// It is a module of its own, because the service needs none of its dependencies.
 package main
 
 import (
@@ -82,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if *sbom != "" {
-		if err := os.WriteFile(*sbom, list, 0o644); err != nil { //nolint:gosec // for everyone to read
+		if err := os.WriteFile(*sbom, list, 0o644); err != nil { //nolint:gosec // everybody may read it
 			return fmt.Errorf("write SBOM: %w", err)
 		}
 	}
@@ -102,15 +103,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// buildServer returns the bytes of the binary.
+// buildServer builds the server, and returns the binary.
 func buildServer(ctx context.Context, source, version string, stderr io.Writer) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "image")
 	if err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // of the temporary folder: what is left harms nobody
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary directory that is left does no harm
 	file := filepath.Join(dir, "server")
-	// Without version control's stamp: a commit that changes no code then changes no byte.
+	// Without the version control stamp, a commit that changes no code does not change the binary.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", //nolint:gosec // our own arguments
 		"-ldflags=-s -w -buildid= -X main.version="+version, "-o", file, "./cmd/server")
 	cmd.Dir = source
@@ -119,15 +120,15 @@ func buildServer(ctx context.Context, source, version string, stderr io.Writer) 
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("build server: %w", err)
 	}
-	binary, err := os.ReadFile(file) //nolint:gosec // what was just built
+	binary, err := os.ReadFile(file) //nolint:gosec // the binary from above
 	if err != nil {
 		return nil, fmt.Errorf("read server: %w", err)
 	}
 	return binary, nil
 }
 
-// pushImage pushes an image, and then what refers to it. A crash in between leaves an image without its SBOM; a second
-// push adds it.
+// pushImage pushes an image, and then its SBOM. A crash in between leaves an image without an SBOM. Another push adds
+// it.
 func pushImage(ctx context.Context, tag name.Tag, img v1.Image, sbom []byte) error {
 	options := []remote.Option{
 		remote.WithContext(ctx),

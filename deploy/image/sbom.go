@@ -60,8 +60,8 @@ type (
 	}
 )
 
-// newSBOM lists what is linked into the binary, which tells it itself: the Go release and every module, with the hash that
-// go.sum has for it. Licenses are in docs/licenses.md. It is reproducible, as the image is.
+// newSBOM returns the SBOM of a binary, from the build information in it: the Go release, and every module with its
+// hash from go.sum. Licenses are in docs/licenses.md. The SBOM is reproducible, like the image.
 func newSBOM(binary []byte, version string, image v1.Hash) ([]byte, error) {
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
@@ -78,7 +78,7 @@ func newSBOM(binary []byte, version string, image v1.Hash) ([]byte, error) {
 			LicenseConcluded: "NOASSERTION", LicenseDeclared: "NOASSERTION", CopyrightText: "NOASSERTION",
 			ExternalRefs: []spdxRef{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + name + "@" + version}},
 		}
-		if sum != "" { // of go.sum: SHA-256 of the list of the module's files and their hashes
+		if sum != "" { // the hash in go.sum: SHA-256 of the list of the module's files and their hashes
 			hash, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:"))
 			if err != nil {
 				return fmt.Errorf("hash of %s: %w", name, err)

@@ -8,7 +8,8 @@ import (
 	"net/url"
 )
 
-// console is the page for the console of Prometheus (--web.console.templates), made with the template in a file.
+// console makes the page for the console of Prometheus (--web.console.templates), from the template
+// in a file.
 func (p page) console(path string) ([]byte, error) {
 	t, err := template.ParseFiles(path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// page is the source of the dashboards. A section is on the left, on the right, or below both.
+// page is the source of the dashboards. Each section is on the left, on the right, or at the bottom.
 type page struct {
 	Title    string    `yaml:"title"`
 	Sections []section `yaml:"sections"`
@@ -21,7 +21,7 @@ type section struct {
 	Panels []panel `yaml:"panels"`
 }
 
-// panel is one chart. A query has the name of its only series, or the label that tells its series apart.
+// panel is one chart. Each of its queries has the name of its only series, or the label that distinguishes its series.
 type panel struct {
 	Title   string  `yaml:"title"`
 	Unit    string  `yaml:"unit"`
@@ -35,7 +35,7 @@ type query struct {
 	Legend string `yaml:"legend"`
 }
 
-// The grid is Grafana's, 24 columns wide; a panel is a quarter of it.
+// The grid is that of Grafana, with 24 columns. A panel takes a quarter of the width.
 const (
 	gridWidth    = 24
 	panelWidth   = 6
@@ -63,14 +63,14 @@ func readPage(path string) (page, error) {
 	return p, nil
 }
 
-// place is where a heading (panel is nil) or a panel is.
+// place is the position of a panel, or of a heading if panel is nil.
 type place struct {
 	title      string
 	panel      *panel
 	x, y, w, h int
 }
 
-// layout puts the sections of each side one below the other, and those at the bottom below the longer side.
+// layout stacks the sections of each side. The bottom sections come below the longer side.
 func (p page) layout(cloud bool) []place {
 	var places []place
 	next := map[string]int{} // the first free line of each side
@@ -107,8 +107,8 @@ func (p page) layout(cloud bool) []place {
 	return places
 }
 
-// cloud is the dashboard of Cloud Monitoring, whose grid is twice as fine. It is not documented how a template of a legend names
-// a label with dots; a chart without a template shows the labels as they are.
+// cloud makes the dashboard of Cloud Monitoring, whose grid has twice as many columns. Its documentation does not say
+// how the template of a legend names a label with dots. Without a template, a chart shows all labels.
 func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
 	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: 2 * gridWidth}}
 	for _, at := range p.layout(true) {
@@ -145,12 +145,12 @@ func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
 	return d, nil
 }
 
-// units are Grafana's names of the units that it can scale; it shows the others as they are.
+// units are the names of units that Grafana can scale. It shows other units unchanged.
 var units = map[string]string{"s": "s", "bytes": "bytes", "": "short"}
 
 type object = map[string]any
 
-// grafana is the dashboard of Grafana, for any data source of the kind Prometheus.
+// grafana makes the dashboard of Grafana, for any data source of type Prometheus.
 func (p page) grafana() object {
 	source := object{"type": "prometheus", "uid": "${datasource}"}
 	var panels []object

@@ -26,7 +26,7 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// TestMain lets the services of this package's tests run at the same time on a small machine, too: they wait, mostly.
+// TestMain lets the tests of this package run in parallel on a small machine, too: they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 	storetest.Main(m)
 }
 
-// Every alert fires when its fault is made for real, in a running service that a Prometheus scrapes; no other alert does, but
-// for those that a busy machine raises at this pace; and it resolves when the remedy of its runbook is applied. The rules are
-// those of alerts.yaml, 300 times faster: see hasten.
+// Each fault is made in a running service that a Prometheus scrapes. Its alert fires, and no other alert does, except
+// those that a busy machine causes at this pace. The alert resolves after the remedy of its runbook. The rules are
+// those of alerts.yaml, up to 300 times faster: see speedUp.
 func TestAlertsFireAndResolve(t *testing.T) {
 	t.Parallel()
 	prometheus, err := exec.LookPath("prometheus")
@@ -94,7 +94,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 	}
 }
 
-// Nobody can publish; later the only process is gone.
+// Publishing fails. Later the only process is stopped.
 func brokerAwayAndNobodyThere(s *system) {
 	service := s.serve("api,publisher,projector")
 	s.quiet()
@@ -110,7 +110,8 @@ func brokerAwayAndNobodyThere(s *system) {
 	s.resolve()
 }
 
-// One video is refused by the broker, for what it is, until a person skips its event. What comes behind it has a gap then.
+// The broker refuses one video because of its content, until a person skips the event. The next version then follows a
+// gap.
 func poisonSkipped(s *system) {
 	s.serve("api,publisher,projector", "LAB_OUTBOX_MAX_ATTEMPTS=3", "LAB_OUTBOX_RETRY_MIN=100ms", "LAB_OUTBOX_RETRY_MAX=200ms")
 	s.quiet()
@@ -138,11 +139,11 @@ func poisonSkipped(s *system) {
 	s.resolve()
 }
 
-// A publisher stands still with all lanes in hand until its leases are over, and another one has taken them.
+// A publisher is frozen with all lanes leased, until its leases are over and another publisher has them.
 func frozenPublisher(s *system) {
 	const lanes = 8
-	// A settlement that finds no connection in time is not fenced, and the alert wants six of eight: on a busy machine
-	// all eight, whose connections are asked whether they live, take longer than half a second.
+	// A settlement that gets no connection in time is not fenced, and the alert needs six of eight. Without these
+	// settings a busy machine needs more than half a second, because the pool pings all eight connections first.
 	short := []string{
 		"LAB_OUTBOX_LEASE=12s", "LAB_OUTBOX_PUBLISH_TIMEOUT=5900ms", "LAB_OUTBOX_REQUEST_TIMEOUT=2900ms", "LAB_OUTBOX_SETTLE_TIMEOUT=3s",
 	}
@@ -160,13 +161,13 @@ func frozenPublisher(s *system) {
 	remove()
 	s.serve("publisher", short...)
 	s.eventually("another publisher has published all", func() bool { return value[int](s, `SELECT count(*) FROM video_catalog.outbox_pending`) == 0 })
-	s.tolerated["BreakerOpen"] = true // its answers came too late, so it takes the broker for away until it tries the next event
+	s.tolerated["BreakerOpen"] = true // its results came too late, so its breaker is open until the next event
 	frozen.signal(s.T, syscall.SIGCONT)
 	s.fire("SettlementsFenced")
 	s.resolve()
 }
 
-// Nobody has made partitions, until there is none for today, and every command fails.
+// No partitions are created, until today has none and every command fails.
 func noPartitions(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()
@@ -176,14 +177,14 @@ func noPartitions(s *system) {
 		END LOOP;
 	END $$`)
 	s.repeat(50*time.Millisecond, func(ctx context.Context) {
-		_, _ = s.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}) // it fails, which is counted
+		_, _ = s.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}) // it fails, and the failure is counted
 	})
 	s.fire("PartitionsRunOut", "PartitionsBehind", "ErrorBudgetBurnsFast", "ErrorBudgetBurns")
 	s.exec(`SELECT * FROM video_catalog.outbox_maintain(7, interval '7 days')`)
 	s.resolve()
 }
 
-// The database of the catalog is slow under a steady load; later most messages are repetitions.
+// The database of the catalog is slow under a constant load. Later most messages are duplicates.
 func slowCatalogAndDuplicates(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()
@@ -194,9 +195,9 @@ func slowCatalogAndDuplicates(s *system) {
 	s.exec(`DROP TRIGGER slow ON video_catalog_read.video_projection`)
 	s.resolve()
 
-	// Somebody publishes again and again what was published.
+	// Published messages are published again and again.
 	sent := s.broker.Published()[0]
-	maps.DeleteFunc(sent.Attributes, func(name, _ string) bool { return strings.HasPrefix(name, "goog") }) // Pub/Sub sets them
+	maps.DeleteFunc(sent.Attributes, func(name, _ string) bool { return strings.HasPrefix(name, "goog") }) // Pub/Sub sets these attributes
 	again := func(ctx context.Context) {
 		topic := s.client.Publisher(localbroker.Topic)
 		defer topic.Stop()
@@ -210,9 +211,9 @@ func slowCatalogAndDuplicates(s *system) {
 	s.resolve()
 }
 
-// Two connections for callers of whom each needs one for a twentieth of a second, and a message of somebody else.
+// Callers have two connections, and each call holds one for 50 ms. Also, a foreign message is quarantined.
 func smallPoolAndQuarantine(s *system) {
-	s.serve("api", "DATABASE_MAX_CONNS=5") // three are not for calls
+	s.serve("api", "DATABASE_MAX_CONNS=5") // three of them are not for calls
 	s.serve("publisher,projector")
 	s.pace = slowPace
 	s.quiet()
@@ -228,7 +229,7 @@ func smallPoolAndQuarantine(s *system) {
 	}
 	s.resolve()
 
-	// It fits the schema of the topic, because every field may be missing, and it has no envelope.
+	// It fits the schema of the topic, because all fields are optional, but it has no envelope.
 	result := s.client.Publisher(localbroker.Topic).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
 	if _, err := result.Get(s.Context()); err != nil {
 		s.Fatal(err)
@@ -243,7 +244,7 @@ func smallPoolAndQuarantine(s *system) {
 	s.resolve()
 }
 
-// The catalog is in another history of its database, as after a failover, until it is rebuilt.
+// The catalog comes from another history of its database, as after a failover, until it is rebuilt.
 func replacedDatabase(s *system) {
 	addr := freeAddr(s.T)
 	_, port, _ := net.SplitHostPort(addr)
@@ -255,7 +256,7 @@ func replacedDatabase(s *system) {
 	s.resolve()
 }
 
-// A transaction that nobody ends keeps vacuum away from what was pending. Then a day is there that retention should have
+// A long transaction keeps vacuum from removing settled rows. Later there is a partition that retention should have
 // dropped.
 func tablesGrow(s *system) {
 	s.serve("api,publisher")
@@ -280,7 +281,7 @@ func tablesGrow(s *system) {
 		INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`, ids)
 	s.fire("PendingTableBloated")
-	s.exec(`VACUUM (FULL) video_catalog.outbox_pending`) // does not help
+	s.exec(`VACUUM (FULL) video_catalog.outbox_pending`) // it cannot help yet
 	if size := value[int](s, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('video_catalog.outbox_pending')`); size < 1_000_000 {
 		s.Errorf("size of video_catalog.outbox_pending = %d bytes after a vacuum, want it as large as before: a transaction is open", size)
 	}
@@ -293,7 +294,7 @@ func tablesGrow(s *system) {
 	s.exec(`CREATE TABLE video_catalog.outbox_p20200101 PARTITION OF video_catalog.outbox
 		FOR VALUES FROM (video_catalog.uuid7_floor('2020-01-01')) TO (video_catalog.uuid7_floor('2020-01-02'))`)
 	incompressible := make([]byte, 11e6)
-	_, _ = rand.Read(incompressible) // it never fails
+	_, _ = rand.Read(incompressible) // it never returns an error
 	s.exec(`INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 		VALUES (video_catalog.uuid7_floor('2020-01-01'), 'video', 'x', 'VideoCreated', 1, 1, $1, '2020-01-01')`, incompressible)
 	s.fire("TableGrows")

@@ -1,12 +1,12 @@
-// Package observe makes what watches the service: alert policies and dashboards.
+// Package observe generates the alert policies and dashboards of the service.
 //
-// alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, dashboard.yaml is a page of panels. From them
-// Files makes the policies and the dashboard of Cloud Monitoring, the dashboard of Grafana, and the same page for a
-// Prometheus without Grafana, so that all of them say the same. The results are in the tree, in monitoring and dashboard; a
-// test fails when they are not what the sources say, and writes them anew with -update.
+// alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, and dashboard.yaml is a page of panels. From
+// them, Files generates the policies and the dashboard of Cloud Monitoring, the dashboard of Grafana, and a console
+// page for a Prometheus without Grafana. So all of them agree. The generated files are in monitoring and dashboard. A
+// test fails if they are out of date, and writes them with -update.
 //
-// The sources have the names of Prometheus. Cloud Monitoring is asked for the names of OpenTelemetry, under which it has what
-// the service sends by OTLP, as deploy/run does.
+// The sources use the names of Prometheus. The queries for Cloud Monitoring use the names of OpenTelemetry, because the
+// service sends its metrics there by OTLP, as deploy/run does.
 package observe
 
 import (
@@ -24,14 +24,13 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// Sources of the rules: those that a Prometheus loads, and those about metrics that only Cloud Monitoring has.
+// Sources of the rules: those for any Prometheus, and those about metrics that only Cloud Monitoring has.
 const (
 	alerts      = "alerts.yaml"
 	cloudAlerts = "alerts.cloud.yaml"
 )
 
-// Files returns the files that are made from the sources in dir, by path below dir. An error names the source and what is
-// wrong in it.
+// Files returns the generated files, by path below dir. An error names the source and the problem.
 func Files(dir string) (map[string][]byte, error) {
 	metrics, err := readMetrics(filepath.Join(dir, metricsPage))
 	if err != nil {
@@ -78,8 +77,8 @@ func Files(dir string) (map[string][]byte, error) {
 	return encoded, nil
 }
 
-// encode writes JSON for people, who compare it: indented, and with < and > as they are. The types of Google's library escape
-// them by themselves, hence the way around.
+// encode writes indented JSON that people can compare, without escapes for < and >. The types of Google's library
+// escape them, so it decodes their JSON first.
 func encode(content any) ([]byte, error) {
 	escaped, err := json.Marshal(content)
 	if err != nil {
@@ -99,7 +98,7 @@ func encode(content any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// rules is a file of rules, as Prometheus reads it; what is not here we do not use.
+// rules is a file of rules for Prometheus. It has only the fields that we use.
 type rules struct {
 	Groups []struct {
 		Name  string `yaml:"name"`
@@ -120,7 +119,7 @@ func readRules(path string) (rules, error) {
 	return r, readYAML(path, &r)
 }
 
-// readYAML refuses fields that it does not know.
+// readYAML reads a YAML file. Unknown fields are an error.
 func readYAML(path string, v any) error {
 	content, err := readSource(path)
 	if err != nil {
@@ -134,10 +133,10 @@ func readYAML(path string, v any) error {
 	return nil
 }
 
-// readSource reads a file, and sets the names of internal/names for their
-// placeholders. ${SUBSCRIPTIONS} and ${DEAD_LETTERS} are patterns.
+// readSource reads a file, and replaces placeholders by the names in internal/names. ${SUBSCRIPTIONS} and
+// ${DEAD_LETTERS} become patterns.
 func readSource(path string) (string, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this folder
+	content, err := os.ReadFile(path) //nolint:gosec // its callers name a source of this directory
 	if err != nil {
 		return "", fmt.Errorf("read source: %w", err)
 	}
@@ -152,11 +151,11 @@ func readSource(path string) (string, error) {
 		"${SUBSCRIPTIONS}", strings.Join(subscriptions, "|"), "${DEAD_LETTERS}", strings.Join(dead, "|")).Replace(string(content)), nil
 }
 
-// severities are those of Cloud Monitoring, by ours.
+// severities maps our severities to those of Cloud Monitoring.
 var severities = map[string]string{"page": "CRITICAL", "ticket": "WARNING"}
 
-// policy is the rule as a policy of Cloud Monitoring. Its text is without the templates of Prometheus, which Cloud
-// Monitoring does not know: the summary must have none.
+// policy makes a policy of Cloud Monitoring from a rule. Cloud Monitoring cannot expand templates of Prometheus, so the
+// summary must have none.
 func policy(group string, r rule, m metrics) (*monitoring.AlertPolicy, error) {
 	severity := severities[r.Labels["severity"]]
 	if severity == "" {
@@ -197,7 +196,7 @@ func policy(group string, r rule, m metrics) (*monitoring.AlertPolicy, error) {
 				EvaluationInterval: "30s",
 				RuleGroup:          group,
 				AlertRule:          r.Alert,
-				// A policy may be made before the service has ever sent anything.
+				// This allows a policy before the service has sent any metric.
 				DisableMetricValidation: true,
 			},
 		}},

@@ -17,12 +17,12 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-var update = flag.Bool("update", false, "write monitoring and dashboard anew")
+var update = flag.Bool("update", false, "rewrite monitoring and dashboard")
 
-// root is the folder of the module.
+// root is the directory of the module.
 const root = "../.."
 
-// The files in the tree are what the sources say, and there are no others.
+// The generated files are up to date, and there are no other files.
 func TestFilesAreUpToDate(t *testing.T) {
 	want, err := Files(".")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// metricRows are the rows of docs/metrics.md: name, name in Prometheus, kind.
+// metricRows returns the rows of docs/metrics.md: name, name in Prometheus, kind.
 func metricRows(t *testing.T) [][]string {
 	t.Helper()
 	var rows [][]string
@@ -74,8 +74,8 @@ func metricRows(t *testing.T) [][]string {
 	return rows
 }
 
-// documentedMetrics are the names of series that docs/metrics.md has, and those of its metrics: a histogram of Prometheus is no
-// series itself. The names of OpenTelemetry are among the metrics.
+// documentedMetrics returns the series and the metrics in docs/metrics.md, by name. In Prometheus, a histogram itself
+// is not a series. The metrics have the names of OpenTelemetry, too.
 func documentedMetrics(t *testing.T) (series, metrics map[string]bool) {
 	t.Helper()
 	series, metrics = map[string]bool{}, map[string]bool{}
@@ -92,7 +92,7 @@ func documentedMetrics(t *testing.T) (series, metrics map[string]bool) {
 	return series, metrics
 }
 
-// The methods that rules leave out are methods of the service.
+// The methods that rules exclude are methods of the service.
 func TestMethodsExist(t *testing.T) {
 	contract := read(t, root+"/api/proto/catalog/v1/catalog_service.proto")
 	found := 0
@@ -114,7 +114,7 @@ func TestMethodsExist(t *testing.T) {
 	}
 }
 
-// The metrics that runbooks name are there. Tables, roles and pools have names that look the same.
+// The metrics that runbooks name exist. Tables, roles and pools have similar names.
 func TestRunbookMetricsExist(t *testing.T) {
 	series, metrics := documentedMetrics(t)
 	others := map[string]bool{"outbox_pending": true, "outbox_aside": true, "video_catalog_read_rw": true, "catalog.calls": true}
@@ -145,7 +145,7 @@ func TestRunbookMetricsExist(t *testing.T) {
 	}
 }
 
-// Who is woken finds a section for each alert, with a command in it, and no section is about an alert that is gone.
+// Each alert has a section in the runbooks, with a command in it. No section is about an alert that does not exist.
 func TestEveryAlertHasItsRunbook(t *testing.T) {
 	var want, got []string
 	for _, r := range allRules(t) {
@@ -174,8 +174,8 @@ func TestEveryAlertHasItsRunbook(t *testing.T) {
 	}
 }
 
-// The statements of the runbooks run on the schema as it is, each as whom it is for: a person with the role support_ro, somebody
-// with pg_read_all_stats, who needs no more, or the owner of the schemas.
+// The statements of the runbooks run on the present schema, each as the user that it is for: a person with the role
+// support_ro, a user with only pg_read_all_stats, or the owner of the schemas.
 func TestRunbookStatementsRun(t *testing.T) {
 	statement := regexp.MustCompile(`(?m)^psql (?:-U (migrator|administrator) )?-c (?:'([^'\n]+)'|"([^"\n]+)")$`)
 	text := read(t, root+"/docs/runbooks.md")
@@ -214,7 +214,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 		}
 	}
 
-	// What the rule above rests on.
+	// The test above depends on this.
 	for role, want := range map[string]bool{"": false, "administrator": true} {
 		exec(roles[role])
 		var shown bool
@@ -226,10 +226,10 @@ func TestRunbookStatementsRun(t *testing.T) {
 	exec("RESET ROLE")
 }
 
-// The commands of the runbooks are commands that server help lists, with as many arguments.
+// The commands of the runbooks are listed by server help, with the same number of arguments.
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
-	known := map[string]bool{} // such as "outbox requeue # #"
+	known := map[string]bool{} // for example "outbox requeue # #"
 	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/help.go"), -1) {
 		known[upper.ReplaceAllString(strings.ReplaceAll(m[1], " [FLAGS]", ""), "#")] = true
 	}
@@ -240,12 +240,12 @@ func TestRunbookCommandsExist(t *testing.T) {
 	for _, m := range used {
 		command := strings.ReplaceAll(strings.TrimSpace(m[1]+m[2]), " video ID", " TYPE ID")
 		if !known[upper.ReplaceAllString(command, "#")] {
-			t.Errorf("docs/runbooks.md: server help does not know server %s", command)
+			t.Errorf("docs/runbooks.md: server help does not list server %s", command)
 		}
 	}
 }
 
-// What the runbooks look for in the log, the service writes.
+// The log lines that runbooks search for are written by the service.
 func TestRunbookLogLinesExist(t *testing.T) {
 	found := regexp.MustCompile("(?s)\\blog\\b[^`.]*? has\\s`([^`]+)`|jsonPayload.message:\"([^\"]+)\"").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
 	if len(found) < 5 {
@@ -270,7 +270,7 @@ func TestRunbookLogLinesExist(t *testing.T) {
 	}
 }
 
-// The command that gives two policies other thresholds finds the old one in each, once.
+// The command that changes the thresholds of two policies finds each old threshold exactly once.
 func TestRunbookThresholdsExist(t *testing.T) {
 	found := regexp.MustCompile(`(?m)^sed -i 's/([^/]+)/[^/]+/' ([^#]+)#`).FindStringSubmatch(read(t, root+"/docs/alerts.md"))
 	if found == nil || len(strings.Fields(found[2])) != 2 {
@@ -283,7 +283,7 @@ func TestRunbookThresholdsExist(t *testing.T) {
 	}
 }
 
-// Prometheus takes the rules, and they fire when they should and only then.
+// Prometheus accepts the rules, and they fire exactly when they should.
 func TestRulesWithPromtool(t *testing.T) {
 	tests := read(t, "alerts_test.yaml")
 	for _, r := range allRules(t) {
@@ -296,7 +296,7 @@ func TestRulesWithPromtool(t *testing.T) {
 		t.Log("promtool is not installed, so the rules were not run: apt-get install prometheus")
 		return
 	}
-	dir := t.TempDir() // promtool reads the sources with their names
+	dir := t.TempDir() // promtool needs the sources with their names
 	for _, name := range []string{alerts, cloudAlerts, "alerts_test.yaml"} {
 		text, err := readSource(name)
 		if err != nil {
@@ -315,7 +315,7 @@ func TestRulesWithPromtool(t *testing.T) {
 	}
 }
 
-// A rule that Cloud Monitoring cannot say, or that leads nowhere, is refused with its name.
+// A rule that Cloud Monitoring cannot express, or whose link is dead, is refused with its name.
 func TestPolicyRefuses(t *testing.T) {
 	known := metrics{"x": series{name: "x"}}
 	good := func() rule {
@@ -342,7 +342,7 @@ func TestPolicyRefuses(t *testing.T) {
 	}
 }
 
-// The panels lie on the page without overlapping, in the order of the U.
+// The panels do not overlap, and have the order of the U: left, bottom, right.
 func TestLayoutIsTheU(t *testing.T) {
 	p, err := readPage("dashboard.yaml")
 	if err != nil {
@@ -350,7 +350,7 @@ func TestLayoutIsTheU(t *testing.T) {
 	}
 	for _, cloud := range []bool{false, true} {
 		taken := map[[2]int]string{}
-		heading := map[string]place{} // by its number
+		heading := map[string]place{} // by the number of its section
 		for _, at := range p.layout(cloud) {
 			if at.panel == nil {
 				heading[at.title[:1]] = at

@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// metricsPage lists the metrics of the service, below the folder of the sources. cmd/server makes it from the code.
+// metricsPage is the list of metrics of the service, relative to the directory of the sources. cmd/server generates it.
 const metricsPage = "../../docs/metrics.md"
 
-// metrics are the series of the service, by their names in Prometheus. With them otlp says a query of Prometheus as Cloud
-// Monitoring wants it for what is sent there by OTLP: names and labels keep their dots and are quoted, as PromQL has it for
-// names in UTF-8, and there is neither a unit nor _total at their end. The suffixes of a histogram's parts are the same.
-// https://docs.cloud.google.com/stackdriver/docs/otlp-metrics/overview
+// metrics are the series of the service, by their names in Prometheus. Its method otlp converts a query of Prometheus
+// to one of Cloud Monitoring for metrics that were sent by OTLP. There, names and labels keep their dots and are
+// quoted, as PromQL does for UTF-8 names. They have no unit and no _total at the end, but the suffixes of histograms
+// are the same. https://docs.cloud.google.com/stackdriver/docs/otlp-metrics/overview
 type metrics map[string]series
 
 type series struct {
-	name   string            // as it is sent, with the suffix of a histogram's part
-	labels map[string]string // as they are sent, by their names in Prometheus
+	name   string            // as sent, with the suffix of a histogram's part
+	labels map[string]string // labels as sent, by their names in Prometheus
 }
 
-// kept are labels that no attribute of a metric makes, and that are called the same everywhere. Not so what else is added: the
-// instance is an address in Prometheus, and service.instance.id in Cloud Monitoring, which alone has the scope of an instrument
-// (otel_scope_name and the like), since internal/telemetry leaves it out for Prometheus.
+// kept are labels that no attribute produces, and that have the same name everywhere. Others differ: instance is an
+// address in Prometheus, and service.instance.id in Cloud Monitoring. The labels of the scope (otel_scope_name and
+// others) exist only in Cloud Monitoring, because internal/telemetry omits them for Prometheus.
 var kept = map[string]string{"job": "job", "le": "le"}
 
 var metricRow = regexp.MustCompile("^\\| `([^`]+)` \\| `([^`]+)` \\| (\\w+) \\|[^|]*\\|([^|]*)\\|")
 
 func readMetrics(path string) (metrics, error) {
-	content, err := os.ReadFile(path) //nolint:gosec // its callers name the page of this module
+	content, err := os.ReadFile(path) //nolint:gosec // its callers name a page of this module
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
@@ -65,8 +65,8 @@ func readMetrics(path string) (metrics, error) {
 }
 
 var (
-	// part is what a query is made of: what has no names; a list of labels; a name, with its matchers. Strings are in matchers
-	// only, hence no function that takes the name of a label as a text.
+	// part matches one part of a query: text without names, a list of labels, or a name with its matchers. Strings are
+	// allowed only in matchers, so functions with a label name as a string argument are not supported.
 	part = regexp.MustCompile(`^(?:(\s+|[0-9][0-9a-zA-Z.]*|\[[0-9a-z:]+\]|[-+*/%^(),=!<>]+)` +
 		`|((?:by|without|on|ignoring|group_left|group_right)\s*\()([^()]*)\)` +
 		`|([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\s*(\{)((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?)`)
@@ -74,17 +74,17 @@ var (
 	matcher = regexp.MustCompile(`^(\s*)([a-zA-Z_][a-zA-Z0-9_]*)(\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"\s*(?:,|$))`)
 )
 
-// words are those of the language, and its functions, that our queries use.
+// words are the keywords and functions of PromQL that our queries use.
 var words = []string{
 	"absent", "and", "count", "histogram_quantile", "increase", "max", "max_over_time", "min", "offset", "or", "rate", "sum", "unless",
 }
 
-// ofGoogle is in the names of the metrics that Cloud Monitoring has from Pub/Sub and Cloud Run. They and their labels are not ours.
+// ofGoogle is part of the names of metrics that Pub/Sub and Cloud Run send. Their names and labels stay as they are.
 const ofGoogle = "_googleapis_com:"
 
-// otlp returns a query of Prometheus as a query of what is sent by OTLP, and how its labels are called there, by their names
-// in Prometheus. It refuses what it does not understand, names that the service does not send, and metrics that go by one label
-// in Prometheus and not where they are sent: they would be added up, or matched, by different things.
+// otlp converts a query of Prometheus to a query of the metrics sent by OTLP. It also returns the sent names of the
+// labels, by their names in Prometheus. It refuses unknown syntax and unknown names. It also refuses metrics that share
+// a label in Prometheus but not where they are sent. The result would aggregate or match by different labels.
 func (m metrics) otlp(query string) (string, map[string]string, error) {
 	var parts [][]string
 	labels := map[string]string{}
@@ -130,7 +130,7 @@ func (m metrics) otlp(query string) (string, map[string]string, error) {
 	return out.String(), labels, nil
 }
 
-// rename writes a list anew whose items have a label each.
+// rename replaces the label in each item of a list by the name under which it is sent.
 func rename(list string, item *regexp.Regexp, labels map[string]string) (string, error) {
 	var out strings.Builder
 	for rest := list; strings.TrimSpace(rest) != ""; {
@@ -140,7 +140,7 @@ func rename(list string, item *regexp.Regexp, labels map[string]string) (string,
 		}
 		name := labels[found[2]]
 		if name == "" {
-			return "", fmt.Errorf("%s is no attribute in docs/metrics.md of what is asked", found[2])
+			return "", fmt.Errorf("%s is not an attribute of this metric in docs/metrics.md", found[2])
 		}
 		if strings.Contains(name, ".") {
 			name = `"` + name + `"`

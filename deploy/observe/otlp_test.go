@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A query of Prometheus becomes the same query of what is sent by OTLP.
+// A query of Prometheus becomes the same query of the metrics sent by OTLP.
 func TestQueryOfOTLP(t *testing.T) {
 	known, err := readMetrics(metricsPage)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestQueryOfOTLP(t *testing.T) {
 	}
 }
 
-// What is not understood, or not sent, is an error that names it.
+// Unknown syntax and unknown metrics are errors with their names.
 func TestQueryOfOTLPRefuses(t *testing.T) {
 	known, err := readMetrics(metricsPage)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestQueryOfOTLPRefuses(t *testing.T) {
 	}
 }
 
-// Two metrics, or two attributes, that have one name in Prometheus cannot be told apart.
+// Two metrics, or two attributes, with the same name in Prometheus cannot be distinguished.
 func TestOneNameInPrometheusIsRefused(t *testing.T) {
 	for _, c := range []struct{ page, want string }{
 		{"| `a.b` | `a_b` | gauge | | | A. |\n| `a_b` | `a_b` | gauge | | | B. |\n", "a.b and a_b are both called a_b "},
@@ -132,7 +132,7 @@ func TestOneNameInPrometheusIsRefused(t *testing.T) {
 	}
 }
 
-// A source that asks for what is not there is refused with its name.
+// A source that uses an unknown metric is refused with the name of the source.
 func TestFilesRefuseUnknownMetrics(t *testing.T) {
 	for _, c := range []struct{ source, old, changed, want string }{
 		{alerts, "max(outbox_backlog_age_seconds) > 60", "max(outbox_backlog_age) > 60", "alerts.yaml: rule OutboxStalled: outbox_backlog_age "},
@@ -159,7 +159,8 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 	}
 }
 
-// Cloud Monitoring is asked for nothing but metrics and attributes that the service sends, and what Pub/Sub and Cloud Run have.
+// The queries for Cloud Monitoring use only metrics and attributes that the service, Pub/Sub or
+// Cloud Run sends.
 func TestCloudAsksForWhatIsSent(t *testing.T) {
 	files, err := Files(".")
 	if err != nil {
@@ -168,7 +169,7 @@ func TestCloudAsksForWhatIsSent(t *testing.T) {
 	known := map[string]bool{
 		"pubsub_googleapis_com:subscription_num_undelivered_messages": true, "pubsub_googleapis_com:subscription_oldest_unacked_message_age": true,
 		"run_googleapis_com:request_count": true, "monitored_resource": true, "subscription_id": true, "service_name": true,
-		"response_code_class": true, "le": true, // theirs
+		"response_code_class": true, "le": true, // labels of Google's metrics
 		`"db.client.connection.pool.name"`: true, `"error.type"`: true, "outcome": true, `"pgx.operation.type"`: true, `"rpc.method"`: true,
 		`"rpc.response.status_code"`: true, "side": true, "table": true,
 	}
@@ -202,7 +203,7 @@ func TestCloudAsksForWhatIsSent(t *testing.T) {
 	}
 }
 
-// promQL are the queries in a policy or a dashboard.
+// promQL returns the queries in a policy or a dashboard.
 func promQL(t *testing.T, content []byte) []string {
 	t.Helper()
 	var root any

@@ -37,18 +37,18 @@ import (
 
 const project = "test-project"
 
-// pace is the factor by which time passes faster for the rules: 5 minutes are a second. The statistics of a pool are read once
-// a second, so where they count it is slowPace: 5 minutes are 3 seconds.
+// pace is the factor by which the rules are faster: 5 minutes become 1 second. Pool statistics are read once a second,
+// so rules about them use slowPace: 5 minutes become 3 seconds.
 const (
 	pace     = 300
 	slowPace = 100
 )
 
-// limits are the parts of rules that are a time or a size without a unit, and hence have to be hastened by name.
+// limits are the numbers in rules that are a time or a size without a unit. They are scaled one by one.
 var limits = []struct {
 	expr   string
 	limit  float64
-	shrunk float64 // of a size: by what it is divided; of a time it is the pace
+	shrunk float64 // divisor of a size; 0: the number is a time, and is divided by the pace
 }{
 	{"max(outbox_backlog_age_seconds) >", 60, 0},
 	{"max(outbox_blocked_age_seconds) >", 900, 0},
@@ -57,8 +57,8 @@ var limits = []struct {
 	{"max by (table) (outbox_table_size_bytes or consumer_table_size_bytes) >", 1e10, 1000},
 }
 
-// hasten returns the rules of alerts.yaml at a pace. Nothing else about them is changed.
-func hasten(t *testing.T, pace time.Duration) string {
+// speedUp returns the rules of alerts.yaml, faster by the factor pace. It changes nothing else.
+func speedUp(t *testing.T, pace time.Duration) string {
 	t.Helper()
 	text := read(t, alerts)
 	for _, l := range limits {
@@ -86,30 +86,29 @@ func hasten(t *testing.T, pace time.Duration) string {
 
 type programs struct{ server, prometheus, promtool string }
 
-// system is a service with a database and a broker of its own, and a Prometheus that watches it alone: no other alert than
-// those of its own faults is to fire.
+// system is a service with its own database, broker and Prometheus. Only the alerts of its own faults may fire.
 type system struct {
 	*testing.T
 	programs
 	broker  *localbroker.Server
 	client  *pubsub.Client
 	db      *pgxpool.Pool
-	videos  videov1.VideoServiceClient // of the first process with the role api
+	videos  videov1.VideoServiceClient // client of the first process with the role api
 	environ []string
 	targets []string // private ports that Prometheus scrapes
-	started int      // how many of them have been given to a process
+	started int      // how many of targets are used by a process
 	pace    time.Duration
-	past    string // a sample of the day before, as OpenMetrics writes it
+	past    string // a sample of the day before, in the format of OpenMetrics
 	url     string // of Prometheus
 
-	expected, tolerated, resolved map[string]bool // alerts
+	expected, tolerated, resolved map[string]bool // alerts by name
 }
 
 func newSystem(t *testing.T, p programs) *system {
 	t.Helper()
 	s := &system{T: t, programs: p, pace: pace, expected: map[string]bool{}, resolved: map[string]bool{}}
-	// At this pace the first two fire after a fifth of a second, which a busy machine may need for a call, and the third when
-	// no scrape succeeds for two.
+	// At this pace the first two fire after 0.2 seconds, which one call may take on a busy machine. The third fires if
+	// no scrape succeeds for two seconds.
 	s.tolerated = map[string]bool{"OutboxStalled": true, "ProjectionLag": true, "OutboxNotMeasured": true}
 	var err error
 	if s.broker, err = localbroker.Start(); err != nil {
@@ -138,7 +137,7 @@ func newSystem(t *testing.T, p programs) *system {
 	return s
 }
 
-// serve starts a process of the service, at most three times.
+// serve starts a process of the service. A system has at most three.
 func (s *system) serve(roles string, environ ...string) *program {
 	s.Helper()
 	public := freeAddr(s.T)
@@ -157,13 +156,13 @@ func (s *system) serve(roles string, environ ...string) *program {
 	return start(s.T, append(all, environ...), s.server)
 }
 
-// quiet starts Prometheus, and waits until it scrapes the processes that were started, and no alert fires.
+// quiet starts Prometheus. It waits until Prometheus scrapes the started processes and no alert fires.
 func (s *system) quiet() {
 	s.Helper()
 	dir := s.TempDir()
 	yesterday := time.Now().Add(-24 * time.Hour / s.pace).Unix()
 	for name, content := range map[string]string{
-		"alerts.yaml": hasten(s.T, s.pace),
+		"alerts.yaml": speedUp(s.T, s.pace),
 		"prometheus.yml": fmt.Sprintf("global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 250ms}\n"+
 			"rule_files: [alerts.yaml]\nscrape_configs: [{job_name: service, static_configs: [{targets: ['%s']}]}]\n",
 			strings.Join(s.targets, "', '")),
@@ -200,7 +199,7 @@ func (s *system) quiet() {
 		s.get("/api/v1/query?query=sum(up)", &answer)
 		return len(answer.Data.Result) == 1 && answer.Data.Result[0].Value[1] == strconv.Itoa(s.started)
 	})
-	s.eventually("no alert fires", func() bool { return len(s.firing()) == 0 }) // before the first scrape OutboxNotMeasured did
+	s.eventually("no alert fires", func() bool { return len(s.firing()) == 0 }) // OutboxNotMeasured fires before the first scrape
 }
 
 // fire waits until all these alerts have fired.
@@ -225,7 +224,7 @@ func (s *system) resolve() {
 	maps.Copy(s.resolved, s.expected)
 }
 
-// firing are the names of the alerts that fire now, and are not only pending. One that nobody expects is an error.
+// firing returns the names of the alerts that fire, without pending ones. An unexpected alert is an error.
 func (s *system) firing() []string {
 	s.Helper()
 	var answer struct {
@@ -245,14 +244,14 @@ func (s *system) firing() []string {
 		name := a.Labels["alertname"]
 		names = append(names, name)
 		if len(s.expected) > 0 && !s.expected[name] && !s.tolerated[name] {
-			s.tolerated[name] = true // said once
+			s.tolerated[name] = true // so that it is reported only once
 			s.Errorf("%s fires, want only %v", name, slices.Sorted(maps.Keys(s.expected)))
 		}
 	}
 	return names
 }
 
-// get reads an answer of Prometheus.
+// get reads a response of Prometheus.
 func (s *system) get(path string, answer any) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
@@ -280,7 +279,7 @@ func (s *system) create() *videov1.Video {
 	return video
 }
 
-// repeat calls something again and again until stop is called, or the test ends.
+// repeat calls a function until stop is called or the test ends.
 func (s *system) repeat(pause time.Duration, call func(ctx context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	var running sync.WaitGroup
@@ -302,7 +301,7 @@ func (s *system) exec(sql string, args ...any) {
 	}
 }
 
-// value returns the only value of a query.
+// value returns the single value of a query.
 func value[T any](s *system, sql string) (v T) {
 	s.Helper()
 	if err := s.db.QueryRow(s.Context(), sql).Scan(&v); err != nil {
@@ -311,7 +310,7 @@ func value[T any](s *system, sql string) (v T) {
 	return v
 }
 
-// command runs a command of the service for operators.
+// command runs an operator's command of the service.
 func (s *system) command(args ...string) string {
 	s.Helper()
 	return run(s.T, s.environ, s.server, args...)
@@ -329,10 +328,10 @@ func (s *system) eventually(what string, ok func() bool) {
 	s.Logf("%s after %v", what, time.Since(began).Round(100*time.Millisecond))
 }
 
-// program is a process that ends with the test, if not before.
+// program is a process that ends with the test at the latest.
 type program struct {
 	cmd *exec.Cmd
-	log bytes.Buffer // read after the end
+	log bytes.Buffer // read after the end of the process
 }
 
 func start(t *testing.T, environ []string, binary string, args ...string) *program {
@@ -361,11 +360,11 @@ func (p *program) signal(t *testing.T, signal syscall.Signal) {
 func (p *program) kill() {
 	if p.cmd.ProcessState == nil {
 		_ = p.cmd.Process.Kill() // it may have ended by itself
-		_ = p.cmd.Wait()         // killed, which is an error
+		_ = p.cmd.Wait()         // its error is that it was killed
 	}
 }
 
-// run runs a program to its end and returns what it wrote.
+// run runs a program to its end, and returns its output.
 func run(t *testing.T, environ []string, binary string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, args...)
@@ -377,10 +376,10 @@ func run(t *testing.T, environ []string, binary string, args ...string) string {
 	return string(out)
 }
 
-// lastPort counts from a random port on, below those that systems give to connections by themselves: from 32768 on Linux.
+// lastPort counts from a random port on. Ports from 32768 on are not used, because Linux assigns them to connections.
 var lastPort atomic.Int32
 
-// freeAddr is an address on which nobody listens, and which it has not answered before.
+// freeAddr returns an address on which nobody listens, and which it has not returned before.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	const lowest, highest = 15_000, 32_000

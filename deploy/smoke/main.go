@@ -1,11 +1,11 @@
-// Command smoke tries a running service with a real gRPC client: it creates a video, publishes it, waits until the catalog
-// has it, and deletes it. So it crosses the whole U: both databases, the publisher, the topic, the subscription and the
-// projector. What it made is deleted also when a step fails, as far as the service lets it.
+// Command smoke tests a running service with a real gRPC client. It creates a video, publishes it, waits until the
+// catalog has it, and deletes it. So it tests the whole path: both databases, the publisher, the topic, the
+// subscription and the projector. It also tries to delete the video when a step fails.
 //
 //	smoke [--timeout 3m] URL
 //
-// URL is https://HOST[:PORT], or http:// for a service on this machine. SMOKE_TOKEN, from the environment, is an identity
-// token to show; it is sent over TLS only.
+// URL is https://HOST[:PORT], or http:// for a service on this machine. The environment variable SMOKE_TOKEN is an
+// identity token for the calls. It is sent over TLS only.
 package main
 
 import (
@@ -42,8 +42,8 @@ func main() {
 	}
 }
 
-// patience is how long all of it may take. A drain job starts once a minute, and then has to get an instance, the event has to be
-// published, and the projector has to get it.
+// patience is the default time for all steps. A drain job starts once a minute. Then it has to get an instance and
+// publish the event, and the projector has to receive it.
 const patience = 3 * time.Minute
 
 func run(ctx context.Context, args []string, token string, stdout io.Writer) error {
@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, token string, stdout io.Writer) err
 	return err
 }
 
-// dial connects to a URL, with the token on every call.
+// dial connects to a URL. Every call has the token.
 func dial(address, token string) (*grpc.ClientConn, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -93,8 +93,8 @@ func dial(address, token string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(host, options...)
 }
 
-// bearer is an identity token. It is sent twice, because Cloud Run takes the signature out of the one that it has read, the
-// second if there is one, and a service that checks tokens itself (AUTH=oidc) reads the first: docs/security.md.
+// bearer is an identity token, sent in two headers. Cloud Run reads the second one and removes its signature. A service
+// that checks tokens itself (AUTH=oidc) reads the first: docs/security.md.
 type bearer string
 
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -104,7 +104,7 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 
 func (bearer) RequireTransportSecurity() bool { return true }
 
-// smoke takes a video along the whole way.
+// smoke runs all steps with one video.
 func smoke(ctx context.Context, videos videov1.VideoServiceClient, catalog catalogv1.CatalogServiceClient) (err error) {
 	video, err := videos.CreateVideo(ctx, &videov1.CreateVideoRequest{
 		Video: &videov1.Video{Title: "Smoke test", Tags: []string{"smoke-test"}}, RequestId: uuid.NewString(),
@@ -133,7 +133,7 @@ func smoke(ctx context.Context, videos videov1.VideoServiceClient, catalog catal
 		if err == nil {
 			return fmt.Errorf("get %s: title is %q, want %q", entry, got.GetTitle(), video.GetTitle())
 		}
-		// The server waits for the version itself, but not as long as we do.
+		// The server also waits for the version, but not as long as this client.
 		if code := status.Code(err); ctx.Err() != nil || code != codes.NotFound && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.FailedPrecondition {
 			return fmt.Errorf("get %s in version %d: %w; are publisher, topic, subscription and projector at work?", entry, video.GetVersion(), err)
 		}

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { storetest.Main(m) }
 
-// The client goes all the way with a real server, and says which step failed when there is no projector; it leaves no
-// video behind in either case.
+// The client succeeds with a real server. Without a projector, its error names the failed step. In both cases no
+// video is left.
 func TestSmoke(t *testing.T) {
 	for _, test := range []struct {
 		name, roles, timeout, want string
@@ -47,7 +47,7 @@ func TestSmoke(t *testing.T) {
 	}
 }
 
-// countVideos returns how many videos are not deleted.
+// countVideos returns the number of videos that are not deleted.
 func countVideos(t *testing.T, database string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
@@ -105,7 +105,7 @@ func startServer(t *testing.T, database, roles string) string {
 		address = line.Addr
 	}
 	ended := make(chan struct{})
-	go func() { // until it closes its log
+	go func() { // until the process closes its log
 		defer close(ended)
 		for lines.Scan() {
 		}
@@ -127,7 +127,7 @@ func startServer(t *testing.T, database, roles string) string {
 	return "127.0.0.1:" + port
 }
 
-// The token is where Cloud Run reads it, and where the service does.
+// The token is in the header that Cloud Run reads, and in the one that the service reads.
 func TestTokenIsSentTwice(t *testing.T) {
 	got, err := bearer("a.b.c").GetRequestMetadata(t.Context())
 	want := map[string]string{"authorization": "Bearer a.b.c", "x-serverless-authorization": "Bearer a.b.c"}
@@ -139,7 +139,7 @@ func TestTokenIsSentTwice(t *testing.T) {
 	}
 }
 
-// A URL that cannot be, or would send the token in the clear, is refused.
+// An invalid URL is refused, and so is one that would send the token without TLS.
 func TestBadURLs(t *testing.T) {
 	for _, test := range []struct{ name, url, token, want string }{
 		{"no scheme", "localhost:8080", "", "want http://HOST:PORT"},

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What arrives twice, or behind a newer event of its aggregate, is counted; what comes in order is not.
+// The ledger counts events that arrive twice or after a newer event of their aggregate, and no others.
 func TestLedgerCountsDisorderAndDuplicates(t *testing.T) {
-	w := inTurns(6, 2, 100) // versions 1 to 3 of two aggregates, taking turns
+	w := inTurns(6, 2, 100) // versions 1 to 3 of two aggregates, in turn
 	for _, test := range []struct {
 		name                 string
 		order                []int
@@ -49,7 +49,7 @@ func TestLedgerCountsDisorderAndDuplicates(t *testing.T) {
 	}
 }
 
-// The versions of each aggregate are 1, 2, 3, whatever their share is.
+// The versions of each aggregate are 1, 2, 3 and so on, for every distribution.
 func TestWorkloadsCountVersions(t *testing.T) {
 	for name, w := range map[string]workload{"in turns": inTurns(1000, 7, 50), "uniform": uniform(1000, 7, 50), "hot": hot(1000, 7, 50), "zipf": zipf(1000, 7, 50)} {
 		next, total := make(map[int64]int64), 0
@@ -68,7 +68,7 @@ func TestWorkloadsCountVersions(t *testing.T) {
 	}
 }
 
-// The data of a message is found whatever else is in it.
+// The data of a message is found next to other fields.
 func TestDataOfFindsTheData(t *testing.T) {
 	want := binary.BigEndian.AppendUint64(nil, 42)
 	encoded, err := proto.Marshal(&pubsubpb.PubsubMessage{Data: want, OrderingKey: "k", MessageId: "1", Attributes: map[string]string{"a": "b"}})
@@ -83,10 +83,10 @@ func TestDataOfFindsTheData(t *testing.T) {
 	}
 }
 
-// Every part runs to its end, sends and settles every event (a turn fails otherwise), and leaves its lines; ours are
-// in order and come once, also from four instances and into Pub/Sub.
+// Every part finishes, sends and settles every event, and writes its results; otherwise a turn fails. Events of ours
+// are in order and without duplicates, also from four instances and to Pub/Sub.
 func TestTinyProfileMeasuresEverything(t *testing.T) {
-	// The parts that need this program as a server cannot run in a test binary: it is not this program.
+	// Parts that start this program as a server cannot run in a test binary.
 	file := filepath.Join(t.TempDir(), "results.txt")
 	if err := run(t.Context(), []string{"-profile", "tiny", "-run", "drain|latency|chain|write|project|consume|shape|growth", "-out", file}, io.Discard); err != nil {
 		t.Fatal(err)

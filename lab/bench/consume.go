@@ -17,14 +17,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// way is what events go through: a database of the service, and a broker with its topic and subscription.
+// way is the path of events: a database of the service, and a broker with its topic and subscription.
 type way struct {
 	pool   *pgxpool.Pool
 	server *pubsublocal.Server
 	client *pubsub.Client
 }
 
-// startWay makes one, with so many connections to the database, that notes when events reach the broker; close ends it.
+// startWay creates a way whose pool has this many connections. t records when events reach the broker. The caller
+// closes it.
 func (m *machine) startWay(ctx context.Context, connections int32, t *times) (_ *way, err error) {
 	w := &way{}
 	defer func() {
@@ -70,8 +71,8 @@ func (w *way) newProjector(cfg consumer.Config, times *times) (*consumer.Project
 	}}, store.NewInbox(w.pool), discard, nil)
 }
 
-// consumes measures how fast the whole projector empties its subscription, in transactions of up to 100 events, and of
-// one: it receives, decodes, applies and acknowledges, until the last one is applied.
+// consumes measures how fast the projector empties its subscription, in transactions of up to 100 events and of one.
+// The projector receives, decodes, applies and acknowledges.
 func consumes(ctx context.Context, m *machine, p profile, r *results) error {
 	for range p.rounds {
 		for _, size := range []int{100, 1} {
@@ -111,7 +112,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		defer stop() // who fails is not waited for
+		defer stop() // so that the wait below ends if the projector fails
 		ended <- projector.Run(running)
 	}()
 	err = times.wait(running, n)
@@ -125,7 +126,7 @@ func consume(ctx context.Context, m *machine, p profile, size int, r *results) (
 		value{"WAL-B/event", float64(after.wal-before.wal) / float64(n)})
 }
 
-// publish leaves the events of n videos in the subscription.
+// publish publishes the events of n videos, which then wait in the subscription.
 func (w *way) publish(ctx context.Context, n int) error {
 	topic := outbox.NewTopic(w.client.Publisher(localbroker.Topic), time.Minute, n)
 	defer topic.Stop()

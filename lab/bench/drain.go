@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cell is a combination that is measured.
+// cell is a measured combination.
 type cell struct {
 	peer, sink string
 	instances  int
@@ -20,8 +20,8 @@ func (c cell) name() string {
 	return fmt.Sprintf("Drain/peer=%s/sink=%s/instances=%d/payload=%d", c.peer, c.sink, c.instances, c.size)
 }
 
-// drains has all peers empty a backlog of the same events, in turns, so that whatever else happens on the machine
-// happens to all of them.
+// drains measures how all peers empty a backlog of the same events. They take turns, so that other load on the machine
+// affects all of them.
 func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p profile, r *results) error {
 	var cells []cell
 	for _, kind := range []string{sinkNone, sinkSlow, sinkPubSub} {
@@ -54,14 +54,15 @@ func drains(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p 
 				return err
 			}
 		}
-		// Drawn for each round but the first: what one leaves to the disk is done in the turn of the next.
+		// The order is random in all rounds but the first, because the disk writes of one turn are done during the
+		// next.
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 	}
 	return nil
 }
 
-// turnEvents finds out how many events fill a turn, by turns that grow, so that to start takes a small part of the last. They
-// warm up, too.
+// turnEvents returns how many events fill a turn. It tries turns of growing length, until the start of the instances
+// is only a small part. They also warm up the machine.
 func turnEvents(ctx context.Context, m *machine, s *sinks, p peer, c cell, prof profile) (int, error) {
 	for n := min(pilotEvents(c), prof.maxEvents); ; {
 		pilot, err := drain(ctx, m, s, p, c, uniform(n, prof.aggregates, c.size))
@@ -76,7 +77,7 @@ func turnEvents(ctx context.Context, m *machine, s *sinks, p peer, c cell, prof 
 	}
 }
 
-// leastEvents is how many events a turn needs so that each instance has something to claim.
+// leastEvents returns how many events a turn needs so that each instance can claim some.
 func leastEvents(c cell) int {
 	if c.instances > 1 && (c.peer == "naive" || c.peer == "naive-async" || c.peer == "batch") {
 		return 2 * c.instances * claimSize
@@ -87,14 +88,14 @@ func leastEvents(c cell) int {
 func pilotEvents(c cell) int {
 	switch {
 	case c.peer == "ours":
-		return 100_000 // fewer are gone before the connections have made their plans
+		return 100_000 // fewer are drained before the connections have prepared their plans
 	case c.sink == sinkNone, c.peer == "river" && c.sink != sinkDefaults:
 		return 2000
 	}
 	return 100
 }
 
-// turn is what emptying a backlog took.
+// turn is the measurement of one drain.
 type turn struct {
 	events               int
 	elapsed              time.Duration
@@ -119,7 +120,7 @@ func (t turn) values() []value {
 	}
 }
 
-// drain commits a backlog and measures from the start of the instances until every event is settled.
+// drain commits a backlog, and measures from the start of the instances until every event is settled.
 func drain(ctx context.Context, m *machine, s *sinks, p peer, c cell, w workload) (turn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -129,7 +130,7 @@ func drain(ctx context.Context, m *machine, s *sinks, p peer, c cell, w workload
 	return m.empty(ctx, s, p, c.sink, c.instances, w)
 }
 
-// empty has instances empty the backlog that is there.
+// empty measures how instances empty the present backlog.
 func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, instances int, w workload) (t turn, err error) {
 	l := newLedger(w)
 	k, err := s.begin(ctx, kind, l)
@@ -156,7 +157,7 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 	}
 	for _, table := range p.tables() {
 		var size int64
-		// A partitioned table has no size of its own.
+		// The size of a partitioned table is that of its partitions.
 		if err := p.db().QueryRow(ctx, `
 			SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM pg_partition_tree($1::text::regclass) WHERE isleaf`, table).Scan(&size); err != nil {
 			return turn{}, fmt.Errorf("size of %s: %w", table, err)
@@ -173,7 +174,7 @@ func (m *machine) empty(ctx context.Context, s *sinks, p peer, kind string, inst
 	return t, nil
 }
 
-// settled waits until every event was sent and nothing is left.
+// settled waits until every event was sent and settled.
 func (m *machine) settled(ctx context.Context, p peer, l *ledger) error {
 	select {
 	case <-l.done:

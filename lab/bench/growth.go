@@ -15,8 +15,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// shapes has our publisher drain events whose aggregates are few, many, or unequal, and whose payloads are small and
-// large.
+// shapes measures drains of our publisher for few, many and unequal aggregates, and for small and large payloads.
 func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *results) error {
 	n := min(100_000, prof.maxEvents)
 	type shape struct {
@@ -54,17 +53,16 @@ func shapes(ctx context.Context, m *machine, s *sinks, p peer, prof profile, r *
 	return nil
 }
 
-// place is a database of ours with something in it that must not slow anybody down.
+// place is a database of ours with content that must not slow down the service.
 type place struct {
 	name   string
 	peer   *ours
 	events *store.Outbox
 	videos *store.Videos
-	newest uuid.UUID // of the events that stay
+	newest uuid.UUID // id of the newest event that is kept over turns
 }
 
-// growth measures drain, claim, empty look and insert beside events that were published and are retained, and beside
-// events that are parked.
+// growth measures drains, claims, empty claims and inserts in databases with retained events, and with parked events.
 func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (err error) {
 	var places []*place
 	defer func() {
@@ -85,7 +83,7 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 		if err := retain(name, retained); err != nil {
 			return err
 		}
-		if i == 0 { // how far two places are apart between which nothing differs
+		if i == 0 { // a second place with the same content shows the accuracy
 			if err := retain(name+"/control", retained); err != nil {
 				return err
 			}
@@ -107,11 +105,10 @@ func growth(ctx context.Context, m *machine, s *sinks, p profile, r *results) (e
 	return nil
 }
 
-// grown is a round of growth. Every place has many short turns: one that has all of its time at once differs from another
-// by what else happened on the machine.
+// grown runs one round of growth. Every place has many short turns. With one long turn per place, other load on the
+// machine would cause differences.
 func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof profile, r *results) error {
-	// Turns of claims and empty looks take less than a tenth of a second, those of inserts a quarter. Those of claims are
-	// the furthest apart.
+	// A turn of claims, empty or not, takes less than 0.1 seconds, and one of inserts 0.25 seconds. Claims vary most.
 	const few, many, most = 9, 36, 144
 	err := byTurns(r, places, few, "drain-events/s", func(p *place) (float64, error) { return p.drain(ctx, m, s, min(drained, prof.maxEvents)) })
 	if err != nil {
@@ -139,9 +136,9 @@ func grown(ctx context.Context, m *machine, s *sinks, places []*place, prof prof
 	return byTurns(r, places, many, "inserts/s", func(p *place) (float64, error) { return p.inserts(ctx, prof.latency/8) })
 }
 
-// byTurns measures a rate in every place, turn by turn, in an order that is drawn for each but the first: what one place
-// leaves to the disk is done in the turn of the next. None has two in a row, or it would find its rows in the cache of the
-// CPU.
+// byTurns measures a rate in every place, turn by turn. The order is random in all turns but the first, because the
+// disk writes of one turn are done during the next. No place has two turns in a row, or it would find its rows in the
+// cache of the CPU.
 func byTurns(r *results, places []*place, turns int, unit string, measure func(*place) (float64, error)) error {
 	order := slices.Clone(places)
 	for range turns {
@@ -175,7 +172,7 @@ func newPlace(ctx context.Context, m *machine, name string) (*place, error) {
 	return &place{name: name, peer: &ours{base: base{url: url, pool: pool}}, events: store.NewOutbox(pool), videos: store.NewVideos(pool, nil)}, nil
 }
 
-// retain leaves events that were published.
+// retain adds events that were published.
 func (p *place) retain(ctx context.Context, events int) error {
 	if err := p.peer.published(ctx, uniform(events, 1000, 500)); err != nil {
 		return err
@@ -183,7 +180,7 @@ func (p *place) retain(ctx context.Context, events int) error {
 	return p.kept(ctx)
 }
 
-// park leaves events of a thousand aggregates that wait for a person.
+// park adds parked events of a thousand aggregates.
 func (p *place) park(ctx context.Context, retained, events int) error {
 	if err := p.retain(ctx, retained); err != nil {
 		return err
@@ -200,7 +197,7 @@ func (p *place) park(ctx context.Context, retained, events int) error {
 	return p.kept(ctx)
 }
 
-// kept remembers what is to stay.
+// kept records the newest event, and vacuums.
 func (p *place) kept(ctx context.Context) error {
 	if err := p.peer.db().QueryRow(ctx, "SELECT id FROM video_catalog.outbox ORDER BY id DESC LIMIT 1").Scan(&p.newest); err != nil {
 		return fmt.Errorf("newest event: %w", err)
@@ -208,7 +205,7 @@ func (p *place) kept(ctx context.Context) error {
 	return p.peer.exec(ctx, "VACUUM (ANALYZE) video_catalog.outbox_pending, video_catalog.outbox")
 }
 
-// clear takes away what is not to stay.
+// clear deletes all events that are newer than those of kept.
 func (p *place) clear(ctx context.Context) error {
 	if _, err := p.peer.db().Exec(ctx, "DELETE FROM video_catalog.outbox WHERE id > $1", p.newest); err != nil {
 		return fmt.Errorf("clear the outbox: %w", err)
@@ -217,14 +214,14 @@ func (p *place) clear(ctx context.Context) error {
 		p.peer.exec(ctx, "VACUUM video_catalog.outbox_pending, video_catalog.outbox"))
 }
 
-// beside is ours, except that what is parked is not left over, and tables are not emptied.
+// beside is ours for a database with parked events: its method left does not count them.
 type beside struct{ *ours }
 
 func (b beside) left(ctx context.Context) (int, error) {
 	return b.count(ctx, "SELECT count(*) FROM video_catalog.outbox_pending WHERE lane >= 0")
 }
 
-// others are events of other aggregates than the parked ones, which are blocked.
+// others returns events of aggregates that are not parked.
 func others(events int) workload {
 	w := uniform(events, 2000, 500)
 	for i := range w.aggregates {
@@ -234,10 +231,10 @@ func others(events int) workload {
 	return w
 }
 
-// drained events are a turn of two thirds of a second.
+// drained is the number of events in a turn, which takes about 0.7 seconds.
 const drained = 150_000
 
-// drain is how many events a second leave.
+// drain returns the drained events per second.
 func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (float64, error) {
 	w := others(events)
 	if err := m.checkpoint(ctx); err != nil {
@@ -253,12 +250,12 @@ func (p *place) drain(ctx context.Context, m *machine, s *sinks, events int) (fl
 	return t.rate(), p.clear(ctx)
 }
 
-// claimed events are so many that every lane has more than a claim takes.
+// claimed is the number of events for claims. With so many, each lane has more events than a claim takes.
 const claimed = 50_000
 
-// claims is how many claims of 2,000 events a second are made; they are given back.
+// claims returns the claims of 2,000 events per second. The events are not published, and their lanes are released.
 func (p *place) claims(ctx context.Context) (float64, error) {
-	const times = 8 // every lane once
+	const times = 8 // each lane once
 	var took time.Duration
 	for range times {
 		begun := time.Now()
@@ -277,7 +274,7 @@ func (p *place) claims(ctx context.Context) (float64, error) {
 	return times / took.Seconds(), nil
 }
 
-// looks is how many claims a second are made that find nothing.
+// looks returns the claims per second if there is no event.
 func (p *place) looks(ctx context.Context) (float64, error) {
 	const times = 200
 	begun := time.Now()
@@ -293,7 +290,7 @@ func (p *place) looks(ctx context.Context) (float64, error) {
 	return times / time.Since(begun).Seconds(), nil
 }
 
-// inserts is how many commands a second commit over eight connections. What they wrote is published in no turn.
+// inserts returns the commands per second over eight connections. Their events are published in no turn.
 func (p *place) inserts(ctx context.Context, turn time.Duration) (float64, error) {
 	perSecond, err := rate(ctx, writers, turn, func(ctx context.Context, _ int) error {
 		e, err := newVideo()

@@ -24,11 +24,11 @@ import (
 
 const (
 	writers    = 8
-	steadyRate = 1000 // events a second
+	steadyRate = 1000 // events per second
 )
 
-// arrivals are the moments of a steady load, the same in every run. Who sends commands does not know of the others, so the
-// gaps between them are exponential; at equal gaps a loop that polls would be in step with them, or never.
+// arrivals returns the times of a steady load, the same in every run. The gaps are exponential, as those of independent
+// clients. With equal gaps, a polling loop could be in step with the load.
 func arrivals(n, perSecond int) []time.Duration {
 	lots := rand.New(rand.NewPCG(5, 6))
 	at := make([]time.Duration, n)
@@ -40,8 +40,8 @@ func arrivals(n, perSecond int) []time.Duration {
 	return at
 }
 
-// paced calls write for n events, about perSecond of them a second, by eight writers. The events of an aggregate are one
-// writer's, in order.
+// paced calls write for n events, about perSecond per second, from eight writers. Events of an aggregate come from one
+// writer, in order.
 func paced(ctx context.Context, n, perSecond int, write func(ctx context.Context, i int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, writers)
@@ -59,19 +59,19 @@ func paced(ctx context.Context, n, perSecond int, write func(ctx context.Context
 	return errors.Join(errs...)
 }
 
-// steadyLoad is so many events a second, and where they go.
+// steadyLoad is a steady load: events per second, and their sink.
 type steadyLoad struct {
 	sink            string
 	instances, rate int
 }
 
-// steadyLoads, of which the first is measured in every round, the others in one. Fifty events a second are half of
-// what a loop can do that waits 10 ms for each.
+// steadyLoads are the measured loads. The first is measured in every round, and the others in one. Fifty events per
+// second are half of the capacity of a loop that waits 10 ms for each event.
 var steadyLoads = []steadyLoad{
 	{sinkNone, 1, steadyRate}, {sinkNone, 4, steadyRate}, {sinkSlow, 1, 50}, {sinkSlow, 4, 50}, {sinkPubSub, 1, 50}, {sinkPubSub, 4, 50},
 }
 
-// latencies measures, peer by peer, how long after its commit an event is handed to the broker, at a steady rate.
+// latencies measures for each peer the time from the commit of an event until the peer sends it, at a steady rate.
 func latencies(ctx context.Context, m *machine, s *sinks, peers map[string]peer, p profile, r *results) error {
 	for round := range p.rounds {
 		loads := steadyLoads
@@ -94,7 +94,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	defer cancel()
 	const aggregates = 1000 // a multiple of writers
 	n := int(prof.latency.Seconds() * float64(load.rate))
-	warm := n / 2 // events of sessions that plan their statements, which do not count
+	warm := n / 2 // the first events do not count: sessions prepare their statements
 	w := inTurns(warm+n, aggregates, 500)
 	if err := m.backlogOf(ctx, p, uniform(0, 1, 500)); err != nil {
 		return err
@@ -108,7 +108,7 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 	if err != nil {
 		return err
 	}
-	time.Sleep(100 * time.Millisecond) // until it is idle
+	time.Sleep(100 * time.Millisecond) // until the machine is idle
 	committed := make([]time.Time, w.len())
 	write := func(ctx context.Context, i int) error {
 		err := pgx.BeginFunc(ctx, p.db(), func(tx pgx.Tx) error { return p.append(ctx, tx, w, i) })
@@ -117,7 +117,8 @@ func latencyOf(ctx context.Context, m *machine, s *sinks, p peer, name string, l
 		return err
 	}
 	err = paced(ctx, warm, load.rate, write)
-	// Some plan by statistics, which were taken of empty tables; autovacuum would renew them within a minute.
+	// Some peers need statistics for their plans, and those are still of empty tables. Autovacuum would update them
+	// within a minute.
 	err = errors.Join(err, analyze(ctx, p))
 	before, readErr := m.read(ctx)
 	if err = errors.Join(err, readErr); err == nil {
@@ -147,7 +148,7 @@ func quantiles(what string, took []time.Duration) []value {
 	return []value{{"p50-" + what + "-ms", at(0.5)}, {"p99-" + what + "-ms", at(0.99)}}
 }
 
-// chain measures the whole way of the service, from the commit of a command until the catalog shows it: outbox,
+// chain measures the whole path of the service, from the commit of a command until the catalog shows it: outbox,
 // pubsublocal, projector.
 func chain(ctx context.Context, m *machine, p profile, r *results) error {
 	for range p.rounds {
@@ -185,7 +186,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 	running.Go(func() { loopErrs[0] = publisher.Run(loops) })
 	running.Go(func() { loopErrs[1] = projector.Run(loops) })
 
-	// The first second is of sessions that plan their statements. It does not count.
+	// The first second does not count, because sessions prepare their statements.
 	_, _, err = steady(ctx, videos, times, steadyRate)
 	before, readErr := m.read(ctx)
 	var ids []uuid.UUID
@@ -216,7 +217,7 @@ func chainOnce(ctx context.Context, m *machine, p profile, r *results) (err erro
 		[]value{{"cpu-s/Mevent", cpu.Seconds() / float64(n) * 1e6}})...)
 }
 
-// steady creates n videos at the steady rate, and waits until the catalog has them all.
+// steady creates n videos at the steady rate, and waits until the catalog has all of them.
 func steady(ctx context.Context, videos *store.Videos, times *times, n int) (ids []uuid.UUID, committed []time.Time, err error) {
 	ids, committed = make([]uuid.UUID, n), make([]time.Time, n)
 	want := times.seen() + n
@@ -247,7 +248,7 @@ func newVideo() (*domain.Event, error) {
 	return domain.Create(ids[0], domain.Details{Title: "Seven Samurai", Description: description}, domain.Stamp{EventID: ids[1], Time: time.Now()})
 }
 
-// times is when each event was first sent, when the broker had it, and when the catalog showed it.
+// times records when each event was first sent, accepted by the broker, and shown by the catalog.
 type times struct {
 	mu                     sync.Mutex
 	sent, arrived, visible map[uuid.UUID]time.Time // guarded by mu while the loops run
@@ -257,7 +258,7 @@ func newTimes() *times {
 	return &times{sent: map[uuid.UUID]time.Time{}, arrived: map[uuid.UUID]time.Time{}, visible: map[uuid.UUID]time.Time{}}
 }
 
-// note notes the first time of an event.
+// note records the first time of an event.
 func (t *times) note(first map[uuid.UUID]time.Time, id uuid.UUID, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -266,7 +267,7 @@ func (t *times) note(first map[uuid.UUID]time.Time, id uuid.UUID, at time.Time) 
 	}
 }
 
-// observe notes what the broker takes.
+// observe records the messages that the broker accepts.
 func (t *times) observe(e pubsublocal.Event) {
 	now := time.Now()
 	if e.Kind != pubsublocal.Published {
@@ -274,7 +275,7 @@ func (t *times) observe(e pubsublocal.Event) {
 	}
 	var m pubsubpb.PubsubMessage
 	if proto.Unmarshal(e.Message, &m) != nil {
-		return // the server has made it
+		return // the ids come from the server, so they are valid
 	}
 	if id, err := uuid.Parse(m.GetAttributes()[envelope.AttrEventID]); err == nil {
 		t.note(t.arrived, id, now)
@@ -287,7 +288,7 @@ func (t *times) seen() int {
 	return len(t.visible)
 }
 
-// wait waits until so many events are visible.
+// wait waits until this many events are visible.
 func (t *times) wait(ctx context.Context, want int) error {
 	for t.seen() < want {
 		select {
@@ -314,7 +315,7 @@ type timedCatalog struct {
 	times   *times
 }
 
-// Project is the Project of the catalog: what it has committed is visible.
+// Project applies events to the catalog, and records when they are visible.
 func (c timedCatalog) Project(ctx context.Context, name string, events []domain.Event) ([]envelope.Outcome, error) {
 	outcomes, err := c.catalog.Project(ctx, name, events)
 	now := time.Now()

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// headerSize is how many bytes of a payload say which event it is: its aggregate and its version. Whoever carries
-// the payload need not know.
+// headerSize is the size in bytes of the aggregate and the version at the start of each payload. Peers need not decode
+// them.
 const headerSize = 16
 
-// workload is a number of events, in the order in which they are committed.
+// workload is a sequence of events in the order of their commits.
 type workload struct {
 	aggregates, versions []int64
-	perAggregate         []int // how many events each aggregate has
-	size                 int   // of a payload, in bytes
+	perAggregate         []int // number of events of each aggregate
+	size                 int   // size of a payload in bytes
 }
 
 func (w workload) len() int { return len(w.aggregates) }
 
-// payload is that of an event as a writer would send it.
+// payload returns the payload of event i.
 func (w workload) payload(i int) []byte {
 	p := make([]byte, w.size)
 	binary.BigEndian.PutUint64(p, uint64(w.aggregates[i]))   //nolint:gosec // not negative
@@ -34,26 +34,26 @@ const (
 	fillerSpread = 4096
 )
 
-// filler is random, so that PostgreSQL compresses nothing, and the same in every run.
+// filler is random, so that PostgreSQL cannot compress it, and the same in every run.
 var filler = func() []byte {
 	b := make([]byte, maxPayload+fillerSpread)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // never fails
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b) // it never returns an error
 	return b
 }()
 
-// inTurns are events of aggregates that take turns.
+// inTurns returns events of aggregates that take turns.
 func inTurns(events, aggregates, size int) workload {
 	return makeWorkload(events, aggregates, size, func(i int) int { return i % aggregates })
 }
 
-// uniform are events of aggregates drawn by lot: two of one aggregate may be close together, so that who does not keep
-// their order is found out.
+// uniform returns events of random aggregates. Events of one aggregate may be close together, so that a publisher that
+// does not keep their order is found.
 func uniform(events, aggregates, size int) workload {
 	lots := rand.New(rand.NewPCG(3, 4))
 	return makeWorkload(events, aggregates, size, func(int) int { return lots.IntN(aggregates) })
 }
 
-// hot are events half of which are those of one aggregate.
+// hot returns events of which half belong to one aggregate.
 func hot(events, aggregates, size int) workload {
 	return makeWorkload(events, aggregates, size, func(i int) int {
 		if i%2 == 0 {
@@ -63,7 +63,7 @@ func hot(events, aggregates, size int) workload {
 	})
 }
 
-// zipf are events whose aggregates are as popular as words are: the k-th as 1/k^1.1.
+// zipf returns events whose aggregates have the frequencies of words: the k-th has 1/k^1.1.
 func zipf(events, aggregates, size int) workload {
 	z := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 1, uint64(aggregates-1))            //nolint:gosec // positive, and no secret
 	return makeWorkload(events, aggregates, size, func(int) int { return int(z.Uint64()) }) //nolint:gosec // below aggregates
@@ -82,11 +82,11 @@ func makeWorkload(events, aggregates, size int, pick func(i int) int) workload {
 	return w
 }
 
-// ledger notes which events were sent, and in which order. Safe for concurrent use.
+// ledger records which events were sent, and in which order. It is safe for concurrent use.
 type ledger struct {
 	first []int // index of the first event of each aggregate
 	sent  []atomic.Int64
-	last  []atomic.Int64 // newest version sent, per aggregate
+	last  []atomic.Int64 // newest version sent of each aggregate
 
 	distinct, duplicates, disorder atomic.Int64
 	done                           chan struct{} // closed when every event was sent
@@ -105,7 +105,7 @@ func newLedger(w workload) *ledger {
 	return l
 }
 
-// see notes that an event is being handed to the broker.
+// see records that an event is being sent.
 func (l *ledger) see(payload []byte) {
 	aggregate, version := header(payload)
 	if !l.sent[l.first[aggregate]+int(version)-1].CompareAndSwap(0, time.Now().UnixNano()) {
@@ -114,7 +114,7 @@ func (l *ledger) see(payload []byte) {
 	}
 	for last := l.last[aggregate].Load(); ; last = l.last[aggregate].Load() {
 		if version < last {
-			l.disorder.Add(1) // a first delivery, and a newer one was before it
+			l.disorder.Add(1) // the first delivery came after that of a newer event
 			break
 		}
 		if l.last[aggregate].CompareAndSwap(last, version) {
@@ -126,7 +126,7 @@ func (l *ledger) see(payload []byte) {
 	}
 }
 
-// sentAt is when an event was first handed over; zero when it was not.
+// sentAt returns when an event was first sent, or the zero time.
 func (l *ledger) sentAt(aggregate, version int64) time.Time {
 	if at := l.sent[l.first[aggregate]+int(version)-1].Load(); at != 0 {
 		return time.Unix(0, at)
@@ -135,5 +135,5 @@ func (l *ledger) sentAt(aggregate, version int64) time.Time {
 }
 
 func header(payload []byte) (aggregate, version int64) {
-	return int64(binary.BigEndian.Uint64(payload)), int64(binary.BigEndian.Uint64(payload[8:])) //nolint:gosec // as written
+	return int64(binary.BigEndian.Uint64(payload)), int64(binary.BigEndian.Uint64(payload[8:])) //nolint:gosec // as written by payload
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// loop is what everybody writes first: claim 200 rows with SKIP LOCKED, publish one, wait, delete it, publish the
-// next. As a batch it claims in a transaction that it keeps open while it publishes one after the other, and deletes
-// all 200 with one statement at its end; a crash then publishes up to 200 events again. Neither keeps the order of an
-// aggregate when there are two of them.
+// loop is the usual first version: claim 200 rows with SKIP LOCKED, publish one, wait, delete it, publish the next.
+// As a batch it claims in a transaction that stays open during the publishing, and deletes all 200 rows with one
+// statement. A crash then publishes up to 200 events again. Neither keeps the order of an aggregate with two
+// instances.
 type loop struct {
 	base
 	batch bool
@@ -88,7 +88,8 @@ func (p *loop) instance(ctx context.Context, k *sink) (instance, error) {
 
 const (
 	claimSize = 200
-	// pollPause is how long those who poll wait when there is nothing: so short that it hardly counts in their latency.
+	// pollPause is the pause of polling publishers when there is nothing to do. It is so short that it hardly affects
+	// their latency.
 	pollPause = time.Millisecond
 )
 

@@ -18,17 +18,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// machine is what everybody runs on: one PostgreSQL, on disk, with fsync on.
+// machine is the PostgreSQL that all peers use: on disk, with fsync.
 type machine struct {
 	server     *localpg.Server
 	folder     string
 	admin      *pgx.Conn
-	postmaster int // its pid
+	postmaster int // its process id
 	databases  int
 }
 
-// settings are those of the server. A checkpoint happens only where a benchmark asks for one: one in the middle of a
-// turn would charge its full-page images to whoever is at work.
+// settings are the settings of the server. Checkpoints happen only when a benchmark starts one. One during a turn
+// would add full-page images to its cost.
 var settings = map[string]string{
 	"shared_buffers": "512MB", "max_wal_size": "16GB", "checkpoint_timeout": "1h", "max_connections": "200",
 }
@@ -45,7 +45,7 @@ func startMachine(ctx context.Context) (_ *machine, err error) {
 	if m.folder, err = os.MkdirTemp("", "bench-peers"); err != nil {
 		return nil, fmt.Errorf("make data folder: %w", err)
 	}
-	// As root the server is another user, who must be able to enter.
+	// If we are root, the server runs as another user, who needs access.
 	if err = os.Chmod(m.folder, 0o755); err != nil { //nolint:gosec // see above
 		return nil, fmt.Errorf("open data folder: %w", err)
 	}
@@ -70,7 +70,7 @@ func startMachine(ctx context.Context) (_ *machine, err error) {
 	return m, nil
 }
 
-// stop leaves nothing behind. What fails here has told its reason before.
+// stop stops the server and removes its data. It ignores errors, because an earlier one has the cause.
 func (m *machine) stop() {
 	if m.admin != nil {
 		_ = m.admin.Close(context.Background())
@@ -83,7 +83,7 @@ func (m *machine) stop() {
 	}
 }
 
-// database makes a database with the schema of the service and returns its URL.
+// database creates a database with the schema of the service, and returns its URL.
 func (m *machine) database(ctx context.Context) (string, error) {
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)
@@ -93,7 +93,7 @@ func (m *machine) database(ctx context.Context) (string, error) {
 	return m.server.DSN(name), nil
 }
 
-// drop drops a database that nobody is connected to any longer.
+// drop drops a database without connections.
 func (m *machine) drop(ctx context.Context, pool *pgxpool.Pool) error {
 	name := pool.Config().ConnConfig.Database
 	pool.Close()
@@ -110,12 +110,12 @@ func (m *machine) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// meter is what had been used at a moment.
+// meter is the resources used up to a time.
 type meter struct {
 	at       time.Time
-	ours     time.Duration // CPU of this process
-	postgres time.Duration // CPU of the server and all its children, ended ones too
-	wal      int64         // bytes ever written
+	ours     time.Duration // CPU time of this process
+	postgres time.Duration // CPU time of the server and all its children, including ended ones
+	wal      int64         // WAL bytes written
 }
 
 func (m *machine) read(ctx context.Context) (meter, error) {
@@ -134,23 +134,24 @@ func (m *machine) read(ctx context.Context) (meter, error) {
 	return meter{at: time.Now(), ours: time.Duration(self.Utime.Nano() + self.Stime.Nano()), postgres: postgres, wal: wal}, nil
 }
 
-// stat is what we want of /proc/pid/stat.
+// stat has the needed fields of /proc/pid/stat.
 type stat struct {
 	parent        int
-	own, children time.Duration // CPU; children are those that have ended and were waited for
+	own, children time.Duration // CPU time; children are those that have ended and were waited for
 }
 
-const ticksPerSecond = 100 // USER_HZ, which is fixed in the ABI of Linux
+const ticksPerSecond = 100 // USER_HZ, a constant of Linux
 
 func readStat(pid int) (stat, error) {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return stat{}, fmt.Errorf("read CPU time: %w", err)
 	}
-	// The name is in parentheses and may contain anything; the fields are counted behind it (proc(5), from 3 on).
+	// The second field is a name in parentheses, with any content. So fields are counted from behind it, where field
+	// 3 starts (proc(5)).
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	number := func(field int) int {
-		n, _ := strconv.Atoi(fields[field-3]) // the kernel wrote it
+		n, _ := strconv.Atoi(fields[field-3]) // the kernel writes numbers
 		return n
 	}
 	cpu := func(user, system int) time.Duration {
@@ -159,7 +160,7 @@ func readStat(pid int) (stat, error) {
 	return stat{parent: number(4), own: cpu(14, 15), children: cpu(16, 17)}, nil
 }
 
-// treeCPU is the CPU time of a process and its children, also of those that have ended.
+// treeCPU returns the CPU time of a process and its children, including ended ones.
 func treeCPU(pid int) (time.Duration, error) {
 	for {
 		before, err := readStat(pid)
@@ -174,9 +175,9 @@ func treeCPU(pid int) (time.Duration, error) {
 		for _, entry := range entries {
 			child, err := strconv.Atoi(entry.Name())
 			if err != nil {
-				continue // no process
+				continue // not a process
 			}
-			if s, err := readStat(child); err == nil && s.parent == pid { // else it has just ended
+			if s, err := readStat(child); err == nil && s.parent == pid { // on an error it has just ended
 				alive += s.own + s.children
 			}
 		}
@@ -184,7 +185,7 @@ func treeCPU(pid int) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		if root.children == before.children { // else one has ended that may be in neither sum, or in both
+		if root.children == before.children { // otherwise a child has ended during the sum, and may be missing or counted twice
 			return root.own + root.children + alive, nil
 		}
 	}

@@ -1,5 +1,5 @@
-// Command bench measures the service beside its peers: on one machine, on one PostgreSQL, with the same payloads, in
-// turns. It writes a line per turn in the format of Go benchmarks; ./report makes tables and plots of them.
+// Command bench compares the service with its peers: on one machine, on one PostgreSQL, with the same payloads, in
+// turns. It writes a line per turn in the format of Go benchmarks. ./report makes tables and plots of them.
 //
 //	go run . -profile quick -out results.txt
 package main
@@ -19,14 +19,14 @@ import (
 
 // profile says how much is measured.
 type profile struct {
-	turn       time.Duration // how long a turn takes, about
-	rounds     int           // how often everybody has a turn; six are the fewest that tell a difference from chance
+	turn       time.Duration // approximate duration of a turn
+	rounds     int           // turns of each peer; fewer than six do not distinguish a difference from chance
 	grown      int           // rounds of shapes and growth
-	maxEvents  int           // of a backlog
+	maxEvents  int           // limit of a backlog
 	aggregates int
-	retained   []int         // events that are retained while the growth is measured
-	parked     int           // events that are parked
-	latency    time.Duration // how long a steady load lasts; a turn of inserts beside retained events has a quarter of it
+	retained   []int         // numbers of retained events for growth
+	parked     int           // number of parked events
+	latency    time.Duration // duration of a steady load; a turn of inserts in growth takes a quarter of it
 }
 
 var profiles = map[string]profile{
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	commit := present(ctx) // before results that git knows are written anew
+	commit := present(ctx) // before the results, which are in git, are overwritten
 	out := stdout
 	if *file != "" {
 		f, err := os.Create(*file)

@@ -12,11 +12,11 @@ import (
 	oagudooutbox "github.com/oagudo/outbox"
 )
 
-// oagudo is github.com/oagudo/outbox. Its reader takes no locks: it publishes one message at a time, in the order of
-// created_at, and each instance publishes everything.
+// oagudo is github.com/oagudo/outbox. Its reader takes no locks. It publishes one message at a time, in the order of
+// created_at, and each instance publishes all of them.
 type oagudo struct {
 	base
-	batch int // how many messages it reads and deletes at a time; 0: its defaults, 100 and 20
+	batch int // messages per read and per delete; 0: the defaults, 100 and 20
 }
 
 func (p *oagudo) prepare(ctx context.Context) error {
@@ -35,7 +35,7 @@ func (p *oagudo) backlog(ctx context.Context, w workload) error {
 		SELECT e.id, clock_timestamp(), now(), `+payloadSQL+`, 0 FROM `+eventsSQL+` ORDER BY e.n`)
 }
 
-// append does what its Writer does, in a transaction of pgx.
+// append does the same as its Writer, in a transaction of pgx.
 func (p *oagudo) append(ctx context.Context, tx pgx.Tx, w workload, i int) error {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -62,12 +62,12 @@ func (p *oagudo) instance(ctx context.Context, k *sink) (instance, error) {
 		return instance{}, errors.Join(err, db.Close())
 	}
 	reader := oagudooutbox.NewReader(oagudooutbox.NewDBContext(db, oagudooutbox.SQLDialectPostgres), oagudoSink{s},
-		oagudooutbox.WithInterval(pollPause), oagudooutbox.WithReadBatchSize(p.batch), oagudooutbox.WithDeleteBatchSize(p.batch)) // 0 changes nothing
+		oagudooutbox.WithInterval(pollPause), oagudooutbox.WithReadBatchSize(p.batch), oagudooutbox.WithDeleteBatchSize(p.batch)) // 0 means the default
 	return instance{
 		run: func(ctx context.Context) error {
 			reader.Start()
 			go func() {
-				for range reader.DiscardedMessages() { // nothing is discarded, but the channel must not fill
+				for range reader.DiscardedMessages() { // nothing is discarded, but the channel must be read
 				}
 			}()
 			var errs []error
@@ -75,7 +75,7 @@ func (p *oagudo) instance(ctx context.Context, k *sink) (instance, error) {
 			go func() {
 				defer close(failed)
 				for err := range reader.Errors() {
-					if !errors.Is(err, context.Canceled) { // of the read that Stop ends
+					if !errors.Is(err, context.Canceled) { // Stop cancels the read
 						errs = append(errs, err)
 					}
 				}

@@ -16,20 +16,22 @@ import (
 // ours is the publisher of the service, with its default settings.
 type ours struct {
 	base
-	wake func(envelope.Aggregate) // of the newest instance: the writers are in its process
+	wake func(envelope.Aggregate) // of the newest instance, which runs in the process of the writers
 }
 
-func (p *ours) prepare(context.Context) error { return nil } // the template has it all
+func (p *ours) prepare(context.Context) error { return nil } // the template database has the schema
 
-func (p *ours) tables() []string { return []string{"video_catalog.outbox", "video_catalog.outbox_pending"} }
+func (p *ours) tables() []string {
+	return []string{"video_catalog.outbox", "video_catalog.outbox_pending"}
+}
 
-// outboxSQL inserts events into the outbox, and makes none of them pending.
+// outboxSQL inserts events into the outbox, without pending rows.
 const outboxSQL = `
 	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
 	SELECT e.id, 'video', md5(e.aggregate::text)::uuid::text, 'VideoUpdated', e.version, 1, ` + payloadSQL + `, now()
 	FROM ` + eventsSQL + ` ORDER BY e.n`
 
-// pending makes the events pending that an insert appends, as the service does.
+// pending returns an insert of events that also adds the pending rows, as the service does.
 func pending(insert string) string {
 	return `WITH event AS (` + insert + `
 			RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at
@@ -38,7 +40,7 @@ func pending(insert string) string {
 		SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), event.* FROM event`
 }
 
-// published leaves events as if they had been published.
+// published adds events as if they had been published.
 func (p *ours) published(ctx context.Context, w workload) error { return p.insert(ctx, w, outboxSQL) }
 
 func (p *ours) backlog(ctx context.Context, w workload) error {

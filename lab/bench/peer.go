@@ -13,36 +13,36 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// peer is a way to get events out of a database of its own.
+// peer is a way to publish events from its own database.
 type peer interface {
-	// prepare makes its tables.
+	// prepare creates its tables.
 	prepare(ctx context.Context) error
-	// backlog commits events in bulk, in their order, into tables that are empty.
+	// backlog commits events in bulk, in their order, to empty tables.
 	backlog(ctx context.Context, w workload) error
-	// append commits nothing: it adds one event to the transaction of a writer.
+	// append adds one event to the transaction of a writer. It does not commit.
 	append(ctx context.Context, tx pgx.Tx, w workload, i int) error
 	// committed is called after each such transaction.
 	committed(w workload, i int)
-	// instance makes one instance that sends to a sink. None waits where it could work; otherwise the settings are each
-	// peer's defaults, and where larger batches make it faster it is there a second time with batches of 1000.
+	// instance returns an instance that sends to a sink. No instance waits while there is work. All other settings are
+	// the defaults of the peer. A peer that is faster with larger batches has a second variant, with batches of 1000.
 	instance(ctx context.Context, k *sink) (instance, error)
-	// left is how many events are not settled yet.
+	// left returns the number of events that are not settled.
 	left(ctx context.Context) (int, error)
-	// tables are its tables, for size and TRUNCATE.
+	// tables returns the names of its tables, for their size and TRUNCATE.
 	tables() []string
-	// db is where they are.
+	// db returns the pool of its database.
 	db() *pgxpool.Pool
 }
 
-// instance is one running copy of a peer, with connections of its own, as a process would have.
+// instance is one running copy of a peer. It has its own connections, like a process.
 type instance struct {
-	// run works until ctx ends, and then stops in good order.
+	// run works until ctx ends, and then stops gracefully.
 	run func(ctx context.Context) error
 	// close releases what run used.
 	close func() error
 }
 
-// peerNames in the order of the tables.
+// peerNames are the peers in the order of the tables.
 var peerNames = []string{"ours", "naive", "naive-async", "batch", "watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000", "river"}
 
 func newPeer(name string, base base) (peer, error) {
@@ -52,7 +52,7 @@ func newPeer(name string, base base) (peer, error) {
 	case "naive":
 		return &loop{base: base}, nil
 	case "naive-async":
-		base.url += "&synchronous_commit=off" // its instances' connections; pgx sets what it does not know in the session
+		base.url += "&synchronous_commit=off" // for connections of its instances; pgx sets unknown parameters in the session
 		return &loop{base: base}, nil
 	case "batch":
 		return &loop{base: base, batch: true}, nil
@@ -73,13 +73,13 @@ func newPeer(name string, base base) (peer, error) {
 	return nil, fmt.Errorf("no peer %q", name)
 }
 
-// base is what all peers have.
+// base has the fields that all peers need.
 type base struct {
 	url  string
-	pool *pgxpool.Pool // for everything but the instances
+	pool *pgxpool.Pool // for all queries except those of instances
 }
 
-// makePeers gives each peer its database and its tables.
+// makePeers creates the database and the tables of each peer.
 func makePeers(ctx context.Context, m *machine) (map[string]peer, error) {
 	peers := map[string]peer{}
 	for _, name := range peerNames {
@@ -103,7 +103,7 @@ func makePeers(ctx context.Context, m *machine) (map[string]peer, error) {
 
 func (b base) db() *pgxpool.Pool { return b.pool }
 
-// open makes the pool of an instance.
+// open opens the pool of an instance.
 func (b base) open(ctx context.Context, maxConns int32) (*pgxpool.Pool, error) {
 	return db.Open(ctx, b.url, maxConns, nil)
 }
@@ -122,8 +122,9 @@ func (b base) count(ctx context.Context, sql string) (n int, err error) {
 	return n, nil
 }
 
-// insert runs a statement over all events, some thousands at a time, each with an id as a service makes them. It may
-// use the events as eventsSQL, e(id, aggregate, version, n), in their order, and the payload of e as payloadSQL.
+// insert runs a statement over all events, some thousands per call, with ids like those of the service. The statement
+// may contain eventsSQL, the events as rows of e(id, aggregate, version, n), and payloadSQL, the payload of such a
+// row.
 func (b base) insert(ctx context.Context, w workload, sql string) error {
 	chunk := max(1, min(20_000, 50_000_000/w.size))
 	for from := 0; from < w.len(); from += chunk {
@@ -147,14 +148,14 @@ const (
 	payloadSQL = `int8send(e.aggregate) || int8send(e.version) || substr($4::bytea, 1 + (e.n % 4096)::int, $5::int)`
 )
 
-// backlogOf empties the tables of a peer and fills them, and has the planner know of it.
+// backlogOf empties the tables of a peer, fills them, and updates their statistics.
 func (m *machine) backlogOf(ctx context.Context, p peer, w workload) error {
 	for _, table := range p.tables() {
 		if _, err := p.db().Exec(ctx, "TRUNCATE "+table); err != nil {
 			return fmt.Errorf("truncate %s: %w", table, err)
 		}
 	}
-	// What the backlog touches after the checkpoint needs no full-page image in the turn.
+	// The backlog writes its pages after the checkpoint, so the turn needs no full-page images of them.
 	if err := m.checkpoint(ctx); err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (m *machine) backlogOf(ctx context.Context, p peer, w workload) error {
 	return analyze(ctx, p)
 }
 
-// analyze has the planner know what is in the tables of a peer.
+// analyze updates the statistics of a peer's tables.
 func analyze(ctx context.Context, p peer) error {
 	for _, table := range p.tables() {
 		if _, err := p.db().Exec(ctx, "ANALYZE "+table); err != nil {
@@ -174,7 +175,7 @@ func analyze(ctx context.Context, p peer) error {
 	return nil
 }
 
-// running are instances at work.
+// running are running instances.
 type running struct {
 	cancel    context.CancelFunc
 	instances []instance

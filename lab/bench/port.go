@@ -25,10 +25,11 @@ import (
 	"example.com/videocatalog/internal/server"
 )
 
-// serveCommand makes this program one of the servers that are compared: a process of its own, whose CPU time is its.
+// serveCommand runs this program as one of the compared servers, in its own process, so that its
+// CPU time is measured separately.
 const serveCommand = "serve-port"
 
-// Servers, and how they are called.
+// The compared servers, and the protocols of their calls.
 const (
 	portOurs = "ours"      // the shared port of the service: routing, validation, recovery, status mapping
 	portGRPC = "bare-grpc" // grpc-go with the generated handler, nothing else
@@ -36,13 +37,13 @@ const (
 	portREST = "ours-rest" // the shared port, JSON over HTTP/1.1
 )
 
-// answer is the video that every server answers.
+// answer is the video that every server returns.
 var answer = domain.Video{
 	ID: videoID(1), Details: domain.Details{Title: "Seven Samurai", Description: description, Tags: []string{"drama"}},
 	State: domain.Draft, Version: 1, CreateTime: time.UnixMilli(1_700_000_000_000).UTC(), UpdateTime: time.UnixMilli(1_700_000_000_000).UTC(),
 }
 
-// oneVideo is a store that has one video, and can do nothing else.
+// oneVideo is a store with one video. It supports only GetVideo.
 type oneVideo struct{ server.VideoStore }
 
 func (oneVideo) GetVideo(context.Context, uuid.UUID) (domain.Video, error) { return answer, nil }
@@ -56,10 +57,11 @@ func (s bareVideo) GetVideo(context.Context, *videov1.GetVideoRequest) (*videov1
 	return s.video, nil
 }
 
-// bareAnswer is about what the service makes of answer.
+// bareAnswer has about the same fields as the response of the service for answer.
 var bareAnswer = &videov1.Video{Name: "videos/" + answer.ID.String(), Title: answer.Title, Description: answer.Description, Tags: answer.Tags, Etag: `"1"`}
 
-// servePort tells its address and serves until its standard input ends, so that it cannot outlive who started it.
+// servePort prints its address, and serves until its standard input ends. So it ends with the
+// process that started it.
 func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +74,7 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 		cancel()
 	}()
 	if _, err := fmt.Fprintln(stdout, listener.Addr()); err != nil {
-		return fmt.Errorf("tell the address: %w", err)
+		return fmt.Errorf("print the address: %w", err)
 	}
 	switch kind {
 	case portOurs:
@@ -101,7 +103,7 @@ func servePort(ctx context.Context, kind string, stdout io.Writer) error {
 	return fmt.Errorf("no server %q", kind)
 }
 
-// bareHandler reads the request and writes the answer, as protobuf, without the framing of gRPC.
+// bareHandler reads a protobuf request and writes the response, without the framing of gRPC.
 func bareHandler(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
@@ -116,10 +118,11 @@ func bareHandler(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write(out) // the client is gone
+	_, _ = w.Write(out) // the error is only that the client has disconnected
 }
 
-// ports measures a unary call that does nothing, over one connection with 32 calls at a time; REST over 32 connections.
+// ports measures a unary call that does nothing: 32 calls at a time over one connection, or for
+// REST over 32.
 func ports(ctx context.Context, p profile, r *results) (err error) {
 	const callers = 32
 	kinds := []string{portOurs, portGRPC, portH2C, portREST}
@@ -173,7 +176,7 @@ func ports(ctx context.Context, p profile, r *results) (err error) {
 	return nil
 }
 
-// caller returns how to call a server, and how to hang up.
+// caller returns a function that calls a server, and one that closes the connections.
 func caller(kind, addr string, callers int) (call func(context.Context) error, stop func(), err error) {
 	name := "videos/" + answer.ID.String()
 	if kind == portOurs || kind == portGRPC {
@@ -223,7 +226,7 @@ func caller(kind, addr string, callers int) (call func(context.Context) error, s
 	}, transport.CloseIdleConnections, nil
 }
 
-// portProcess is a server that is a process of its own.
+// portProcess is a server in its own process.
 type portProcess struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -235,7 +238,7 @@ func startPort(ctx context.Context, kind string) (*portProcess, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, self, serveCommand, kind) //nolint:gosec // this very program
+	cmd := exec.CommandContext(ctx, self, serveCommand, kind) //nolint:gosec // this program itself
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -252,7 +255,7 @@ func startPort(ctx context.Context, kind string) (*portProcess, error) {
 	addr, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		p.stop()
-		return nil, fmt.Errorf("start server %s: it told no address: %w", kind, err)
+		return nil, fmt.Errorf("start server %s: it printed no address: %w", kind, err)
 	}
 	p.addr = strings.TrimSpace(addr)
 	return p, nil
@@ -260,5 +263,5 @@ func startPort(ctx context.Context, kind string) (*portProcess, error) {
 
 func (p *portProcess) stop() {
 	_ = p.stdin.Close()
-	_ = p.cmd.Wait() // it was told to stop
+	_ = p.cmd.Wait() // its error is that it was stopped
 }

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/perf/benchfmt"
 )
 
-// results writes what was measured in the format of Go benchmarks, a line per turn, for benchstat and for ./report.
+// results writes the measurements in the format of Go benchmarks, one line per turn, for benchstat
+// and ./report.
 type results struct {
 	out      *benchfmt.Writer
 	progress io.Writer
@@ -31,7 +32,7 @@ func newResults(out, progress io.Writer, profile, postgres, commit string) *resu
 	}}
 }
 
-// present is what git says that is measured: a run of go has no stamp.
+// present returns the version from git, because go run adds no version control information.
 func present(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
@@ -40,13 +41,13 @@ func present(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// value is a figure and its unit.
+// value is a number with a unit.
 type value struct {
 	unit  string
 	value float64
 }
 
-// write writes a turn: what was measured, over how many operations.
+// write writes the result of a turn with n operations.
 func (r *results) write(name string, n int, values ...value) error {
 	result := &benchfmt.Result{Config: r.config, Name: benchfmt.Name(name), Iters: n}
 	for _, v := range values {

@@ -10,7 +10,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverPeer is river as a queue: a job per event. It promises no order, and keeps completed jobs for a day.
+// riverPeer uses river as a queue, with a job per event. It does not keep any order, and keeps
+// completed jobs for a day.
 type riverPeer struct {
 	base
 	client *river.Client[pgx.Tx] // for inserts only
@@ -74,7 +75,7 @@ func (p *riverPeer) left(ctx context.Context) (int, error) {
 }
 
 func (p *riverPeer) instance(ctx context.Context, k *sink) (instance, error) {
-	const workers = 500 // jobs at a time; it has no default
+	const workers = 500 // jobs at a time; river has no default
 	pool, err := p.open(ctx, 10)
 	if err != nil {
 		return instance{}, err

@@ -16,20 +16,21 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Sinks: where events go.
+// The sinks for events.
 const (
-	sinkNone     = "none"            // answers at once
-	sinkSlow     = "10ms"            // answers each message after 10 ms; any number at a time
-	sinkPubSub   = "pubsub"          // pubsublocal, a real client, ordering keys; nobody's client waits to fill a request
-	sinkDefaults = "pubsub-defaults" // the same, with the client's settings: it waits 10 ms to fill a request
+	sinkNone     = "none"            // responds immediately
+	sinkSlow     = "10ms"            // responds to each message after 10 ms, to any number at a time
+	sinkPubSub   = "pubsub"          // pubsublocal, a real client, ordering keys; no client waits to fill a request
+	sinkDefaults = "pubsub-defaults" // the same, with the default settings of the client: it waits up to 10 ms to fill a request
 )
 
 const slowDelay = 10 * time.Millisecond
 
-// sinks hands out sinks. The Pub/Sub server is in this process, so its CPU time counts as ours, for all peers alike.
+// sinks makes the sinks. The Pub/Sub server runs in this process, so its CPU time counts for all
+// peers alike.
 type sinks struct {
 	server *pubsublocal.Server
-	ledger atomic.Pointer[ledger] // of the turn
+	ledger atomic.Pointer[ledger] // of the present turn
 	topics int
 }
 
@@ -49,7 +50,8 @@ func startSinks() (*sinks, error) {
 	return s, nil
 }
 
-// dataOf is the field data of a PubsubMessage. Decoding all of it would cost more than the server itself.
+// dataOf returns the field data of an encoded PubsubMessage. Decoding everything would cost more
+// than the server.
 func dataOf(message []byte) []byte {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -69,7 +71,7 @@ func dataOf(message []byte) []byte {
 	return nil
 }
 
-// begin makes the sink of a turn; l notes what reaches it.
+// begin returns the sink of a turn. l records its events.
 func (s *sinks) begin(ctx context.Context, kind string, l *ledger) (*sink, error) {
 	s.ledger.Store(l)
 	k := &sink{kind: kind, server: s.server, ledger: l}
@@ -91,7 +93,7 @@ func (s *sinks) begin(ctx context.Context, kind string, l *ledger) (*sink, error
 
 const project = "bench"
 
-// sink is where the events of one turn go.
+// sink receives the events of one turn.
 type sink struct {
 	kind   string
 	server *pubsublocal.Server
@@ -99,7 +101,7 @@ type sink struct {
 	ledger *ledger
 }
 
-// sender sends the events of one instance of a peer, one at a time or many. Safe for concurrent use.
+// sender sends the events of one instance of a peer. It is safe for concurrent use.
 type sender struct {
 	sink   *sink
 	client *pubsub.Client
@@ -118,16 +120,16 @@ func (k *sink) sender(ctx context.Context) (*sender, error) {
 	s.topic = s.client.Publisher(k.topic)
 	s.topic.EnableMessageOrdering = true
 	if k.kind == sinkPubSub {
-		s.topic.PublishSettings.CountThreshold = 1 // whoever waits for each message must not wait for the next
+		s.topic.PublishSettings.CountThreshold = 1 // a peer that waits for each message must not wait for a full request
 	}
 	return s, nil
 }
 
-// send hands an event over and waits for the answer.
+// send sends an event and waits for the response.
 func (s *sender) send(ctx context.Context, payload []byte) error {
 	if s.topic != nil {
 		aggregate, version := header(payload)
-		m := envelope.Message{ // whoever sends it, a consumer needs to know as much
+		m := envelope.Message{ // every peer sends the attributes that a consumer needs
 			AggregateType: event.AggregateVideo, AggregateID: strconv.FormatInt(aggregate, 10), Type: "VideoUpdated", Version: version,
 			SchemaVersion: event.SchemaVersion, OccurredAt: time.Now(),
 		}
@@ -149,7 +151,7 @@ func (s *sender) close() error {
 	return s.client.Close()
 }
 
-// broker is the sink as our publisher sees it, and how to close it.
+// broker returns the sink as a broker for our publisher, and a function that closes it.
 func (k *sink) broker(ctx context.Context, inFlight int) (outbox.Broker, func() error, error) {
 	if k.topic == "" {
 		return noBroker{k}, func() error { return nil }, nil
@@ -163,7 +165,7 @@ func (k *sink) broker(ctx context.Context, inFlight int) (outbox.Broker, func() 
 	return topic, func() error { topic.Stop(); return client.Close() }, nil
 }
 
-// noBroker acknowledges everything, each message a while after it was handed over.
+// noBroker acknowledges every message, after the delay of the sink.
 type noBroker struct{ sink *sink }
 
 func (b noBroker) Publish(m envelope.Message) outbox.Receipt {

@@ -14,18 +14,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// wmill is watermill-sql with the Forwarder, in the schema of their documentation, which keeps the messages and an
-// offset. It publishes one message at a time, and one instance at a time is at work.
+// wmill is watermill-sql with the Forwarder, in the schema of its documentation. It keeps the messages, and stores
+// an offset. It publishes one message at a time, from one instance at a time.
 type wmill struct {
 	base
-	batch int // how many messages it reads at a time; 0: its default, 100
+	batch int // messages per read; 0: the default, 100
 }
 
 func (p *wmill) schema() sql.SchemaAdapter {
 	return sql.DefaultPostgreSQLSchema{SubscribeBatchSize: p.batch}
 }
 
-const forwarderTopic = "forwarder_topic" // the Forwarder's default
+const forwarderTopic = "forwarder_topic" // the default of the Forwarder
 
 func (p *wmill) prepare(ctx context.Context) error {
 	subscriber, err := p.subscriber(sql.BeginnerFromPgx(p.pool))
@@ -47,7 +47,7 @@ func (p *wmill) subscriber(db sql.Beginner) (*sql.Subscriber, error) {
 
 func (p *wmill) tables() []string { return []string{"watermill_" + forwarderTopic} }
 
-// publish is how a writer publishes, in its own transaction or without.
+// publish publishes events as a writer does, in a transaction or without one.
 func (p *wmill) publish(db sql.ContextExecutor, w workload, from, to int) error {
 	publisher, err := sql.NewPublisher(db, sql.PublisherConfig{SchemaAdapter: p.schema()}, nil)
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *wmill) instance(ctx context.Context, k *sink) (instance, error) {
 	}, nil
 }
 
-// watermillSink is a sink as the Forwarder sees it.
+// watermillSink is a sink for the Forwarder.
 type watermillSink struct{ sender *sender }
 
 func (k watermillSink) Publish(_ string, messages ...*message.Message) error {
@@ -126,4 +126,4 @@ func (k watermillSink) Publish(_ string, messages ...*message.Message) error {
 	return nil
 }
 
-func (k watermillSink) Close() error { return nil } // by who made it
+func (k watermillSink) Close() error { return nil } // the maker of the sender closes it

@@ -28,10 +28,10 @@ const videoCount = 1000
 
 var description = strings.Repeat("x", 200)
 
-// writes measures a command's transaction over eight connections: lock the video, decide, write the row, append the
-// event; beside the same without the append, and beside pgbench, which sends the same statements in the same two round
-// trips. Each has a database of its own. The last two take their turns where PostgreSQL has half of the CPUs and the client
-// the others, as in production: elsewhere what the client costs is taken from the database.
+// writes measures the transaction of a command over eight connections: lock the video, decide, update the row, append
+// the event. It compares that with the same transaction without the append, and with pgbench, which sends the same
+// statements in the same two round trips. Each has its own database. For the last two, PostgreSQL has one half of the
+// CPUs and the client the other, as in production. Otherwise the CPU use of the client slows down the database.
 func writes(ctx context.Context, m *machine, p profile, r *results) (err error) {
 	const apart = "-apart"
 	kinds := []string{"ours", "without-outbox", "pgbench", "ours" + apart, "pgbench" + apart}
@@ -53,7 +53,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(script))) }()
-	// pgbench counts in seconds, and connects and prepares anew in each turn.
+	// The duration of pgbench is in whole seconds, and pgbench connects and prepares again in each turn.
 	turn := max(4*p.turn, time.Second).Truncate(time.Second)
 	for round := range p.rounds {
 		for _, kind := range kinds {
@@ -72,7 +72,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 				}
 			}
 			var tps float64
-			var other time.Duration // CPU of a client that is not this process
+			var other time.Duration // CPU time of a client in another process
 			switch strings.TrimSuffix(kind, apart) {
 			case "ours":
 				videos := store.NewVideos(pools[kind], nil)
@@ -104,7 +104,7 @@ func writes(ctx context.Context, m *machine, p profile, r *results) (err error) 
 	return nil
 }
 
-// videoID is that of a video by its number, because pgbench has no arrays.
+// videoID returns the id of a video by its number, because pgbench has no arrays.
 func videoID(i int) uuid.UUID {
 	return uuid.MustParse(fmt.Sprintf("00000000-0000-7000-8000-%012d", i%videoCount))
 }
@@ -126,7 +126,7 @@ func createVideos(ctx context.Context, videos *store.Videos) error {
 	return nil
 }
 
-// titles makes every title a new one: a command that changes nothing writes nothing.
+// titles counts titles, so that each is new: a command that changes nothing writes nothing.
 var titles atomic.Int64
 
 func change() domain.Decision {
@@ -140,7 +140,7 @@ func change() domain.Decision {
 	}
 }
 
-// changeOnly is ChangeVideo without the outbox: the same two round trips, and the same work in Go.
+// changeOnly does the same as ChangeVideo, but without the outbox: two round trips, and the same work in Go.
 func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func changeOnly(ctx context.Context, pool *pgxpool.Pool, i int) error {
 	return nil
 }
 
-// rate returns how often do ran a second, by so many workers at once.
+// rate returns how often per second the workers call do, all together.
 func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx context.Context, i int) error) (float64, error) {
 	var wg sync.WaitGroup
 	var done atomic.Int64
@@ -205,7 +205,7 @@ func rate(ctx context.Context, workers int, turn time.Duration, do func(ctx cont
 	return float64(done.Load()) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
-// pgbenchScript writes what ChangeVideo sends, in the same two round trips.
+// pgbenchScript returns a script that sends the same statements as ChangeVideo, in the same two round trips.
 func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	var payload int
 	if err := pool.QueryRow(ctx, "SELECT length(payload) FROM video_catalog.outbox LIMIT 1").Scan(&payload); err != nil {
@@ -215,7 +215,7 @@ func pgbenchScript(ctx context.Context, pool *pgxpool.Pool) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make id: %w", err)
 	}
-	prefix := id.String()[:14] + "7000-8000-" // the partition, and the version
+	prefix := id.String()[:14] + "7000-8000-" // the prefix selects the partition; 7 is the version of the UUID
 	const video = `'00000000-0000-7000-8000-' || lpad(:n::text, 12, '0')`
 	script := `\set n random(0, 999)
 \set k :k + 1
@@ -246,8 +246,8 @@ func pgbench(ctx context.Context, pool *pgxpool.Pool, script string, round int, 
 		return 0, 0, fmt.Errorf("find pgbench: %w", err)
 	}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-f", script, "-c", strconv.Itoa(writers), "-j", "2", //nolint:gosec // the server's own
-		"-D", fmt.Sprintf("k=%d", round*10_000_000), // ids grow, as ours do, and none comes twice
+	cmd := exec.CommandContext(ctx, program, "-n", "-M", "prepared", "-f", script, "-c", strconv.Itoa(writers), "-j", "2", //nolint:gosec // the program of the server
+		"-D", fmt.Sprintf("k=%d", round*10_000_000), // ids grow, as ours do, and none is used twice
 		"-T", strconv.Itoa(int(turn.Seconds())), pool.Config().ConnString())
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
@@ -261,7 +261,7 @@ func pgbench(ctx context.Context, pool *pgxpool.Pool, script string, round int, 
 	return tps, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
-// projects measures how many events a second four workers apply in transactions of 100 events, and of one.
+// projects measures how many events per second four workers apply, in transactions of 100 events and of one.
 func projects(ctx context.Context, m *machine, p profile, r *results) error {
 	const workers = 4
 	pools := map[int]*pgxpool.Pool{}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// cloudbuild.yaml is one that gcloud takes, unknown fields it would refuse; its steps come in the right order, and it runs as
-// the account that may release, no more.
+// gcloud accepts cloudbuild.yaml, so it has no unknown fields. Its steps are in the right order, and it runs as the
+// account for releases.
 func TestCloudBuild(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)

@@ -17,11 +17,11 @@ import (
 	"testing"
 )
 
-// idToken is what a service account gets: nobody's, until 2100.
+// idToken is the identity token that every service account gets. It expires in 2100.
 var idToken = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." +
 	base64.RawURLEncoding.EncodeToString([]byte(`{"exp":4102444800}`)) + ".c2lnbmF0dXJl"
 
-// object is a resource or a message, as JSON.
+// object is a resource or a message as JSON.
 type object = map[string]any
 
 // request is a request that changes something.
@@ -34,22 +34,22 @@ type request struct {
 
 func (r request) String() string { return r.Method + " " + r.Path }
 
-// controlPlane responds for Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and Resource
-// Manager, as far as gcloud asks in the scripts: it keeps what is created, lists it, deletes it, keeps policies, and gives
-// tokens. It checks nothing but that APIs are enabled, and that names exist, or do not. It is gcloud's proxy, so that all hosts
-// lead here.
+// controlPlane is a double of Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and
+// Resource Manager, as far as the scripts use them. It creates, lists and deletes resources, stores policies, and
+// issues tokens. It checks only that APIs are enabled, and that names exist or not. It is the proxy of gcloud, so it
+// gets the requests to all hosts.
 type controlPlane struct {
 	project, number, region string
 	pubsub                  http.Handler
-	broken                  string // the path of requests that are refused
-	grpc                    string // the address that gcloud's gRPC reaches
+	broken                  string // path of the requests that it refuses
+	grpc                    string // address for the gRPC calls of gcloud
 	mu                      sync.Mutex
 	resources               map[string]object // guarded by mu: by path, without the version of the API
 	policies                map[string]object // guarded by mu
-	owners                  map[string]string // guarded by mu: what a revision or an execution is of
-	enabled                 []string          // guarded by mu: APIs
+	owners                  map[string]string // guarded by mu: the owner of a revision or an execution
+	enabled                 []string          // guarded by mu: enabled APIs
 	changes                 []request         // guarded by mu: in order
-	unknown                 []string          // guarded by mu: what it could not answer
+	unknown                 []string          // guarded by mu: requests that it does not support
 }
 
 func newControlPlane(project, region string) *controlPlane {
@@ -63,10 +63,10 @@ func newControlPlane(project, region string) *controlPlane {
 	return c
 }
 
-// apis are those that have to be enabled in a project; each is the first part of a host, which gcloud asks or the service.
+// apis are the APIs that a project must enable. Each is the first part of a host that gcloud or the service calls.
 var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
 
-// disabled returns the API that a host is of, if nobody has enabled it. c.mu is held.
+// disabled returns the API of a host if it is not enabled. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {
 	api = strings.TrimPrefix(strings.TrimSuffix(host, domain), c.region+"-")
 	return api, slices.Contains(apis, api) && !slices.Contains(c.enabled, api+".googleapis.com")
@@ -80,14 +80,14 @@ func (c *controlPlane) start(t *testing.T) string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, u := range c.unknown {
-			t.Errorf("the control plane has no answer to %s", u)
+			t.Errorf("the control plane does not support %s", u)
 		}
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	return port
 }
 
-// withPubSub lets requests for pubsub.example.com through to a server, and records what they change.
+// withPubSub passes requests for pubsub.example.com to a server, and records those that change something.
 func (c *controlPlane) withPubSub(addr string) {
 	c.pubsub = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
 }
@@ -108,7 +108,7 @@ func (c *controlPlane) names() []string {
 	return slices.Sorted(maps.Keys(c.resources))
 }
 
-// grants returns the policy of a resource as lines "role member", sorted.
+// grants returns the policy of a resource as sorted lines "role member".
 func (c *controlPlane) grants(path string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,10 +154,10 @@ func (c *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path, method, _ := strings.Cut(trimVersion(r.URL.Path), ":")
-	// The project of a service account may be a dash, for whichever it is.
+	// The project of a service account may be a dash, which means any project.
 	path = strings.Replace(path, "projects/-/", "projects/"+c.project+"/", 1)
 	if strings.HasSuffix(r.Host, "run"+domain) && strings.HasPrefix(path, "projects/") {
-		// Cloud Run's policies have its other form of names.
+		// Policies of Cloud Run use the other form of its names.
 		path = strings.Replace("run/"+path, "projects/"+c.project+"/locations/"+c.region, "namespaces/"+c.project, 1)
 	}
 	c.record(r, body)
@@ -179,10 +179,10 @@ func writeError(w http.ResponseWriter, status int, message string) {
 func writeJSON(w http.ResponseWriter, status int, answer object) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // gcloud has gone; it tells
+	_ = json.NewEncoder(w).Encode(answer) // the error is only that gcloud has disconnected
 }
 
-// record keeps a request that changes something. c.mu is held.
+// record records a request that changes something. c.mu is held.
 func (c *controlPlane) record(r *http.Request, body object) {
 	if r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, ":getIamPolicy") {
 		c.changes = append(c.changes, request{Method: r.Method, Path: r.URL.Path, Query: r.URL.Query(), Body: body})
@@ -193,12 +193,12 @@ var statusNames = map[int]string{
 	http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND", http.StatusConflict: "ALREADY_EXISTS", http.StatusNotImplemented: "UNIMPLEMENTED",
 }
 
-// trimVersion takes /v1/ or a Kubernetes API off a path, and turns the latter's namespaces into projects.
+// trimVersion removes /v1/ or a Kubernetes API from a path. For the latter it replaces namespaces by projects.
 func trimVersion(path string) string {
 	path = strings.TrimPrefix(path, "/")
 	if rest, ok := strings.CutPrefix(path, "apis/"); ok {
-		_, rest, _ = strings.Cut(rest, "/") // the group
-		_, rest, _ = strings.Cut(rest, "/") // its version
+		_, rest, _ = strings.Cut(rest, "/") // the API group
+		_, rest, _ = strings.Cut(rest, "/") // the API version
 		return "run/" + rest
 	}
 	first, rest, _ := strings.Cut(path, "/")
@@ -208,7 +208,7 @@ func trimVersion(path string) string {
 	return path
 }
 
-// answer is what to say to a request, and its status. c.mu is held.
+// answer returns the response to a request, and its status. c.mu is held.
 func (c *controlPlane) answer(r *http.Request, path, method string, body object) (object, int) {
 	switch {
 	case path == c.broken:
@@ -255,7 +255,7 @@ func (c *controlPlane) serviceUsage(method string, body object) (object, int) {
 	return nil, http.StatusNotImplemented
 }
 
-// policy reads and writes policies as the services do: the whole one, guarded by its etag.
+// policy reads and writes policies as the services do: the whole policy, protected by its etag.
 func (c *controlPlane) policy(path, method string, body object) (object, int) {
 	if _, ok := c.resources[path]; !ok && path != "projects/"+c.project {
 		return nil, http.StatusNotFound
@@ -274,12 +274,13 @@ func (c *controlPlane) policy(path, method string, body object) (object, int) {
 	if policy["etag"] != current["etag"] {
 		return nil, http.StatusConflict
 	}
-	policy["etag"] = current["etag"].(string) + "AAAA" // base64, and another one
+	policy["etag"] = current["etag"].(string) + "AAAA" // valid base64, but a new value
 	c.policies[path] = policy
 	return policy, http.StatusOK
 }
 
-// resource is the standard methods: of a collection, whose path has an odd number of parts, and of a resource.
+// resource implements the standard methods. The path of a collection has an odd number of parts, and that of a resource
+// an even one.
 func (c *controlPlane) resource(r *http.Request, path string, body object) (object, int) {
 	parts := strings.Split(path, "/")
 	collection := parts[len(parts)-1]
@@ -336,14 +337,14 @@ func (c *controlPlane) resource(r *http.Request, path string, body object) (obje
 	return nil, http.StatusNotImplemented
 }
 
-// remove deletes a resource, and what Cloud Run has made for it. c.mu is held.
+// remove deletes a resource, and what Cloud Run has created for it. c.mu is held.
 func (c *controlPlane) remove(path string) {
 	delete(c.resources, path)
 	delete(c.policies, path)
 	maps.DeleteFunc(c.resources, func(name string, _ object) bool { return c.owners[name] == path })
 }
 
-// newID is the id of what a request creates.
+// newID returns the id of the resource that a request creates.
 func (c *controlPlane) newID(r *http.Request, collection string, body object) string {
 	switch collection {
 	case "secrets":

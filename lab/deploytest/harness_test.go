@@ -18,12 +18,12 @@ const (
 	region  = "europe-west1"
 )
 
-// domain is of the hosts that gcloud is told to ask. httptest's certificate is for it.
+// domain is the domain of the hosts that gcloud calls. The certificate of httptest is valid for it.
 const domain = ".example.com"
 
-// gcloud returns an environment in which gcloud talks to a control plane only, as somebody whom that does not ask for more
-// than a token; false where gcloud is not installed, or nobody asked: the hundreds of calls take minutes, so make deploy-test
-// asks for them and make test does not. Whoever gets false is done.
+// gcloud returns an environment in which gcloud calls only the control plane, with an access token. It returns false if
+// gcloud is not installed or DEPLOY_TEST is not set, and the test must then return. The hundreds of calls take minutes,
+// so only make deploy-test sets it.
 func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 	t.Helper()
 	if os.Getenv("DEPLOY_TEST") == "" {
@@ -43,9 +43,9 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 		"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE="+writeFile(t, "ca.pem", c.startGRPC(t)),
 		"CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true",
 		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=true",
-		// gcloud puts the name of a region before the host of Cloud Run; a proxy does not mind.
+		// gcloud puts the name of a region before the host of Cloud Run. With a proxy, any host works.
 		"CLOUDSDK_PROXY_TYPE=http", "CLOUDSDK_PROXY_ADDRESS=127.0.0.1", "CLOUDSDK_PROXY_PORT="+port,
-		"http_proxy=http://127.0.0.1:"+port, "no_proxy=", // the library that asks for identity tokens knows only these
+		"http_proxy=http://127.0.0.1:"+port, "no_proxy=", // the library that gets identity tokens reads only these
 	)
 	for _, api := range []string{
 		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "CLOUDSCHEDULER", "IAM", "IAMCREDENTIALS", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
@@ -64,7 +64,7 @@ func writeFile(t *testing.T, name string, data []byte) string {
 	return path
 }
 
-// environ is the environment without what somebody has told gcloud or the scripts in it, but for which Python to take.
+// environ returns the environment without settings for gcloud and the scripts, except the choice of Python.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
@@ -73,10 +73,11 @@ func environ() []string {
 	})
 }
 
-// patience is how long a script may take. It calls gcloud up to seventy times, a second each, on a machine that does much else.
+// patience is the time limit of a script. It calls gcloud up to seventy times, which takes a second each on a busy
+// machine.
 const patience = 10 * time.Minute
 
-// script runs a script of deploy/ and returns what it printed.
+// script runs a script of deploy/, and returns its output.
 func script(t *testing.T, env []string, name string, args ...string) (string, error) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../deploy", name))
@@ -86,15 +87,15 @@ func script(t *testing.T, env []string, name string, args ...string) (string, er
 	return command(t, env, path, args...)
 }
 
-// command runs a program and returns what it printed.
+// command runs a program, and returns its output.
 func command(t *testing.T, env []string, path string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.WaitDelay = 10 * time.Second // a gcloud that is left alone keeps the output open
+	cmd.WaitDelay = 10 * time.Second // a gcloud process that is left running keeps the output open
 	cmd.Env = env
-	cmd.Dir = t.TempDir() // scripts find their files from anywhere
+	cmd.Dir = t.TempDir() // scripts must work in any directory
 	var out bytes.Buffer
 	cmd.Stdout = io.MultiWriter(&out, t.Output())
 	cmd.Stderr = cmd.Stdout
@@ -102,7 +103,7 @@ func command(t *testing.T, env []string, path string, args ...string) (string, e
 	return out.String(), err
 }
 
-// mustScript is script for one that has to succeed.
+// mustScript runs a script, and fails the test if the script fails.
 func mustScript(t *testing.T, env []string, name string, args ...string) string {
 	t.Helper()
 	out, err := script(t, env, name, args...)

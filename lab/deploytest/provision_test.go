@@ -22,7 +22,7 @@ import (
 	"example.com/videocatalog/internal/localbroker"
 )
 
-// stand is a project in which provision.sh runs, with clients that look at what it made.
+// stand is a project in which provision.sh runs, with clients that read the created resources.
 type stand struct {
 	control *controlPlane
 	env     []string
@@ -69,9 +69,10 @@ func account(name string) string {
 
 const pubsubAgent = "serviceAccount:service-123456789012@gcp-sa-pubsub.iam.gserviceaccount.com"
 
-// The whole life of a project: a dry run shows every command of the run behind it, everything is made as it should be, a
-// second run changes nothing, what somebody changed by hand is set right, a failure stops the script with a remedy, and
-// nothing is left in the end. It is one test because gcloud takes half a second for each of more than a hundred commands.
+// This is the whole life of a project. A dry run shows every command of the next run. That run creates everything
+// correctly, and another one changes nothing. Manual changes are corrected. A failure stops the script with a remedy.
+// In the end nothing is left. It is one test because gcloud takes half a second for each of more than a hundred
+// commands.
 func TestProvisionAndDestroy(t *testing.T) {
 	t.Parallel()
 	s, ok := newStand(t)
@@ -138,7 +139,7 @@ func (s *stand) checkPubSub(t *testing.T) {
 		t.Errorf("dead-letter topic (-want +got):\n%s", diff)
 	}
 
-	// What the tests run on is what production has, but for what costs money: retention.
+	// The resources of the tests are those of production, except for retention, which costs money.
 	local, err := localbroker.Start()
 	if err != nil {
 		t.Fatalf("start Pub/Sub: %v", err)
@@ -226,7 +227,7 @@ func (s *stand) checkGrants(t *testing.T) {
 			t.Errorf("policy of %s (-want +got):\n%s", resource, diff)
 		}
 	}
-	for resource := range s.control.policies { // and of nothing else
+	for resource := range s.control.policies { // and on no other resource
 		if _, ok := want[resource]; !ok {
 			t.Errorf("%s has a policy, want none", resource)
 		}
@@ -271,8 +272,8 @@ func (s *stand) checkSchema(t *testing.T) {
 	}
 }
 
-// Somebody changed the topic, the subscription and the schema; IAM refuses. The first three are set right, exactly-once delivery
-// is turned on as asked for, and nothing happens after the failure.
+// The topic, the subscription and the schema were changed, and IAM refuses a request. The script corrects the first
+// three, turns on exactly-once delivery, and stops at the failure.
 func (s *stand) checkDriftAndFailure(t *testing.T) {
 	_, err := s.client.TopicAdminClient.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
 		Topic:      &pubsubpb.Topic{Name: topicName, MessageRetentionDuration: durationpb.New(time.Hour)},
@@ -298,7 +299,7 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 	if _, err := s.schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: schemaName, Schema: schema}); err != nil {
 		t.Fatalf("change the schema: %v", err)
 	}
-	// Ours is an earlier revision now, and no revision may be committed twice.
+	// Pub/Sub accepts each definition only once. So our revision, which is now an earlier one, must be deleted first.
 	_, err = s.schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: schemaName + "@" + ours})
 	if err != nil {
 		t.Fatalf("delete our revision: %v", err)
@@ -359,7 +360,7 @@ func (s *stand) checkNothingLeft(t *testing.T) {
 	}
 }
 
-// A mistake in the arguments is refused before anything is asked.
+// Bad arguments are refused before any request.
 func TestScriptsRefuseBadArguments(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)

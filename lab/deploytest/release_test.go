@@ -26,14 +26,14 @@ var (
 	imageLater = region + "-docker.pkg.dev/" + project + "/" + service + "/server@sha256:0000000000000000000000000000000000000000000000000000000000000002"
 )
 
-// Paths of Cloud Run's resources: the two of its API, and the one by which the control plane keeps them.
+// Path prefixes of Cloud Run's resources: those of its two APIs, and the one under which the control plane stores them.
 const (
 	knative   = "/apis/serving.knative.dev/v1/namespaces/" + project
 	run       = "/apis/run.googleapis.com/v1/namespaces/" + project
 	namespace = "run/namespaces/" + project
 )
 
-// at returns what is at a path of names and indexes in a JSON value, or nil.
+// at returns the value at a path of names and indexes in a JSON value, or nil.
 func at(v any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -51,7 +51,8 @@ func at(v any, path ...any) any {
 	return v
 }
 
-// sent returns the requests as lines "METHOD path", and the body of the last one whose path ends in each name.
+// sent returns the requests as lines "METHOD path". For each name it also returns the body of the last request whose
+// path ends in the name.
 func sent(changes []request) ([]string, map[string]object) {
 	var lines []string
 	bodies := map[string]object{}
@@ -69,8 +70,8 @@ func sent(changes []request) ([]string, map[string]object) {
 	return lines, bodies
 }
 
-// A first release, a second one, one that fails its smoke test, roll-backs, a dry run and the removal, of the shape with worker
-// pools.
+// This tests the shape with worker pools: two releases, one with a failed smoke test, rollbacks, a dry run, and the
+// removal.
 func TestReleaseToPools(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -174,7 +175,7 @@ func TestReleaseToPools(t *testing.T) {
 	checkDestroy(t, control, env, knative+"/services/"+service, pool+"publisher", pool+"projector", run+"/jobs/"+service+"-migrate")
 }
 
-// withPercent is a traffic list as sent, in which gcloud leaves a percent of 0 out, or not.
+// withPercent returns a traffic list in which every entry has a percent. gcloud may omit 0.
 func withPercent(traffic any) []any {
 	targets := slices.Clone(list(traffic))
 	for _, target := range targets {
@@ -185,7 +186,7 @@ func withPercent(traffic any) []any {
 	return targets
 }
 
-// A dry run lets Cloud Run validate what it can, ends also where nothing was released yet, and changes nothing.
+// A dry run lets Cloud Run validate the manifests and changes nothing. It also works before the first release.
 func TestReleaseDryRun(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -197,7 +198,7 @@ func TestReleaseDryRun(t *testing.T) {
 		shape, serviceAccount string
 		env                   map[string]string
 		options               []string
-		shown                 []string // and not sent
+		shown                 []string // shown, but not sent
 	}{
 		{"all", service, map[string]string{
 			"ROLES": "api,publisher,projector", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
@@ -226,8 +227,9 @@ func TestReleaseDryRun(t *testing.T) {
 	}
 }
 
-// The shape of one service: without SMOKE_TOKEN the smoke test gets a token of the account of releases, whose audience is the
-// service, not the URL of the new revision. A roll-back moves the traffic and nothing else. destroy.sh finds all of it.
+// This tests the shape with one service. Without SMOKE_TOKEN, the smoke test gets a token of the release account. Its
+// audience is the service, not the URL of the new revision. A rollback only moves the traffic. destroy.sh removes
+// everything.
 func TestReleaseOfOneService(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -252,7 +254,7 @@ func TestReleaseOfOneService(t *testing.T) {
 		t.Errorf("request of a token = %v, want the service's URL as audience, and the e-mail", body)
 	}
 
-	// A second release has the traffic.
+	// The second release has the traffic.
 	deployed := control.resources[namespace+"/services/"+service]
 	deployed["spec"].(object)["traffic"] = []any{object{"revisionName": service + "-v2", "percent": 100}}
 	mustScript(t, env, "release.sh", "--rollback", "v1", "all", project, region)
@@ -267,8 +269,8 @@ func TestReleaseOfOneService(t *testing.T) {
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
 }
 
-// The shape with a job: Cloud Scheduler starts it, and may start nothing else. A roll-back gives the job its image back, after the
-// traffic. destroy.sh finds all of it.
+// This tests the shape with a job. Cloud Scheduler may start this job and no other. A rollback moves the traffic, and
+// then restores the image of the job. destroy.sh removes everything.
 func TestReleaseWithDrainJob(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -325,8 +327,8 @@ func TestReleaseWithDrainJob(t *testing.T) {
 		"/v1/"+job, knative+"/services/"+service, run+"/jobs/"+service+"-migrate", run+"/jobs/"+service+"-drain")
 }
 
-// The lines of docs/deploy.md for a certificate of the database are ones that gcloud takes, in a manifest of each kind, and make
-// the file at the path that the document has.
+// The lines of docs/deploy.md for a database certificate are valid in each kind of manifest. The file has the path in
+// the document.
 func TestDatabaseCertificate(t *testing.T) {
 	t.Parallel()
 	control := newControlPlane(project, region)
@@ -385,8 +387,8 @@ func jobImage(job object) any {
 	return at(job, "spec", "template", "spec", "template", "spec", "containers", 0, "image")
 }
 
-// checkDestroy runs destroy.sh after a release, in a project that has only the APIs of what is released: these paths are
-// deleted, nothing is left, and nobody asks for what cannot be there.
+// checkDestroy runs destroy.sh after a release, in a project with only the APIs of the released resources. The script
+// must delete these paths and leave nothing. It must not send requests to disabled APIs.
 func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...string) {
 	t.Helper()
 	control.enabled = []string{"run.googleapis.com", "cloudscheduler.googleapis.com"}
@@ -410,7 +412,7 @@ func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...str
 	}
 }
 
-// checkService looks at what Cloud Run was sent for a service: what every shape needs, and the environment of this one.
+// checkService checks the manifest of a service: what every shape needs, and the environment of this one.
 func checkService(t *testing.T, manifest object, serviceAccount string, env map[string]string) {
 	t.Helper()
 	spec := at(manifest, "spec", "template", "spec")
@@ -455,7 +457,7 @@ func checkService(t *testing.T, manifest object, serviceAccount string, env map[
 	checkSettings(t, container)
 }
 
-// number makes a number of what JSON may have as a string.
+// number converts a number that JSON may have as a string.
 func number(v any) any {
 	if s, ok := v.(string); ok && (s == "250" || s == "3600") {
 		var n float64
@@ -496,7 +498,8 @@ func checkPool(t *testing.T, pool object, role, secret string) {
 	checkSettings(t, container)
 }
 
-// checkTelemetry looks at where traces and metrics go: what runs has to send them, for there is nobody beside it who asks.
+// checkTelemetry checks the endpoints of traces and metrics. The service must send them itself, because there is no
+// collector.
 func checkTelemetry(t *testing.T, values map[string]string) {
 	t.Helper()
 	got := map[string]string{}
@@ -517,7 +520,7 @@ func checkTelemetry(t *testing.T, values map[string]string) {
 	}
 }
 
-// google is where the service sends traces and metrics.
+// google is the endpoint for traces and metrics.
 const google = "https://telemetry.googleapis.com:443"
 
 func checkJob(t *testing.T, job object, command, serviceAccount, secret string) {
@@ -537,7 +540,7 @@ func checkJob(t *testing.T, job object, command, serviceAccount, secret string) 
 	checkSettings(t, container)
 }
 
-// environment returns the plain variables of a container, and the secrets by the variable that gets them.
+// environment returns the plain variables of a container, and the names of secrets by variable.
 func environment(container any) (values, secrets map[string]string) {
 	values, secrets = map[string]string{}, map[string]string{}
 	for _, v := range list(at(container, "env")) {
@@ -551,8 +554,8 @@ func environment(container any) (values, secrets map[string]string) {
 	return values, secrets
 }
 
-// checkSettings starts the server with the settings of a container, and a database that is not there: it must get as far as
-// to miss it. It sends nothing to Google, for which it would need credentials: nobody is where its traces and metrics go.
+// checkSettings starts the server with the settings of a container and an unreachable database. The server must get as
+// far as the database. It sends nothing to Google, which needs credentials, but to an address where nobody listens.
 func checkSettings(t *testing.T, container any) {
 	t.Helper()
 	values, secrets := environment(container)
@@ -580,7 +583,7 @@ func checkSettings(t *testing.T, container any) {
 	}
 }
 
-// server returns the name of the server's binary, which is built once.
+// server builds the server once, and returns the path of the binary.
 func server(t *testing.T) string {
 	t.Helper()
 	file, err := buildServer()
@@ -601,7 +604,7 @@ var buildServer = sync.OnceValues(func() (string, error) {
 	return file, nil
 })
 
-// folder is there as long as the tests run.
+// folder is a directory that exists as long as the tests run.
 var folder string
 
 func TestMain(m *testing.M) {

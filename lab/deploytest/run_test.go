@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// run responds for Cloud Run, whose API is that of Knative: what is sent is what is kept, and it is ready at once. A request
-// with dryRun is answered and not kept.
+// run is a double of Cloud Run, with the API of Knative. It stores what is sent, and reports it as ready. It validates
+// a request with dryRun but does not store it.
 func (c *controlPlane) run(r *http.Request, path, method string, body object) (object, int) {
 	parts := strings.Split(path, "/") // run, namespaces, PROJECT, KIND[, NAME]
 	if len(parts) < 4 || parts[2] != c.project {
@@ -37,7 +37,7 @@ func (c *controlPlane) run(r *http.Request, path, method string, body object) (o
 		}
 		return object{"items": items}, http.StatusOK
 	}
-	if len(parts) == 4 { // POST creates
+	if len(parts) == 4 { // POST creates a resource
 		metadata, _ := body["metadata"].(object)
 		path += "/" + fmt.Sprint(metadata["name"])
 		if _, ok := c.resources[path]; ok {
@@ -62,7 +62,7 @@ func (c *controlPlane) run(r *http.Request, path, method string, body object) (o
 	return nil, http.StatusNotImplemented
 }
 
-// keep stores what was sent, as an object that is ready. c.mu is held.
+// keep stores a resource as ready. c.mu is held.
 func (c *controlPlane) keep(r *http.Request, path, kind string, body object) object {
 	generation := 1.0
 	if old, ok := c.resources[path]; ok {
@@ -108,7 +108,7 @@ func (c *controlPlane) keep(r *http.Request, path, kind string, body object) obj
 	return body
 }
 
-// keepRevision keeps the revision that a service's template makes. c.mu is held.
+// keepRevision stores the revision of a service's template. c.mu is held.
 func (c *controlPlane) keepRevision(path string, service object) {
 	template := service["spec"].(object)["template"].(object)
 	metadata := maps.Clone(template["metadata"].(object))
@@ -127,7 +127,7 @@ func condition(kind string) object {
 	return object{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 }
 
-// execute runs a job, which succeeds at once. c.mu is held.
+// execute runs a job, which succeeds immediately. c.mu is held.
 func (c *controlPlane) execute(path, job string) object {
 	name := job + "-00001"
 	execution := object{
@@ -147,7 +147,7 @@ func (c *controlPlane) execute(path, job string) object {
 	return execution
 }
 
-// startGRPC serves, until the test ends, what gcloud asks Cloud Run by gRPC, and returns the certificate to trust.
+// startGRPC serves the gRPC calls of gcloud to Cloud Run until the test ends. It returns the certificate to trust.
 func (c *controlPlane) startGRPC(t *testing.T) []byte {
 	t.Helper()
 	server := httptest.NewUnstartedServer(grpc.NewServer(grpc.UnknownServiceHandler(c.workerPool)))
@@ -158,8 +158,8 @@ func (c *controlPlane) startGRPC(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// workerPool responds to GetWorkerPool, and to DeleteWorkerPool with an operation that is done. Either has the name first, and
-// nothing else that matters, so that their types are not needed.
+// workerPool handles GetWorkerPool, and DeleteWorkerPool with a finished operation. In both messages the name is the
+// first field, and no other one is needed. So it needs no generated types.
 func (c *controlPlane) workerPool(_ any, stream grpc.ServerStream) error {
 	var in, out emptypb.Empty
 	if err := stream.RecvMsg(&in); err != nil {
@@ -194,13 +194,13 @@ func (c *controlPlane) workerPool(_ any, stream grpc.ServerStream) error {
 		c.remove(path)
 		operation := protowire.AppendTag(nil, 1, protowire.BytesType)
 		operation = protowire.AppendString(operation, name+"/operations/1")
-		operation = protowire.AppendTag(operation, 3, protowire.VarintType) // done
+		operation = protowire.AppendTag(operation, 3, protowire.VarintType) // the field done
 		out.ProtoReflect().SetUnknown(protowire.AppendVarint(operation, 1))
 	}
 	return stream.SendMsg(&out)
 }
 
-// tunnel lets gcloud's gRPC through the proxy.
+// tunnel passes the gRPC connection of gcloud through the proxy.
 func (c *controlPlane) tunnel(w http.ResponseWriter, r *http.Request) {
 	if r.Host != c.region+"-run"+domain+":443" {
 		c.mu.Lock()
@@ -219,7 +219,7 @@ func (c *controlPlane) tunnel(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	// An end of either is the end of both; what they return tells no more.
+	// When one direction ends, both end. Their errors have no more information.
 	var both sync.WaitGroup
 	defer both.Wait()
 	defer front.Close()

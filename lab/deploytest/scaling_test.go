@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The autoscaler scales the pool that release.sh makes, between its number and one that the database can bear, by the
-// subscription that provision.sh makes.
+// The autoscaler scales the pool of release.sh, by the metrics of the subscription of provision.sh. Its minimum is
+// the pool's number of instances, and its maximum is within the capacity of the database.
 func TestScalingFitsThePool(t *testing.T) {
 	t.Parallel()
 	config, pool := readManifest(t, "pools.scaling"), readManifest(t, "pools.projector")

@@ -1,5 +1,5 @@
 // Package guarantees checks docs/guarantees.md: every row names a test that
-// exists, and what the fault lab can break.
+// exists, and every name of a fault, a test or a make target is valid.
 package guarantees
 
 import (
@@ -20,18 +20,17 @@ import (
 	"example.com/videocatalog/lab/internal/chaos"
 )
 
-// root is the folder of the repository.
+// root is the root directory of the repository.
 const root = "../.."
 
-// proofs is what a row of docs/guarantees.md may name.
+// proofs are the names that a row of docs/guarantees.md may use.
 type proofs struct {
-	tests   map[string]bool // like store.TestX: the folder, without lab/ and internal/ in front, and the function
-	targets map[string]bool // of the Makefile
-	faults  map[string]bool // of the fault lab: the names of its kinds
+	tests   map[string]bool // for example store.TestX: the directory without lab/ and internal/, and the function
+	targets map[string]bool // targets of the Makefile
+	faults  map[string]bool // kinds of the fault lab
 }
 
-// Every row of the guarantees names a test that exists, and everything that it
-// names does.
+// Every row of the guarantees names a test, and all names in it are valid.
 func TestGuaranteesNameTheirTests(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
 	if err != nil {
@@ -46,7 +45,7 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 	}
 }
 
-// The check finds what is wrong with a row.
+// The check finds the mistakes of a row.
 func TestGuaranteesCheckFindsMistakes(t *testing.T) {
 	known := proofs{
 		tests: map[string]bool{"store.TestA": true, "store.BenchmarkA": true}, targets: map[string]bool{"breaking": true},
@@ -88,8 +87,8 @@ func TestGuaranteesCheckFindsMistakes(t *testing.T) {
 
 var codeSpan = regexp.MustCompile("`([^`]*)`")
 
-// checkGuarantees returns how many rows the tables of each section have, and
-// what is wrong with them.
+// checkGuarantees returns the number of rows in the tables of each section, and
+// the mistakes.
 func checkGuarantees(page string, known proofs) (rows map[string]int, mistakes []string) {
 	rows = make(map[string]int)
 	section, inTable := "", 0
@@ -110,7 +109,7 @@ func checkGuarantees(page string, known proofs) (rows map[string]int, mistakes [
 		case inTable == 1 && (len(cells) != 4 || strings.TrimSpace(cells[2]) != "shown by"):
 			complain("is the head of a table, want 4 columns, of which the third is %q", "shown by")
 			continue
-		case inTable <= 2: // the head, and the line below it
+		case inTable <= 2: // the header and the line below it
 			continue
 		}
 		rows[section]++
@@ -138,8 +137,8 @@ func checkGuarantees(page string, known proofs) (rows map[string]int, mistakes [
 	return rows, mistakes
 }
 
-// look says whether a name promises to prove something, and what is wrong with
-// it.
+// look reports whether a name is a proof, which is any test but a benchmark. It also
+// returns the mistake in the name, if there is one.
 func (p proofs) look(name string) (isProof bool, mistake string) {
 	if target, ok := strings.CutPrefix(name, "make "); ok {
 		if !p.targets[target] {
@@ -166,8 +165,7 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z-]*):`)
 )
 
-// findProofs reads the tests of the repository, the Makefile and lab.mk; the
-// fault lab returns its own kinds.
+// findProofs returns the names of all tests, make targets and faults.
 func findProofs(t *testing.T) proofs {
 	t.Helper()
 	known := proofs{tests: findTests(t), targets: make(map[string]bool), faults: make(map[string]bool)}

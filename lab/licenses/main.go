@@ -1,10 +1,10 @@
-// Command licenses lists the modules that are linked into the server, with their licenses, as docs/licenses.md. It fails
-// when a license is not one of those that allow to ship a binary without its source, or is none that it knows.
+// Command licenses prints docs/licenses.md, the list of the modules in the server with their licenses. It fails if a
+// license is unknown, or requires the source with the binary.
 //
 //	licenses [--source FOLDER]   prints the list
 //
-// The texts are those in the module cache, which go.sum vouches for, recognized by the library that pkg.go.dev uses. It is a
-// module of its own: the service needs none of its dependencies.
+// It reads the texts in the module cache, whose hashes are in go.sum. The library of pkg.go.dev recognizes them. It is
+// a module of its own, because the service needs none of its dependencies.
 package main
 
 import (
@@ -27,10 +27,10 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the licenses that ask for no more than their text beside the binary.
+// allowed are the licenses that require only their text with the binary.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
-// minCovered is the percentage of a file that has to be a license's text; the rest are names and years.
+// minCovered is the minimum percentage of a file that must be the text of a license. The rest is names and years.
 const minCovered = 75
 
 func main() {
@@ -71,10 +71,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// module is what go list says of one.
+// module is a module in the output of go list.
 type module struct{ Path, Version, Dir string }
 
-// linked lists the modules that have a package in the server, by path.
+// linked returns the modules with a package in the server, sorted by path.
 func linked(ctx context.Context, source string, stderr io.Writer) ([]module, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "./cmd/server")
 	cmd.Dir = source
@@ -116,10 +116,10 @@ func linked(ctx context.Context, source string, stderr io.Writer) ([]module, err
 	return modules, nil
 }
 
-// licenseFile is how a file with a license is called.
+// licenseFile matches the name of a file with a license.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying)([.-].*)?$`)
 
-// recognize returns the licenses of the files at the root of a module, sorted.
+// recognize returns the licenses of the files in the root of a module, sorted.
 func recognize(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -130,7 +130,7 @@ func recognize(dir string) ([]string, error) {
 		if entry.IsDir() || !licenseFile.MatchString(entry.Name()) {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(dir, entry.Name())) //nolint:gosec // of the module cache
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name())) //nolint:gosec // a file in the module cache
 		if err != nil {
 			return nil, fmt.Errorf("read license: %w", err)
 		}

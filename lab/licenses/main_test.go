@@ -10,7 +10,7 @@ import (
 
 const source = "../.."
 
-// docs/licenses.md is what the modules of go.mod have, and all may be shipped.
+// docs/licenses.md is up to date with go.mod, and all licenses are allowed.
 func TestListIsUpToDate(t *testing.T) {
 	var got bytes.Buffer
 	if err := run(t.Context(), []string{"--source", source}, &got, t.Output()); err != nil {
@@ -25,7 +25,7 @@ func TestListIsUpToDate(t *testing.T) {
 	}
 }
 
-// A license that asks for more, a text that is none, and none at all are errors.
+// A license with more requirements, a text that is not a license, and a missing license are errors.
 func TestRecognize(t *testing.T) {
 	mit, err := os.ReadFile(filepath.Join(source, "LICENSE"))
 	if err != nil {

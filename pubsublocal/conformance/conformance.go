@@ -1,9 +1,8 @@
-// Package conformance says what a Pub/Sub server does, as cases that run
-// against any endpoint: a local double, Google's emulator, the service itself.
+// Package conformance defines what a Pub/Sub server does, as test cases that run against any endpoint: a local server,
+// Google's emulator, or the service itself.
 //
-// Each case bears the number of the sentence it proves; README.md
-// explains the numbers. A case uses the official Go client, has topics and
-// subscriptions of its own, and tells nothing but what the client was told.
+// Each case has the number of the sentence that it tests. README.md explains the numbers. A case uses the official Go
+// client, and creates its own topics and subscriptions. It checks only what the client receives.
 package conformance
 
 import (
@@ -23,21 +22,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Target is a server to run the cases against.
+// Target is the server that the cases run against.
 type Target struct {
-	// Project is the id of the project that the cases work in.
+	// Project is the id of the project in which the cases create resources.
 	Project string
-	// Options are those of a client of the server.
+	// Options are the options of a client of the server.
 	Options []option.ClientOption
-	// HTTP is the base URL of the JSON API, such as http://127.0.0.1:8085. Empty: cases of that API are left out.
+	// HTTP is the base URL of the JSON API, such as http://127.0.0.1:8085. Empty: the cases of that API are skipped.
 	HTTP string
-	// Prompt says that a call answers when all that follows from it has happened, so that cases need not wait for it.
+	// Prompt says that all effects of a call have happened when it returns, so that cases need not wait for them.
 	Prompt bool
-	// Advance moves the clock of the server. Nil: cases that would wait for more than a minute are left out.
+	// Advance moves the clock of the server. Nil: cases that would wait for more than a minute are skipped.
 	Advance func(time.Duration)
 }
 
-// Case is one sentence about a server, and its proof.
+// Case is one sentence about a server, and the test of it.
 type Case struct {
 	// ID is the number of the sentence, such as B11.
 	ID string
@@ -50,16 +49,15 @@ type Case struct {
 	Run  func(t *testing.T, e *Env)
 }
 
-// Cases are all cases, section by section.
+// Cases returns all cases, section by section.
 func Cases() []Case {
 	return slices.Concat(names, publish, topicRetention, subscriptions, filters,
 		pull, streamingPull, streamingPullEnds, leases, ordering, orderingFailures,
 		exactlyOnce, deadLetters, seek, snapshotCases, schemas, schemaMessages, rest)
 }
 
-// Run runs the cases, each against a target of its own from open. different
-// holds the cases in which the server is known to do otherwise, with the
-// reason; they are left out.
+// Run runs the cases. It calls open for a target per case. different maps the ids of cases that the server is known to
+// fail to the reason. They are skipped.
 func Run(t *testing.T, open func(t *testing.T) Target, different map[string]string) {
 	for _, c := range Cases() {
 		t.Run(c.ID, func(t *testing.T) {
@@ -80,11 +78,11 @@ func Run(t *testing.T, open func(t *testing.T) Target, different map[string]stri
 	}
 }
 
-// Env is what a case works with.
+// Env is the environment of a case: its target, and clients of it.
 type Env struct {
 	Target
 
-	// Client is the official client; its TopicAdminClient and SubscriptionAdminClient send single requests.
+	// Client is the official client. Its TopicAdminClient and SubscriptionAdminClient send single requests.
 	Client *pubsub.Client
 	Topics *vkit.TopicAdminClient
 	Subs   *vkit.SubscriptionAdminClient
@@ -93,7 +91,7 @@ type Env struct {
 
 func newEnv(t *testing.T, target Target) *Env {
 	t.Helper()
-	// Not t.Context: the clients are closed after it is done.
+	// Not with t.Context, which is done before the clients are closed.
 	client, err := pubsub.NewClient(context.WithoutCancel(t.Context()), target.Project, target.Options...)
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +101,7 @@ func newEnv(t *testing.T, target Target) *Env {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = client.Close() // they share connections, so one of them complains
+		_ = client.Close() // the clients share connections, so a second close fails
 		_ = schema.Close()
 	})
 	return &Env{Target: target, Client: client, Topics: client.TopicAdminClient, Subs: client.SubscriptionAdminClient, Schema: schema}
@@ -111,7 +109,7 @@ func newEnv(t *testing.T, target Target) *Env {
 
 var counter atomic.Int64
 
-// Name returns a name that nothing has yet, for a collection such as topics.
+// Name returns an unused name in a collection such as topics.
 func (e *Env) Name(collection string) string {
 	return fmt.Sprintf("projects/%s/%s/case-%d-%d", e.Project, collection, time.Now().UnixNano(), counter.Add(1))
 }
@@ -162,15 +160,15 @@ func (e *Env) Publish(t *testing.T, topic, key string, texts ...string) []string
 	return response.GetMessageIds()
 }
 
-// Pull asks once for up to limit messages and leases what comes. It waits for two seconds, unless the target is prompt:
-// Google's emulator answers an empty Pull a second before its deadline.
+// Pull sends one Pull for up to limit messages. It waits for two seconds, unless the target is prompt. Google's
+// emulator returns an empty response a second before the deadline.
 func (e *Env) Pull(t *testing.T, sub string, limit int) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
 		Subscription: sub, MaxMessages: int32(limit), //nolint:gosec // few
-		ReturnImmediately: e.Prompt, //nolint:staticcheck // deprecated, because the service is not prompt
+		ReturnImmediately: e.Prompt, //nolint:staticcheck // deprecated, because the service may miss messages
 	})
 	if status.Code(err) == codes.DeadlineExceeded {
 		return nil
@@ -205,13 +203,13 @@ func (e *Env) Ack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessag
 	}
 }
 
-// Nack gives messages back.
+// Nack sends a nack for each message.
 func (e *Env) Nack(t *testing.T, sub string, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	e.Extend(t, sub, 0, messages...)
 }
 
-// Extend sets the ack deadline of messages to so many seconds from now.
+// Extend sets the ack deadline of messages to this many seconds from now.
 func (e *Env) Extend(t *testing.T, sub string, seconds int32, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	if err := e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{
@@ -221,7 +219,7 @@ func (e *Env) Extend(t *testing.T, sub string, seconds int32, messages ...*pubsu
 	}
 }
 
-// WantCode fails the test when err is not a status of this code, or its text lacks one of parts.
+// WantCode fails the test unless err has this code and its text contains all parts.
 func WantCode(t *testing.T, err error, want codes.Code, parts ...string) {
 	t.Helper()
 	if got := status.Code(err); got != want {

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// The attributes that a copy on a dead-letter topic has more than its source.
+// The attributes that the dead-letter copy has in addition to those of the
+// message.
 const (
 	deadLetterCount       = "CloudPubSubDeadLetterSourceDeliveryCount"
 	deadLetterSource      = "CloudPubSubDeadLetterSourceSubscription"
@@ -24,8 +25,8 @@ const (
 	deadLetterPublishTime = "CloudPubSubDeadLetterSourceTopicPublishTime"
 )
 
-// deadLetters are the cases of section K. The fault switch of K11, a server
-// without rights on the topic, is no part of the API and is tested elsewhere.
+// deadLetters are the cases of section K. K11 needs a server without rights on
+// the topic, which the API cannot produce. It is tested elsewhere.
 var deadLetters = []Case{
 	{
 		ID:       "K1",
@@ -94,7 +95,7 @@ var deadLetters = []Case{
 			fail := map[string]func(*pubsubpb.ReceivedMessage){
 				"nack":   func(m *pubsubpb.ReceivedMessage) { e.Nack(t, sub, m) },
 				"expiry": func(*pubsubpb.ReceivedMessage) { e.Advance(11 * time.Second) },
-				"expiry of an extended lease": func(m *pubsubpb.ReceivedMessage) { // one failure, however often it was extended
+				"expiry of an extended lease": func(m *pubsubpb.ReceivedMessage) { // one failure, even if the lease was extended several times
 					e.Extend(t, sub, 60, m)
 					e.Extend(t, sub, 100, m)
 					e.Advance(101 * time.Second)
@@ -109,7 +110,7 @@ var deadLetters = []Case{
 					fail[how](m)
 				}
 			}
-			// The count is the message's, not the subscription's.
+			// Attempts are counted per message, not per subscription.
 			e.Publish(t, topic, "", "other")
 			if got := oneDelivery(t, e, sub).GetDeliveryAttempt(); got != 1 {
 				t.Errorf("first delivery of another message: got delivery_attempt %d, want 1", got)
@@ -168,9 +169,10 @@ var deadLetters = []Case{
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
 			expectSilence(t, e, sub)
-			e.Ack(t, sub, last) // late, without effect and without error
+			e.Ack(t, sub, last) // a late ack: no effect and no error
 
-			// A snapshot of now does not have it, and it is retained as acknowledged messages are.
+			// The message counts as acknowledged: a new snapshot does not have
+			// it, and a seek can bring it back.
 			seekToSnapshot(t, e, sub, snapshotOf(t, e, sub))
 			expectSilence(t, e, sub)
 			seekToTime(t, e, sub, last.GetMessage().GetPublishTime().AsTime())
@@ -192,7 +194,8 @@ var deadLetters = []Case{
 				t.Run(test.name, func(t *testing.T) {
 					topic, dead := e.Topic(t), e.Topic(t)
 					sub, deadSub := e.Subscription(t, topic, append(test.change, deadLettersTo(dead, 5))...), e.Subscription(t, dead)
-					// Ids need only differ within a topic: with another message there, the copy may not bring its old one.
+					// Ids are unique only within a topic. The other message
+					// changes the next id, so the copy cannot have its old id.
 					other := e.Publish(t, dead, "", "other")
 					e.Ack(t, deadSub, expectDelivery(t, e, deadSub, "other")...)
 
@@ -366,7 +369,7 @@ var deadLetters = []Case{
 			want("without policy", attempts(6), 0, 0, 0, 0, 0, 0)
 			before := oneDelivery(t, e, sub)
 			set(policy)
-			e.Nack(t, sub, before) // a delivery of before: it does not count
+			e.Nack(t, sub, before) // an earlier delivery, which does not count
 			want("after adding it", attempts(3), 1, 2, 3)
 			set(nil)
 			want("after removing it", attempts(6), 0, 0, 0, 0, 0, 0)
@@ -429,7 +432,7 @@ var deadLetters = []Case{
 			sub, other := e.Subscription(t, topic, deadLettersTo(topic, 5)), e.Subscription(t, topic)
 			e.Publish(t, topic, "", "m")
 			last := failDeliveries(t, e, sub, 5)
-			// The copy begins anew, for every subscription of the topic.
+			// The copy has its own count, for every subscription of the topic.
 			again := oneDelivery(t, e, sub)
 			if got := again.GetDeliveryAttempt(); got != 1 {
 				t.Errorf("got delivery_attempt %d of the copy, want 1", got)
@@ -481,7 +484,8 @@ func deadLetterPolicyOf(t *testing.T, e *Env, sub string) []any {
 	return []any{got.GetDeadLetterPolicy().GetDeadLetterTopic(), got.GetDeadLetterPolicy().GetMaxDeliveryAttempts()}
 }
 
-// failDeliveries takes the one message of a subscription n times and gives it back each time. It returns the last delivery.
+// failDeliveries receives the only message of a subscription n times and nacks
+// it each time. It returns the last delivery.
 func failDeliveries(t *testing.T, e *Env, sub string, n int) (last *pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for range n {

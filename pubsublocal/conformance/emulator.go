@@ -1,11 +1,11 @@
 package conformance
 
-// Emulator holds where Google's emulator (0.8.20) is known to do otherwise than
-// the service: by the id of the case, what it does instead.
+// Emulator is the known differences of Google's emulator (0.8.20) from the
+// service: by id of the case, what the emulator does instead.
 var Emulator = map[string]string{
 	"A1":  noProtobuf,
 	"A2":  noProtobuf,
-	"A3":  "answers NOT_FOUND for names without a project and for malformed dead-letter topics and schemas",
+	"A3":  "returns NOT_FOUND for names without a project and for malformed dead-letter topics and schemas",
 	"A4":  noProtobuf,
 	"A5":  "lists nothing for a topic that is missing, and has no DetachSubscription and no UpdateSnapshot",
 	"A7":  "refuses a snapshot without a name",
@@ -24,7 +24,7 @@ var Emulator = map[string]string{
 
 	"B1":  `says "Too many messages to publish"`,
 	"B2":  "takes a request of more than 10,000,000 bytes",
-	"B3":  "takes a body of more than 10 MiB, and answers one of 24 MiB with INTERNAL",
+	"B3":  "accepts a body of more than 10 MiB, and returns INTERNAL for one of 24 MiB",
 	"B7":  "takes more than 100 attributes",
 	"B8":  "takes attribute keys of any length",
 	"B9":  "takes attribute values of any length",
@@ -38,7 +38,7 @@ var Emulator = map[string]string{
 	"C3": retainedAtOnce,
 	"C4": "shows as the topic's retention what the request for the subscription said",
 
-	"D1":  "leaves expiration_policy and state out of what it answers",
+	"D1":  "returns neither expiration_policy nor state",
 	"D2":  "takes an ack deadline of 1 to 9 seconds",
 	"D3":  "has 10 seconds as the default ack deadline with exactly-once delivery, too",
 	"D4":  "refuses a message retention of more than 7 days",
@@ -67,9 +67,9 @@ var Emulator = map[string]string{
 	"E16": noFilters,
 	"E17": noFilters,
 
-	"F1": "takes a pull for -1 messages, and answers it with none a second before its deadline",
-	"F6": "takes a pull of a push subscription, and answers it with no messages a second before its deadline",
-	"F7": "flaky: leases a message to a pull whose caller went away",
+	"F1": "accepts a pull for -1 messages, and returns none a second before its deadline",
+	"F6": "accepts a pull of a push subscription, and returns no messages a second before its deadline",
+	"F7": "flaky: leases a message to a pull whose caller has disconnected",
 
 	"G1":  noDetach,
 	"G3":  "does not end a stream for limits or a protocol version in a later request",
@@ -101,13 +101,13 @@ var Emulator = map[string]string{
 	"J8":  "takes the ids of a request one after another, so that a later message fails that is named before an earlier one",
 	"J10": "sends no confirmations on a stream",
 
-	"K2":  "answers OUT_OF_RANGE",
+	"K2":  "returns OUT_OF_RANGE",
 	"K7":  lateDeadLetters,
 	"K8":  lateDeadLetters,
 	"K11": "has no GetIamPolicy",
 	"K12": "counts the failure of a delivery that was under way when the policy was added",
 	"K13": lateDeadLetters,
-	"K14": "answers no pull of the subscription any more once the message should have been forwarded",
+	"K14": "returns from no pull of the subscription once the message should have been forwarded",
 
 	"L4":  purgedForGood,
 	"L7":  purgedForGood,
@@ -138,18 +138,18 @@ var Emulator = map[string]string{
 
 	"N2":  "leaves the details of errors out of JSON",
 	"N3":  noDetach,
-	"N5":  "leaves expirationPolicy and state out of what it answers",
+	"N5":  "returns neither expirationPolicy nor state",
 	"N6":  fixedFields,
 	"N7":  "does not name the field that it refuses",
 	"N8":  "lets a pull over HTTP wait on after the time of X-Server-Timeout",
 	"N9":  fixedFields,
 	"N10": noProtobuf,
 	"N11": "takes export and transform settings, and has no TestIamPermissions",
-	"N13": "flaky: answers a preface that comes in pieces mostly as HTTP/1.1",
+	"N13": "flaky: mostly responds to a preface in several packets as HTTP/1.1",
 	"N14": "serves neither reflection nor grpc.health.v1",
 }
 
-// What the emulator does instead in more than one case.
+// Differences that several cases have.
 const (
 	fixedFields      = "refuses labels and expiration_policy in an update mask"
 	lateDeadLetters  = "forwards a message only when its subscription is pulled again"
@@ -157,7 +157,7 @@ const (
 	noDetach         = "has no DetachSubscription"
 	noFilters        = "stores any filter and applies none"
 	noFlowControl    = "has no limit to what is outstanding on a stream"
-	noPings          = "does not answer pings"
+	noPings          = "does not respond to pings"
 	noProtobuf       = "has no protobuf schemas"
 	noUpdateSnapshot = "has no UpdateSnapshot"
 	notGivenBack     = "keeps what a stream had outstanding leased when the stream ends"

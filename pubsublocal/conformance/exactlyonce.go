@@ -17,13 +17,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What the server says of an ack id, in the metadata of the error.
+// The values for an ack id in the metadata of the error.
 const (
 	invalidAckID   = "PERMANENT_FAILURE_INVALID_ACK_ID"
 	unorderedAckID = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 )
 
-// J9 has no case: only a server that is told to fails for a while, and what clients make of it is theirs.
+// exactlyOnce are the cases of section J. J9 has none: it is about temporary failures, which only a
+// fault produces.
 var exactlyOnce = []Case{
 	{
 		ID: "J1", Sentence: "An outstanding message is not sent again before its deadline, whatever happens to streams.", Clock: true,
@@ -105,10 +106,10 @@ var exactlyOnce = []Case{
 			e.Publish(t, topic, "", "a")
 			old := pullInOrder(t, e, sub, "a")
 			e.Advance(25 * time.Second)
-			wantFailures(t, acknowledge(t, e, sub, AckIDs(old)...), invalidAckID, old...) // expired
+			wantFailures(t, acknowledge(t, e, sub, AckIDs(old)...), invalidAckID, old...) // the lease has expired
 
 			got := pullInOrder(t, e, sub, "a")
-			wantFailures(t, acknowledge(t, e, sub, AckIDs(old)...), invalidAckID, old...) // superseded
+			wantFailures(t, acknowledge(t, e, sub, AckIDs(old)...), invalidAckID, old...) // a newer delivery exists
 			e.Extend(t, sub, 20, got...)
 			e.Nack(t, sub, got...)
 			wantFailures(t, acknowledge(t, e, sub, AckIDs(got)...), invalidAckID, got...) // nacked
@@ -167,13 +168,13 @@ var exactlyOnce = []Case{
 				if seconds == 0 {
 					pullInOrder(t, e, sub, "b")
 				}
-				e.Advance(50 * time.Second) // the newer delivery of a goes on
+				e.Advance(50 * time.Second) // the newer lease of a has not ended
 				pullNothing(t, e, sub)
 				e.Advance(15 * time.Second)
 				if seconds == 0 {
 					pullAny(t, e, sub, "a", "b")
 				} else {
-					pullInOrder(t, e, sub, "a") // and b is extended
+					pullInOrder(t, e, sub, "a") // b had a longer lease
 				}
 			}
 		},
@@ -187,9 +188,9 @@ var exactlyOnce = []Case{
 			e.Publish(t, topic, "other key", "a")
 			e.Publish(t, topic, "", "b")
 			got := pullAny(t, e, sub, "1", "2", "3", "a", "b")
-			wantFailures(t, acknowledge(t, e, sub, AckIDs(got[1:])...), unorderedAckID, got[1], got[2]) // not a and b
+			wantFailures(t, acknowledge(t, e, sub, AckIDs(got[1:])...), unorderedAckID, got[1], got[2]) // a and b, the first ones, are not acknowledged
 			e.Ack(t, sub, got[0])
-			e.Extend(t, sub, 60, got[1]) // it is not acknowledged
+			e.Extend(t, sub, 60, got[1]) // it is not acknowledged yet
 			e.Ack(t, sub, got[1])
 			e.Ack(t, sub, got[2])
 			e.Publish(t, topic, "key", "4")
@@ -215,7 +216,7 @@ var exactlyOnce = []Case{
 		},
 	},
 	{
-		ID: "J10", Sentence: "Acks and deadlines on the stream are answered by confirmations; never without exactly-once.",
+		ID: "J10", Sentence: "Acks and deadlines on the stream get confirmations; without exactly-once they never do.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, ExactlyOnce, Ordered)
@@ -294,13 +295,13 @@ var exactlyOnce = []Case{
 			stream := openRaw(t, e, sub)
 			stream.send(t, &pubsubpb.StreamingPullRequest{AckIds: AckIDs(bad)})
 			wantIDs(t, "invalid_ack_ids", stream.ackConfirmation(t).GetInvalidAckIds(), bad...)
-			e.Advance(65 * time.Second) // a is acknowledged, b extended
+			e.Advance(65 * time.Second) // a is acknowledged, b has a longer lease
 			stream.wants(t, "c")
 			stream.quiet(t)
 		},
 	},
 	{
-		ID: "J13", Sentence: "The server gives no lease of 60 s to whoever asks for less.", Clock: true,
+		ID: "J13", Sentence: "The server gives no lease of 60 s to a client that requests less.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, ExactlyOnce, leasedFor(10))
@@ -324,7 +325,7 @@ var exactlyOnce = []Case{
 			sub := e.Subscription(t, topic, ExactlyOnce)
 			e.Publish(t, topic, "", "a")
 			lost := make(chan bool, 1)
-			// lose returns the first receipt in the place of the server.
+			// lose replaces the first response of the server by an error.
 			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, o ...grpc.CallOption) error {
 				receipt, ok := req.(*pubsubpb.ModifyAckDeadlineRequest)
 				if !ok || receipt.GetAckDeadlineSeconds() == 0 || len(lost) == cap(lost) {
@@ -387,7 +388,7 @@ var exactlyOnce = []Case{
 	},
 }
 
-// wantFailures fails the test when err does not report exactly these messages as failed, for that reason.
+// wantFailures fails the test unless err reports exactly these messages as failed for that reason.
 func wantFailures(t *testing.T, err error, reason string, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	want := &errdetails.ErrorInfo{Reason: "EXACTLY_ONCE_ACKID_FAILURE", Domain: "pubsub.googleapis.com", Metadata: map[string]string{}}
@@ -419,7 +420,7 @@ func wantIDs(t *testing.T, field string, got []string, messages ...*pubsubpb.Rec
 	}
 }
 
-// ackConfirmation waits for the next one; other responses are kept.
+// ackConfirmation waits for the next AcknowledgeConfirmation. It keeps the other responses.
 func (s *rawStream) ackConfirmation(t *testing.T) *pubsubpb.StreamingPullResponse_AcknowledgeConfirmation {
 	t.Helper()
 	for {
@@ -438,7 +439,7 @@ func (s *rawStream) modifyConfirmation(t *testing.T) *pubsubpb.StreamingPullResp
 	}
 }
 
-// confirmation waits for the next response.
+// confirmation waits for the next response that has a confirmation.
 func (s *rawStream) confirmation(t *testing.T) *pubsubpb.StreamingPullResponse {
 	t.Helper()
 	read, ok := s.next(patience)

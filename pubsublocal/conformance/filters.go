@@ -35,7 +35,7 @@ func filtering(filter string) func(*pubsubpb.Subscription) {
 	return func(s *pubsubpb.Subscription) { s.Filter = filter }
 }
 
-// attributes of a message.
+// attributes are the attributes of a message.
 type attributes = map[string]string
 
 // publishAll publishes a message for each text.
@@ -50,13 +50,13 @@ func publishAll(t *testing.T, e *Env, topic string, messages map[string]attribut
 	}
 }
 
-// filterTest is a filter, and the texts of the messages that pass it.
+// filterTest is a filter, and the texts of the messages that match it.
 type filterTest struct {
 	filter string
 	want   []string
 }
 
-// wantPassed publishes all messages to one subscription for each filter.
+// wantPassed publishes all messages to a subscription per filter, and compares what each receives.
 func wantPassed(t *testing.T, e *Env, messages map[string]attributes, tests []filterTest) {
 	t.Helper()
 	topic := e.Topic(t)
@@ -80,7 +80,7 @@ func wantPassed(t *testing.T, e *Env, messages map[string]attributes, tests []fi
 	}
 }
 
-// wantUnparsed wants each of these filters to be refused.
+// wantUnparsed fails the test unless each of these filters is refused.
 func wantUnparsed(t *testing.T, e *Env, filters ...string) {
 	t.Helper()
 	topic := e.Topic(t)
@@ -103,7 +103,7 @@ func filterLength(t *testing.T, e *Env) {
 	})
 	wantUnparsed(t, e,
 		`attributes.a = "`+value+`x"`,
-		`attributes.a = "`+wide+`x"`, // 257 bytes, far fewer characters
+		`attributes.a = "`+wide+`x"`, // 257 bytes, but far fewer characters
 		`attributes.a = "`+strings.Repeat("x", 10_000)+`"`)
 }
 
@@ -116,7 +116,7 @@ func filterSyntax(t *testing.T, e *Env) {
 		`AND`, `NOT`, `-`, `attributes:a AND`, `OR attributes:a`, `attributes:a AND OR attributes:b`, `attributes:a NOT attributes:b`,
 		`attributes:a && attributes:b`, `!attributes:a`, `attributes:a;`, `hasPrefix`, `hasPrefix(attributes.a, "x"`, `true`,
 	)
-	// One that does parse, lest all be refused.
+	// A valid filter, so that a server that refuses all of them fails.
 	wantPassed(t, e, map[string]attributes{"a": {"a": "x"}, "b": {"b": "x"}}, []filterTest{
 		{`(attributes:a AND NOT attributes.b = "y")`, []string{"a"}},
 	})
@@ -153,7 +153,8 @@ func filteredIsAcked(t *testing.T, e *Env) {
 	})
 	all := e.Subscription(t, topic)
 	publishAll(t, e, topic, map[string]attributes{"match": {"a": "x"}, "other": {"b": "x"}, "none": nil})
-	// A snapshot holds the backlog: a subscription without filter sees what is in it.
+	// A snapshot has the backlog of sub. A subscription without a filter that seeks to it shows
+	// what it contains.
 	snapshot := snapshotOf(t, e, sub)
 	wantTexts(t, e, all, "match", "other", "none")
 	seekToSnapshot(t, e, all, snapshot)
@@ -378,7 +379,8 @@ func filterSeek(t *testing.T, e *Env) {
 		snapshot := snapshotOf(t, e, first)
 		publishAll(t, e, topic, map[string]attributes{"new a": a, "new b": b, "new ab": ab, "new none": nil})
 		third := e.Subscription(t, topic, filtering("attributes:b"))
-		// What is older and did not match the first filter was acknowledged there.
+		// These older messages did not match the first filter, so the first subscription counts
+		// them as acknowledged.
 		for _, sub := range []string{second, third} {
 			seekToSnapshot(t, e, sub, snapshot)
 			wantTexts(t, e, sub, "old ab", "new b", "new ab")

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// elsewhere is another project.
+// elsewhere returns the id of another project.
 func elsewhere(e *Env) string { return e.Project + "-other" }
 
 func topicIn(t *testing.T, e *Env, project string) string {
@@ -24,7 +24,7 @@ func topicIn(t *testing.T, e *Env, project string) string {
 	return e.Topic(t, func(p *pubsubpb.Topic) { p.Name = strings.Replace(p.GetName(), "/"+e.Project+"/", "/"+project+"/", 1) })
 }
 
-// schemaIn creates a schema with the first revision and returns its name.
+// schemaIn creates a schema from the first definition, and returns its name.
 func schemaIn(t *testing.T, e *Env, project string) string {
 	t.Helper()
 	_, id, _ := strings.Cut(e.Name("schemas"), "/schemas/")
@@ -78,8 +78,8 @@ func seekToSnapshot(t *testing.T, e *Env, sub, snapshot string) {
 	}
 }
 
-// collect pulls until so many messages have come, or none come any more, and looks whether there are more than
-// that. It acknowledges nothing.
+// collect pulls until it has want messages, or until no more come, and checks whether more follow. It
+// acknowledges nothing.
 func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for len(messages) < want {
@@ -98,7 +98,7 @@ func collect(t *testing.T, e *Env, sub string, want int) (messages []*pubsubpb.R
 	return append(messages, more.GetReceivedMessages()...)
 }
 
-// wantTexts pulls from a subscription and wants messages with exactly these texts, in any order.
+// wantTexts pulls, and fails the test unless it gets exactly these texts, in any order.
 func wantTexts(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	messages := collect(t, e, sub, len(want))
@@ -108,7 +108,7 @@ func wantTexts(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.Rec
 	return messages
 }
 
-// streamFrom opens a stream as the client does, without limits.
+// streamFrom opens a stream like the client does, without limits.
 func streamFrom(t *testing.T, e *Env, sub string) pubsubpb.Subscriber_StreamingPullClient {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -119,7 +119,7 @@ func streamFrom(t *testing.T, e *Env, sub string) pubsubpb.Subscriber_StreamingP
 	}
 	if err := stream.Send(&pubsubpb.StreamingPullRequest{
 		Subscription: sub, StreamAckDeadlineSeconds: 10, ClientId: "conformance", ProtocolVersion: 1,
-	}); err != nil && !errors.Is(err, io.EOF) { // EOF: Recv says why
+	}); err != nil && !errors.Is(err, io.EOF) { // EOF: Recv returns the reason
 		t.Fatalf("StreamingPull: %v", err)
 	}
 	return stream
@@ -139,7 +139,7 @@ func nextMessages(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) 
 	}
 }
 
-// endOf reads a stream to its end, and returns why it ended.
+// endOf reads a stream to its end, and returns the error of the end.
 func endOf(t *testing.T, stream pubsubpb.Subscriber_StreamingPullClient) error {
 	t.Helper()
 	for {

@@ -49,10 +49,10 @@ var leases = []Case{
 		Run: func(t *testing.T, e *Env) {
 			tests := []struct {
 				name         string
-				lease        int32 // of the subscription
+				lease        int32 // ack deadline of the subscription
 				wait         time.Duration
-				extend       int32         // after that
-				still, again time.Duration // after that: leased; delivered again
+				extend       int32         // new deadline after the delivery
+				still, again time.Duration // after how long it is still leased, and after how long it is delivered again
 			}{
 				{"longer", 10, 0, 60, 50 * time.Second, 15 * time.Second},
 				{"shorter", 60, 0, 20, 15 * time.Second, 10 * time.Second},
@@ -84,7 +84,7 @@ var leases = []Case{
 					got := pullInOrder(t, e, sub, "a")
 					WantCode(t, modifyDeadline(t, e, sub, seconds, AckIDs(got)...), codes.InvalidArgument)
 					e.Advance(15 * time.Second)
-					pullNothing(t, e, sub) // nothing has changed
+					pullNothing(t, e, sub) // the lease is unchanged
 					e.Advance(10 * time.Second)
 					pullInOrder(t, e, sub, "a")
 				})
@@ -144,10 +144,10 @@ var leases = []Case{
 					}
 				})
 			}
-			pullNothing(t, e, sub) // not nacked
+			pullNothing(t, e, sub) // the nack had no effect
 			e.Nack(t, sub, good)
-			e.Nack(t, sub, pullInOrder(t, e, sub, "a")...) // not acknowledged
-			pullNothing(t, e, other)                       // nor touched on the other one
+			e.Nack(t, sub, pullInOrder(t, e, sub, "a")...) // the ack had no effect
+			pullNothing(t, e, other)                       // the other subscription is unchanged
 		},
 	},
 	{
@@ -195,7 +195,7 @@ var leases = []Case{
 			got = pullInOrder(t, e, sub, "b")
 			e.Advance(15 * time.Second)
 			again := pullInOrder(t, e, sub, "b")
-			e.Ack(t, sub, got...) // too late
+			e.Ack(t, sub, got...) // too late, after the lease
 			e.Nack(t, sub, again...)
 			e.Ack(t, sub, pullInOrder(t, e, sub, "b")...)
 			e.Advance(15 * time.Second)
@@ -217,9 +217,9 @@ var leases = []Case{
 				t.Errorf("delivery_attempt is %d, want 2: the nack came after the expiry", got)
 			}
 			e.Nack(t, sub, got...)
-			pullNothing(t, e, sub) // the new lease goes on
+			pullNothing(t, e, sub) // the new lease continues
 			e.Extend(t, sub, 600, got...)
-			e.Advance(25 * time.Second) // and is no longer
+			e.Advance(25 * time.Second) // the new lease has ended
 			if got := pullInOrder(t, e, sub, "a")[0].GetDeliveryAttempt(); got != 3 {
 				t.Errorf("delivery_attempt is %d, want 3", got)
 			}
@@ -272,7 +272,8 @@ var leases = []Case{
 			sub := e.Subscription(t, topic, leasedFor(600))
 			e.Publish(t, topic, "", "a", "b")
 			got := pullAny(t, e, sub, "a", "b")
-			// fill returns as many ids as make a request of at most that size, or one more.
+			// fill returns the largest number of ids whose request is within the limit, or one
+			// more.
 			fill := func(request proto.Message, id string, more int) []string {
 				one := proto.Size(&pubsubpb.AcknowledgeRequest{AckIds: []string{id}})
 				ids := make([]string, (most-proto.Size(request))/one+more)
@@ -288,7 +289,7 @@ var leases = []Case{
 			WantCode(t, acknowledge(t, e, sub, fill(ack, a, 1)...), codes.InvalidArgument, text)
 			WantCode(t, modifyDeadline(t, e, sub, 60, fill(modify, b, 1)...), codes.InvalidArgument, text)
 			e.Nack(t, sub, got[0])
-			a = pullInOrder(t, e, sub, "a")[0].GetAckId() // it was not acknowledged
+			a = pullInOrder(t, e, sub, "a")[0].GetAckId() // the ack had no effect
 			WantCode(t, acknowledge(t, e, sub, fill(ack, a, 0)...), codes.OK)
 			WantCode(t, modifyDeadline(t, e, sub, 60, fill(modify, b, 0)...), codes.OK)
 		},
@@ -306,7 +307,7 @@ var leases = []Case{
 			}
 			stream := openRaw(t, e, sub, streamLease(600))
 			got := stream.take(t, 1)
-			e.Nack(t, sub, got...) // a second delivery has no longer id
+			e.Nack(t, sub, got...) // the ack id of a second delivery has the same length
 			got = stream.take(t, 2500)
 			for _, m := range got {
 				if n := len(m.GetAckId()); n > 180 {
@@ -338,13 +339,13 @@ var leases = []Case{
 	},
 }
 
-// acknowledge is Acknowledge with ids as they are.
+// acknowledge sends an Acknowledge with these ids.
 func acknowledge(t *testing.T, e *Env, sub string, ids ...string) error {
 	t.Helper()
 	return e.Subs.Acknowledge(t.Context(), &pubsubpb.AcknowledgeRequest{Subscription: sub, AckIds: ids})
 }
 
-// modifyDeadline is ModifyAckDeadline with ids as they are.
+// modifyDeadline sends a ModifyAckDeadline with these ids.
 func modifyDeadline(t *testing.T, e *Env, sub string, seconds int32, ids ...string) error {
 	t.Helper()
 	return e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{

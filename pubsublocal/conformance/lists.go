@@ -129,8 +129,8 @@ func namesOf[T interface{ GetName() string }](resources []T) (names []string) {
 	return names
 }
 
-// populate creates n resources of each kind in a project, those with a topic all on the first one. They are
-// not created in the order of their names.
+// populate creates n resources of each kind in a project, not in the order of their names. Those with a
+// topic are all on the first one.
 func populate(t *testing.T, e *Env, project string, n int) map[string][]string {
 	t.Helper()
 	made := map[string][]string{}
@@ -163,11 +163,11 @@ func populate(t *testing.T, e *Env, project string, n int) map[string][]string {
 }
 
 func listPages(t *testing.T, e *Env) {
-	// Projects of this case alone: their names begin alike, so that a server which only compares beginnings shows.
+	// These projects have the same prefix, so that a server that only compares prefixes fails.
 	project := elsewhere(e)
 	made := populate(t, e, project, 5)
 	populate(t, e, project+"x", 3)
-	// More on another topic: the list of the first one does not have them.
+	// Another topic with resources, which must not be in the lists of the first one.
 	other := topicIn(t, e, project+"x")
 	otherSub := e.Subscription(t, other)
 	snapshotOf(t, e, otherSub)

@@ -29,11 +29,11 @@ var names = []Case{
 	{ID: "A6", Sentence: "A subscription needs a topic that exists, and a name of one.", Run: subscriptionWithoutTopic},
 	{ID: "A7", Sentence: "A subscription or snapshot without a name gets one, in the project of its topic or subscription.", Run: madeNames},
 	{ID: "A8", Sentence: "Subscription, topic, dead-letter topic and schema may live in different projects.", Run: acrossProjects},
-	{ID: "A9", Sentence: "Lists have only what was asked for, by name, in pages no longer than asked, each resource once.", Run: listPages},
+	{ID: "A9", Sentence: "Lists have only the requested resources, by name, each once, in pages not larger than requested.", Run: listPages},
 	{ID: "A10", Sentence: "Lists refuse foreign page tokens and negative sizes; 0 is 100; the last page has no token.", Run: listTokens},
 	{ID: "A11", Sentence: "A deleted topic leaves its subscriptions with their backlog.", Run: topicDeleted},
 	{ID: "A12", Sentence: "A topic created again is a new one.", Run: topicCreatedAgain},
-	{ID: "A13", Sentence: "A deleted subscription drops its messages and ends its streams; its name may begin anew.", Run: subscriptionDeleted},
+	{ID: "A13", Sentence: "A deleted subscription drops its messages and ends its streams; its name can be used again.", Run: subscriptionDeleted},
 	{ID: "A14", Sentence: "An update needs a mask with paths.", Run: updateWithoutMask},
 	{ID: "A15", Sentence: "An update refuses unknown paths, and over gRPC those in camelCase.", Run: updateUnknownPath},
 	{ID: "A16", Sentence: "A path in the mask without a value in the body resets the field to its default.", Run: updateResets},
@@ -52,7 +52,8 @@ const (
 	secondRevision = `syntax = "proto3"; message Event { string id = 1; string note = 2; }`
 )
 
-// singleTry is for calls that shall fail: the client would repeat some of them for a minute.
+// singleTry turns off retries for calls that are expected to fail. The client would retry some for
+// a minute.
 var singleTry = gax.WithRetry(func() gax.Retryer { return nil })
 
 // resourceKind is a kind of resource, with the calls that all kinds have.
@@ -61,7 +62,8 @@ type resourceKind struct {
 	collection          string
 }
 
-// resourceKinds are all four kinds. What they create refers to one topic and one subscription.
+// resourceKinds returns all four kinds. The resources that they create refer to one topic and one
+// subscription.
 func resourceKinds(t *testing.T, e *Env) []resourceKind {
 	t.Helper()
 	topic := e.Topic(t)
@@ -175,7 +177,7 @@ func idsOfGoogle(t *testing.T, e *Env) {
 	}
 }
 
-// malformed returns names that are none of this collection.
+// malformed returns names that are not valid in this collection.
 func malformed(e *Env, collection string) map[string]string {
 	other := "topics"
 	if collection == other {
@@ -194,13 +196,14 @@ func malformed(e *Env, collection string) map[string]string {
 	}
 }
 
-// nameCall is a call that needs something that exists.
+// nameCall is a call with the name of an existing resource.
 type nameCall struct {
 	do               func(ctx context.Context, name string) error
 	name, collection string
 }
 
-// nameCalls are all calls with the name of something that exists, on existing other things.
+// nameCalls returns all calls with the name of an existing resource. Other resources that they need
+// exist.
 func nameCalls(t *testing.T, e *Env) []nameCall {
 	t.Helper()
 	topic := e.Topic(t)
@@ -325,7 +328,7 @@ func nameCalls(t *testing.T, e *Env) []nameCall {
 func malformedNames(t *testing.T, e *Env) {
 	calls := nameCalls(t, e)
 	for _, kind := range resourceKinds(t, e) {
-		if kind.collection != "schemas" { // their name comes in two parts, below
+		if kind.collection != "schemas" { // the name of a schema is in two fields: see below
 			calls = append(calls, nameCall{kind.create, "create", kind.collection})
 		}
 	}
@@ -345,7 +348,7 @@ func malformedNames(t *testing.T, e *Env) {
 	} {
 		for _, list := range listsOf(e, parent, parent) {
 			if list.ofTopic {
-				continue // above, as the name of a topic
+				continue // see above: the name of a topic
 			}
 			t.Run("parent/"+list.name+"/"+what, func(t *testing.T) {
 				_, _, err := list.page(t.Context(), 0, "")

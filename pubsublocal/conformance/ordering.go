@@ -69,9 +69,9 @@ var ordering = []Case{
 			stream := openRaw(t, e, sub)
 			e.Publish(t, topic, "", "1")
 			first := stream.wants(t, "1")
-			e.Publish(t, topic, "", "2") // does not wait for the first
+			e.Publish(t, topic, "", "2") // not delayed by the first one
 			stream.wants(t, "2")
-			e.Nack(t, sub, first...) // does not bring back the second
+			e.Nack(t, sub, first...) // does not redeliver the second one
 			stream.wants(t, "1")
 			stream.quiet(t)
 		},
@@ -84,7 +84,7 @@ var ordering = []Case{
 				sub := e.Subscription(t, topic, Ordered)
 				e.Publish(t, topic, "key", "1", "2", "3")
 				stream := openRaw(t, e, sub)
-				got := stream.wants(t, "1", "2", "3") // without waiting for acks
+				got := stream.wants(t, "1", "2", "3") // before the acks of earlier ones
 				e.Publish(t, topic, "key", "4")
 				e.Publish(t, topic, "key", "5")
 				for _, m := range got {
@@ -117,7 +117,7 @@ var ordering = []Case{
 				stream.quiet(t)
 				for range 4 {
 					e.Nack(t, sub, got[1])
-					// The run of a redelivery may be longer.
+					// A redelivery may be longer than the first run.
 					got = append(got[:1], stream.wants(t, "2", "3")...)
 				}
 				e.Nack(t, sub, got[1])
@@ -127,7 +127,7 @@ var ordering = []Case{
 		},
 	},
 	{
-		ID: "I4", Sentence: "A run goes to one stream, or into one answer of Pull.",
+		ID: "I4", Sentence: "A run goes to one stream, or into one response of Pull.",
 		Run: func(t *testing.T, e *Env) {
 			t.Run("stream", func(t *testing.T) {
 				topic := e.Topic(t)
@@ -183,7 +183,7 @@ var ordering = []Case{
 					e.Ack(t, sub, got[2*i])
 					want = append(want, key+" 3")
 				}
-				stream.quiet(t) // the second ones are outstanding
+				stream.quiet(t) // the second messages of the keys are outstanding
 				other.quiet(t)
 				for i := range keys {
 					e.Ack(t, sub, got[2*i+1])
@@ -202,7 +202,8 @@ var ordering = []Case{
 				e.Ack(t, sub, got...)
 				key := stream.take(t, 1)[0].GetMessage().GetOrderingKey()
 				stream.quiet(t)
-				// Either key may have taken the credit. The other one has nothing outstanding, and does not wait for the stream.
+				// One of the keys has used the credit. The other one has nothing outstanding, so
+				// any stream can get it.
 				if other := openRaw(t, e, sub).take(t, 1)[0].GetMessage().GetOrderingKey(); other == key {
 					t.Errorf("both streams got key %s", key)
 				}
@@ -219,7 +220,7 @@ var ordering = []Case{
 				stream := openRaw(t, e, sub, outstanding(4))
 				got := stream.wants(t, serial(1, 4)...)
 				e.Ack(t, sub, got[:3]...)
-				stream.quiet(t) // there is credit, and a run outstanding
+				stream.quiet(t) // there is credit, but the run is outstanding
 				e.Ack(t, sub, got[3])
 				e.Ack(t, sub, stream.wants(t, serial(5, 8)...)...)
 				stream.wants(t, "0009", "0010")
@@ -251,7 +252,7 @@ var ordering = []Case{
 				e.Ack(t, sub, got[3])
 				e.Nack(t, sub, got[1])
 				again := stream.wants(t, serial(2, 5)...)
-				// 6 is in this run or waits for its end.
+				// Message 6 is in this run or in the next one.
 				e.Ack(t, sub, append(again, got[0])...)
 				stream.wants(t, "0006")
 				stream.quiet(t)
@@ -305,7 +306,7 @@ var ordering = []Case{
 				stream := openRaw(t, e, sub, outstanding(4))
 				old := stream.wants(t, serial(1, 4)...)
 				e.Nack(t, sub, old[1])
-				again := stream.wants(t, serial(2, 4)...) // there is credit for all of them
+				again := stream.wants(t, serial(2, 4)...) // the stream has credit for all of them
 				e.Nack(t, sub, old[2])
 				stream.quiet(t)
 				e.Ack(t, sub, old[2], old[3])

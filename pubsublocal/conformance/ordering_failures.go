@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// orderingFailures are the cases of section I about what else happens to the messages of a key.
+// orderingFailures are the cases of section I about failures and other events of a key.
 var orderingFailures = []Case{
 	{
 		ID: "I13", Sentence: "A redelivery caused by an earlier message does not raise delivery_attempt, nor dead-letter.", Clock: true,
@@ -61,13 +61,13 @@ var orderingFailures = []Case{
 			stream.quiet(t)
 			e.Publish(t, topic, "other key", "a")
 			others := stream.wants(t, "a")
-			e.Publish(t, topic, "", "b") // there is credit for it: what is held back is not outstanding
+			e.Publish(t, topic, "", "b") // there is credit for it: a message that its key holds back is not outstanding
 			others = append(others, stream.wants(t, "b")...)
 			e.Ack(t, sub, others...)
 			e.Advance(15 * time.Second)
 			stream.quiet(t)
 			e.Advance(10 * time.Second)
-			// 3 is in this run or waits for its end.
+			// Message 3 is in this run or in the next one.
 			e.Ack(t, sub, stream.wants(t, "1", "2")...)
 			stream.wants(t, "3")
 		},
@@ -193,7 +193,7 @@ var orderingFailures = []Case{
 				}
 				got := pullInOrder(t, e, sub, seek.want...)
 				pullNothing(t, e, sub)
-				e.Ack(t, sub, got[:len(got)-1]...) // the next seek finds one outstanding
+				e.Ack(t, sub, got[:len(got)-1]...) // one stays outstanding for the next seek
 			}
 		},
 	},

@@ -40,7 +40,7 @@ var publish = []Case{
 	{ID: "B15", Sentence: "Ids are decimal, unique and increasing, one for each message in the order of the request.", Run: messageIDs},
 	{ID: "B16", Sentence: "Id and time from the publisher are overwritten.", Run: idFromPublisher},
 	{ID: "B17", Sentence: "The publish time is that of the server, in milliseconds, the same everywhere, never decreasing.", Run: publishTimes},
-	{ID: "B18", Sentence: "What nobody subscribed to is gone.", Run: noSubscription},
+	{ID: "B18", Sentence: "A message without a subscription is lost.", Run: noSubscription},
 	{ID: "B19", Sentence: "A subscription gets what is published after its creation.", Run: afterCreation},
 	{ID: "B20", Sentence: "The same content twice is two messages.", Run: sameContent},
 	{ID: "B21", Sentence: "Publishing to a topic that is not there is NOT_FOUND.", Run: publishWithoutTopic},
@@ -48,14 +48,14 @@ var publish = []Case{
 	{ID: "B23", Sentence: "Requests may be compressed with gzip.", Run: compressed},
 }
 
-// publishOnce sends one request, without any retry.
+// publishOnce sends one request, without retries.
 func publishOnce(t *testing.T, e *Env, topic string, messages ...*pubsubpb.PubsubMessage) ([]string, error) {
 	t.Helper()
 	response, err := e.Topics.Publish(t.Context(), &pubsubpb.PublishRequest{Topic: topic, Messages: messages}, singleTry)
 	return response.GetMessageIds(), err
 }
 
-// publishTest is a request, and what becomes of it.
+// publishTest is a request, and its expected result.
 type publishTest struct {
 	name     string
 	messages []*pubsubpb.PubsubMessage
@@ -63,7 +63,8 @@ type publishTest struct {
 	text     string // of the error
 }
 
-// runPublishTests publishes all, and looks that exactly what was accepted is delivered.
+// runPublishTests publishes all requests, and checks that exactly the accepted messages are
+// delivered.
 func runPublishTests(t *testing.T, e *Env, tests []publishTest) {
 	t.Helper()
 	topic := e.Topic(t)
@@ -94,7 +95,7 @@ func wantMessageIDs(t *testing.T, e *Env, sub string, want []string) {
 	}
 }
 
-// sized returns a request of exactly so many encoded bytes, in n messages.
+// sized returns a request of exactly this many encoded bytes, in n messages.
 func sized(topic string, bytes, n int) *pubsubpb.PublishRequest {
 	request := &pubsubpb.PublishRequest{Topic: topic}
 	for range n {
@@ -105,12 +106,12 @@ func sized(topic string, bytes, n int) *pubsubpb.PublishRequest {
 	return request
 }
 
-// withAttribute is one message with one attribute.
+// withAttribute returns a message with one attribute.
 func withAttribute(key, value string) []*pubsubpb.PubsubMessage {
 	return []*pubsubpb.PubsubMessage{{Data: []byte("x"), Attributes: map[string]string{key: value}}}
 }
 
-// withKeys is one message for each key.
+// withKeys returns a message per key.
 func withKeys(keys ...string) (messages []*pubsubpb.PubsubMessage) {
 	for _, key := range keys {
 		messages = append(messages, &pubsubpb.PubsubMessage{Data: []byte("x"), OrderingKey: key})
@@ -118,7 +119,7 @@ func withKeys(keys ...string) (messages []*pubsubpb.PubsubMessage) {
 	return messages
 }
 
-// manyAttributes are n of them.
+// manyAttributes returns n attributes.
 func manyAttributes(n int) map[string]string {
 	attributes := map[string]string{}
 	for i := range n {
@@ -265,7 +266,8 @@ func keysWithoutOrder(t *testing.T, e *Env) {
 	sub := e.Subscription(t, topic)
 	e.Publish(t, topic, "k", "1")
 	first := wantTexts(t, e, sub, "1")
-	// An ordered subscription would wait for the first one, and after its return bring all of them again.
+	// Without ordering, because an ordered subscription would deliver all of them again after a
+	// nack of the first one.
 	e.Publish(t, topic, "k", "2", "3")
 	rest := wantTexts(t, e, sub, "2", "3")
 	e.Nack(t, sub, first...)
@@ -335,7 +337,7 @@ func messageIDs(t *testing.T, e *Env) {
 		t.Errorf("texts by id (-published +delivered):\n%s", diff)
 	}
 
-	// Publishers at the same time: each of them sees its own ids increase, and none twice.
+	// With several publishers at a time, each sees increasing ids, and no id occurs twice.
 	var wg sync.WaitGroup
 	published := make([][]string, 8)
 	for i := range published {
@@ -410,7 +412,7 @@ func publishTimes(t *testing.T, e *Env) {
 	if diff := cmp.Diff(times[0], times[1]); diff != "" {
 		t.Errorf("times in two subscriptions (-first +second):\n%s", diff)
 	}
-	const skew = 10 * time.Second // the clock of the server may be another one
+	const skew = 10 * time.Second // tolerance for the difference between the clocks
 	last := before.Add(-skew)
 	for i, id := range ids {
 		at, ok := times[0][id]
@@ -460,7 +462,7 @@ func afterCreation(t *testing.T, e *Env) {
 	second := e.Subscription(t, topic)
 	e.Publish(t, topic, "", "2", "3")
 	wantTexts(t, e, first, "1", "2", "3")
-	e.Ack(t, second, wantTexts(t, e, second, "2", "3")...) // of no concern to the first one
+	e.Ack(t, second, wantTexts(t, e, second, "2", "3")...) // must not affect the first subscription
 	e.Publish(t, topic, "", "4")
 	wantTexts(t, e, first, "4")
 	wantTexts(t, e, second, "4")
@@ -527,7 +529,7 @@ func byteForByte(t *testing.T, e *Env) {
 				}
 				arrived := got[0].GetMessage()
 				arrived.MessageId, arrived.PublishTime = "", nil
-				if !proto.Equal(message, arrived) { // a difference of a megabyte takes its time
+				if !proto.Equal(message, arrived) { // cmp.Diff of megabytes would be slow
 					t.Errorf("message %v (-sent +got):\n%s", ids, cmp.Diff(message, arrived, protocmp.Transform()))
 				}
 			}
@@ -546,7 +548,7 @@ func compressed(t *testing.T, e *Env) {
 		t.Fatal(err)
 	}
 	wantTexts(t, e, sub, string(data))
-	// The limit is that of the decompressed request, which its compressed bytes are far below.
+	// The limit applies to the decompressed request. The compressed one is far smaller.
 	for bytes, want := range map[int]codes.Code{10_000_000: codes.OK, 10_000_001: codes.InvalidArgument} {
 		_, err := e.Topics.Publish(t.Context(), sized(topic, bytes, 1), singleTry, gax.WithGRPCOptions(grpc.UseCompressor(gzip.Name)))
 		WantCode(t, err, want)

@@ -33,7 +33,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F2", Sentence: "A pull answers at most as many messages as asked for, and at most 1,000.",
+		ID: "F2", Sentence: "A pull returns at most as many messages as requested, and at most 1,000.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic)
@@ -62,7 +62,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F3", Sentence: "return_immediately answers at once, with an empty list when there is nothing.",
+		ID: "F3", Sentence: "return_immediately returns at once, with an empty list if there is no message.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic)
@@ -73,7 +73,7 @@ var pull = []Case{
 				start := time.Now()
 				response, err := e.Subs.Pull(ctx, &pubsubpb.PullRequest{
 					Subscription: sub, MaxMessages: 10,
-					ReturnImmediately: true, //nolint:staticcheck // deprecated, and still what the sentence is about
+					ReturnImmediately: true, //nolint:staticcheck // deprecated, but this is what the case tests
 				})
 				if err != nil {
 					t.Fatalf("Pull: %v", err)
@@ -88,7 +88,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F4", Sentence: "A pull waits for a message, 20 s, X-Server-Timeout or its deadline, then answers an empty list.", Clock: true,
+		ID: "F4", Sentence: "A pull waits for a message, 20 s, X-Server-Timeout or its deadline, then returns an empty list.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic)
@@ -144,13 +144,13 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the answer on.", Clock: true,
+		ID: "F5", Sentence: "A pulled message is leased for the ack deadline of the subscription, from the response on.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, leasedFor(20))
 			answer := pullInBackground(t.Context(), e, sub)
 			answer.wantNone(t)
-			e.Advance(15 * time.Second) // of the 20 that a pull waits
+			e.Advance(15 * time.Second) // a pull waits for 20 seconds
 			e.Publish(t, topic, "", "a")
 			answer.want(t)
 			e.Advance(15 * time.Second)
@@ -168,7 +168,7 @@ var pull = []Case{
 		},
 	},
 	{
-		ID: "F7", Sentence: "A pull whose caller went away before the answer leases nothing.",
+		ID: "F7", Sentence: "A pull whose caller disconnects before the response leases nothing.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic, leasedFor(600))
@@ -179,7 +179,7 @@ var pull = []Case{
 				answer.wantNone(t)
 			}
 			cancel()
-			time.Sleep(silence) // the server hears of it
+			time.Sleep(silence) // time for the server to notice
 			e.Publish(t, topic, "", "a")
 			pullInOrder(t, e, sub, "a")
 		},
@@ -207,7 +207,7 @@ var pull = []Case{
 						return m
 					}
 					e.Nack(t, sub, pullOnce())
-					e.Extend(t, sub, 10, pullOnce()) // an extension does not count
+					e.Extend(t, sub, 10, pullOnce()) // an extension is not a delivery attempt
 					e.Advance(15 * time.Second)
 					e.Nack(t, sub, pullOnce())
 					pullOnce()
@@ -224,7 +224,7 @@ var pull = []Case{
 	},
 }
 
-// How long a case waits for what must come, and for what must not.
+// How long a case waits for messages that must come, and for those that must not.
 const (
 	patience = 5 * time.Second
 	silence  = 200 * time.Millisecond
@@ -254,7 +254,7 @@ func pushed(s *pubsubpb.Subscription) {
 	s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/push"}
 }
 
-// serial returns the numbers from first to last as texts that sort as the numbers do.
+// serial returns the numbers from first to last as texts, which sort like the numbers.
 func serial(first, last int) (texts []string) {
 	for i := first; i <= last; i++ {
 		texts = append(texts, fmt.Sprintf("%04d", i))
@@ -262,7 +262,7 @@ func serial(first, last int) (texts []string) {
 	return texts
 }
 
-// publishEach publishes each text without key, in a request of its own.
+// publishEach publishes each text without a key, in its own request.
 func (e *Env) publishEach(t *testing.T, topic string, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -306,7 +306,7 @@ func pullAny(t *testing.T, e *Env, sub string, want ...string) []*pubsubpb.Recei
 	return got
 }
 
-// pullNothing fails the test when there is something to pull.
+// pullNothing fails the test if there is a message to pull.
 func pullNothing(t *testing.T, e *Env, sub string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), silence)
@@ -320,7 +320,7 @@ func pullNothing(t *testing.T, e *Env, sub string) {
 	}
 }
 
-// background is a pull under way.
+// background is a running pull.
 type background chan pulled
 
 type pulled struct {
@@ -337,7 +337,7 @@ func pullInBackground(ctx context.Context, e *Env, sub string) background {
 	return answer
 }
 
-// pullOverHTTP is a pull as gcloud sends it.
+// pullOverHTTP starts a pull as gcloud sends it.
 func pullOverHTTP(ctx context.Context, e *Env, sub, timeout string) background {
 	answer := make(background, 1)
 	go func() {
@@ -384,7 +384,7 @@ func postPull(ctx context.Context, url, timeout string) ([]*pubsubpb.ReceivedMes
 	return messages, nil
 }
 
-// want waits for the answer.
+// want waits for the response.
 func (b background) want(t *testing.T) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	select {
@@ -399,7 +399,8 @@ func (b background) want(t *testing.T) []*pubsubpb.ReceivedMessage {
 	}
 }
 
-// wantNone fails the test when the pull is answered; it gives it the time to reach the server.
+// wantNone fails the test if the pull returns. It waits long enough for the pull to reach the
+// server.
 func (b background) wantNone(t *testing.T) {
 	t.Helper()
 	select {

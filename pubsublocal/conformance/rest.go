@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// rest are the cases of section N. Those about gcloud send what gcloud was
-// seen to send; gcloud itself is not needed.
+// rest are the cases of section N. Those about gcloud send the recorded
+// requests of gcloud, so it need not be installed.
 var rest = []Case{
 	{
 		ID:       "N1",
@@ -36,7 +36,7 @@ var rest = []Case{
 			if code != http.StatusNotFound {
 				t.Errorf("got %d %v, want 404", code, body)
 			}
-			wantOK(t, e, http.MethodGet, sub, "") // it is the path that is not there
+			wantOK(t, e, http.MethodGet, sub, "") // the resource exists, but not the path
 		},
 	},
 	{
@@ -89,7 +89,8 @@ var rest = []Case{
 		Sentence: "The HTTP codes of errors are those of Google's APIs: 400, 404, 409, 429, 501.",
 		HTTP:     true,
 		Run: func(t *testing.T, e *Env) {
-			// OUT_OF_RANGE, UNAVAILABLE, DEADLINE_EXCEEDED and the code of a call given up need faults.
+			// OUT_OF_RANGE, UNAVAILABLE, DEADLINE_EXCEEDED and CANCELED need
+			// faults, so they are not here.
 			topic := e.Topic(t)
 			detached := e.Subscription(t, topic)
 			wantOK(t, e, http.MethodPost, detached+":detach", "")
@@ -163,8 +164,8 @@ var rest = []Case{
 	},
 	{
 		ID: "N5",
-		Sentence: "Answers are proto3 JSON: camelCase, base64, durations in seconds, times in RFC 3339 UTC, unset fields left out, " +
-			"empty answers {}; requests may use snake_case.",
+		Sentence: "Responses are proto3 JSON: camelCase, base64, durations in seconds, times in RFC 3339 UTC, unset fields left out, " +
+			"{} for an empty response; requests may use snake_case.",
 		HTTP: true,
 		Run:  provePaths,
 	},
@@ -182,7 +183,7 @@ var rest = []Case{
 			if err != nil {
 				t.Fatalf("GetSubscription: %v", err)
 			}
-			want := []any{int32(33), dead, int32(7), map[string]string{"a": "1"}} // labels are not in the mask
+			want := []any{int32(33), dead, int32(7), map[string]string{"a": "1"}} // the mask has no labels
 			policy := got.GetDeadLetterPolicy()
 			if diff := cmp.Diff(want, []any{got.GetAckDeadlineSeconds(), policy.GetDeadLetterTopic(), policy.GetMaxDeliveryAttempts(), got.GetLabels()}); diff != "" {
 				t.Errorf("subscription (-want +got):\n%s", diff)
@@ -243,12 +244,13 @@ var rest = []Case{
 				got := wantOK(t, e, http.MethodPost, sub+":pull?alt=json", `{"maxMessages": 10, "returnImmediately": false}`, "X-Server-Timeout", timeout)
 				return got, time.Since(start)
 			}
-			// Nothing there: it waits for as long as the header says, and no longer.
+			// Without messages, a pull waits for exactly the time in the
+			// header.
 			got, took := pull("2")
 			if len(got) > 0 || took < time.Second || took > 10*time.Second {
 				t.Errorf("without messages: got %v after %v, want {} after 2 s", got, took)
 			}
-			// It comes while gcloud waits.
+			// A message that is published while the pull waits.
 			published := make(chan error, 1)
 			go func() {
 				time.Sleep(300 * time.Millisecond)
@@ -277,7 +279,8 @@ var rest = []Case{
 			if diff := cmp.Diff(map[string]any{}, wantOK(t, e, http.MethodPost, sub+":acknowledge?alt=json", string(body))); diff != "" {
 				t.Errorf("acknowledge (-want +got):\n%s", diff)
 			}
-			// Acknowledged and not only leased: nothing of it is left for a snapshot.
+			// The message must be acknowledged, not only leased: a snapshot
+			// does not have it.
 			seekToSnapshot(t, e, sub, snapshotOf(t, e, sub))
 			expectSilence(t, e, sub)
 		},
@@ -358,7 +361,7 @@ var rest = []Case{
 						t.Errorf("policy (-want +got):\n%s", diff)
 					}
 					wantOK(t, e, http.MethodPost, resource+":setIamPolicy?alt=json", set(first["etag"]))
-					// Somebody else was faster.
+					// Another caller has changed the policy meanwhile.
 					wantFault(t, e, http.MethodPost, resource+":setIamPolicy?alt=json", set(first["etag"]), http.StatusConflict, "ABORTED")
 				})
 			}
@@ -366,7 +369,7 @@ var rest = []Case{
 	},
 	{
 		ID:       "N11",
-		Sentence: "What is missing answers 501 only where nothing better is possible: gcloud repeats 5xx for half a minute.",
+		Sentence: "A missing feature returns 501 only where no other code is possible: gcloud retries 5xx for half a minute.",
 		HTTP:     true,
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
@@ -426,7 +429,7 @@ var rest = []Case{
 	},
 	{
 		ID:       "N12",
-		Sentence: "GET / answers 200 Ok.",
+		Sentence: "GET / returns 200 Ok.",
 		HTTP:     true,
 		Run: func(t *testing.T, e *Env) {
 			code, body := rawCall(t, http.MethodGet, e.HTTP+"/", "")
@@ -447,7 +450,8 @@ var rest = []Case{
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			// Connections that have sent nothing, or half of a preface, are in nobody's way.
+			// Connections that have sent nothing, or half of a preface, do not
+			// block others.
 			for _, begin := range []string{"", "P", "PRI * HTTP/2.0\r\n"} {
 				dialAndSend(t, address, begin)
 			}

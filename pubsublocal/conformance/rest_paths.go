@@ -21,11 +21,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// provePaths calls each path of the API once and compares the whole answer.
+// provePaths calls each path of the API once, and compares the whole response.
 func provePaths(t *testing.T, e *Env) {
 	project := "projects/" + e.Project
 	topic, sub, snapshot := e.Name("topics"), e.Name("subscriptions"), e.Name("snapshots")
-	// same compares; the fields of ignore have values that only the server knows, and must be there.
+	// same compares responses. The fields in ignore must exist, but may have any value.
 	same := func(what string, want, got map[string]any, ignore ...string) {
 		t.Helper()
 		for _, field := range ignore {
@@ -116,7 +116,7 @@ func provePaths(t *testing.T, e *Env) {
 	// Schemas.
 	provePathsOfSchemas(t, e, same, listed)
 
-	// The end.
+	// Detach and delete.
 	same("detach", empty, wantOK(t, e, http.MethodPost, sub+":detach", ""))
 	for _, name := range []string{snapshot, sub, topic} {
 		same("delete "+name, empty, wantOK(t, e, http.MethodDelete, name, ""))
@@ -161,7 +161,8 @@ func provePathsOfSchemas(
 	wantFault(t, e, http.MethodGet, name, "", http.StatusNotFound, "NOT_FOUND")
 }
 
-// proveHeadersUnread gets a topic over HTTP and over gRPC with these headers.
+// proveHeadersUnread checks that headers are ignored: it gets a topic with them over HTTP and over
+// gRPC.
 func proveHeadersUnread(t *testing.T, e *Env, topic string, headers ...string) {
 	t.Helper()
 	if diff := cmp.Diff(map[string]any{"name": topic}, stateless(wantOK(t, e, http.MethodGet, topic, "", headers...))); diff != "" {
@@ -179,7 +180,8 @@ func proveHeadersUnread(t *testing.T, e *Env, topic string, headers ...string) {
 	}
 }
 
-// restCall calls a path after /v1/ and returns the HTTP code and the JSON object. The headers are names and values by turns.
+// restCall calls a path after /v1/, and returns the HTTP status and the JSON object. headers are
+// names and values in turn.
 func restCall(t *testing.T, e *Env, method, path, body string, headers ...string) (int, map[string]any) {
 	t.Helper()
 	code, answer := rawCall(t, method, e.HTTP+"/v1/"+path, body, headers...)
@@ -219,7 +221,7 @@ func rawCall(t *testing.T, method, address, body string, headers ...string) (int
 	return response.StatusCode, answer
 }
 
-// wantOK is restCall for what succeeds.
+// wantOK calls restCall, and fails the test unless the call succeeds.
 func wantOK(t *testing.T, e *Env, method, path, body string, headers ...string) map[string]any {
 	t.Helper()
 	code, object := restCall(t, e, method, path, body, headers...)
@@ -229,7 +231,8 @@ func wantOK(t *testing.T, e *Env, method, path, body string, headers ...string) 
 	return object
 }
 
-// wantFault is restCall for what fails so. It returns the message.
+// wantFault calls restCall, and fails the test unless the call fails with this code and status. It
+// returns the message.
 func wantFault(t *testing.T, e *Env, method, path, body string, code int, status string) string {
 	t.Helper()
 	gotCode, object := restCall(t, e, method, path, body)
@@ -241,7 +244,8 @@ func wantFault(t *testing.T, e *Env, method, path, body string, code int, status
 	return message
 }
 
-// stateless is a topic without its state, of which it is open whether a topic without ingestion has one.
+// stateless returns a topic without its state. The documentation does not say whether a topic
+// without ingestion has one.
 func stateless(topic map[string]any) map[string]any {
 	if topic["state"] == "ACTIVE" {
 		delete(topic, "state")
@@ -249,7 +253,7 @@ func stateless(topic map[string]any) map[string]any {
 	return topic
 }
 
-// objects are the objects of a JSON list.
+// objects returns the objects of a JSON list.
 func objects(list any) (all []map[string]any) {
 	items, _ := list.([]any)
 	for _, item := range items {
@@ -259,7 +263,7 @@ func objects(list any) (all []map[string]any) {
 	return all
 }
 
-// ackIDsOf are the ack ids of an answer to pull.
+// ackIDsOf returns the ack ids of a response to pull.
 func ackIDsOf(answer map[string]any) (ids []string) {
 	for _, m := range objects(answer["receivedMessages"]) {
 		ids = append(ids, fmt.Sprint(m["ackId"]))
@@ -267,7 +271,7 @@ func ackIDsOf(answer map[string]any) (ids []string) {
 	return ids
 }
 
-// snakeCase writes maxMessages as max_messages.
+// snakeCase converts a name such as maxMessages to max_messages.
 func snakeCase(name string) string {
 	var b strings.Builder
 	for _, r := range name {
@@ -280,7 +284,7 @@ func snakeCase(name string) string {
 	return b.String()
 }
 
-// addressOf is host and port of the JSON API, which gRPC shares.
+// addressOf returns host and port of the JSON API, which gRPC shares.
 func addressOf(t *testing.T, e *Env) string {
 	t.Helper()
 	base, err := url.Parse(e.HTTP)
@@ -290,14 +294,14 @@ func addressOf(t *testing.T, e *Env) string {
 	return base.Host
 }
 
-// dialAndSend opens a connection and writes these parts, each in a packet of its own.
+// dialAndSend opens a connection and writes each part in a packet of its own.
 func dialAndSend(t *testing.T, address string, parts ...string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // nobody is left to tell
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +309,7 @@ func dialAndSend(t *testing.T, address string, parts ...string) net.Conn {
 		if _, err := io.WriteString(conn, part); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond) // or they would travel together
+		time.Sleep(20 * time.Millisecond) // otherwise one packet would carry several parts
 	}
 	return conn
 }

@@ -31,7 +31,7 @@ func retaining(d time.Duration) func(*pubsubpb.Subscription) {
 
 func retainingAcked(s *pubsubpb.Subscription) { s.RetainAckedMessages = true }
 
-// aBeginning is a time before every message, whatever the clock.
+// aBeginning returns a time before every message, whatever the clock of the server says.
 func aBeginning() time.Time { return time.Now().Add(-1000 * time.Hour) }
 
 func topicRetentionLimits(t *testing.T, e *Env) {
@@ -82,13 +82,13 @@ func topicRetentionLimits(t *testing.T, e *Env) {
 
 func topicKeeps(t *testing.T, e *Env) {
 	topic := e.Topic(t, keeping(time.Hour))
-	// Their own retention ends before that of the topic.
+	// The retention of these subscriptions ends before that of the topic.
 	first, second := e.Subscription(t, topic, retaining(10*time.Minute)), e.Subscription(t, topic, retaining(10*time.Minute))
 	e.Publish(t, topic, "", "1", "2")
 	e.Ack(t, first, wantTexts(t, e, first, "1", "2")...)
 	seekToTime(t, e, first, aBeginning())
 	e.Ack(t, first, wantTexts(t, e, first, "1", "2")...)
-	e.Ack(t, second, e.Pull(t, second, 1)...) // one of them acknowledged, the other one not
+	e.Ack(t, second, e.Pull(t, second, 1)...) // one subscription has acknowledged it, the other one not
 	e.Advance(50 * time.Minute)
 	for _, sub := range []string{first, second} {
 		seekToTime(t, e, sub, aBeginning())
@@ -101,7 +101,7 @@ func topicKeepsForLater(t *testing.T, e *Env) {
 	witness := e.Subscription(t, topic)
 	for _, text := range []string{"1", "2", "3"} {
 		e.Publish(t, topic, "", text)
-		time.Sleep(20 * time.Millisecond) // their times are in milliseconds
+		time.Sleep(20 * time.Millisecond) // publish times are in milliseconds
 	}
 	times := map[string]time.Time{}
 	for _, m := range wantTexts(t, e, witness, "1", "2", "3") {
@@ -179,21 +179,21 @@ func pastEveryRetention(t *testing.T, e *Env) {
 	wantTexts(t, e, alone)
 	seekToTime(t, e, alone, aBeginning())
 	wantTexts(t, e, alone)
-	seekToTime(t, e, shorter, aBeginning()) // the topic has it
+	seekToTime(t, e, shorter, aBeginning()) // the topic still retains it
 	wantTexts(t, e, shorter, "m")
 
-	e.Advance(20 * time.Minute) // past 30 minutes
+	e.Advance(20 * time.Minute) // 30 minutes are over
 	wantTexts(t, e, shorter)
 	seekToTime(t, e, shorter, aBeginning())
 	wantTexts(t, e, shorter)
 	fresh := e.Subscription(t, kept)
 	seekToTime(t, e, fresh, aBeginning())
 	wantTexts(t, e, fresh)
-	wantTexts(t, e, longer, "m") // its own retention covers it
+	wantTexts(t, e, longer, "m") // its own retention is longer
 	seekToTime(t, e, acked, aBeginning())
 	e.Ack(t, acked, wantTexts(t, e, acked, "m")...)
 
-	e.Advance(30 * time.Minute) // past an hour
+	e.Advance(30 * time.Minute) // an hour is over
 	for _, sub := range []string{longer, acked} {
 		wantTexts(t, e, sub)
 		seekToTime(t, e, sub, aBeginning())
@@ -203,7 +203,7 @@ func pastEveryRetention(t *testing.T, e *Env) {
 
 func topicRetentionChanged(t *testing.T, e *Env) {
 	topic := e.Topic(t, keeping(time.Hour))
-	// A new subscription each time: what one has sought back is its own from then on.
+	// A new subscription each time, because a seek makes the messages part of the backlog.
 	wantKept := func(want ...string) {
 		t.Helper()
 		sub := e.Subscription(t, topic)
@@ -228,9 +228,9 @@ func topicRetentionChanged(t *testing.T, e *Env) {
 	wantKept("2")
 	change(&pubsubpb.Topic{MessageRetentionDuration: durationpb.New(time.Hour)})
 	wantKept("2")
-	e.Advance(20 * time.Minute) // the longer retention holds for what is still there
+	e.Advance(20 * time.Minute) // the longer retention applies to messages that still exist
 	wantKept("2")
-	// Dropped at once, not only when somebody looks.
+	// The message must be dropped at once, not only by the next call.
 	e.Publish(t, topic, "", "3")
 	change(&pubsubpb.Topic{MessageRetentionDuration: durationpb.New(10 * time.Minute)})
 	change(&pubsubpb.Topic{MessageRetentionDuration: durationpb.New(time.Hour)})

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// createSchemaRequest is that for a protobuf schema of this full name.
+// createSchemaRequest returns a request for a protobuf schema with this full name.
 func createSchemaRequest(name, definition string) *pubsubpb.CreateSchemaRequest {
 	parent, id, _ := strings.Cut(name, "/schemas/")
 	return &pubsubpb.CreateSchemaRequest{
@@ -41,12 +41,13 @@ func commitSchema(t *testing.T, e *Env, name, definition string) (*pubsubpb.Sche
 	})
 }
 
-// filmRevision is one of many definitions that are compatible and differ.
+// filmRevision returns definition n of many that are compatible but different.
 func filmRevision(n int) string {
 	return fmt.Sprintf(`syntax = "proto3"; message Film { string title = 1; string note_%[1]d = %[1]d; }`, 100+n)
 }
 
-// fullSchema creates a schema with 20 revisions. It returns its name and the id of its first one.
+// fullSchema creates a schema with 20 revisions, the maximum. It returns its name and the id of the
+// first revision.
 func fullSchema(t *testing.T, e *Env) (name, first string) {
 	t.Helper()
 	schema := newSchema(t, e, filmRevision(1))
@@ -67,7 +68,7 @@ func getSchema(t *testing.T, e *Env, name string) *pubsubpb.Schema {
 	return schema
 }
 
-// wantNoSchema fails the test when there is a schema, or a revision, of this name.
+// wantNoSchema fails the test if this schema or revision exists.
 func wantNoSchema(t *testing.T, e *Env, name string) {
 	t.Helper()
 	_, err := e.Schema.GetSchema(t.Context(), &pubsubpb.GetSchemaRequest{Name: name})
@@ -101,7 +102,7 @@ func revisionIDs(schemas []*pubsubpb.Schema) (ids []string) {
 	return ids
 }
 
-// unusedRevision is a revision id that is well formed and not among these.
+// unusedRevision returns a valid revision id that is not in used.
 func unusedRevision(used []string) string {
 	for _, id := range []string{"00000000", "11111111", "22222222"} {
 		if !slices.Contains(used, id) {
@@ -111,7 +112,7 @@ func unusedRevision(used []string) string {
 	return "33333333"
 }
 
-// topicWithSchema creates a topic whose messages are validated.
+// topicWithSchema creates a topic whose messages are validated against a schema.
 func topicWithSchema(t *testing.T, e *Env, encoding pubsubpb.Encoding, schema string, change ...func(*pubsubpb.Topic)) string {
 	t.Helper()
 	set := func(topic *pubsubpb.Topic) {
@@ -129,7 +130,7 @@ func setSchemaSettings(t *testing.T, e *Env, topic string, settings *pubsubpb.Sc
 	return err
 }
 
-// publishData publishes messages in one request, which may be refused.
+// publishData publishes messages in one request, and returns its error.
 func publishData(t *testing.T, e *Env, topic string, data ...string) error {
 	t.Helper()
 	request := &pubsubpb.PublishRequest{Topic: topic}
@@ -140,7 +141,7 @@ func publishData(t *testing.T, e *Env, topic string, data ...string) error {
 	return err
 }
 
-// protoString encodes one field of bytes.
+// protoString encodes a protobuf message with one string field.
 func protoString(number protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value)
 }

@@ -134,7 +134,7 @@ var schemaMessages = []Case{
 	},
 	{
 		ID:       "M14",
-		Sentence: "BINARY refuses bytes that do not parse and field numbers that the revision does not know.",
+		Sentence: "BINARY refuses bytes that do not parse and field numbers that the revision does not have.",
 		Run: func(t *testing.T, e *Env) {
 			topic := topicWithSchema(t, e, pubsubpb.Encoding_BINARY, newSchema(t, e,
 				`syntax = "proto3"; message Film { message Role { string name = 1; } string title = 1; repeated Role roles = 2; }`).GetName())
@@ -213,7 +213,7 @@ var schemaMessages = []Case{
 	},
 	{
 		ID: "M17",
-		Sentence: "ValidateSchema and ValidateMessage answer INVALID_ARGUMENT for what does not fit and store nothing; " +
+		Sentence: "ValidateSchema and ValidateMessage return INVALID_ARGUMENT for what is not valid, and store nothing; " +
 			"a message is tried against a name or an inline schema.",
 		Run: func(t *testing.T, e *Env) {
 			parent := "projects/" + e.Project

@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Three revisions of a schema: year goes, rating comes, and a message can be told which of them it fits.
+// Three revisions of a schema. Year is removed and rating added, so that a message shows which
+// revisions it fits.
 const (
 	filmV1 = `syntax = "proto3"; message Film { string title = 1; int32 year = 2; }`
 	filmV2 = `syntax = "proto3"; message Film { string title = 1; }`
@@ -105,7 +106,7 @@ var schemas = []Case{
 		Sentence: "A definition over 300 KB is INVALID_ARGUMENT.",
 		Run: func(t *testing.T, e *Env) {
 			for _, test := range []struct {
-				bytes int // outside 300,000 to 307,200, which KB leaves open
+				bytes int // not between 300,000 and 307,200, because the documented 300 KB may be either
 				want  codes.Code
 			}{
 				{299_000, codes.OK},
@@ -360,7 +361,7 @@ var schemas = []Case{
 				if err != nil {
 					t.Fatalf("GetSchema(%q, %v): %v", test.name, test.view, err)
 				}
-				// Of the name it is open whether it has the revision.
+				// The documentation does not say whether the name includes the revision.
 				if got.GetDefinition() != test.definition || got.GetType() != pubsubpb.Schema_PROTOCOL_BUFFER || !strings.HasPrefix(got.GetName(), name) {
 					t.Errorf("GetSchema(%q, %v): got %v, want definition %q", test.name, test.view, got, test.definition)
 				}

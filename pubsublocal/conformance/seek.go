@@ -58,7 +58,7 @@ var seek = []Case{
 					WantCode(t, err, test.want)
 				})
 			}
-			expectSilence(t, e, sub) // nothing has changed: what was outstanding still is
+			expectSilence(t, e, sub) // nothing has changed: outstanding messages still are
 		},
 	},
 	{
@@ -70,7 +70,7 @@ var seek = []Case{
 			fresh := e.Subscription(t, topic)
 			for _, text := range []string{"a", "b", "c"} {
 				e.Publish(t, topic, "", text)
-				time.Sleep(20 * time.Millisecond) // publish times that differ
+				time.Sleep(20 * time.Millisecond) // so that publish times differ
 			}
 			at := map[string]time.Time{}
 			for _, m := range expectDelivery(t, e, sub, "a", "b", "c") {
@@ -200,7 +200,8 @@ var seek = []Case{
 			expectSilence(t, e, sub)
 			e.Publish(t, topic, "", "new")
 			expectDelivery(t, e, sub, "new")
-			// Acknowledged, not dropped: what is retained comes back.
+			// They are acknowledged, not dropped: a seek brings retained ones
+			// back.
 			seekToTime(t, e, sub, first.GetMessage().GetPublishTime().AsTime())
 			expectDelivery(t, e, sub, "outstanding", "waiting", "new")
 		},
@@ -272,7 +273,7 @@ var seek = []Case{
 				seekToSnapshot(t, e, sub, snapshot)
 				expectDelivery(t, e, sub, "m")
 			})
-			t.Run("stream", func(t *testing.T) { // whose only credit the lost lease gives back
+			t.Run("stream", func(t *testing.T) { // its only credit is returned with the lost lease
 				topic := e.Topic(t)
 				sub := e.Subscription(t, topic)
 				e.Publish(t, topic, "", "m")
@@ -335,11 +336,12 @@ var seek = []Case{
 				e.Nack(t, sub, oneDelivery(t, e, sub))
 				e.Advance(101 * time.Second)
 				m := oneDelivery(t, e, sub)
-				e.Nack(t, sub, m) // 200 s from now
+				e.Nack(t, sub, m) // is delivered again in 200 s
 				expectSilence(t, e, sub)
 				seekToTime(t, e, sub, m.GetMessage().GetPublishTime().AsTime())
 				e.Nack(t, sub, oneDelivery(t, e, sub))
-				// The backoff begins anew as well: with the old count it would be 400 s.
+				// The backoff starts from the beginning as well: otherwise it
+				// would be 400 s.
 				expectSilence(t, e, sub)
 				e.Advance(101 * time.Second)
 				expectDelivery(t, e, sub, "m")
@@ -360,7 +362,7 @@ var seek = []Case{
 				}
 				wantRun("1", "2", "3")
 				seekToTime(t, e, sub, time.Now().Add(day))
-				e.Publish(t, topic, "key", "4") // it does not wait for those that the seek has acknowledged
+				e.Publish(t, topic, "key", "4") // not held back by the messages that the seek has acknowledged
 				wantRun("4")
 			})
 		},
@@ -370,7 +372,7 @@ var seek = []Case{
 // oneDelivery waits for the next message of a subscription.
 func oneDelivery(t *testing.T, e *Env, sub string) *pubsubpb.ReceivedMessage {
 	t.Helper()
-	for range 5 { // each waits for a second, unless the target is prompt
+	for range 5 { // each pull waits for a second, unless the target is prompt
 		if got := e.Pull(t, sub, 1); len(got) > 0 {
 			return got[0]
 		}
@@ -379,8 +381,8 @@ func oneDelivery(t *testing.T, e *Env, sub string) *pubsubpb.ReceivedMessage {
 	return nil
 }
 
-// expectDelivery waits for messages with these texts, in any order, and no
-// others with them. It returns them in the order in which they came.
+// expectDelivery fails the test unless exactly these texts come, in any order.
+// It returns the messages in the order of arrival.
 func expectDelivery(t *testing.T, e *Env, sub string, texts ...string) (messages []*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	for empty := 0; len(messages) < len(texts) && empty < 5; {
@@ -397,8 +399,8 @@ func expectDelivery(t *testing.T, e *Env, sub string, texts ...string) (messages
 	return messages
 }
 
-// expectSilence fails the test when a subscription delivers anything. It waits
-// also where the target is prompt: what comes late has come, too.
+// expectSilence fails the test if a subscription delivers anything. It waits
+// even if the target is prompt, to find late messages.
 func expectSilence(t *testing.T, e *Env, sub string) {
 	t.Helper()
 	wait := time.Second

@@ -35,7 +35,8 @@ var snapshotCases = []Case{
 			e.Ack(t, sub, expectDelivery(t, e, sub, "waiting")...)
 			e.Publish(t, topic, "", "later")
 			e.Ack(t, sub, expectDelivery(t, e, sub, "later")...)
-			// Longer than any subscription would keep them, and without the subscription it was made from.
+			// The snapshot outlives the retention of every subscription, and the subscription that
+			// it was created from.
 			e.Advance(day)
 			if err := e.Subs.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: sub}); err != nil {
 				t.Fatalf("DeleteSubscription: %v", err)
@@ -68,9 +69,9 @@ var snapshotCases = []Case{
 			for _, m := range expectDelivery(t, e, other, "a", "b", "c", "d") {
 				switch string(m.GetMessage().GetData()) {
 				case "a":
-					e.Nack(t, other, m) // the seek acknowledges it
+					e.Nack(t, other, m) // the seek must acknowledge it
 				case "c":
-					e.Ack(t, other, m) // the seek brings it back
+					e.Ack(t, other, m) // the seek must bring it back
 				}
 			}
 			for _, test := range []struct{ name, sub string }{
@@ -146,7 +147,7 @@ var snapshotCases = []Case{
 			}
 			e.Advance(2 * time.Minute)
 			wantSnapshotGone(t, e, sub, snapshot)
-			// The name is free.
+			// The name can be used again.
 			if _, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: snapshot, Subscription: sub}); err != nil {
 				t.Errorf("CreateSnapshot with the name of an expired one: %v", err)
 			}
@@ -193,11 +194,12 @@ var snapshotCases = []Case{
 			e.Ack(t, sub, oneDelivery(t, e, sub))
 			remove(first)
 			wantSnapshotGone(t, e, sub, first)
-			seekToSnapshot(t, e, sub, second) // which retains it, too
+			seekToSnapshot(t, e, sub, second) // the second snapshot retains it, too
 			e.Ack(t, sub, oneDelivery(t, e, sub))
 			remove(second)
 			wantSnapshotGone(t, e, sub, second)
-			// Neither by time nor by a new snapshot of the name does it come back.
+			// The message is lost: neither a seek to a time nor a new snapshot of that name brings
+			// it back.
 			seekToTime(t, e, sub, time.Unix(0, 0))
 			expectSilence(t, e, sub)
 			if _, err := e.Subs.CreateSnapshot(t.Context(), &pubsubpb.CreateSnapshotRequest{Name: second, Subscription: sub}); err != nil {
@@ -281,7 +283,7 @@ var snapshotCases = []Case{
 	},
 }
 
-// listedSnapshots are the names of all snapshots of the project.
+// listedSnapshots returns the names of all snapshots of the project.
 func listedSnapshots(t *testing.T, e *Env) (names []string) {
 	t.Helper()
 	for it := e.Subs.ListSnapshots(t.Context(), &pubsubpb.ListSnapshotsRequest{Project: "projects/" + e.Project}); ; {
@@ -296,7 +298,7 @@ func listedSnapshots(t *testing.T, e *Env) (names []string) {
 	}
 }
 
-// wantSnapshotGone fails the test when anything still knows the snapshot.
+// wantSnapshotGone fails the test if any call still finds the snapshot.
 func wantSnapshotGone(t *testing.T, e *Env, sub, snapshot string) {
 	t.Helper()
 	_, err := e.Subs.GetSnapshot(t.Context(), &pubsubpb.GetSnapshotRequest{Snapshot: snapshot})

@@ -128,7 +128,7 @@ var streamingPull = []Case{
 					}
 					e.Publish(t, topic, "", "b")
 					got := stream.take(t, 1)
-					if Texts(got)[0] == "a" { // after 0
+					if Texts(got)[0] == "a" { // after a deadline of 0 it comes again
 						stream.wants(t, "b")
 					}
 				})
@@ -273,7 +273,7 @@ var streamingPull = []Case{
 			tests := []struct {
 				name string
 				do   func(t *testing.T, sub string, stream *rawStream, got []*pubsubpb.ReceivedMessage)
-				want int // messages more
+				want int // how many more messages are expected
 			}{
 				{"ack", func(t *testing.T, sub string, _ *rawStream, got []*pubsubpb.ReceivedMessage) {
 					e.Ack(t, sub, got...)

@@ -24,7 +24,7 @@ import (
 // streamingPullEnds are the cases of section G about responses, and how a stream ends.
 var streamingPullEnds = []Case{
 	{
-		ID: "G12", Sentence: "Every response, also an empty one, tells whether exactly-once and ordering are on now.",
+		ID: "G12", Sentence: "Every response, even an empty one, says whether exactly-once and ordering are on now.",
 		Run: func(t *testing.T, e *Env) {
 			for _, ordered := range []bool{false, true} {
 				for _, once := range []bool{false, true} {
@@ -39,7 +39,7 @@ var streamingPullEnds = []Case{
 				ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 				defer cancel()
 				var running atomic.Int32
-				var got []string // of one callback at a time, which is what the case proves
+				var got []string // written by one callback at a time, which is what the case tests
 				err := e.Client.Subscriber(sub).Receive(ctx, func(_ context.Context, m *pubsub.Message) {
 					if running.Add(1) > 1 {
 						t.Error("two callbacks of a key at once")
@@ -64,7 +64,7 @@ var streamingPullEnds = []Case{
 		},
 	},
 	{
-		ID: "G13", Sentence: "With protocol version 1 a later request without ids is answered with an empty response within a second.",
+		ID: "G13", Sentence: "With protocol version 1 a later request without ids gets an empty response within a second.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			sub := e.Subscription(t, topic)
@@ -79,17 +79,17 @@ var streamingPullEnds = []Case{
 				if n := len(got.response.GetReceivedMessages()); n > 0 {
 					t.Errorf("got %d messages, want none", n)
 				}
-				stream.silent(t) // one answer, not more
+				stream.silent(t) // exactly one response
 			}
 			ping()
 			ping()
 			e.Publish(t, topic, "", "a", "b")
 			stream.take(t, 1)
-			ping() // also without credit
+			ping() // a ping needs no credit
 		},
 	},
 	{
-		ID: "G14", Sentence: "With protocol version 0 pings are not answered.",
+		ID: "G14", Sentence: "With protocol version 0, pings get no response.",
 		Run: func(t *testing.T, e *Env) {
 			topic := e.Topic(t)
 			stream := openRaw(t, e, e.Subscription(t, topic), func(r *pubsubpb.StreamingPullRequest) { r.ProtocolVersion = 0 })
@@ -113,7 +113,7 @@ var streamingPullEnds = []Case{
 					stream := openRaw(t, e, e.Subscription(t, topic))
 					stream.settle(t)
 					e.publishEach(t, topic, texts...)
-					time.Sleep(silence) // they are on their way, and nobody reads
+					time.Sleep(silence) // the messages are sent, but not read
 					if err := stream.CloseSend(); err != nil {
 						t.Fatal(err)
 					}
@@ -138,7 +138,7 @@ var streamingPullEnds = []Case{
 			stream.settle(t)
 			e.Advance(29 * time.Minute)
 			e.Publish(t, topic, "", "a")
-			e.Ack(t, sub, stream.wants(t, "a")...) // use does not make it live longer
+			e.Ack(t, sub, stream.wants(t, "a")...) // acks do not extend its lifetime
 			e.Advance(2 * time.Minute)
 			WantCode(t, stream.end(t), codes.Unavailable,
 				"The StreamingPull stream closed for an expected reason and should be recreated")
@@ -172,7 +172,7 @@ var streamingPullEnds = []Case{
 				case <-time.After(2 * patience):
 					t.Fatalf("%q did not come", text)
 				}
-				time.Sleep(silence) // the client sends its ack
+				time.Sleep(silence) // time for the client to send its ack
 				e.Advance(31 * time.Minute)
 			}
 			cancel()
@@ -194,7 +194,7 @@ var streamingPullEnds = []Case{
 					stream := openRaw(t, e, sub, streamLease(600))
 					want := serial(1, 5)
 					e.Publish(t, topic, "", want...)
-					for round := range 6 { // more often than a message may fail
+					for round := range 6 { // more rounds than the dead-letter policy allows failures
 						for _, m := range stream.wantsAny(t, want...) {
 							if got := m.GetDeliveryAttempt(); got != 1 {
 								t.Fatalf("round %d: delivery_attempt is %d, want 1", round+1, got)
@@ -220,7 +220,7 @@ var streamingPullEnds = []Case{
 			stream.stop()
 			other := openRaw(t, e, sub)
 			other.quiet(t)
-			e.Ack(t, sub, got[0]) // its id is still good
+			e.Ack(t, sub, got[0]) // its ack id is still valid
 			e.Advance(50 * time.Second)
 			other.quiet(t)
 			e.Advance(15 * time.Second)
@@ -241,7 +241,7 @@ var streamingPullEnds = []Case{
 			other := openRaw(t, e, sub)
 			again := other.wants(t, "b")
 			other.quiet(t)
-			e.Ack(t, sub, got[1]) // it was redelivered: no effect
+			e.Ack(t, sub, got[1]) // it was delivered again, so this has no effect
 			e.Nack(t, sub, again...)
 			other.wants(t, "b")
 		},
@@ -249,7 +249,8 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G21", Sentence: "A stream with the client id of one that just ended is preferred for what the old one held.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			// Exactly-once, so that nobody else gets it while there is no such stream.
+			// With exactly-once, the leases continue after the stream has ended, so no other
+			// stream gets the messages.
 			t.Run("messages", func(t *testing.T) {
 				topic := e.Topic(t)
 				want := serial(1, 20)
@@ -304,7 +305,7 @@ var streamingPullEnds = []Case{
 	{
 		ID: "G23", Sentence: "What a slow client does not read stays leased; expired, it goes elsewhere, and only there.", Clock: true,
 		Run: func(t *testing.T, e *Env) {
-			// A small window, so that what is not read stays in the server.
+			// With a small window, messages that are not read stay in the server.
 			options := append(slices.Clone(e.Options), option.WithGRPCDialOption(grpc.WithStaticStreamWindowSize(1<<16)),
 				option.WithGRPCDialOption(grpc.WithStaticConnWindowSize(1<<16)))
 			narrow, err := vkit.NewSubscriptionAdminClient(t.Context(), options...)
@@ -327,9 +328,9 @@ var streamingPullEnds = []Case{
 			other.quiet(t)
 
 			e.Advance(15 * time.Second)
-			got := make(map[string]bool) // on a busy machine a message comes twice
+			got := make(map[string]bool) // on a busy machine a message may come twice
 
-			for range 40 { // the slow one has credit too, and gets some again
+			for range 40 { // the slow stream has credit too, and gets some again
 				for read, ok := other.next(silence); ok; read, ok = other.next(silence) {
 					if read.err != nil {
 						t.Fatal(read.err)

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// acrossStreams acknowledges and nacks what one call delivered over another one.
+// acrossStreams receives messages over one call, and acknowledges and nacks
+// them over another.
 func acrossStreams(t *testing.T, e *Env, from, over string) {
 	topic := e.Topic(t)
 	sub := e.Subscription(t, topic, leasedFor(60))
@@ -54,7 +55,7 @@ func acrossStreams(t *testing.T, e *Env, from, over string) {
 		t.Errorf("after ack, extension and nack (-want +got):\n%s", diff)
 	}
 	e.Ack(t, sub, again...)
-	e.Advance(500 * time.Second) // beyond the first lease: a is acknowledged, b extended
+	e.Advance(500 * time.Second) // past the first lease: a is acknowledged, b has a longer lease
 	for _, stream := range streams {
 		stream.quiet(t)
 	}
@@ -64,7 +65,8 @@ func acrossStreams(t *testing.T, e *Env, from, over string) {
 	}
 }
 
-// tellsProperties reads responses of every kind, before and after exactly-once is switched.
+// tellsProperties checks the properties in responses of every kind, before and
+// after exactly-once is switched.
 func tellsProperties(t *testing.T, e *Env, ordered, once bool) {
 	topic := e.Topic(t)
 	sub := e.Subscription(t, topic, func(s *pubsubpb.Subscription) {
@@ -98,8 +100,8 @@ func tellsProperties(t *testing.T, e *Env, ordered, once bool) {
 	}
 }
 
-// prefersReopened lets a stream end with leases that outlive it, and looks
-// where they go when there is one with its client id, and another one.
+// prefersReopened checks redelivery after a stream has ended. Of two new
+// streams, the one with the same client id must get the messages.
 func prefersReopened(t *testing.T, e *Env, sub string, want []string, publish func()) {
 	old := openRaw(t, e, sub, clientID("old"))
 	old.settle(t)
@@ -115,7 +117,7 @@ func prefersReopened(t *testing.T, e *Env, sub string, want []string, publish fu
 	other.quiet(t)
 }
 
-// endings are ways in which a stream ends.
+// endings are the ways in which a stream can end.
 var endings = []struct {
 	name string
 	do   func(t *testing.T, s *rawStream)
@@ -131,14 +133,15 @@ var endings = []struct {
 	}},
 }
 
-// rawStream is a StreamingPull without a client around it. It reads only when it is asked to.
+// rawStream is a StreamingPull without the client library. It reads only when a
+// method needs a response.
 type rawStream struct {
 	pubsubpb.Subscriber_StreamingPullClient
 
 	cancel    context.CancelFunc
-	reading   chan streamRead                   // the Recv under way; nil: there is none
+	reading   chan streamRead                   // the running Recv; nil: none
 	responses []*pubsubpb.StreamingPullResponse // all so far
-	queue     []*pubsubpb.ReceivedMessage       // read and not yet taken
+	queue     []*pubsubpb.ReceivedMessage       // received, but not taken yet
 }
 
 type streamRead struct {
@@ -188,7 +191,8 @@ func clientID(id string) func(*pubsubpb.StreamingPullRequest) {
 	return func(r *pubsubpb.StreamingPullRequest) { r.ClientId = id }
 }
 
-// send sends a request. That the stream has ended is for the reader to see.
+// send sends a request. It ignores the end of the stream, which the reader
+// finds.
 func (s *rawStream) send(t *testing.T, request *pubsubpb.StreamingPullRequest) {
 	t.Helper()
 	if err := s.Send(request); err != nil && !errors.Is(err, io.EOF) {
@@ -196,7 +200,7 @@ func (s *rawStream) send(t *testing.T, request *pubsubpb.StreamingPullRequest) {
 	}
 }
 
-// modify sends deadlines.
+// modify sets ack deadlines.
 func (s *rawStream) modify(t *testing.T, seconds int32, messages ...*pubsubpb.ReceivedMessage) {
 	t.Helper()
 	s.send(t, &pubsubpb.StreamingPullRequest{
@@ -204,12 +208,12 @@ func (s *rawStream) modify(t *testing.T, seconds int32, messages ...*pubsubpb.Re
 	})
 }
 
-// next reads once; false: nothing came within that time.
+// next reads one response. It returns false if none comes within wait.
 func (s *rawStream) next(wait time.Duration) (streamRead, bool) {
 	if s.reading == nil {
 		reading := make(chan streamRead, 1)
 		s.reading = reading
-		go func() { // until the stream ends
+		go func() { // runs until the stream ends
 			response, err := s.Recv()
 			reading <- streamRead{response, err}
 		}()
@@ -227,14 +231,15 @@ func (s *rawStream) next(wait time.Duration) (streamRead, bool) {
 	}
 }
 
-// settle pings and waits for the answer: the server has seen what was sent before.
+// settle sends a ping and waits for the response. The server has then handled
+// all earlier requests.
 func (s *rawStream) settle(t *testing.T) {
 	t.Helper()
 	s.send(t, &pubsubpb.StreamingPullRequest{})
 	for {
 		read, ok := s.next(time.Second)
 		switch {
-		case !ok: // it does not answer pings (G13), and has had time enough
+		case !ok: // the server does not respond to pings (G13), but it has had enough time
 			return
 		case read.err != nil:
 			t.Fatalf("the stream ended with %v", read.err)
@@ -244,7 +249,8 @@ func (s *rawStream) settle(t *testing.T) {
 	}
 }
 
-// take waits for so many messages, and leaves what came with them for the next time.
+// take waits for n messages. It keeps more that come with them for the next
+// call.
 func (s *rawStream) take(t *testing.T, n int) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	for end := time.Now().Add(patience); len(s.queue) < n; {
@@ -261,7 +267,7 @@ func (s *rawStream) take(t *testing.T, n int) []*pubsubpb.ReceivedMessage {
 	return taken
 }
 
-// wants waits for these messages, in this order.
+// wants fails the test unless these messages come, in this order.
 func (s *rawStream) wants(t *testing.T, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := s.take(t, len(want))
@@ -271,7 +277,8 @@ func (s *rawStream) wants(t *testing.T, want ...string) []*pubsubpb.ReceivedMess
 	return got
 }
 
-// wantsAny waits for these messages, in any order, and returns them sorted by text.
+// wantsAny fails the test unless these messages come, in any order. It returns
+// them sorted by text.
 func (s *rawStream) wantsAny(t *testing.T, want ...string) []*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := sortByText(s.take(t, len(want)))
@@ -281,7 +288,7 @@ func (s *rawStream) wantsAny(t *testing.T, want ...string) []*pubsubpb.ReceivedM
 	return got
 }
 
-// quiet fails the test when messages come, or the end.
+// quiet fails the test if messages come or the stream ends.
 func (s *rawStream) quiet(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(silence); len(s.queue) == 0; {
@@ -296,7 +303,7 @@ func (s *rawStream) quiet(t *testing.T) {
 	t.Fatalf("received %.100q, want nothing", Texts(s.queue))
 }
 
-// silent fails the test when any response comes, or the end.
+// silent fails the test if any response comes or the stream ends.
 func (s *rawStream) silent(t *testing.T) {
 	t.Helper()
 	if read, ok := s.next(silence); ok {
@@ -304,7 +311,7 @@ func (s *rawStream) silent(t *testing.T) {
 	}
 }
 
-// end waits for the end, and returns how it came; io.EOF is OK.
+// end waits for the end of the stream, and returns its error. io.EOF is OK.
 func (s *rawStream) end(t *testing.T) error {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -318,13 +325,14 @@ func (s *rawStream) end(t *testing.T) error {
 	}
 }
 
-// stop ends the stream and gives the server the time to notice.
+// stop ends the stream, and waits until the server has noticed.
 func (s *rawStream) stop() {
 	s.cancel()
 	time.Sleep(silence)
 }
 
-// takeFrom waits for so many messages on several streams together, and returns those of each.
+// takeFrom waits for n messages from several streams together, and returns
+// those of each.
 func takeFrom(t *testing.T, n int, streams ...*rawStream) [][]*pubsubpb.ReceivedMessage {
 	t.Helper()
 	got := make([][]*pubsubpb.ReceivedMessage, len(streams))

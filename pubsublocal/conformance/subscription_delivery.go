@@ -100,12 +100,12 @@ func retryDelays(t *testing.T, e *Env) {
 			failed := wantTexts(t, e, sub, "m")
 			for i, seconds := range test.delays {
 				delay := time.Duration(seconds) * time.Second
-				if i == 1 { // the end of a lease is a failure like any other
+				if i == 1 { // a lease that expires counts as a failure, too
 					e.Advance(10 * time.Second)
 				} else {
 					e.Nack(t, sub, failed...)
 				}
-				e.Advance(delay - 4*time.Second) // the clock runs while we look
+				e.Advance(delay - 4*time.Second) // the clock runs during the check
 				wantTexts(t, e, sub)
 				e.Advance(4 * time.Second)
 				if failed = wantTexts(t, e, sub, "m"); len(failed) == 0 {
@@ -153,14 +153,15 @@ func retryDelayOfOne(t *testing.T, e *Env) {
 			t.Fatal("got no messages")
 		}
 		e.Nack(t, sub, run[0])
-		e.Advance(15 * time.Second) // past all leases: those of the later ones ended with the nack, and are no failures
+		e.Advance(15 * time.Second) // past all leases; those of later messages ended with the nack, so they are no failures
 		wantTexts(t, e, sub)
 		e.Advance(5*time.Minute - 15*time.Second)
 		wantInOrder(t, e, sub, "a1", "a2", "a3")
 	})
 }
 
-// wantInOrder receives and acknowledges messages, and wants exactly these texts in this order.
+// wantInOrder receives and acknowledges messages. It fails the test unless it gets exactly these
+// texts in this order.
 func wantInOrder(t *testing.T, e *Env, sub string, want ...string) {
 	t.Helper()
 	var got []string
@@ -184,13 +185,13 @@ func ackedRetained(t *testing.T, e *Env) {
 	e.Publish(t, topic, "", "1", "2")
 	for _, sub := range []string{keeping, plain} {
 		e.Ack(t, sub, wantTexts(t, e, sub, "1", "2")...)
-		wantTexts(t, e, sub) // kept, not delivered
+		wantTexts(t, e, sub) // retained, but not delivered
 	}
 	seekToTime(t, e, plain, aBeginning())
 	wantTexts(t, e, plain)
 	e.Advance(50 * time.Minute)
 	seekToTime(t, e, keeping, aBeginning())
-	// An hour from publication, not from the last acknowledgment.
+	// The hour starts at the publication, not at the last acknowledgment.
 	e.Ack(t, keeping, wantTexts(t, e, keeping, "1", "2")...)
 	e.Publish(t, topic, "", "3")
 	e.Ack(t, keeping, wantTexts(t, e, keeping, "3")...)
@@ -215,7 +216,7 @@ func unackedDropped(t *testing.T, e *Env) {
 	e.Ack(t, sub, outstanding[0])
 	e.Nack(t, sub, outstanding[1])
 	e.Ack(t, sub, wantTexts(t, e, sub, "new")...)
-	e.Advance(10 * time.Minute) // the lease of the third one ends
+	e.Advance(10 * time.Minute) // the lease of the third message ends
 	wantTexts(t, e, sub)
 	seekToTime(t, e, sub, aBeginning())
 	wantTexts(t, e, sub)
@@ -246,7 +247,7 @@ func detached(t *testing.T, e *Env) {
 	if !subscriptionNow(t, e, sub).GetDetached() {
 		t.Error("not shown as detached")
 	}
-	// Whatever becomes of what was leased, it does not come back.
+	// The leased message does not come back, whatever the subscriber does with it.
 	_ = e.Subs.ModifyAckDeadline(t.Context(), &pubsubpb.ModifyAckDeadlineRequest{Subscription: sub, AckIds: AckIDs(leased)}, singleTry)
 	_, err = e.Subs.Pull(t.Context(), &pubsubpb.PullRequest{Subscription: sub, MaxMessages: 1}, singleTry)
 	WantCode(t, err, codes.FailedPrecondition)
@@ -302,7 +303,7 @@ func detachedForGood(t *testing.T, e *Env) {
 	WantCode(t, err, codes.NotFound)
 }
 
-// destination is a way of delivery other than pulling.
+// destination is a way of delivery other than a pull.
 type destination struct {
 	set  func(*pubsubpb.Subscription)
 	path string
@@ -394,7 +395,7 @@ func switchExactlyOnce(t *testing.T, e *Env) {
 	topic := e.Topic(t)
 	sub := e.Subscription(t, topic)
 	stream := streamFrom(t, e, sub)
-	var outstanding []*pubsubpb.ReceivedMessage // kept over all switches
+	var outstanding []*pubsubpb.ReceivedMessage // stays leased over all changes
 	for i, on := range []bool{false, true, false, true} {
 		if i > 0 {
 			body := &pubsubpb.Subscription{Name: sub, EnableExactlyOnceDelivery: on}

@@ -34,7 +34,7 @@ var subscriptions = []Case{
 	{ID: "D16", Sentence: "A detached subscription can be read and deleted, and not attached again.", Run: detachedForGood},
 	{ID: "D17", Sentence: "A subscription has one way of delivery at most.", Run: oneWayOfDelivery},
 	{ID: "D18", Sentence: "Exactly-once delivery is for pulling only.", Run: exactlyOncePulls},
-	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams are told.", Run: switchExactlyOnce},
+	{ID: "D19", Sentence: "Exactly-once delivery can be switched, and open streams report the change.", Run: switchExactlyOnce},
 }
 
 // delaying sets the retry policy of a subscription.
@@ -44,14 +44,14 @@ func delaying(shortest, longest time.Duration) func(*pubsubpb.Subscription) {
 	}
 }
 
-// living lets a subscription expire after so long without use.
+// living sets the expiration of a subscription.
 func living(ttl time.Duration) func(*pubsubpb.Subscription) {
 	return func(s *pubsubpb.Subscription) {
 		s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(ttl)}
 	}
 }
 
-// tryCreate creates a subscription, maybe in vain. Without an error it returns what Get tells about it.
+// tryCreate creates a subscription, which may fail. If it succeeds, it returns the result of GetSubscription.
 func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subscription)) (*pubsubpb.Subscription, error) {
 	t.Helper()
 	body := &pubsubpb.Subscription{Name: e.Name("subscriptions"), Topic: topic}
@@ -71,8 +71,8 @@ func tryCreate(t *testing.T, e *Env, topic string, change ...func(*pubsubpb.Subs
 	return got, nil
 }
 
-// tryBoth creates a subscription with a change, and makes the change to an existing one by an update of these
-// paths. Both end with the same code, or look the same; check looks at them.
+// tryBoth creates a subscription with a change, and makes the same change to another one by an update of
+// these paths. Both must return the same code, or have the same result, which check tests.
 func tryBoth(
 	t *testing.T, e *Env, topic string, change func(*pubsubpb.Subscription), want codes.Code,
 	check func(*testing.T, *pubsubpb.Subscription), paths ...string,
@@ -193,7 +193,7 @@ func subscriptionRetentionLimits(t *testing.T, e *Env) {
 		t.Run(test.name, func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
 				s.MessageRetentionDuration = durationpb.New(test.d)
-				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{} // so that it allows all of them
+				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{} // no expiration, so that all of them are allowed
 			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
 				if got := s.GetMessageRetentionDuration().AsDuration(); got != test.d {
 					t.Errorf("got %v, want %v", got, test.d)
@@ -220,7 +220,7 @@ func shortestLife(t *testing.T, e *Env) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			tryBoth(t, e, topic, func(s *pubsubpb.Subscription) {
-				s.MessageRetentionDuration = durationpb.New(10 * time.Minute) // shorter than all of them but those of the last rows
+				s.MessageRetentionDuration = durationpb.New(10 * time.Minute) // shorter than all values but those of the last rows
 				s.ExpirationPolicy = &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(test.ttl)}
 			}, test.want, func(t *testing.T, s *pubsubpb.Subscription) {
 				if got := s.GetExpirationPolicy().GetTtl().AsDuration(); got != test.ttl {
@@ -235,7 +235,7 @@ func lifeAndRetention(t *testing.T, e *Env) {
 	topic := e.Topic(t)
 	tests := []struct {
 		name           string
-		ttl, retention time.Duration // 0: not given
+		ttl, retention time.Duration // 0: not set
 		want           codes.Code
 	}{
 		{"shorter", 2*day - time.Second, 2 * day, codes.InvalidArgument},
@@ -287,7 +287,7 @@ func neverExpires(t *testing.T, e *Env) {
 	}, "expiration_policy"); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // now and after years
+	for range 2 { // now, and after years
 		for _, name := range []string{created.GetName(), updated} {
 			policy := subscriptionNow(t, e, name).GetExpirationPolicy()
 			if policy == nil || policy.GetTtl() != nil {
@@ -326,7 +326,7 @@ func unusedSubscription(t *testing.T, e *Env) {
 	for name := range uses {
 		subs[name] = e.Subscription(t, topic, brief...)
 	}
-	// Two that are not used: publishing is no use of a subscription.
+	// Both are unused, because publishing is not a use of a subscription.
 	idle, idleWithStream := e.Subscription(t, topic, brief...), e.Subscription(t, topic, brief...)
 
 	e.Advance(20 * time.Hour)
@@ -356,7 +356,7 @@ func unusedSubscription(t *testing.T, e *Env) {
 			t.Errorf("20 hours after %s: %v, want that it lives", name, err)
 		}
 	}
-	// 24 hours and 10 minutes after its stream was opened, 23:50 after it was closed.
+	// This is 24 hours and 10 minutes after its stream was opened, and 23:50 after it was closed.
 	e.Advance(3*time.Hour + 50*time.Minute)
 	subscriptionNow(t, e, idleWithStream)
 

@@ -100,7 +100,7 @@ func updateResets(t *testing.T, e *Env) {
 	} {
 		t.Run("subscription/"+path, func(t *testing.T) {
 			sub := e.Subscription(t, topic, full, func(s *pubsubpb.Subscription) {
-				switch path { // the two exclude one another
+				switch path { // the two exclude each other
 				case "push_config":
 					s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/push"}
 				case "enable_exactly_once_delivery":
@@ -191,7 +191,7 @@ func updateSubscriptionFields(t *testing.T, e *Env) {
 		"push_config": func(s *pubsubpb.Subscription) {
 			s.PushConfig = &pubsubpb.PushConfig{PushEndpoint: "https://example.com/other"}
 		},
-		// Without a value: not every server has them, but each knows them as updatable.
+		// Without a value: not every server supports them, but each accepts them in a mask.
 		"bigquery_config":      func(*pubsubpb.Subscription) {},
 		"cloud_storage_config": func(*pubsubpb.Subscription) {},
 		"bigtable_config":      func(*pubsubpb.Subscription) {},
@@ -238,7 +238,7 @@ func updateTopicFields(t *testing.T, e *Env) {
 		"schema_settings.encoding":          func(p *pubsubpb.Topic) { settings(p).Encoding = pubsubpb.Encoding_BINARY },
 		"schema_settings.first_revision_id": func(p *pubsubpb.Topic) { settings(p).FirstRevisionId = first },
 		"schema_settings.last_revision_id":  func(p *pubsubpb.Topic) { settings(p).LastRevisionId = second.GetRevisionId() },
-		// Without a value: not every server has them, but each knows them as updatable.
+		// Without a value: not every server supports them, but each accepts them in a mask.
 		"ingestion_data_source_settings": func(*pubsubpb.Topic) {},
 		"message_transforms":             func(*pubsubpb.Topic) {},
 	} {
@@ -426,8 +426,8 @@ func labelRules(t *testing.T, e *Env) {
 	}
 }
 
-// wantSubscriptionChange updates one path of a subscription to what body puts there. Then it has what change
-// makes of it, and nothing else has changed.
+// wantSubscriptionChange updates one path of a subscription to its value in body. It fails the test unless
+// the result has exactly the difference that change makes.
 func wantSubscriptionChange(t *testing.T, e *Env, name, path string, body, change func(*pubsubpb.Subscription)) {
 	t.Helper()
 	before := subscriptionNow(t, e, name)
@@ -441,7 +441,7 @@ func wantSubscriptionChange(t *testing.T, e *Env, name, path string, body, chang
 	}
 	for what, s := range map[string]*pubsubpb.Subscription{"answer": got, "afterwards": subscriptionNow(t, e, name)} {
 		for _, p := range []*pubsubpb.Subscription{want, s} {
-			if p.PushConfig == nil { // there or not, it means the same
+			if p.PushConfig == nil { // set or not, it means the same
 				p.PushConfig = &pubsubpb.PushConfig{}
 			}
 		}
@@ -451,7 +451,7 @@ func wantSubscriptionChange(t *testing.T, e *Env, name, path string, body, chang
 	}
 }
 
-// wantTopicChange is wantSubscriptionChange for topics.
+// wantTopicChange does the same as wantSubscriptionChange for a topic.
 func wantTopicChange(t *testing.T, e *Env, name, path string, body, change func(*pubsubpb.Topic)) {
 	t.Helper()
 	request := &pubsubpb.Topic{Name: name}

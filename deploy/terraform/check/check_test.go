@@ -16,10 +16,10 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// field is an argument of a resource, or a block.
+// field is an argument or a block of a resource.
 type field struct {
 	Required bool
-	Block    map[string]field // nil: an argument
+	Block    map[string]field // nil for an argument
 }
 
 // meta are the arguments and blocks that every resource may have.
@@ -38,7 +38,7 @@ func schema(t *testing.T) map[string]map[string]field {
 	return file.Resources
 }
 
-// problems returns what is wrong with the resources of a file.
+// problems returns the errors in the resources of a file.
 func problems(source []byte, name string, schema map[string]map[string]field) []string {
 	file, diagnostics := hclparse.NewParser().ParseHCL(source, name)
 	if diagnostics.HasErrors() {
@@ -46,7 +46,7 @@ func problems(source []byte, name string, schema map[string]map[string]field) []
 	}
 	var found []string
 	for _, block := range file.Body.(*hclsyntax.Body).Blocks {
-		if block.Type != "resource" && block.Type != "data" || block.Labels[0] == "terraform_data" { // that one is built in
+		if block.Type != "resource" && block.Type != "data" || block.Labels[0] == "terraform_data" { // terraform_data is built in
 			continue
 		}
 		kind := block.Type + " " + block.Labels[0]
@@ -60,7 +60,7 @@ func problems(source []byte, name string, schema map[string]map[string]field) []
 	return found
 }
 
-// compare returns what is wrong with a body.
+// compare returns the errors in a body.
 func compare(body *hclsyntax.Body, at hcl.Range, kind string, fields map[string]field) []string {
 	var found []string
 	wrong := func(at hcl.Range, format string, args ...any) {
@@ -106,7 +106,7 @@ func compare(body *hclsyntax.Body, at hcl.Range, kind string, fields map[string]
 	return found
 }
 
-// Every file is one that the provider would take, as far as its schema says.
+// Every file fits the schema of the provider.
 func TestFilesFitTheProvider(t *testing.T) {
 	fields := schema(t)
 	used := map[string]bool{}
@@ -143,7 +143,7 @@ func TestFilesFitTheProvider(t *testing.T) {
 	}
 }
 
-// What does not fit is found.
+// Errors are found.
 func TestMistakesAreFound(t *testing.T) {
 	fields := schema(t)
 	const good = `name = "a"` + "\n" + `topic = "t"`
@@ -171,8 +171,8 @@ func TestMistakesAreFound(t *testing.T) {
 	}
 }
 
-// The files are formatted as terraform fmt does. It needs terraform; where that is not installed, nothing is compared, and the
-// log says so.
+// The files are formatted like terraform fmt does it. Without an installed terraform the test compares nothing, and
+// logs that.
 func TestFilesAreFormatted(t *testing.T) {
 	if _, err := exec.LookPath("terraform"); err != nil {
 		t.Logf("%v: nothing is compared", err)

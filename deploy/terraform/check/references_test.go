@@ -14,11 +14,11 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// module is what a folder declares, and what it uses.
+// module is what the files of a directory declare and use.
 type module struct {
-	variables map[string]bool // by name, whether it must be given
+	variables map[string]bool // variables by name, and whether each is required
 	outputs   map[string]bool
-	declared  map[string]bool // such as "var.project", "module.iam", "google_pubsub_topic.events"
+	declared  map[string]bool // for example "var.project", "module.iam", "google_pubsub_topic.events"
 	calls     []call
 	uses      []use
 }
@@ -34,13 +34,13 @@ type call struct {
 // use is a reference.
 type use struct {
 	at    hcl.Range
-	names []string // such as module, iam, emails
+	names []string // for example module, iam, emails
 }
 
-// language are the first names of references to what nobody declares.
+// language are the first names of references that Terraform itself defines.
 var language = []string{"path", "each", "count", "self", "terraform"}
 
-// parseModule reads the files of a folder.
+// parseModule reads the files of a directory.
 func parseModule(dir string) (*module, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.tf"))
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *module) add(source []byte, name string) error {
 	return nil
 }
 
-// read collects the references in a body, but for those to the iterators of the dynamic blocks around it.
+// read collects the references in a body. It ignores the iterators of the dynamic blocks around it.
 func (m *module) read(body *hclsyntax.Body, iterators []string) {
 	for _, attribute := range body.Attributes {
 		for _, traversal := range attribute.Expr.Variables() {
@@ -111,7 +111,7 @@ func (m *module) read(body *hclsyntax.Body, iterators []string) {
 					names = append(names, step.Name)
 				}
 			}
-			// Conditions of a variable, and types, are written with bare words.
+			// The type of a variable is a bare word such as string, and not a reference.
 			bare := len(names) == 1 && attribute.Name == "type"
 			if !bare && !slices.Contains(language, names[0]) && !slices.Contains(iterators, names[0]) {
 				m.uses = append(m.uses, use{traversal.SourceRange(), names})
@@ -127,8 +127,7 @@ func (m *module) read(body *hclsyntax.Body, iterators []string) {
 	}
 }
 
-// references returns what is wrong between the modules below a folder: whoever is named must be there, and modules get what they
-// want, and nothing else.
+// references returns the errors between modules: references to nothing, and missing or unknown module variables.
 func references(root *module, modules map[string]*module) []string {
 	var found []string
 	for _, c := range root.calls {
@@ -154,7 +153,7 @@ func references(root *module, modules map[string]*module) []string {
 			length = 3
 		}
 		if len(u.names) < length || !root.declared[strings.Join(u.names[:length], ".")] {
-			found = append(found, fmt.Sprintf("%s: nobody declares %s", u.at, strings.Join(u.names, ".")))
+			found = append(found, fmt.Sprintf("%s: %s is not declared", u.at, strings.Join(u.names, ".")))
 			continue
 		}
 		for _, c := range root.calls {
@@ -166,7 +165,7 @@ func references(root *module, modules map[string]*module) []string {
 	return found
 }
 
-// Whatever the files refer to is there, and each module gets the variables that it wants.
+// Every reference is declared, and each module gets its variables.
 func TestReferencesLeadSomewhere(t *testing.T) {
 	root, err := parseModule("..")
 	if err != nil {
@@ -198,7 +197,7 @@ func TestReferencesLeadSomewhere(t *testing.T) {
 	}
 }
 
-// References that lead nowhere are found.
+// Bad references are found.
 func TestBadReferencesAreFound(t *testing.T) {
 	parse := func(source string) *module {
 		m := &module{variables: map[string]bool{}, outputs: map[string]bool{}, declared: map[string]bool{}}
@@ -212,11 +211,11 @@ func TestBadReferencesAreFound(t *testing.T) {
 	for _, test := range []struct{ name, source, want string }{
 		{"nothing wrong", good + "locals {\n a = [for x in [1] : x]\n b = local.a\n c = module.iam.email\n}", ""},
 		{"a dynamic block", good + "resource \"r\" \"n\" {\n dynamic \"env\" {\n for_each = {}\n content {\n name = env.key\n }\n }\n}", ""},
-		{"an iterator elsewhere", good + "locals {\n a = env.key\n}", "nobody declares env.key"},
-		{"no such variable", good + "locals {\n a = var.region\n}", "nobody declares var.region"},
-		{"no such local", good + "locals {\n a = local.b\n}", "nobody declares local.b"},
-		{"no such resource", good + "locals {\n a = google_pubsub_topic.events.id\n}", "nobody declares google_pubsub_topic.events.id"},
-		{"no such data", good + "locals {\n a = data.google_project.this.number\n}", "nobody declares data.google_project.this.number"},
+		{"an iterator elsewhere", good + "locals {\n a = env.key\n}", "env.key is not declared"},
+		{"no such variable", good + "locals {\n a = var.region\n}", "var.region is not declared"},
+		{"no such local", good + "locals {\n a = local.b\n}", "local.b is not declared"},
+		{"no such resource", good + "locals {\n a = google_pubsub_topic.events.id\n}", "google_pubsub_topic.events.id is not declared"},
+		{"no such data", good + "locals {\n a = data.google_project.this.number\n}", "data.google_project.this.number is not declared"},
 		{"no such output", good + "locals {\n a = module.iam.emails\n}", "module iam has no output emails"},
 		{"no such module", "module \"iam\" {\n source = \"./iamb\"\n}", "there is no module ./iamb"},
 		{"a variable too many", "module \"iam\" {\n source = \"./iam\"\n project = 1\n region = 1\n}", "module iam has no variable region"},

@@ -11,7 +11,7 @@ import (
 // DB is a pool, a connection or a transaction.
 type DB = sqlcgen.DBTX
 
-// Append appends an event to the outbox as the service does.
+// Append appends an event to the outbox like the service.
 func Append(t testing.TB, to DB, m envelope.Message) {
 	t.Helper()
 	if err := TryAppend(t.Context(), to, m); err != nil {
@@ -24,7 +24,7 @@ func Append(t testing.TB, to DB, m envelope.Message) {
 func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 	payload := m.Payload
 	if payload == nil {
-		payload = []byte{} // not NULL
+		payload = []byte{} // the column is NOT NULL
 	}
 	return sqlcgen.New(to).AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,

@@ -13,10 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Network is a way to a database that a test can break. Its methods may be
-// called from several goroutines.
+// Network is a network between clients and a database. A test can break it. Its
+// methods are safe for concurrent use.
 type Network struct {
-	// URL is that of the database, through this network.
+	// URL is the URL of the database through this network.
 	URL string
 
 	listener net.Listener
@@ -30,16 +30,16 @@ type Network struct {
 	stuck bool                                    // guarded by mu
 }
 
-// way is what connections that break together have in common.
+// way is the state that connections share that break together.
 type way struct {
-	silent atomic.Bool  // nothing comes through
-	deaf   atomic.Bool  // no answer comes through
-	frozen sync.RWMutex // locked: what clients send has to wait
+	silent atomic.Bool  // nothing passes
+	deaf   atomic.Bool  // no response passes
+	frozen sync.RWMutex // locked while statements must wait
 	sticks bool
 }
 
-// NewNetwork makes a way to the database of a URL, for as long as the test lasts.
-// A pooler on the way is left out.
+// NewNetwork creates a network to the database of a URL, for the time of the
+// test. It bypasses a pooler.
 func NewNetwork(t testing.TB, target string) *Network {
 	t.Helper()
 	cfg, dial := direct(t, target)
@@ -53,14 +53,15 @@ func NewNetwork(t testing.TB, target string) *Network {
 	}
 	n := &Network{URL: through.String(), listener: listener, way: new(way), dial: dial}
 	t.Cleanup(func() {
-		_ = listener.Close() // nobody connects any more
+		_ = listener.Close() // no client connects any more
 		n.Cut()
 	})
 	go n.accept()
 	return n
 }
 
-// direct is where a URL leads, and how to get there without a pooler.
+// direct returns the configuration of a URL without a pooler, and a function that
+// connects to its server.
 func direct(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context) (net.Conn, error)) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(Direct(t, target))
@@ -71,7 +72,8 @@ func direct(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context)
 	return cfg, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, kind, address) }
 }
 
-// Move lets new connections go to another server, as after a failover, and breaks those there are.
+// Move sends new connections to another server, as after a failover, and closes
+// the present ones.
 func (n *Network) Move(t testing.TB, target string) {
 	t.Helper()
 	_, dial := direct(t, target)
@@ -92,7 +94,7 @@ func (n *Network) accept() {
 		n.mu.Unlock()
 		to, err := dial(context.Background())
 		if err != nil {
-			_ = from.Close() // as where nobody listens
+			_ = from.Close() // a client sees the same if nobody listens
 			continue
 		}
 		n.mu.Lock()
@@ -110,7 +112,7 @@ func (n *Network) accept() {
 	}
 }
 
-// pass copies what may come through, until one side is gone.
+// pass copies what mayPass allows, until one side closes the connection.
 func pass(to, from net.Conn, mayPass func([]byte) bool) {
 	defer to.Close()
 	defer from.Close()
@@ -129,15 +131,16 @@ func pass(to, from net.Conn, mayPass func([]byte) bool) {
 	}
 }
 
-// statement waits while the way is frozen.
+// statement waits while the way is frozen. It reports whether a statement may
+// pass.
 func (w *way) statement() bool {
 	w.frozen.RLock()
 	defer w.frozen.RUnlock()
 	return !w.silent.Load()
 }
 
-// readyForQuery is the message by which PostgreSQL says that it waits for a
-// statement (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+// readyForQuery is the message of PostgreSQL that it waits for a statement
+// (https://www.postgresql.org/docs/current/protocol-message-formats.html).
 var readyForQuery = []byte("Z\x00\x00\x00\x05I")
 
 func (n *Network) answer(w *way, answer []byte) bool {
@@ -151,17 +154,17 @@ func (n *Network) answer(w *way, answer []byte) bool {
 	return true
 }
 
-// Cut breaks all connections there are.
+// Cut closes all present connections.
 func (n *Network) Cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, conn := range n.links {
-		_ = conn.Close() // that is the break
+		_ = conn.Close() // the error does not matter
 	}
 }
 
-// Forget lets all connections there are go silent: nothing comes through any
-// more, and none ends. New ones work.
+// Forget makes all present connections silent: nothing passes any more, and
+// neither side gets an error. New connections work.
 func (n *Network) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -169,10 +172,10 @@ func (n *Network) Forget() {
 	n.way = new(way)
 }
 
-// Freeze lets all connections there are behave as those of a database that has
-// stopped: until thaw is called no statement comes through, and then they all
-// do, also those of clients that have left meanwhile. Answers never come. New
-// connections work. Call thaw, once or more often.
+// Freeze makes all present connections behave like those of a stopped database.
+// Statements wait until thaw is called, and then all arrive, even those of
+// clients that have disconnected. Responses are lost. New connections work. thaw
+// must be called, and may be called several times.
 func (n *Network) Freeze() (thaw func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -183,24 +186,24 @@ func (n *Network) Freeze() (thaw func()) {
 	return sync.OnceFunc(frozen.frozen.Unlock)
 }
 
-// Mute lets all connections go silent, new ones too.
+// Mute makes all connections silent, including new ones.
 func (n *Network) Mute() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.way.silent.Store(true)
 }
 
-// Stick lets each connection from now on go silent as soon as the server is ready
-// for a statement.
+// Stick makes every new connection silent as soon as the server is ready for a
+// statement.
 func (n *Network) Stick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stuck = true
 }
 
-// Sent returns how many bytes clients have sent, with those that did not come
-// through.
+// Sent returns how many bytes clients have sent, including those that did not
+// pass.
 func (n *Network) Sent() int64 { return n.sent.Load() }
 
-// Stuck is how many connections have.
+// Stuck returns how many connections became silent because of Stick.
 func (n *Network) Stuck() int64 { return n.ready.Load() }

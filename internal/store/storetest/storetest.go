@@ -1,11 +1,11 @@
-// Package storetest gives a test a real PostgreSQL: a private server per test
-// binary, started by Main, and in it a database per test, cloned from one that
+// Package storetest gives a test a real PostgreSQL. Main starts a private
+// server per test binary. Each test gets its own database, cloned from one that
 // has the whole schema. Nothing has to be prepared, so no test is ever skipped.
 //
-// With STORETEST_POOLER=1 in the environment (make test-pooler), a PgBouncer in
-// transaction mode stands before the server, and URL and Pool go through it: so
-// the same tests show that the code needs no session. A test that needs one of
-// its own says so with Direct.
+// With the environment variable STORETEST_POOLER=1 (make test-pooler),
+// PgBouncer in transaction mode is in front of the server, and URL and Pool use
+// it. So the same tests show that the code depends on no session state. A test
+// that needs a session calls Direct.
 package storetest
 
 import (
@@ -35,12 +35,12 @@ const (
 
 var (
 	server    *localpg.Server       // set by Main, before any test
-	bouncer   *localbouncer.Bouncer // before the server, if that is asked for
-	folder    string                // of the server's data, while benchmarks run
-	databases atomic.Int64          // numbers the databases of this process
+	bouncer   *localbouncer.Bouncer // in front of the server; nil: none
+	folder    string                // directory of the server's data during benchmarks
+	databases atomic.Int64          // number of databases that this process has created
 )
 
-// Main runs the tests of a package between starting and stopping its server:
+// Main starts the server, runs the tests of a package, and stops the server:
 //
 //	func TestMain(m *testing.M) { storetest.Main(m) }
 func Main(m *testing.M) {
@@ -58,12 +58,12 @@ func start() (err error) {
 	defer cancel()
 	var cfg localpg.Config
 	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
-		// What is measured must be what production does: on disk, with fsync.
+		// Benchmarks use a disk with fsync, as production does.
 		if cfg.Dir, err = os.MkdirTemp("", "storetest"); err != nil {
 			return err
 		}
 		folder = cfg.Dir
-		// As root the server is another user, who must be able to enter.
+		// If we are root, the server runs as another user, who needs access.
 		if err = os.Chmod(folder, 0o755); err != nil {
 			return err
 		}
@@ -93,8 +93,8 @@ func start() (err error) {
 	return err
 }
 
-// stop leaves nothing behind. Its errors would tell nothing that the tests, or
-// the error before, have not told.
+// stop stops the server and removes its data. It ignores errors: a test, or an
+// error before, has already reported the cause.
 func stop() {
 	if bouncer != nil {
 		bouncer.Stop()
@@ -105,7 +105,7 @@ func stop() {
 	}
 }
 
-// execute runs one statement outside of every test's database.
+// execute runs one statement in the server's own database.
 func execute(ctx context.Context, sql string) error {
 	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
 	if err != nil {
@@ -118,8 +118,8 @@ func execute(ctx context.Context, sql string) error {
 	return nil
 }
 
-// URL makes a database with the whole schema, empty, that is dropped when the
-// test ends, and returns its URL, for the code under test.
+// URL creates an empty database with the whole schema, and returns its URL. The
+// database is dropped when the test ends.
 func URL(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))
@@ -143,8 +143,9 @@ func URL(t testing.TB) string {
 	return pooled
 }
 
-// Direct is the URL of the same database and user without a pooler between: for
-// what has to have a session, such as migrations, SET, and pg_backend_pid.
+// Direct returns the URL of the same database and user without the pooler. It
+// is for code that needs a session, such as migrations, SET, and
+// pg_backend_pid.
 func Direct(t testing.TB, target string) string {
 	t.Helper()
 	if bouncer == nil {
@@ -162,8 +163,8 @@ func Direct(t testing.TB, target string) string {
 	return direct.String()
 }
 
-// Apart gives the server and the benchmark CPUs of their own until undo, as if
-// each had a machine of its own; see localpg.
+// Apart gives the server and the benchmark their own CPUs, as if each had its
+// own machine; see localpg. undo ends that.
 func Apart(b *testing.B) (undo func()) {
 	b.Helper()
 	back, err := server.Apart()
@@ -177,8 +178,8 @@ func Apart(b *testing.B) (undo func()) {
 	}
 }
 
-// Pool makes a database like URL and opens a pool of at most maxConns on it,
-// which is closed when the test ends.
+// Pool creates a database like URL does, and opens a pool of at most maxConns
+// connections. The pool is closed when the test ends.
 func Pool(t testing.TB, maxConns int32) *pgxpool.Pool {
 	t.Helper()
 	pool, err := db.Open(t.Context(), URL(t), maxConns, nil)

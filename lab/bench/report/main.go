@@ -1,8 +1,8 @@
-// Command report makes tables and plots of what bench has measured, and puts them into a document:
+// Command report makes tables and plots of the results of bench, and writes them to a document:
 //
 //	go run ./report -in results.txt -doc RESULTS.md -img img
 //
-// Only what is between the two marks in the document is replaced.
+// It replaces only the text between the two marks in the document.
 package main
 
 import (
@@ -41,7 +41,7 @@ func run(args []string, out io.Writer) error {
 	}
 	folder := *img
 	if folder != "" {
-		if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // documents are for everybody
+		if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // documents are public
 			return fmt.Errorf("-img: %w", err)
 		}
 		for name, picture := range plots(r) {
@@ -69,7 +69,7 @@ func run(args []string, out io.Writer) error {
 	return os.WriteFile(*doc, []byte(text), 0o644) //nolint:gosec // as above
 }
 
-// replace puts a page between the marks of a document.
+// replace replaces the text between the marks of a document.
 func replace(document, page string) (string, error) {
 	head, rest, found := strings.Cut(document, beginMark)
 	if !found {

@@ -41,7 +41,8 @@ func sampleResults(t *testing.T) *results {
 	return r
 }
 
-// A ratio is that of the turns of one round, not of the medians: 40 and 20, so 30.
+// A ratio is the median of the ratios of each round: 40 and 20, so 30. It is not the ratio of the
+// medians.
 func TestRatiosAreOfTheSameRound(t *testing.T) {
 	r := sampleResults(t)
 	got, ok := r.ratio(drainName("ours", "none", 1), drainName("naive", "none", 1), "events/s")
@@ -53,7 +54,7 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 	}
 }
 
-// A target is met, not met, or not measured, and an upper bound is one.
+// A target is met, missed, or not measured. It may be an upper bound.
 func TestTargetsTellWhetherTheyAreMet(t *testing.T) {
 	for _, test := range []struct {
 		target target
@@ -90,7 +91,7 @@ func TestTargetsTellWhetherTheyAreMet(t *testing.T) {
 	}
 }
 
-// The page has the figures, and a disorder that happened in one turn only.
+// The page has the figures, and events out of order even if only one turn had them.
 func TestMarkdownHasTheFigures(t *testing.T) {
 	page := markdown(sampleResults(t))
 	for _, want := range []string{"of commit 1234567, with 2 cores", "| ours | 250 | 30 |", "| naive | 7.5 | 1 |", "| 2 | 0 |", "| commit → sent at 1,000/s, no-op sink, p50 | 0.25 ms | 0.25–0.25 | ≤ 0.5 ms | met |", "| ours | 0.25 | 2 | 900 | 1500 | 0 | 3 |", "| ours | – / – | – / – | – / – | – / – | 1.25 / 7 |", "| retained 100 | 40 | 0.8 |",
@@ -101,7 +102,7 @@ func TestMarkdownHasTheFigures(t *testing.T) {
 	}
 }
 
-// Every plot is well-formed XML, also when most figures are missing.
+// Every plot is valid XML, even if most figures are missing.
 func TestPlotsAreWellFormed(t *testing.T) {
 	all := plots(sampleResults(t))
 	all["extremes"] = bars("a < b & c", []string{"x"}, []series{{"s", []float64{math.NaN()}}, {"t", []float64{1e-9}}})
@@ -123,7 +124,7 @@ func TestPlotsAreWellFormed(t *testing.T) {
 	}
 }
 
-// Only what is between the marks is replaced, and a document without them is refused.
+// Only the text between the marks is replaced. A document without marks is refused.
 func TestReplaceKeepsTheRest(t *testing.T) {
 	got, err := replace("a\n"+beginMark+"old\n"+endMark+"b\n", "new\n")
 	if want := "a\n" + beginMark + "\nnew\n\n" + endMark + "b\n"; err != nil || got != want {

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/perf/benchfmt"
 )
 
-// results are the figures of a run: by benchmark and unit, one of each turn, in order.
+// results are the measurements of a run: by benchmark and unit, one value per turn, in order.
 type results struct {
 	config  map[string]string
-	names   []string // in the order in which they first came
+	names   []string // in the order of their first appearance
 	figures map[string]map[string][]float64
 }
 
 func load(path string) (*results, error) {
-	f, err := os.Open(path) //nolint:gosec // who runs this names the file
+	f, err := os.Open(path) //nolint:gosec // the user names the file
 	if err != nil {
 		return nil, fmt.Errorf("open results: %w", err)
 	}
@@ -60,12 +60,12 @@ func (r *results) add(record *benchfmt.Result) {
 	}
 }
 
-// median of the turns of a benchmark; false when it was not run.
+// median returns the median of the turns of a benchmark, or false if it was not run.
 func (r *results) median(name, unit string) (float64, bool) {
 	return median(r.figures[name][unit])
 }
 
-// max of the turns of a benchmark.
+// max returns the maximum of the turns of a benchmark.
 func (r *results) max(name, unit string) float64 {
 	if all := r.figures[name][unit]; len(all) > 0 {
 		return slices.Max(all)
@@ -73,13 +73,13 @@ func (r *results) max(name, unit string) float64 {
 	return 0
 }
 
-// ratio is the median of the ratios of two benchmarks, turn by turn, because those of one round had the same
-// neighbors.
+// ratio returns the median of the ratios of two benchmarks, turn by turn. Turns of one round have the same
+// other load on the machine.
 func (r *results) ratio(name, to, unit string) (float64, bool) {
 	return median(r.ratios(name, to, unit))
 }
 
-// ratios are those of each turn.
+// ratios returns the ratio of each turn.
 func (r *results) ratios(name, to, unit string) (ratios []float64) {
 	over := r.figures[to][unit]
 	for i, v := range r.figures[name][unit] {
@@ -90,7 +90,7 @@ func (r *results) ratios(name, to, unit string) (ratios []float64) {
 	return ratios
 }
 
-// with are the benchmarks whose name begins so, and the value of a key in each name.
+// with returns the benchmarks with a prefix, and the value of a key in each name.
 func (r *results) with(prefix, key string) (names, values []string) {
 	for _, name := range r.names {
 		if !strings.HasPrefix(name, prefix) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// svg is a picture as it grows. Its background is white, whatever the page's is.
+// svg is a picture under construction. Its background is white, whatever the page has.
 type svg struct {
 	strings.Builder
 	width, height float64
@@ -42,7 +42,7 @@ func (s *svg) legend(names []string) {
 
 func (s *svg) done() string { return s.String() + "</svg>\n" }
 
-// series are values that belong together: one per label, NaN where there is none.
+// series is a named list of values, one per label, with NaN for a missing one.
 type series struct {
 	name   string
 	values []float64

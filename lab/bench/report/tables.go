@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// table is a Markdown table; the columns behind the first are numbers.
+// table writes a Markdown table. All columns but the first are numbers.
 func table(b *strings.Builder, header []string, rows [][]string) {
 	fmt.Fprintf(b, "| %s |\n| --- |%s\n", strings.Join(header, " | "), strings.Repeat(" ---: |", len(header)-1))
 	for _, row := range rows {
@@ -21,7 +21,7 @@ func heading(b *strings.Builder, text string) { fmt.Fprintf(b, "### %s\n\n", tex
 
 func picture(b *strings.Builder, file, text string) { fmt.Fprintf(b, "![%s](img/%s)\n\n", text, file) }
 
-// figure is the median of a benchmark, as text.
+// figure returns the median of a benchmark as text.
 func (r *results) figure(name, unit string) string {
 	if v, ok := r.median(name, unit); ok {
 		return short(v)
@@ -29,7 +29,7 @@ func (r *results) figure(name, unit string) string {
 	return "–"
 }
 
-// times is a ratio, as text.
+// times returns a ratio as text.
 func (r *results) times(name, to, unit string) string {
 	if v, ok := r.ratio(name, to, unit); ok {
 		return short(v)
@@ -190,7 +190,7 @@ func growing(b *strings.Builder, r *results) {
 	names, values := r.with("Payload/", "bytes")
 	for i, name := range names {
 		megabytes := "–"
-		if v, ok := r.median(name, "B/s"); ok { // benchfmt makes that of MB/s
+		if v, ok := r.median(name, "B/s"); ok { // benchfmt converts MB/s to B/s
 			megabytes = short(v / 1e6)
 		}
 		rows = append(rows, []string{values[i], r.figure(name, "events/s"), megabytes, r.figure(name, "cpu-s/Mevent"), r.figure(name, "WAL-B/event")})
@@ -214,7 +214,7 @@ func shapeText(key, value string) string {
 	return "1000, even"
 }
 
-// plots are the pictures, by file name.
+// plots returns the pictures by file name.
 func plots(r *results) map[string]string {
 	peers := peersOf(r)
 	values := func(name func(peer string) string, unit string) []float64 {

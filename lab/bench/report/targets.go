@@ -9,13 +9,13 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// target is a figure that this service is meant to reach.
+// target is a target for a figure of this service.
 type target struct {
 	what    string
 	turns   []float64
 	limit   float64
-	atMost  bool // the limit is an upper bound
-	control bool // nothing differs between the two sides: it says how exact the others are
+	atMost  bool // limit is an upper bound
+	control bool // both sides are the same: it shows the accuracy of the other targets
 	unit    string
 }
 
@@ -42,18 +42,19 @@ func (t target) row() []string {
 	return []string{t.what, measured, between, sign + " " + short(t.limit) + t.unit, verdict}
 }
 
-// undecided: with the turns that there are, chance may have put the median on its side of the limit.
+// undecided reports whether the confidence interval of the median contains the limit.
 func (t target) undecided() bool {
 	s := interval(t.turns)
 	return !math.IsInf(s.Lo, 0) && !math.IsInf(s.Hi, 0) && s.Lo < t.limit && t.limit < s.Hi
 }
 
-// interval has the median of turns and, of six or more, where it lies with 95 % confidence.
+// interval returns the median of turns, and its 95 % confidence interval if there are at least six.
 func interval(turns []float64) benchmath.Summary {
 	return benchmath.AssumeNothing.Summary(benchmath.NewSample(slices.Clone(turns), &benchmath.DefaultThresholds), 0.95)
 }
 
-// spread is the least and the most of a few turns, and of six or more where their median lies with 95 % confidence.
+// spread returns the 95 % confidence interval of the median, or the minimum and maximum if there
+// are fewer than six turns.
 func spread(turns []float64) string {
 	s := interval(turns)
 	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) {
@@ -70,7 +71,8 @@ func latencyName(peer, sink string, instances, rate int) string {
 	return fmt.Sprintf("Latency/peer=%s/sink=%s/instances=%d/rate=%d", peer, sink, instances, rate)
 }
 
-// ordered are the libraries that keep the order of an aggregate: with one instance, and with any number of them.
+// The libraries that keep the order of an aggregate: with one instance, with several instances, and
+// the defaults.
 var (
 	ordered       = []string{"watermill", "watermill-1000", "oagudo", "oagudo-async", "oagudo-1000"}
 	orderedByMany = []string{"watermill", "watermill-1000"}
@@ -137,14 +139,14 @@ func targets(r *results) []target {
 	return all
 }
 
-// controlSuffix ends the name of a place that is as the first one is.
+// controlSuffix is the end of the name of a second place with the same content.
 const controlSuffix = "/control"
 
 var growthUnits = []string{"drain-events/s", "claims/s", "empty-looks/s", "inserts/s"}
 
-// place is what a Growth benchmark was measured beside.
+// place describes the content of the database in a Growth benchmark.
 func place(name string) string {
 	parts := strings.Split(strings.TrimPrefix(name, "Growth/"), "/")
-	slices.Reverse(parts) // parked events are the more telling ones
+	slices.Reverse(parts) // so that the number of parked events comes first
 	return strings.ReplaceAll(parts[0], "=", " ")
 }

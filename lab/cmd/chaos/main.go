@@ -1,11 +1,10 @@
-// Command chaos runs the fault lab: the real service as several processes,
-// under load, while everything around it breaks, and a checker that looks
-// whether every promise was kept.
+// Command chaos runs the fault lab: the real service as several processes, under load, while faults are
+// injected. A checker then reports whether the service kept every guarantee.
 //
 //	go run -C lab ./cmd/chaos --profile quick
 //
-// It exits with 1 when one was not, or when too little happened to say so. --help lists its flags; package
-// internal/chaos says what it does.
+// It exits with 1 if a guarantee was broken, or if the run was too short to tell. --help lists its flags.
+// Package internal/chaos documents the details.
 package main
 
 import (
@@ -26,23 +25,23 @@ import (
 	"example.com/videocatalog/lab/internal/chaos"
 )
 
-const usage = `chaos runs the service as several processes, breaks everything around it, and checks every promise.
+const usage = `chaos runs the service as several processes, injects faults, and checks every guarantee.
 
-  --profile quick|long  quick: each fault once, in two minutes. long: an hour of faults, and the recovery has
-                        to be as fast as promised. Default: quick.
-  --seed N              decides on the order of faults, victims, pauses and commands. Default: drawn, and printed.
-  --duration D          how long faults are injected, at least until each was there once. Default: that of the profile.
+  --profile quick|long  quick: each fault once, in two minutes. long: an hour of faults, and the recovery must meet
+                        its targets. Default: quick.
+  --seed N              decides the order of faults, their targets, pauses and commands. Default: random, and printed.
+  --duration D          how long faults are injected, at least until each was injected once. Default: that of the profile.
   --rate N              commands per second. Default: that of the profile.
-  --out DIR             what the run leaves: timeline.jsonl, report.json, a log per process and, when a promise was
-                        broken, what clients, watchers and a subscription saw, and the database. Default: chaos-N and the time, in the folder
-                        for temporary files.
-  --older COMMIT        what a deployment rolls back to. Default: the tag before HEAD, or else the present code on a
-                        newer schema.
+  --out DIR             the directory for timeline.jsonl, report.json and a log per process. If a guarantee was broken,
+                        also what clients, watchers and a subscription received, and the database. Default: chaos-N
+                        and the time, in the directory for temporary files.
+  --older COMMIT        the commit that a rollback deploys. Default: the newest tag before HEAD, or else the present
+                        code on a newer schema.
 `
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
@@ -65,7 +64,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	fmt.Fprintf(stdout, "seed %d, what the run leaves is in %s\n", cfg.Seed, cfg.Out)
 	report, err := chaos.Run(ctx, cfg)
 	cfg.Older = report.Older
-	if report.Out != "" { // it came to its end
+	if report.Out != "" { // the run was finished
 		err = errors.Join(err, report.Print(stdout))
 	}
 	if err != nil {
@@ -82,7 +81,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	return nil
 }
 
-// again returns the flags that a run is repeated with.
+// again returns the flags that repeat a run.
 func again(cfg chaos.Config) string {
 	profile, older := "quick", ""
 	if cfg.Long {
@@ -97,7 +96,7 @@ func again(cfg chaos.Config) string {
 // parse reads the flags.
 func parse(args []string) (cfg chaos.Config, err error) {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints the usage, main the error
+	flags.SetOutput(io.Discard) // run prints the usage, and main the error
 	profile := flags.String("profile", "quick", "")
 	seed := flags.String("seed", "", "")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "")

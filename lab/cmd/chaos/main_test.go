@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The profile decides on what no flag says.
+// Values without a flag come from the profile.
 func TestParse(t *testing.T) {
 	quick, err := parse([]string{"--seed", "7"})
 	if err != nil || quick.Seed != 7 || quick.Long || quick.Duration > 2*time.Minute || !strings.HasPrefix(filepath.Base(quick.Out), "chaos-7-") {
@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is wrong is one sentence that names the flag.
+// An error is one sentence that names the flag.
 func TestParseErrors(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -45,7 +45,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// --help is an answer, not an error, and tells of every flag.
+// --help is not an error, and lists every flag.
 func TestHelp(t *testing.T) {
 	var out strings.Builder
 	if err := run(t.Context(), []string{"--help"}, &out); err != nil {
@@ -53,7 +53,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, flag := range []string{"--profile", "--seed", "--duration", "--rate", "--out", "--older"} {
 		if !strings.Contains(out.String(), flag) {
-			t.Errorf("the help does not tell of %s", flag)
+			t.Errorf("the help does not list %s", flag)
 		}
 	}
 }

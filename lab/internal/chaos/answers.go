@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// checkAnswers compares what clients were told with the events.
+// checkAnswers compares what clients received with the events.
 func (c *checker) checkAnswers() {
 	outcomes := make(map[int64]Outcome, len(c.h.Answers))
-	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how often a command may: the answer, and what was lost
+	mayUpdate := make(map[int64]int, len(c.h.Answers)) // how many updates a command may cause: its result, and its lost attempts
 	f := &c.verdict.Figures
 	f.Commands = len(c.h.Answers)
 	for _, a := range c.h.Answers {
@@ -39,7 +39,7 @@ func (c *checker) checkAnswers() {
 				continue
 			}
 			if outcomes[e.Command] == Failed {
-				c.broken(FailedTookEffect, "command %d: its client was told that it failed, and there is event %s of video %s", e.Command, e.ID, e.Video)
+				c.broken(FailedTookEffect, "command %d: its client was told that it failed, but there is event %s of video %s", e.Command, e.ID, e.Video)
 			}
 			if e.Type == typeUpdated {
 				if outcome, sent := outcomes[e.Command]; sent && outcome != Failed {
@@ -57,47 +57,48 @@ func (c *checker) checkAnswers() {
 	}
 }
 
-// checkUntold looks for an attempt whose answer was lost behind a change that
-// nobody was told of, and returns those that are left for later ones.
+// checkUntold finds the lost attempt that may have caused an event that no client
+// received as a result. It returns the lost attempts that later events may come
+// from.
 func (c *checker) checkUntold(e *EventRow, which change, lost []time.Time, failed []int64) (left []time.Time) {
 	at, published := c.first[e.ID]
 	for published && len(lost) > 0 && lost[0].Before(at.Add(-explains)) {
 		lost = lost[1:]
 	}
 	if len(lost) == 0 || published && lost[0].After(at) {
-		c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s that nobody was told of, nor may be one whose answer was lost until then; those who asked for one and were told that it failed: commands %v",
+		c.broken(FailedTookEffect, "event %s, version %d of video %s, is a %s in no result, and no lost attempt can be its cause; commands of this kind that failed: %v",
 			e.ID, e.Version, e.Video, which.kind, failed)
 		return lost
 	}
 	return lost[1:]
 }
 
-// explains is for how long an attempt whose answer was lost may be what an event
-// comes from: a client tries for half a minute, and no outage keeps an event from
-// being published for longer than the rest.
+// explains is how long a lost attempt may be the cause of an event. A client
+// retries for half a minute, and no outage delays the publication of an event for
+// longer than the rest.
 const explains = 5 * time.Minute
 
-// change is a kind of command on a video.
+// change is a kind of command on one video.
 type change struct {
 	video uuid.UUID
 	kind  string
 }
 
-// version is what a change made.
+// version is a version of a video, and the change that created it.
 type version struct {
 	change
 	number int64
 }
 
-// kindOf is the command behind each type of event that does not carry a title
-// of its own.
+// kindOf is the kind of command that causes an event, for events without a title
+// of their own.
 var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
 }
 
-// changes returns which versions clients were told of; since when there were
-// attempts whose answer was lost, in order, each of which may have made one more;
-// and which commands failed.
+// changes returns what clients know. told has the versions that they received.
+// lost has the start times of lost attempts, in order, each of which may have
+// created a version. failed has the commands that failed.
 func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time, failed map[change][]int64) {
 	told, lost, failed = make(map[version]bool), make(map[change][]time.Time), make(map[change][]int64)
 	for _, a := range c.h.Answers {
@@ -119,22 +120,21 @@ func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time,
 	return told, lost, failed
 }
 
-// checkCodes looks for answers that a sound service gives only while the
-// database fails, or the process that answers is killed. Before the first fault
-// there are none that ask a client to try again either, but for what came too late
-// because the machine stalled.
+// checkCodes finds codes that a correct service returns only during a fault of the
+// database, or when the process is killed. Before the first fault, the codes of a
+// retry are wrong too, except after a stall of the machine.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
 		late := o.again() && slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return !o.At.Before(s.From) && o.At.Before(s.Until.Add(attemptTimeout)) })
 		if !late && !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
 			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
 		}) {
-			c.broken(CodeUnexpected, "%s: command %d (0: a stream) was answered %s by %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
+			c.broken(CodeUnexpected, "%s: command %d (0: a stream) got %s from %s", o.At.Format(time.RFC3339Nano), o.Command, o.Code, o.Where)
 		}
 	}
 }
 
-// The types of the events whose title is that of their own command.
+// The types of the events that have the title of their own command.
 const (
 	typeCreated = "VideoCreated"
 	typeUpdated = "VideoUpdated"
@@ -142,22 +142,23 @@ const (
 
 func (c *checker) checkAcknowledged(a Answer) {
 	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {
-		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s was answered with version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
+		c.broken(EtagIgnored, "command %d (%s) on version %d of video %s returned version %d", a.Command, a.Kind, a.Expected, a.Video, a.Version)
 	}
 	e := c.event(a.Video, a.Version)
 	if e == nil {
-		c.broken(CommandLost, "command %d (%s): version %d of video %s was answered, and there is no such event", a.Command, a.Kind, a.Version, a.Video)
+		c.broken(CommandLost, "command %d (%s): version %d of video %s was returned, but there is no such event", a.Command, a.Kind, a.Version, a.Video)
 		return
 	}
 	if e.State != a.State {
-		c.broken(AnswerWrong, "command %d (%s): the answer shows another version %d of video %s than event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
+		c.broken(AnswerWrong, "command %d (%s): the returned version %d of video %s differs from event %s", a.Command, a.Kind, a.Version, a.Video, e.ID)
 	}
-	// What an update answers has its own title; what a create answers may be newer, if it was repeated, but began with it.
+	// An update returns its own title. A create that was repeated may return a
+	// newer version, but version 1 must have its title.
 	wrote := e
 	if a.Kind == kindCreate {
 		wrote = c.event(a.Video, 1)
 	}
 	if (a.Kind == kindCreate || a.Kind == kindUpdate) && (wrote == nil || wrote.Command != a.Command) {
-		c.broken(CommandLost, "command %d (%s) was answered with version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
+		c.broken(CommandLost, "command %d (%s) returned version %d of video %s, which is not its own", a.Command, a.Kind, a.Version, a.Video)
 	}
 }

@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// tags are those of a server that has the points of package failpoint, and takes
-// the lab's settings.
+// tags are the build tags of a server with failpoints and the settings of the lab.
 const tags = "-tags=chaos"
 
-// build builds the service as it is, with a clock that can be told to jump, and an
-// older one without.
+// build builds the present service with a clock that the lab can set, and an older
+// one without.
 func (l *lab) build(ctx context.Context) error {
 	l.present = filepath.Join(l.cfg.Out, "server")
 	l.older = filepath.Join(l.cfg.Out, "server-older")
@@ -34,7 +33,7 @@ func (l *lab) build(ctx context.Context) error {
 		return err
 	}
 	if l.cfg.Older == "" {
-		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own folder
+		tag, _ := exec.CommandContext(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "HEAD^").Output() //nolint:gosec // our own directory
 		l.cfg.Older = strings.TrimSpace(string(tag))
 	}
 	if l.cfg.Older == "" {
@@ -44,12 +43,12 @@ func (l *lab) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(source) }() // of temporary files
+	defer func() { _ = os.RemoveAll(source) }() // temporary files
 	archive := filepath.Join(source, "source.tar")
-	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, l.cfg.Older).CombinedOutput(); err != nil { //nolint:gosec // the commit that we were told
+	if out, err := exec.CommandContext(ctx, "git", "-C", here, "archive", "--output="+archive, l.cfg.Older).CombinedOutput(); err != nil { //nolint:gosec // the commit from the config
 		return fmt.Errorf("git archive %s: %w: %s", l.cfg.Older, err, out)
 	}
-	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // we have made it
+	if out, err := exec.CommandContext(ctx, "tar", "-xf", archive, "-C", source).CombinedOutput(); err != nil { //nolint:gosec // the archive from above
 		return fmt.Errorf("unpack %s: %w: %s", l.cfg.Older, err, out)
 	}
 	return goBuild(ctx, source, l.older, tags)
@@ -64,10 +63,9 @@ func goBuild(ctx context.Context, dir, to string, flags ...string) error {
 	return nil
 }
 
-// The one place where the service reads the time and makes the ids of its
-// events, and what the lab builds in its stead. It is not in the code itself
-// because no build of the service that anybody deploys shall have a clock that
-// can be set.
+// seam is the only line where the service gets the time and the ids of its events.
+// The lab builds it as jumping. That is not in the code of the service, so that no
+// deployed build has a clock that can be set.
 const (
 	seamFile = "internal/server/server.go"
 	seam     = "now: time.Now, newID: uuid.NewV7}"
@@ -75,7 +73,7 @@ const (
 			newID: func() (uuid.UUID, error) { return failpoint.JumpedID(uuid.NewV7()) }}`
 )
 
-// overlayClock makes a file for go build -overlay, in a folder of its own.
+// overlayClock writes the file for go build -overlay into the directory out.
 func overlayClock(root, module, out string) (string, error) {
 	original := filepath.Join(root, filepath.FromSlash(seamFile))
 	source, err := os.ReadFile(original) //nolint:gosec // our own source
@@ -94,7 +92,7 @@ func overlayClock(root, module, out string) (string, error) {
 	}
 	err = os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = errors.Join(os.WriteFile(replacement, []byte(changed), 0o600), os.WriteFile(overlay, b, 0o600)) //nolint:gosec // in the folder that we were told
+		err = errors.Join(os.WriteFile(replacement, []byte(changed), 0o600), os.WriteFile(overlay, b, 0o600)) //nolint:gosec // in the given directory
 	}
 	if err != nil {
 		return "", fmt.Errorf("write overlay: %w", err)
@@ -102,7 +100,7 @@ func overlayClock(root, module, out string) (string, error) {
 	return overlay, nil
 }
 
-// withJumpingClock changes the source of the seam.
+// withJumpingClock replaces the clock in the source.
 func withJumpingClock(source, module string) (string, error) {
 	const imports = "\nimport (\n"
 	if strings.Count(source, seam) != 1 || strings.Count(source, imports) != 1 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The commands of the service take their time and their ids from one place,
-// which the lab replaces; where that place is gone, the lab says so.
+// The line with the time and the ids of events exists, so the lab can replace
+// it. If it is missing, the lab returns an error.
 func TestClockHasOneSeam(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(filepath.Join("..", "..", "..", filepath.FromSlash(seamFile)))

@@ -41,8 +41,8 @@ func overGRPC(ctx context.Context, api videov1.VideoServiceClient, r request) (*
 	}
 }
 
-// clients of REST keep few idle connections, and none for long, as the processes
-// behind them come and go.
+// restClient keeps few idle connections, and only for a short time, because the
+// processes are restarted often.
 var restClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Second}}
 
 func overREST(ctx context.Context, addr string, r request) (*videov1.Video, error) {
@@ -99,7 +99,7 @@ func overREST(ctx context.Context, addr string, r request) (*videov1.Video, erro
 		return v, nil
 	}
 	var failed struct {
-		Code    int32 // of a build from before AIP-193's form, see Config.Older
+		Code    int32 // of builds that do not return errors as AIP-193 says; see Config.Older
 		Message string
 		Error   struct{ Status, Message string }
 	}

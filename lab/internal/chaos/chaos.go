@@ -1,38 +1,34 @@
-// Package chaos is the fault lab: it runs the real service as several
-// processes on a real PostgreSQL and a strict Pub/Sub, lets clients work, does
-// harm of every kind, and then looks whether every promise was kept.
+// Package chaos is the fault lab. It runs the real service as several processes on a real PostgreSQL and a
+// strict Pub/Sub. It sends commands, injects faults of every kind, and checks that the service kept its
+// guarantees.
 //
-// [Run] builds cmd/server, with the points of package failpoint and without,
-// starts two processes with the role api, three publishers, one of which has the
-// role api too, and two projectors, each behind a proxy of its own to
-// PostgreSQL, and all behind one to the broker, and sends commands on a few hundred videos over gRPC and REST,
-// while others watch the catalog. Meanwhile it injects faults; the functions
-// kinds and clockKinds list them. At the end it mends everything, waits until
-// all is quiet, and has [Check] judge.
+// [Run] builds cmd/server with and without the failpoints of package failpoint. It starts two processes with
+// the role api, three publishers, one of which also has the role api, and two projectors. Each has its own
+// proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred videos over
+// gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions kinds and
+// clockKinds. At the end it removes all faults, waits until all events are processed, and calls [Check].
 //
-// The checker shares no code with the service, only the contract in api/proto:
-// it has what clients were told, a subscription of its own, and its own SQL. It
-// is tested with services that are broken on purpose.
+// The checker shares no code with the service, only the contract in api/proto. It has the results that clients
+// received, its own subscription, and its own SQL. It is tested with services that are broken on purpose.
 //
-// # What it promises
+// # What it guarantees
 //
-// The seed decides on the order of the faults, their victims and times, and on
-// what each client wants. It cannot decide what the operating system does with
-// the processes, so a second run with the same seed is similar, not equal; and where
-// the clock of PostgreSQL cannot jump there are fewer faults, in another order. What
-// happened is in the folder of the run: timeline.jsonl, the log of each
-// process, report.json and, when something was wrong, what each client was
-// told (history.jsonl), what they read (reads.jsonl), what the topic brought and
-// when the broker took it (heard.jsonl) and its acks (acks.jsonl), what watchers
-// have (copies.jsonl), and the database.
+// The seed decides the order of the faults, their targets and times, and the commands of each client. It
+// cannot decide how the operating system schedules the processes, so a second run with the same seed is
+// similar, but not equal. Where the clock of PostgreSQL cannot be set, there are fewer faults, in another
+// order.
+//
+// The directory of the run has timeline.jsonl, the log of each process, and report.json. After a violation it
+// also has the results of clients (history.jsonl) and what they read (reads.jsonl), the messages of the topic
+// and when the broker accepted them (heard.jsonl), the acks (acks.jsonl), the copies of watchers
+// (copies.jsonl), and the database.
 //
 // # What it does not do
 //
-// The clock of PostgreSQL jumps, by which all leases are, on Linux and where there
-// is a C compiler; of the processes only the clock that commands go by, in the lab's
-// own build, because a Go binary without C does not ask a preloaded library.
-// Machines do not crash, only processes, so PostgreSQL runs without fsync.
-// Nothing fills a disk: a trigger raises the error that a full disk would cause.
+// It sets the clock of PostgreSQL, which all leases use, only on Linux with a C compiler. Of the processes it
+// sets only the clock of events, in its own build, because a Go binary without C ignores a preloaded library.
+// Processes crash, but not machines, so PostgreSQL runs without fsync. No disk becomes full: a trigger raises
+// the error of a full disk.
 package chaos
 
 import (
@@ -47,29 +43,27 @@ import (
 	"time"
 )
 
-// Config says what a run is like.
+// Config configures a run.
 type Config struct {
 	Seed uint64
-	// Duration is how long faults are injected. Each kind is injected once, and
-	// then again in another order, while there is time.
+	// Duration is how long faults are injected. Each kind is injected once. While there is time, all are
+	// injected again in another order.
 	Duration time.Duration
-	// Long adds the faults that take a minute.
+	// Long adds the faults that take about a minute.
 	Long bool
-	// Rate is how many commands are sent in a second, by how many Clients.
+	// Rate is the number of commands per second, from all Clients together.
 	Rate    float64
 	Clients int
-	// Out is the folder for what the run leaves. It is made.
+	// Out is the directory for the files of the run. Run creates it.
 	Out string
-	// Older is the commit that a deployment rolls back to, as git knows it. Empty:
-	// the newest tag, or where there is none the present code, which then is the
-	// older one because the schema gets newer.
+	// Older is the commit that a rollback deploys, in any form that git accepts. Empty: the newest tag. If
+	// there is no tag: the present code, which then runs on a newer schema.
 	Older string
-	// Progress is told what is going on, one line at a time.
+	// Progress is called with each line that says what the run does.
 	Progress func(line string)
 }
 
-// The settings of the service that the lab chooses: everything is as in
-// production, but smaller and sooner.
+// The settings of the service. They are those of production with shorter times and smaller sizes.
 const (
 	lease          = 3 * time.Second
 	publishTimeout = 1400 * time.Millisecond
@@ -77,10 +71,10 @@ const (
 	workers        = 2
 	batch          = 100
 	pollInterval   = 200 * time.Millisecond
-	maxConnections = 12 // to PostgreSQL, of each process
-	lanes          = 8  // of the outbox: a fact, not a choice
+	maxConnections = 12 // of each process to PostgreSQL
+	lanes          = 8  // of the outbox; the schema decides this
 
-	// messageLease is longer than a projector is lent a message.
+	// messageLease is longer than the ack deadline of a projector.
 	messageLease = 61 * time.Second
 )
 
@@ -99,26 +93,26 @@ type lab struct {
 	network  *proxy // between the processes and the broker
 	load     *load
 	watchers []*watcher
-	told     *bufio.Writer // what clients were told; owned by load while it runs
+	told     *bufio.Writer // the results of clients; owned by load while it runs
 
 	processes, apis, publishers, projectors []*process
-	serving                                 []*process // which the load is sent to
+	serving                                 []*process // the processes that the clients call
 
 	present, older string        // binaries
-	migrations     int           // that the lab has added; owned by the group of process faults
-	slowestStop    time.Duration // of those at the end
+	migrations     int           // migrations that the lab has added; owned by the group of process faults
+	slowestStop    time.Duration // slowest stop of a process at the end
 	routines       []Routines
-	connections    map[string]int // that each process has when all is quiet
+	connections    map[string]int // connections of each process when all events are processed
 	leaseLooks     int            // owned by watchLeases while it runs
 	stalls         []Stall        // owned by watchStalls while it runs
-	leftOut        []string       // what this machine cannot do
+	leftOut        []string       // faults that this machine cannot have
 
 	mu       sync.Mutex
 	problems []Violation   // guarded by mu
 	records  []FaultRecord // guarded by mu
 }
 
-// Report is what a run leaves, as report.json.
+// Report is the result of a run, written as report.json.
 type Report struct {
 	Seed     uint64         `json:"seed"`
 	Out      string         `json:"out"`
@@ -131,26 +125,26 @@ type Report struct {
 	Unread   map[string]int `json:"failed_reads_by_code"`
 	Stop     time.Duration  `json:"slowest_stop_ns"`
 	Routines []Routines     `json:"goroutines"`
-	// Connections are those to PostgreSQL that each process has when all is quiet.
+	// Connections is the number of connections of each process to PostgreSQL when all events are processed.
 	Connections map[string]int `json:"connections"`
 	LeaseLooks  int            `json:"looks_at_leases"`
-	// Long: the targets of a long run apply, and are printed.
+	// Long says that the targets of a long run apply, and are printed.
 	Long    bool     `json:"long"`
 	LeftOut []string `json:"left_out,omitempty"`
 	Verdict
 	Goals    []Goal        `json:"goals"`
-	Injected []FaultRecord `json:"faults_injected"` // those that did not happen say so
+	Injected []FaultRecord `json:"faults_injected"` // those that did not take effect say so
 }
 
-// OK tells whether every promise was looked at, and kept.
+// OK reports whether every guarantee was checked and kept.
 func (r Report) OK() bool { return len(r.Counts) == 0 && len(r.Unchecked()) == 0 }
 
-// Slow tells whether the service recovered too slowly for a long run. A quick
-// one may be one of several things that a machine does.
+// Slow reports whether the service recovered too slowly. Only a long run counts: a short one may be slow
+// because of the machine.
 func (r Report) Slow() bool { return r.Long && len(r.Misses) > 0 }
 
-// Run makes a run, into a folder that has none yet. An error means that it
-// could not be made, or not to its end, and says nothing about the service.
+// Run makes a run, in a directory that has none yet. An error means that the run could not be made or
+// finished. It says nothing about the service.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Duration+15*time.Minute, errors.New("the run hangs"))

@@ -14,11 +14,11 @@ type checker struct {
 	verdict Verdict
 	events  map[uuid.UUID]*EventRow
 	byVideo map[uuid.UUID][]*EventRow // in the order of versions
-	first   map[uuid.UUID]time.Time   // when the broker took an event for the first time
+	first   map[uuid.UUID]time.Time   // when the broker first accepted the event
 }
 
-// Check judges a history. It changes nothing but the measured fields of the
-// faults, which it fills in.
+// Check checks a history. It changes nothing but the measured fields of the
+// faults, which it sets.
 func Check(h *History) Verdict {
 	c := &checker{
 		h: h, verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{FaultsByKind: map[string]int{}}},
@@ -61,8 +61,8 @@ func (c *checker) index() {
 	c.verdict.Figures.Videos = len(c.h.Database.Videos)
 }
 
-// checkSource compares rows and events: version n of a row needs the events 1
-// to n, and no more.
+// checkSource compares rows with events: version n of a row needs exactly the
+// events 1 to n.
 func (c *checker) checkSource() {
 	rows := make(map[uuid.UUID]bool, len(c.h.Database.Videos))
 	for _, row := range c.h.Database.Videos {
@@ -95,16 +95,16 @@ func (c *checker) checkSource() {
 	}
 }
 
-// checkTopic compares what came from the topic with the outbox.
+// checkTopic compares the messages of the topic with the outbox.
 func (c *checker) checkTopic() {
 	messages := make(map[string]bool, len(c.h.Sightings))
 	copies := make(map[uuid.UUID]int, len(c.events))
 	newest := make(map[uuid.UUID]int64)
-	latest := make(map[uuid.UUID]time.Time, len(c.events)) // when the broker took a copy of an event last
+	latest := make(map[uuid.UUID]time.Time, len(c.events)) // when the broker accepted the newest copy of an event
 	var repeats []repeat
 	for _, s := range c.h.Sightings {
 		if messages[s.MessageID] {
-			continue // the broker delivered it again, as it may
+			continue // a redelivery by the broker, which is allowed
 		}
 		messages[s.MessageID] = true
 		e := c.events[s.Event]
@@ -166,8 +166,8 @@ func (c *checker) checkProjection() {
 	}
 }
 
-// checkReads compares what clients were shown of the catalog with the event of
-// the version that it said it was.
+// checkReads compares what clients read from the catalog with the event of that
+// version.
 func (c *checker) checkReads() {
 	c.verdict.Figures.Reads = len(c.h.Reads)
 	for _, r := range c.h.Reads {
@@ -175,20 +175,20 @@ func (c *checker) checkReads() {
 			events := c.byVideo[r.Video]
 			from, _ := slices.BinarySearchFunc(events, r.Asked, compareVersion)
 			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 && !c.first[e.ID].After(r.At) }) {
-				c.broken(EntryWrong, "command %d: version %d of video %s was asked for and none found, and every version published since and until then is to be shown", r.Command, r.Asked, r.Video)
+				c.broken(EntryWrong, "command %d: version %d of video %s was requested and no entry returned, although every version published from there to that time has one", r.Command, r.Asked, r.Video)
 			}
 			continue
 		}
 		if r.Shown.Version < r.Asked {
-			c.broken(OwnWriteUnseen, "command %d: version %d of video %s was asked for, version %d was shown", r.Command, r.Asked, r.Video, r.Shown.Version)
+			c.broken(OwnWriteUnseen, "command %d: version %d of video %s was requested, but version %d was returned", r.Command, r.Asked, r.Video, r.Shown.Version)
 		}
 		if e := c.event(r.Video, r.Shown.Version); e == nil || e.Entry != r.Shown.Content {
-			c.broken(EntryWrong, "command %d: version %d of video %s was shown, and not as its event has it", r.Command, r.Shown.Version, r.Video)
+			c.broken(EntryWrong, "command %d: the returned version %d of video %s differs from its event", r.Command, r.Shown.Version, r.Video)
 		}
 	}
 }
 
-// event returns the event of a version, or nil.
+// event returns the event of a version of a video, or nil.
 func (c *checker) event(video uuid.UUID, version int64) *EventRow {
 	events := c.byVideo[video]
 	i, found := slices.BinarySearchFunc(events, version, compareVersion)
@@ -200,8 +200,8 @@ func (c *checker) event(video uuid.UUID, version int64) *EventRow {
 
 func compareVersion(e *EventRow, version int64) int { return cmp.Compare(e.Version, version) }
 
-// checkCopies compares what watchers were shown with the events, and what they
-// have at the end with the catalog. They had the time to see its last change.
+// checkCopies compares what watchers received with the events, and their final
+// copies with the catalog. They had time to receive the last change.
 func (c *checker) checkCopies() {
 	for _, w := range c.h.Copies {
 		c.verdict.Figures.Changes += w.Changes

@@ -12,14 +12,15 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A service that is broken on purpose is found out, by the rule that it
-// breaks; one that is not, through many crashes, breaks none.
+// The checker finds every defect of a service by its rule. For a service without
+// defects it reports nothing, even after many crashes.
 //
-// The sim knows exactly what a fault may repeat: what was sent and not settled.
+// The sim knows exactly what a fault may repeat: events that were sent but not
+// settled.
 func TestCheckerFindsDefects(t *testing.T) {
 	for _, tt := range []struct {
 		defect defect
-		want   []Rule // all of them; others may come with them
+		want   []Rule // all of these must be reported, and others may be
 	}{
 		{none, nil},
 		{noFence, []Rule{TooManyDuplicates, LaneNotHeld}},
@@ -66,7 +67,7 @@ func TestCheckerFindsDefects(t *testing.T) {
 	}
 }
 
-// sound is a history of two videos in which nothing is wrong.
+// sound returns a correct history of two videos.
 func sound() *History {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := &History{
@@ -100,10 +101,10 @@ func sound() *History {
 	return h
 }
 
-// Each rule is broken by the smallest change of a history that could break it,
-// and no other rule is, unless it must.
+// Each rule is broken by a minimal change of a correct history. No other rule is,
+// unless that is unavoidable.
 func TestCheckerRules(t *testing.T) {
-	again := func(h *History, i int, after time.Duration) { // publishes message i a second time
+	again := func(h *History, i int, after time.Duration) { // publishes message i again
 		s := h.Sightings[i]
 		h.Publications["again"] = h.Publications[s.MessageID].Add(after)
 		s.MessageID = "again"
@@ -113,9 +114,9 @@ func TestCheckerRules(t *testing.T) {
 		at := h.Publications["1"]
 		h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: mayRepeat})
 	}
-	publication := func(h *History, a Answer) { // makes the last version of a video one that a command published
+	publication := func(h *History, a Answer) { // makes the last version of a video the result of a publish command
 		h.Database.Events[2].Type = "VideoPublished"
-		h.Answers[2].Kind = kindUpdate // not told of it
+		h.Answers[2].Kind = kindUpdate // it did not receive the result
 		h.Answers[2].Version, h.Answers[2].State, h.Answers[2].Command = 2, h.Database.Events[1].State, h.Database.Events[1].Command
 		a.Command, a.Kind, a.Video = 60, kindPublish, uuid.UUID{0: 1}
 		if a.Since.IsZero() {
@@ -256,7 +257,7 @@ func TestCheckerRules(t *testing.T) {
 			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 200})
 		}, []Rule{DuplicateUncaused}},
 		{"a duplicate of a duplicate, each after a fault of its own", func(h *History) {
-			for i := range 3 { // what was published once more between two faults is in hand when the second strikes
+			for i := range 3 { // an event that is published again between two faults may be unsettled at the second
 				at := h.Publications["2"].Add(time.Duration(i) * 2500 * time.Millisecond)
 				h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 1})
 				s := h.Sightings[1]
@@ -364,14 +365,14 @@ func TestCheckerRules(t *testing.T) {
 	}
 }
 
-// Only faults that were alone are compared with the targets, each with that of
+// Only faults that were alone are compared with targets. Each has the target of
 // its kind.
 func TestCheckerMeasuresRecovery(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		recovery Recovery
 		alone    bool
-		gap      time.Duration // nothing is published for so long after the fault
+		gap      time.Duration // time after the fault without a publication
 		misses   int
 	}{
 		{"takeover in time", Takeover, true, 1900 * time.Millisecond, 0},
@@ -400,13 +401,13 @@ func TestCheckerMeasuresRecovery(t *testing.T) {
 	}
 }
 
-// After an outage the projectors have to go on, too; when nothing is published,
-// that is not their fault.
+// After an outage, the projectors must continue, too. If nothing is published,
+// they cannot.
 func TestCheckerMeasuresTheCatalog(t *testing.T) {
 	for _, tt := range []struct {
 		name             string
 		recovery         Recovery
-		published, acked time.Duration // first after the fault; 0: never
+		published, acked time.Duration // first time after the fault; 0: never
 		misses           []Recovery
 	}{
 		{"in time", Outage, time.Second, 2900 * time.Millisecond, nil},
@@ -438,13 +439,14 @@ func TestCheckerMeasuresTheCatalog(t *testing.T) {
 	}
 }
 
-// After each measured fault that was alone every process has to be back in time.
+// After each measured fault that was alone, every process must work again in
+// time.
 func TestCheckerMeasuresEveryProcess(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		recovery Recovery
 		alone    bool
-		back     time.Duration // 0: not seen
+		back     time.Duration // 0: not within the limit
 		measured int
 		misses   int
 	}{
@@ -470,8 +472,8 @@ func TestCheckerMeasuresEveryProcess(t *testing.T) {
 	}
 }
 
-// After the clock of the database was set right, what looks like a lease holds up
-// what waits and those who publish it, which has a limit of its own.
+// After the clock of the database was set right, publishers wait for what looks
+// like a lease. That has its own limit.
 func TestCheckerMeasuresTheClock(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
@@ -502,13 +504,13 @@ func TestCheckerMeasuresTheClock(t *testing.T) {
 	}
 }
 
-// Of a process that goes on with what it had under way, what clients had been
-// told of waits; of any other, all that had happened.
+// If a process continues its work after a fault, only events that clients knew of
+// count as waiting. Otherwise all events count.
 func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		goesOn bool
-		told   time.Duration // after the fault
+		told   time.Duration // time after the fault when the client received the result
 		want   time.Duration
 	}{
 		{"told before", true, -time.Millisecond, 3 * time.Second},
@@ -534,8 +536,9 @@ func TestCheckerMeasuresWhoGoesOn(t *testing.T) {
 	}
 }
 
-// What was not alone is not measured, what did not happen neither counts nor has
-// to be, and what nothing is published after misses its target.
+// A fault that was not alone is not measured. A fault without effect does not
+// count and is not needed. A fault without a publication after it misses its
+// target.
 func TestCheckerSaysWhatItMeasured(t *testing.T) {
 	h := sound()
 	before, after := h.Database.Events[0].OccurredAt, h.Database.Events[0].OccurredAt.Add(time.Hour)
@@ -572,7 +575,7 @@ func TestCheckerSaysWhatItMeasured(t *testing.T) {
 	}
 }
 
-// A run in which nothing happened proves nothing, and says so.
+// A run in which nothing happened proves nothing, and its report says so.
 func TestReportOfNothingIsNotOK(t *testing.T) {
 	full := func() Report {
 		return Report{
@@ -581,7 +584,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		want   string // unchecked
+		want   string // text in Unchecked
 		change func(r *Report)
 	}{
 		{"", func(*Report) {}},
@@ -609,7 +612,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "freeze"}, {Kind: "kill", Missing: "still nobody"}}
 			r.Figures.FaultsByKind = map[string]int{"freeze": 1}
 		}},
-		{"", func(r *Report) { // it happened the second time
+		{"", func(r *Report) { // it took effect the second time
 			r.Injected = []FaultRecord{{Kind: "kill", Missing: "nobody there"}, {Kind: "kill"}}
 			r.Figures.FaultsByKind = map[string]int{"kill": 1}
 		}},
@@ -633,8 +636,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 	}
 }
 
-// A long run is as large as it should be, or says that it is not; a short one
-// has no such targets.
+// The report says if a long run was too small. A short run has no such targets.
 func TestReportComparesWithTheTargets(t *testing.T) {
 	outcome := func(r Report) string {
 		var all []string
@@ -675,14 +677,14 @@ func TestReportComparesWithTheTargets(t *testing.T) {
 	}
 }
 
-// The time of an event is wrong by what the clock of its process was, and must
-// not count as the time for which it waited.
+// The clock of a process changes the times of its events. That must not count as
+// waiting.
 func TestCheckerKnowsWrongClocks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		clock time.Duration // as the fault says
-		event time.Duration // what the time of the event is wrong by
-		want  time.Duration // for which events waited at another fault, published a second later
+		clock time.Duration // offset in the record of the fault
+		event time.Duration // offset of the event's time
+		want  time.Duration // measured waiting time at another fault, if the event is published a second after it
 	}{
 		{"right", 0, 0, 0},
 		{"back", -time.Hour, -time.Hour, 0},
@@ -711,8 +713,8 @@ func TestCheckerKnowsWrongClocks(t *testing.T) {
 	}
 }
 
-// The time of an event has whole milliseconds, and may so be before the fault
-// that it comes from.
+// Times of events are in whole milliseconds, so an event may seem older than the
+// fault that caused it.
 func TestCheckerRoundsWrongClocks(t *testing.T) {
 	struck := time.Date(2026, 1, 2, 3, 4, 5, 600_000, time.UTC)
 	back := []*FaultRecord{{Clock: -time.Hour, Struck: struck, Ended: struck.Add(time.Second)}}
@@ -722,7 +724,7 @@ func TestCheckerRoundsWrongClocks(t *testing.T) {
 	}
 }
 
-// A report names every broken rule, and says how often, without end.
+// A report names every broken rule and its count, but has a limited length.
 func TestReportTellsWhatBroke(t *testing.T) {
 	h := sound()
 	for range 100 {

@@ -3,7 +3,7 @@ package chaos
 import (
 	"bytes"
 	"context"
-	_ "embed" // see wallClock
+	_ "embed" // for wallClock
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,17 +19,20 @@ import (
 	"example.com/videocatalog/internal/localpg"
 )
 
-// wallClock is a library that gives a program another time. One of our own:
-// https://github.com/wolfcw/libfaketime opens a file whenever the clock is read,
-// also inside of PostgreSQL's signal handlers, where now and then that hangs.
+// wallClock is the source of a library that changes the time of a program. The
+// lab does not use https://github.com/wolfcw/libfaketime: that opens a file for
+// every read of the clock, also in the signal handlers of PostgreSQL, where it
+// sometimes hangs.
 //
 //go:embed wallclock/wallclock.c
 var wallClock []byte
 
-// noClock is why the clock of PostgreSQL does not jump where it cannot.
+// noClock is the reason in the report when the clock of PostgreSQL cannot be
+// set.
 const noClock = "the clock of the database does not jump: that needs Linux and a C compiler (cc)"
 
-// compiler is what builds wallClock; empty: nothing here does.
+// compiler returns the C compiler for wallClock, or "" if the machine cannot
+// build or use it.
 func compiler() string {
 	if runtime.GOOS != "linux" {
 		return ""
@@ -41,9 +44,10 @@ func compiler() string {
 	return cc
 }
 
-// fakeClock has PostgreSQL run by a script that preloads the library; from its
-// next start on, its clock is what the file says. Only the wall clock: by the
-// other one it sleeps, as it does on a machine whose clock is set.
+// fakeClock creates scripts that start PostgreSQL with the library. From its
+// next start on, the clock of PostgreSQL has the offset in the file. Only the
+// wall clock changes, as on a machine whose clock is set: pauses use the
+// monotonic clock.
 func (p *postgres) fakeClock(ctx context.Context, programs, cc string) error {
 	dir := filepath.Join(p.dir, "clock")
 	p.clockFile = filepath.Join(dir, "offset")
@@ -58,10 +62,10 @@ func (p *postgres) fakeClock(ctx context.Context, programs, cc string) error {
 	}
 	for _, program := range []string{"postgres", "initdb", baseBackup} {
 		if _, err := os.Stat(filepath.Join(programs, program)); err != nil {
-			continue // not all installations have them all
+			continue // some installations do not have all of them
 		}
 		script := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD='%s' WALLCLOCK_OFFSET='%s'\nexec '%s' \"$@\"\n", library, p.clockFile, filepath.Join(programs, program))
-		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil { //nolint:gosec // likewise
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil { //nolint:gosec // as above
 			return fmt.Errorf("give PostgreSQL a clock that jumps: %w", err)
 		}
 	}
@@ -69,8 +73,8 @@ func (p *postgres) fakeClock(ctx context.Context, programs, cc string) error {
 	return p.setClock(0)
 }
 
-// restartWithClock gives the server a clock that can be set, unless it does not
-// obey.
+// restartWithClock restarts the server with a clock that can be set. If the
+// clock does not follow, it restarts without.
 func (p *postgres) restartWithClock(ctx context.Context, conn *pgx.Conn, cc string, progress func(string)) error {
 	var programs string
 	if err := conn.QueryRow(ctx, `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs); err != nil {
@@ -94,10 +98,10 @@ func (p *postgres) restartWithClock(ctx context.Context, conn *pgx.Conn, cc stri
 	return p.start(ctx, progress)
 }
 
-// setClock lets the clock of PostgreSQL be wrong by an offset. It writes into
-// the file, which is mapped, and does not replace it.
+// setClock sets the offset of the clock of PostgreSQL. The file is
+// memory-mapped, so it must be written in place, not replaced.
 func (p *postgres) setClock(offset time.Duration) error {
-	file, err := os.OpenFile(p.clockFile, os.O_WRONLY|os.O_CREATE, 0o644) //nolint:gosec // likewise
+	file, err := os.OpenFile(p.clockFile, os.O_WRONLY|os.O_CREATE, 0o644) //nolint:gosec // as above
 	if err == nil {
 		err = errors.Join(binary.Write(file, binary.NativeEndian, int64(offset)), file.Close())
 	}
@@ -107,7 +111,7 @@ func (p *postgres) setClock(offset time.Duration) error {
 	return nil
 }
 
-// clockObeys looks whether the clock is as it was set.
+// clockObeys reports whether the clock follows the offset.
 func (p *postgres) clockObeys(ctx context.Context) (bool, error) {
 	if err := p.setClock(time.Hour); err != nil {
 		return false, err
@@ -125,9 +129,9 @@ func (p *postgres) clockObeys(ctx context.Context) (bool, error) {
 	return ahead > 59*time.Minute && ahead < 61*time.Minute, p.setClock(0)
 }
 
-// launch starts the server, with its own clock or with that of the script.
+// launch starts the server, with the normal clock or with that of the scripts.
 func (p *postgres) launch(ctx context.Context, cfg localpg.Config) (*localpg.Server, error) {
-	const choice = "POSTGRES_BIN_DIR" // localpg asks nobody else
+	const choice = "POSTGRES_BIN_DIR" // localpg finds the programs only by this variable
 	if before, set := os.LookupEnv(choice); p.programs != "" {
 		if err := os.Setenv(choice, p.programs); err != nil {
 			return nil, fmt.Errorf("choose PostgreSQL: %w", err)
@@ -135,14 +139,14 @@ func (p *postgres) launch(ctx context.Context, cfg localpg.Config) (*localpg.Ser
 		defer func() {
 			_ = os.Unsetenv(choice)
 			if set {
-				_ = os.Setenv(choice, before) // as it was
+				_ = os.Setenv(choice, before) // restored
 			}
 		}()
 	}
 	return localpg.Start(ctx, cfg)
 }
 
-// clockKinds are the faults of a database whose clock jumps.
+// clockKinds returns the faults of a database whose clock is set.
 func clockKinds() []fault {
 	return []fault{
 		{"database clock ahead", groupDatabase, ClockSet, databaseClock(false)},
@@ -150,9 +154,9 @@ func clockKinds() []fault {
 	}
 }
 
-// databaseClock sets the clock of the database, by a little more than a lease
-// or by an hour, and right again. Each time all leases may be over, for those
-// who hold them too.
+// databaseClock sets the clock of the database, by a little more than a lease or
+// by an hour, and sets it right again. Each time, all leases may seem to be
+// over, also to their holders.
 func databaseClock(back bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		offset := time.Hour
@@ -171,8 +175,8 @@ func databaseClock(back bool) func(context.Context, *lab, *rand.Rand, *FaultReco
 	}
 }
 
-// apiClock sets the clock of one API process, by which its events get their
-// ids and times, and right again.
+// apiClock sets the clock of the events of one API process, and sets it right
+// again.
 func apiClock(offsets ...time.Duration) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p, offset := pick(r, l.serving), pick(r, offsets)

@@ -21,9 +21,9 @@ func startForTest(t *testing.T) *postgres {
 	return p
 }
 
-// The clock of PostgreSQL jumps as it is told, in connections that there are
-// and in new ones, and after a restart; a pause takes as long as ever. Where
-// the library cannot be built there is no such clock.
+// The clock of PostgreSQL follows the offset, in old and new connections and
+// after a restart. Pauses keep their length. Where the library cannot be built,
+// the clock cannot be set.
 func TestClockOfPostgresJumps(t *testing.T) {
 	p := startForTest(t)
 	if compiler() == "" {
@@ -62,7 +62,7 @@ func TestClockOfPostgresJumps(t *testing.T) {
 		if a, b := shows(old, want), shows(fresh, want); !a || !b || took < 100*time.Millisecond || took > 2*time.Second {
 			t.Errorf("the clock is ahead by %s: %t, and for a new session: %t; 100 ms took %s", want, a, b, took)
 		}
-		_ = fresh.Close(t.Context()) // it has answered all
+		_ = fresh.Close(t.Context()) // all queries are done
 	}
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
@@ -80,7 +80,8 @@ func TestClockOfPostgresJumps(t *testing.T) {
 	}
 }
 
-// A PostgreSQL that does not ask the library for the time is left as it is.
+// If PostgreSQL does not use the library for its clock, it is restarted
+// without.
 func TestLibraryThatDoesNotObey(t *testing.T) {
 	before := wallClock
 	t.Cleanup(func() { wallClock = before })

@@ -13,15 +13,15 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// ReadDatabase reads both schemas, in one snapshot. Its SQL is its own: what
-// the service asks the database may be what is wrong.
+// ReadDatabase reads both schemas in one snapshot. It has its own SQL, because
+// the queries of the service may be wrong.
 func ReadDatabase(ctx context.Context, conn *pgx.Conn) (Database, error) {
 	db := Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return db, fmt.Errorf("begin: %w", err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // it only read
+	defer tx.Rollback(ctx) //nolint:errcheck // it only reads
 	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readCatalog, readInbox, readRest} {
 		if err := read(ctx, tx, &db); err != nil {
 			return db, err
@@ -87,7 +87,8 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 		if row.Video, err = uuid.Parse(aggregateID); err != nil {
 			return fmt.Errorf("event %s: aggregate: %w", id, err)
 		}
-		// By its id, because occurred_at stays ahead for as long as a clock once was.
+		// The time in the id is the real one: occurred_at stays ahead after the
+		// clock was ahead.
 		row.OccurredAt = time.Unix(row.ID.Time().UnixTime())
 		var e videov1.VideoEvent
 		if err := proto.Unmarshal(payload, &e); err != nil {
@@ -136,7 +137,7 @@ func readProjection(ctx context.Context, tx pgx.Tx, db *Database) error {
 	return nil
 }
 
-// readCatalog reads what the catalog must show by its own rows.
+// readCatalog reads what the catalog must show for its own rows.
 func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
 		SELECT video_id::text, title, description, release_year, duration_ms, language_code, tags, version, publish_time, update_time

@@ -21,8 +21,8 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// fill puts one published video with its two events into both schemas, all
-// consumed, as the service leaves it.
+// fill inserts one published video and its two events into both schemas, all
+// consumed, as the service would.
 func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 	t.Helper()
 	video = uuid.Must(uuid.NewV7())
@@ -52,13 +52,13 @@ func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 	return video
 }
 
-// The checker's own SQL reads what the service leaves as sound, and sees each
-// thing that can be wrong in the tables.
+// The checker's SQL reads correct tables without a violation, and finds each
+// kind of mistake in them.
 func TestReadDatabase(t *testing.T) {
 	kindOfVersion := map[int64]string{1: kindCreate, 2: kindPublish}
 	for _, tt := range []struct {
 		name, sql string
-		want      []Rule // besides what was never published
+		want      []Rule // in addition to rules about events that were never published
 	}{
 		{"sound", `SELECT 1`, nil},
 		{"row changed", `UPDATE video_catalog.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},
@@ -99,7 +99,7 @@ func TestReadDatabase(t *testing.T) {
 			}
 			verdict := Check(h)
 			delete(verdict.Counts, UnknownMessage) // of events that a case deletes
-			delete(verdict.Counts, OutOfOrder)     // likewise
+			delete(verdict.Counts, OutOfOrder)     // of events that a case deletes
 			for _, rule := range tt.want {
 				if verdict.Counts[rule] == 0 {
 					t.Errorf("not found: %s", rule)
@@ -113,7 +113,7 @@ func TestReadDatabase(t *testing.T) {
 	}
 }
 
-// A title tells which command wrote it.
+// The title contains the number of its command.
 func TestCommandOfTitle(t *testing.T) {
 	for title, want := range map[string]int64{titleOf(42): 42, "": 0, "Ran": 0, "command x": 0} {
 		if got := commandOf(title); got != want {

@@ -9,10 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// defect is how a service is broken on purpose.
+// defect is a mistake in a service.
 type defect string
 
-// The defects; the names are those of the mistakes that people make.
+// The defects. Their names are those of typical mistakes.
 const (
 	none                defect = "none"
 	noFence             defect = "goes on after its lease, and settles without the fence"
@@ -39,48 +39,48 @@ const (
 	resumesTooEarly     defect = "resumes a watch with changes that newer ones have replaced"
 )
 
-// sim is a service of the size of a test, in which time is counted and every
-// crash is drawn from a seed: clients, publishers on two lanes, a broker that
-// keeps the order, and a projector. What it records is a History.
+// sim simulates a small service with its own clock, and crashes drawn from a
+// seed. It has clients, publishers on two lanes, a broker that keeps the order,
+// and a projector. It records a History.
 type sim struct {
 	defect     defect
 	r          *rand.Rand
 	now        time.Time
 	h          *History
-	rows       map[uuid.UUID]*EventRow // the newest event of each video
-	order      []uuid.UUID             // of the videos
+	rows       map[uuid.UUID]*EventRow // newest event of each video
+	order      []uuid.UUID             // ids of the videos
 	pending    []*simPending
 	lanes      [2]simLane
 	publishers [3]simPublisher
 	queue      []Sighting // not yet acknowledged by the projector
-	late       []Sighting // acknowledged, and delivered once more at the end
+	late       []Sighting // acknowledged, but delivered again at the end
 	projected  map[uuid.UUID]*EventRow
 	events     map[uuid.UUID]*EventRow
-	changes    []*EventRow // of the projection, in order
+	changes    []*EventRow // changes of the projection, in order
 	copies     [2]*Copy
-	told       [2]int // how many of the changes they were told
+	told       [2]int // number of changes that each watcher received
 	quiet      bool   // no more faults
 }
 
 type simPending struct {
 	event  *EventRow
 	lane   int
-	locked time.Time // of claimByRow: until then it is somebody's
+	locked time.Time // for claimByRow: locked until then
 }
 
 type simLane struct {
 	token  int
 	until  time.Time
-	holder *simPublisher // who claimed it last, as an observer knows it
-	held   bool          // likewise: not settled since
+	holder *simPublisher // publisher with the last claim
+	held   bool          // the last claim is not settled
 }
 
 type simPublisher struct {
-	rows   []*simPending // claimed; nil: nothing is claimed
-	sent   int           // how many of them
+	rows   []*simPending // claimed events; nil: none
+	sent   int           // number of rows that were sent
 	lane   int
 	token  int
-	late   time.Time // when the pass must end
+	late   time.Time // deadline of the pass
 	frozen time.Time
 }
 
@@ -90,7 +90,7 @@ const (
 	simTick  = 10 * time.Millisecond
 )
 
-// simulate lets a service work until all is quiet, or should be.
+// simulate runs a service until everything is processed, or should be.
 func simulate(d defect, seed uint64) *History {
 	s := &sim{
 		defect: d, r: rand.New(rand.NewPCG(seed, 0)), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
@@ -141,7 +141,8 @@ func (s *sim) id() (id uuid.UUID) {
 	return id
 }
 
-// sometimes is one time in n for the service that has a defect, else never.
+// sometimes returns true once in n calls if the service has this defect.
+// Otherwise it returns false.
 func (s *sim) sometimes(d defect, n int) bool { return s.defect == d && s.r.IntN(n) == 0 }
 
 func (s *sim) command(number int64) {
@@ -158,7 +159,7 @@ func (s *sim) command(number int64) {
 			answer.Expected--
 		}
 	}
-	if s.r.IntN(50) == 0 { // a refusal
+	if s.r.IntN(50) == 0 { // the command is refused
 		s.h.Answers = append(s.h.Answers, Answer{Command: number, Kind: kind, Outcome: Failed, Video: video})
 		if s.defect != failsAfterCommit {
 			return
@@ -193,7 +194,7 @@ func (s *sim) command(number int64) {
 		answer.State++
 	}
 	if typ == typeCreated && s.defect == createsTwice {
-		answer.Video = s.id() // a retry was answered
+		answer.Video = s.id() // a retry succeeded
 		answer.State = write(answer.Video).State
 	}
 	if len(s.h.Answers) == 0 || s.h.Answers[len(s.h.Answers)-1].Command != number {
@@ -201,11 +202,11 @@ func (s *sim) command(number int64) {
 	}
 }
 
-// publish is one step of a publisher, or a fault.
+// publish runs one step of a publisher, or a fault.
 func (s *sim) publish(p *simPublisher) {
 	fault := FaultRecord{Struck: s.now, Ended: s.now, MayRepeat: p.sent}
 	switch {
-	case s.now.Before(p.frozen) || s.r.IntN(3) == 0: // others are faster
+	case s.now.Before(p.frozen) || s.r.IntN(3) == 0: // other publishers are faster
 	case !s.quiet && s.r.IntN(200) == 0:
 		fault.Kind = "kill"
 		s.h.Faults = append(s.h.Faults, fault)
@@ -317,8 +318,8 @@ func (s *sim) remove(rows []*simPending) {
 	s.pending = slices.DeleteFunc(s.pending, func(row *simPending) bool { return slices.Contains(rows, row) })
 }
 
-// project is one step of the projector: the oldest message, which may come
-// again afterwards.
+// project runs one step of the projector. It handles the oldest message, which
+// may be delivered again later.
 func (s *sim) project() {
 	if len(s.queue) == 0 {
 		return
@@ -338,7 +339,7 @@ func (s *sim) project() {
 		s.h.Database.Inbox[m.Event] = true
 	}
 	if crash {
-		return // committed and not acknowledged: it comes again
+		return // committed but not acknowledged: it is delivered again
 	}
 	s.queue = s.queue[1:]
 	if !s.quiet && s.r.IntN(10) == 0 { // the broker may deliver twice, and late
@@ -347,7 +348,7 @@ func (s *sim) project() {
 	}
 }
 
-// read is a client that asks the catalog for a version, and waits for it.
+// read is a client that reads a version from the catalog, and waits for it.
 func (s *sim) read(command int64) {
 	if len(s.order) == 0 || s.r.IntN(10) > 0 {
 		return
@@ -356,7 +357,7 @@ func (s *sim) read(command int64) {
 	asked := max(1, s.rows[video].Version-int64(s.r.IntN(2)))
 	e := s.projected[video]
 	if e == nil || e.Version < asked && s.defect != showsOldEntry {
-		return // it waits
+		return // it still waits
 	}
 	shown := Entry{e.Version, e.Entry}
 	if s.sometimes(showsOtherEntry, 10) {
@@ -365,7 +366,7 @@ func (s *sim) read(command int64) {
 	s.h.Reads = append(s.h.Reads, Read{Command: command, Video: video, Asked: asked, Shown: shown})
 }
 
-// watch tells a watcher the next change, or breaks its stream.
+// watch sends the next change to a watcher, or breaks its stream.
 func (s *sim) watch(i int) {
 	c := s.copies[i]
 	switch next := s.told[i]; {

@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// heard is a line of heard.jsonl: a message that the subscription brought, and
-// when the broker took it; or one that it did not bring.
+// heard is a line of heard.jsonl: a message, when the broker accepted it, and
+// whether the subscription received it.
 type heard struct {
 	Message string    `json:"message"`
 	Taken   time.Time `json:"taken"`
@@ -23,10 +23,9 @@ type heard struct {
 	Version int64     `json:"version,omitempty"`
 }
 
-// dump writes what a person needs to look into a violation, besides what
-// clients were told and the database: in the order of their arrival what the
-// topic brought, then what clients read, what watchers have at the end, and
-// when messages were acknowledged.
+// dump writes the files that explain a violation: messages in the order of
+// arrival, reads of clients, the final copies of watchers, and acks. The caller
+// writes the results of clients and the database.
 func (h *History) dump(dir string) error {
 	lines := make([]any, 0, len(h.Sightings))
 	messages := make(map[string]bool, len(h.Sightings))
@@ -59,7 +58,7 @@ func (h *History) dump(dir string) error {
 
 // writeLines writes one JSON object per line.
 func writeLines(path string, lines []any) error {
-	file, err := os.Create(path) //nolint:gosec // in the folder that we were told
+	file, err := os.Create(path) //nolint:gosec // in the given directory
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}

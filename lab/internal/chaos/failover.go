@@ -17,11 +17,11 @@ import (
 // baseBackup is the program of PostgreSQL that copies a running server.
 const baseBackup = "pg_basebackup"
 
-// noFailover is why there is no failover where there is none.
+// noFailover is the reason in the report when there is no failover.
 const noFailover = "the database does not fail over: that needs " + baseBackup
 
-// failoverKind is a standby that takes over. It has all that was acknowledged:
-// what a failover may lose is in docs/failover.md, and TestFailover loses it.
+// failoverKind promotes a standby that has everything that was acknowledged.
+// What a failover may lose is in docs/failover.md, and TestFailover tests it.
 var failoverKind = fault{"database failed over", groupDatabase, Outage, failOver}
 
 func (p *postgres) canFailOver() bool {
@@ -43,12 +43,12 @@ func failOver(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) er
 	}
 	record.Struck = time.Now()
 	for _, p := range l.processes {
-		defer p.proxy.stall()() // what the primary commits from now on is told to nobody
+		defer p.proxy.stall()() // from now on, no client sees a commit of the primary
 	}
 	return l.postgres.failOverTo(ctx, dir, standby)
 }
 
-// standby returns a copy of the server that follows it, and its folder.
+// standby returns a standby of the server, and its directory.
 func (p *postgres) standby(ctx context.Context, progress func(string)) (dir string, standby *localpg.Server, err error) {
 	p.copies++
 	dir = filepath.Join(p.dir, fmt.Sprintf("copy-%d", p.copies))
@@ -58,8 +58,9 @@ func (p *postgres) standby(ctx context.Context, progress func(string)) (dir stri
 	return dir, standby, err
 }
 
-// failOverTo kills the server when the standby has all that the server has
-// flushed, and promotes the standby. After an error one of them is the server.
+// failOverTo waits until the standby has all that the server has flushed, kills
+// the server, and promotes the standby. After an error, p still has a server:
+// the old or the new one.
 func (p *postgres) failOverTo(ctx context.Context, dir string, standby *localpg.Server) error {
 	err := p.handOver(ctx, standby)
 	if err != nil {
@@ -72,8 +73,8 @@ func (p *postgres) failOverTo(ctx context.Context, dir string, standby *localpg.
 	return errors.Join(err, p.insist(ctx, "SELECT pg_promote()"), os.RemoveAll(before))
 }
 
-// handOver ends all sessions of the processes, which cannot come again, and
-// waits until the standby has what they did.
+// handOver ends all sessions of the processes, which cannot connect again, and
+// waits until the standby has their changes.
 func (p *postgres) handOver(ctx context.Context, standby *localpg.Server) error {
 	primary, err := p.connect(ctx)
 	if err != nil {

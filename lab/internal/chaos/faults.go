@@ -17,27 +17,26 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// fault is one kind of harm. Two that are in different groups may be in force
-// at once, unless one of them is measured, which takes place alone.
+// fault is a kind of fault. Two faults of different groups may be in force at the same time, but
+// a fault whose recovery is measured is alone.
 type fault struct {
 	kind     string
 	group    string
 	recovery Recovery
-	// inject does the harm and takes it back. It fills in of the record what is
-	// not obvious: the target, MayRepeat, MayFail, what is missing, and the moments,
-	// where they are not those of the call and the return.
+	// inject starts the fault and ends it. It sets the fields of the record that the caller
+	// cannot know, such as Target, MayRepeat and Missing. It sets Struck if that is not the time
+	// of the call.
 	inject func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error
 }
 
-// The groups: what a fault does harm to.
+// The groups: the part of the system that a fault affects.
 const (
 	groupProcess  = "process"
 	groupBroker   = "broker"
 	groupDatabase = "database"
 )
 
-// kinds are all faults but those that not every machine can have; long are those that
-// only a long run has time for.
+// kinds returns the faults that every machine can have, and those that need a long run.
 func kinds() (all, long []fault) {
 	all = []fault{
 		{"kill publisher", groupProcess, Takeover, killOne(publishers)},
@@ -85,8 +84,8 @@ func kinds() (all, long []fault) {
 	return all, long
 }
 
-// Kinds are the names of all faults there are; some need a long run, a clock of
-// the database that can be set, or pg_basebackup.
+// Kinds returns the names of all faults. Some need a long run, a clock of the database that can
+// be set, or pg_basebackup.
 func Kinds() []string {
 	all, long := kinds()
 	var names []string
@@ -96,8 +95,8 @@ func Kinds() []string {
 	return names
 }
 
-// inHand is how many events a publisher can have in hand, a batch of the lane
-// and a batch of what was set aside: what it may leave unsettled.
+// inHand is the maximum number of events that a publisher may leave unsettled. Each worker may
+// have a batch of its lane, and a batch of events that were set aside.
 const inHand = workers * 2 * batch
 
 func apis(l *lab) []*process       { return l.apis }
@@ -106,7 +105,7 @@ func projectors(l *lab) []*process { return l.projectors }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// between draws a duration.
+// between returns a random duration.
 func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
 	return shortest + time.Duration(r.Int64N(int64(longest-shortest)))
 }
@@ -118,11 +117,11 @@ func (l *lab) mayRepeat(p *process) int {
 	return 0
 }
 
-// unsettled is how many events victims that do nothing any more can have
-// published and not settled: those pending in the lanes that they hold, and
-// aside, a batch in each. It is asked for when PostgreSQL has done what they asked for last, and
-// before anybody can have their lanes: a sound publisher has more than half of its
-// lease left. Where a fault is not alone, or nobody answers, it is atMost.
+// unsettled returns how many events the victims can have published but not settled. These are at
+// most a batch of the pending events and a batch of those set aside, per lane that they hold. It
+// waits until PostgreSQL has executed the last statements of the victims, and must be called
+// before others can take their lanes. If the fault is not alone or the database is unreachable,
+// it returns atMost.
 func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, victims ...*process) int {
 	if !record.Alone {
 		return atMost
@@ -145,9 +144,9 @@ func (l *lab) unsettled(ctx context.Context, record *FaultRecord, atMost int, vi
 	return min(held, atMost)
 }
 
-// leftBy is how many events may be published twice because one process was
-// killed or stopped: a publisher that goes on may send once more what was sent
-// when it stopped, and then by who took its lane over.
+// leftBy returns how many events may be published twice after one process was killed or stopped.
+// A publisher that continues may publish its events once more, and so may the one that took its
+// lane.
 func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	if p.role != rolePublisher {
 		return 0
@@ -155,10 +154,10 @@ func (l *lab) leftBy(ctx context.Context, record *FaultRecord, p *process) int {
 	return 2 * l.unsettled(ctx, record, inHand, p)
 }
 
-// aim says whom a fault hits.
+// aim records the process that a fault affects.
 func aim(record *FaultRecord, p *process) { record.Target, record.MayFail = p.name, p.serves }
 
-// aimAtFreeze says whom a fault freezes until it goes on.
+// aimAtFreeze records the process that a fault freezes and later continues.
 func aimAtFreeze(record *FaultRecord, p *process) {
 	aim(record, p)
 	record.GoesOn = p.serves
@@ -215,8 +214,7 @@ func freezePublisher(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 	return nil
 }
 
-// freezeAt lets a publisher freeze exactly where it hurts, until others have
-// its lane, and wake up to go on with what it was about to do.
+// freezeAt freezes a publisher at a failpoint until others have its lane, and then continues it.
 func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.publishers)
@@ -224,7 +222,7 @@ func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord
 		if !p.order(ctx, fmt.Sprintf("%s=stop@%d", point, 1+r.IntN(5)), 5*time.Second) {
 			record.Missing = "point not reached"
 			p.signal(syscall.SIGSTOP)
-		} // else it stops itself, a moment after it has removed the order, and a second SIGSTOP before that would make two
+		} // else it stops itself, a moment after it has removed the order; a SIGSTOP from here would be a second one
 		record.Struck = time.Now()
 		record.MayRepeat = l.leftBy(ctx, record, p)
 		sleep(ctx, lease+between(r, 200*time.Millisecond, time.Second))
@@ -233,7 +231,7 @@ func freezeAt(point string) func(context.Context, *lab, *rand.Rand, *FaultRecord
 	}
 }
 
-// freezeProjector holds a projector until its messages are lent to others.
+// freezeProjector freezes a projector until the broker has delivered its messages to others.
 func freezeProjector(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.projectors)
 	record.Target = p.name
@@ -252,8 +250,8 @@ func terminate(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 	return p.start(ctx)
 }
 
-// roll deploys the older binary, on a schema that is newer than it knows, and
-// then the present one again; within a role one process after the other.
+// roll adds a migration, deploys the older binary, and then the present one again. Within a
+// role, it replaces one process after the other.
 func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
 	record.Target = l.cfg.Older
 	migration, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -285,8 +283,8 @@ func roll(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error 
 	return nil
 }
 
-// loseCommit cuts a connection of an API process instead of telling it that
-// its transaction is committed, and may kill the process at the same moment.
+// loseCommit closes a connection of an API process instead of passing on the result of a COMMIT.
+// It may also kill the process at that time.
 func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 		p := pick(r, l.serving)
@@ -306,7 +304,7 @@ func loseCommit(kill bool) func(context.Context, *lab, *rand.Rand, *FaultRecord)
 				record.Missing = "no commit to intercept"
 				return nil
 			}
-			<-met // this very moment
+			<-met // the commit is being intercepted now
 		}
 		if !kill {
 			return nil
@@ -345,7 +343,7 @@ func refuseAll(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 }
 
 func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	// Some take longer than a request may, so their answers are lost.
+	// Some calls take longer than the timeout of a request, so their results are lost.
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	delay := between(r, 100*time.Millisecond, time.Second)
 	record.Target = delay.String()
@@ -355,7 +353,7 @@ func slowPublish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 	return nil
 }
 
-// poison lets the broker refuse all messages of one video for what they are.
+// poison makes the broker refuse all messages of one video as invalid.
 func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	name, ok := l.load.anyVideo(r)
 	if !ok {
@@ -376,10 +374,10 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 	return nil
 }
 
-// refusals is how often the first event of a video was refused, as far as the
-// database can be asked.
+// refusals returns how often the first event of a video was refused. It returns 0 if the
+// database is unreachable.
 func (l *lab) refusals(ctx context.Context, name string) (n int) {
-	_ = l.look(ctx, func(ctx context.Context, c conn) error { // then 0, and it is asked again
+	_ = l.look(ctx, func(ctx context.Context, c conn) error { // on an error n is 0, and the caller tries again
 		return c.QueryRow(ctx, `SELECT coalesce(max(attempts), 0) FROM video_catalog.outbox_blocked WHERE aggregate_id = $1`, name).Scan(&n)
 	})
 	return n
@@ -415,14 +413,14 @@ func cutBroker(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) e
 	return nil
 }
 
-// forgetBroker is a network that forgets all connections to the broker, until
-// there are new ones. Nobody is told, and gRPC gives one up after 40 s in which
-// nothing came, though it asked.
+// forgetBroker silences all connections to the broker, as if the network had forgotten them. New
+// connections work. Neither side gets an error: gRPC closes a connection after 40 s in which its
+// keepalive got no response.
 func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	defer l.network.silence()()
 	const noticed = 45 * time.Second
-	sleep(ctx, time.Second) // what was on its way
+	sleep(ctx, time.Second) // until messages in flight have arrived
 	since, deadline := time.Now(), record.Struck.Add(noticed)
 	if !after(ctx, l.broker.lastPublished, since, deadline) || !after(ctx, l.broker.lastConsumed, since, deadline) {
 		l.problem(NotBack, "after %s nobody publishes, or nobody consumes, over a new connection to the broker", noticed)
@@ -430,9 +428,8 @@ func forgetBroker(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord
 	return nil
 }
 
-// forgotten is how many settled events a crash of PostgreSQL may forget:
-// those of the last three rounds of its WAL writer, because settlements are
-// committed asynchronously
+// forgotten returns how many settled events a crash of PostgreSQL may undo. Settlements are
+// committed asynchronously, so a crash may lose those of the last three rounds of the WAL writer
 // (https://www.postgresql.org/docs/current/wal-async-commit.html).
 func (l *lab) forgotten() int {
 	return len(l.publishers)*inHand + int(l.cfg.Rate)
@@ -461,7 +458,7 @@ func killBackend(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord)
 	if err := l.postgres.killBackend(ctx); err != nil {
 		return err
 	}
-	return l.postgres.insist(ctx) // until it answers again
+	return l.postgres.insist(ctx) // until the database accepts statements again
 }
 
 func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
@@ -475,9 +472,9 @@ func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord)
 	return nil
 }
 
-// slowDatabase delays what is sent to PostgreSQL and back: a little, or for longer
-// than a lease by so much that a settlement, a batch of the catalog and many a call
-// take longer than they may.
+// slowDatabase delays all traffic to and from PostgreSQL. The delay is either small, or so large
+// that settlements, batches of the projection and many calls time out. A large delay lasts
+// longer than a lease.
 func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	record.MayRepeat = 2 * len(l.publishers) * inHand
 	delay, lasts := between(r, 5*time.Millisecond, 60*time.Millisecond), between(r, time.Second, 3*time.Second)
@@ -493,8 +490,8 @@ func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord
 	return nil
 }
 
-// stallDatabase lets a process and PostgreSQL lose each other without a word;
-// then the connections break, or go on as if nothing had been.
+// stallDatabase holds all traffic between a process and PostgreSQL for some time. Then the
+// connections break, or continue.
 func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	p := pick(r, l.processes)
 	record.Target, record.MayRepeat = p.name, 2*l.mayRepeat(p)
@@ -507,11 +504,10 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 	return nil
 }
 
-// forgetDatabase is a network that forgets all connections to PostgreSQL, as
-// one whose firewall restarts: nobody is told, and new ones work, until every
-// second such network forgets those, too. After a lease PostgreSQL gives up its
-// sides, and what its transactions had locked, as it does by
-// idle_in_transaction_session_timeout.
+// forgetDatabase silences all connections to PostgreSQL, as a firewall does that restarts.
+// Neither side gets an error, and new connections work. It may do so twice. After a lease
+// PostgreSQL ends its side of the connections, which releases the locks of their transactions,
+// as idle_in_transaction_session_timeout does.
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
 		record.MayRepeat += 2 * len(l.publishers) * inHand
@@ -526,8 +522,8 @@ func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 	return nil
 }
 
-// longTransaction holds the xmin horizon: what is older than it cannot be
-// vacuumed, and the floors of the lanes cannot rise.
+// longTransaction holds back the xmin horizon. Newer dead rows cannot be vacuumed, and the
+// floors of the lanes cannot rise.
 func longTransaction(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	record.MayFail = false
 	conn, err := l.postgres.connect(ctx)
@@ -542,10 +538,10 @@ func longTransaction(ctx context.Context, l *lab, r *rand.Rand, record *FaultRec
 	return nil
 }
 
-// diskFull lets a kind of statement fail as it does when the disk is full.
+// diskFull makes a kind of statement fail as it does on a full disk.
 func diskFull(table, statement string, mayRepeat int) func(context.Context, *lab, *rand.Rand, *FaultRecord) error {
 	return func(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-		record.Target, record.MayRepeat, record.MayFail = table, mayRepeat, statement == "INSERT" // of commands
+		record.Target, record.MayRepeat, record.MayFail = table, mayRepeat, statement == "INSERT" // commands insert events
 		trigger := "chaos_full ON " + table
 		err := l.postgres.insist(ctx,
 			`CREATE OR REPLACE FUNCTION public.chaos_full() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -16,65 +16,65 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// History is everything that the checker judges: what clients were told, what
-// was on the topic, what is in the database, and which faults there were. It
-// is recorded while nobody knows what is right, and read when all is over.
+// History is everything that the checker needs: the results of clients, the
+// messages of the topic, the content of the database, and the faults. It is only
+// recorded during the run, and checked afterwards.
 type History struct {
 	Answers      []Answer
-	Sightings    []Sighting           // of the checker's own subscription, in the order of their arrival
-	Publications map[string]time.Time // by message id: when the broker took it
+	Sightings    []Sighting           // messages of the checker's own subscription, in the order of arrival
+	Publications map[string]time.Time // when the broker accepted a message, by message id
 	Acks         []Ack                // of the projectors, in order
 	Faults       []FaultRecord
 	Reads        []Read     // of the catalog, after a write
 	Copies       []*Copy    // of the catalog, as watchers have it at the end
-	Trespasses   []Trespass // against who holds a lane
-	Odd          []Odd      // answers that only some faults explain
+	Trespasses   []Trespass // writes to a lane that another process holds
+	Odd          []Odd      // codes that only some faults explain
 	Stalls       []Stall    // of the machine
 	Database     Database
-	// Problems are what the lab saw itself: a process that ended unasked, a
-	// connection that stayed open.
+	// Problems are violations that the lab found during the run, such as a process
+	// that ended unexpectedly.
 	Problems []Violation
 	Limits   Limits
 }
 
-// Limits are the promises that depend on the settings of the run.
+// Limits are the maximum times that depend on the settings of the run.
 type Limits struct {
-	Lease       time.Duration // how long a lane waits for a dead publisher
-	Takeover    time.Duration // until all that waited when a publisher died is published
+	Lease       time.Duration // how long a lane stays leased after its publisher died
+	Takeover    time.Duration // until everything that was pending when a publisher died is published
 	FirstResult time.Duration // until the first event is published after an outage
-	Catalog     time.Duration // until the first one is in the catalog after an outage
-	Back        time.Duration // until every process works again after a measured fault, but one of the clock of the database
-	// Clock is until all that waited when the clock of the database was set right
-	// is published, and every process works: what looks like a lease of up to twice
-	// the length is waited for.
+	Catalog     time.Duration // until the first event is in the catalog after an outage
+	Back        time.Duration // until every process works again after a measured fault, except ClockSet
+	// Clock is the limit after the clock of the database was set right: until
+	// everything pending is published, and every process works. A lease that the
+	// wrong clock gave may look up to twice as long, and publishers wait for it.
 	Clock time.Duration
 }
 
-// Outcome is what a client knows about its command.
+// Outcome is what a client knows about the effect of its command.
 type Outcome int
 
-// What a client can know.
+// The outcomes.
 const (
 	Acknowledged Outcome = iota + 1 // it took effect, or had nothing to change
 	Failed                          // it took no effect
-	Unknown                         // an answer was lost
+	Unknown                         // the result of an attempt was lost
 )
 
-// Answer is what a client was told at last, after all its retries.
+// Answer is the final result of a command for its client, after all retries.
 type Answer struct {
-	At       time.Time // when it came
+	At       time.Time // when the client received it
 	Command  int64     // its number; Create and Update write it into the title
 	Kind     string
 	Outcome  Outcome
 	Video    uuid.UUID // if known
-	Version  int64     // as answered
-	State    uint64    // digest of the video as answered
-	Expected int64     // the version that its etag stood for; 0: it had none
-	Lost     int       // attempts whose answers were: each may have taken effect
-	Since    time.Time // when the first of these was sent
+	Version  int64     // of the result
+	State    uint64    // digest of the video in the result
+	Expected int64     // the version in its etag; 0: it had none
+	Lost     int       // attempts whose results were lost: each may have taken effect
+	Since    time.Time // when the first lost attempt was sent
 }
 
-// refused is what a client knows whose last attempt had no effect.
+// refused sets the outcome of a command whose last attempt had no effect.
 func (a *Answer) refused() {
 	a.Outcome = Failed
 	if a.Lost > 0 {
@@ -82,9 +82,9 @@ func (a *Answer) refused() {
 	}
 }
 
-// Odd is an attempt, a read or a stream that was answered with a code that says
-// nothing to a client: not that the command is refused, nor that it may be sent
-// again; or, before there were faults, that it may.
+// Odd is an attempt, a read or a stream with an unexpected code. Such a code
+// neither refuses the command nor allows a retry. Before the first fault, codes
+// that allow a retry are unexpected too.
 type Odd struct {
 	At      time.Time
 	Command int64 // 0: of a stream
@@ -92,20 +92,19 @@ type Odd struct {
 	Code    codes.Code
 }
 
-// again tells whether it says that the attempt may be made again.
+// again reports whether the code allows a retry.
 func (o Odd) again() bool {
 	return o.Code == codes.Unavailable || o.Code == codes.DeadlineExceeded || o.Code == codes.Canceled
 }
 
-// Stall is a time in which the machine did not run the lab, which is the broker
-// too. What was on its way may be published once more.
+// Stall is a time in which the machine did not run the lab. The broker is part of
+// the lab, so what was being published may be published once more.
 type Stall struct {
 	From, Until time.Time
 	MayRepeat   int
 }
 
-// Sighting is a message that came from the topic; the same message may come
-// again.
+// Sighting is a message from the topic. The same message may arrive again.
 type Sighting struct {
 	MessageID string
 	Event     uuid.UUID
@@ -114,70 +113,71 @@ type Sighting struct {
 	Content   uint64 // digest of key, attributes and payload
 }
 
-// Ack is when the broker took a message, and when it took its ack.
+// Ack is an ack of a projector: when the broker accepted the message, and when it
+// received the ack.
 type Ack struct{ Published, At time.Time }
 
-// FaultRecord is a fault that was injected.
+// FaultRecord is the record of an injected fault.
 type FaultRecord struct {
 	Kind   string    `json:"kind"`
 	Target string    `json:"target,omitempty"`
-	Struck time.Time `json:"struck"` // its effect began
-	Ended  time.Time `json:"ended"`  // its cause was gone
-	// Alone: no other fault was in force from shortly before it until the next.
+	Struck time.Time `json:"struck"` // when its effect began
+	Ended  time.Time `json:"ended"`  // when its cause was removed
+	// Alone means that no other fault was in force, from shortly before it until
+	// the next one.
 	Alone bool `json:"alone"`
-	// MayRepeat is how many events may be published twice because of it: what
-	// its victims can have had in hand.
+	// MayRepeat is how many events may be published twice because of it. These are
+	// the events that its victims may have published but not settled.
 	MayRepeat int `json:"may_repeat"`
-	// Unsettled is how many events were pending in what its victims held, if that
-	// was counted.
+	// Unsettled is how many events were pending in the lanes of its victims, if
+	// that was counted.
 	Unsettled int `json:"unsettled,omitempty"`
-	// Clock is how far the clock of the process was ahead that its events have
-	// their times from.
+	// Clock is how far the clock of the process was ahead.
 	Clock time.Duration `json:"clock_ns,omitempty"`
-	// MayFail: because of it an API process may answer what a client can make
-	// nothing of, such as Internal.
+	// MayFail means that an API process may return codes such as Internal because
+	// of it.
 	MayFail bool `json:"may_fail,omitempty"`
-	// Missing is why it did not happen as it should have. It may have done other
-	// harm, but does not count as injected.
+	// Missing is why the fault did not take effect as intended. It may have had
+	// other effects, but does not count as injected.
 	Missing string `json:"missing,omitempty"`
-	// GoesOn: the victim serves clients and goes on with what it had under way. So
-	// only what clients had been told of by then waits to be published.
+	// GoesOn means that its victim has the role api and continues its work. Then
+	// only events that clients knew of before count as waiting.
 	GoesOn bool `json:"goes_on,omitempty"`
-	// Recovery says what its recovery is measured from.
+	// Recovery is how its recovery is measured.
 	Recovery Recovery `json:"recovery,omitempty"`
-	// Back is when every process worked again after its end, where that is
-	// measured, and LastBack what was done last.
+	// Back is the time from its end until every process worked again, if that is
+	// measured. LastBack is the task that was done last.
 	Back     time.Duration `json:"back_ns,omitempty"`
 	LastBack string        `json:"last_back,omitempty"`
 
-	// What the checker finds out.
-	Repeated     int           `json:"repeated"`         // if it was alone: events that were published before it, and again until the next fault
-	FirstPublish time.Duration `json:"first_publish_ns"` // the first event that the broker took afterwards
-	FirstConsume time.Duration `json:"first_consume_ns"` // the first ack of an event that the broker took afterwards
-	Takeover     time.Duration `json:"takeover_ns"`      // until all that waited then was published
+	// Set by the checker.
+	Repeated     int           `json:"repeated"`         // if it was alone: events published before it, and again until the next fault
+	FirstPublish time.Duration `json:"first_publish_ns"` // until the broker accepted the first event after it
+	FirstConsume time.Duration `json:"first_consume_ns"` // until the first ack of an event that the broker accepted after it
+	Takeover     time.Duration `json:"takeover_ns"`      // until everything that was pending is published
 }
 
-// Recovery says how a fault is recovered from.
+// Recovery is how the recovery from a fault is measured.
 type Recovery string
 
-// What is measured.
+// The kinds of recovery.
 const (
-	NoRecovery Recovery = ""         // it does not stop the publishers
-	Takeover   Recovery = "takeover" // another publisher has to take over, from the moment it struck
-	Outage     Recovery = "outage"   // all have to go on, from the moment it ended
-	ClockSet   Recovery = "clock"    // leases were given by another clock, from the moment it ended
-	Catalog    Recovery = "catalog"  // with an outage: the projectors have to go on, too
-	Back       Recovery = "back"     // with each of them, or alone: all processes have to go on
+	NoRecovery Recovery = ""         // not measured: publishers continue
+	Takeover   Recovery = "takeover" // from the start of the fault, until another publisher has taken over
+	Outage     Recovery = "outage"   // from the end of the fault, until all publishers continue
+	ClockSet   Recovery = "clock"    // as Outage, but leases were given by another clock
+	Catalog    Recovery = "catalog"  // with Outage: until the projectors continue
+	Back       Recovery = "back"     // with each of these, or alone: until all processes work
 )
 
-// Database is both sides of the service at the end.
+// Database is the final content of both schemas.
 type Database struct {
 	Videos     []VideoRow
 	Events     []EventRow
 	Projection map[uuid.UUID]string // the row as text
-	Catalog    map[uuid.UUID]Entry  // what it shows of the rows that are visible
+	Catalog    map[uuid.UUID]Entry  // what the catalog shows of the visible rows
 	Inbox      map[uuid.UUID]bool
-	// What should be nothing once all is quiet.
+	// These should be empty when all events are processed.
 	Pending, Quarantined int
 	Blocked, Leased      []string
 }
@@ -196,14 +196,14 @@ type EventRow struct {
 	Video      uuid.UUID
 	Version    int64
 	Type       string
-	Content    uint64 // digest of the message that it must become
-	State      uint64 // digest of the video that it carries
+	Content    uint64 // digest of the expected message
+	State      uint64 // digest of the video in the event
 	Command    int64  // the number in the title; 0: none
 	Entry      uint64 // digest of what the catalog must show of it; 0: nothing
 	OccurredAt time.Time
 }
 
-// state is a video, whoever tells about it.
+// state is the state of a video, from any source.
 type state struct {
 	title, description             string
 	year                           int32
@@ -212,7 +212,7 @@ type state struct {
 	tags                           []string
 	published                      bool
 	version                        int64
-	created, updated, shown, ended int64 // ms; 0: never
+	created, updated, shown, ended int64 // in ms; 0: never
 }
 
 func (s state) digest() uint64 {
@@ -225,7 +225,7 @@ func digest(text string) uint64 {
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
-// stateOfAnswer reads the answer of the API.
+// stateOfAnswer converts a video of the API.
 func stateOfAnswer(v *videov1.Video) state {
 	s := state{
 		title: v.GetTitle(), description: v.GetDescription(), year: v.GetReleaseYear(), durationMs: v.GetDuration().AsDuration().Milliseconds(),
@@ -241,7 +241,7 @@ func stateOfAnswer(v *videov1.Video) state {
 	return s
 }
 
-// stateOfEvent reads the payload of an event.
+// stateOfEvent converts the payload of an event.
 func stateOfEvent(e *videov1.VideoEvent) state {
 	v := e.GetVideo()
 	return state{
@@ -251,8 +251,8 @@ func stateOfEvent(e *videov1.VideoEvent) state {
 	}
 }
 
-// contentOf is the digest of a message. Attributes that the client library adds
-// for itself are none of the contract.
+// contentOf returns the digest of a message. It ignores the attributes that the
+// client library adds.
 func contentOf(key string, attributes map[string]string, data []byte) uint64 {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %x", key, data)
@@ -264,7 +264,8 @@ func contentOf(key string, attributes map[string]string, data []byte) uint64 {
 	return digest(b.String())
 }
 
-// titleOf is the title that a command writes; commandOf reads its number back.
+// titleOf returns the title that a command writes. commandOf parses the number of
+// the command from it.
 func titleOf(command int64) string { return "command " + strconv.FormatInt(command, 10) }
 
 func commandOf(title string) int64 {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// countKept asks each process by its metrics what it has in hand while all is
-// quiet. A connection that was not given back to its pool, and a message that was
-// neither acknowledged nor given back, are leaks. Who polls has a connection for a
-// moment, and what is told of a pool may be a second old, so it is asked again.
+// countKept reads from the metrics of each process what it still holds when all
+// events are processed. Connections and messages that were never released are
+// leaks. Polling uses a connection for a moment, and the metrics of a pool may be
+// a second old, so it reads them several times.
 func (l *lab) countKept(ctx context.Context) {
 	var wait sync.WaitGroup
 	for _, p := range l.processes {
@@ -41,7 +41,7 @@ func (l *lab) countKept(ctx context.Context) {
 	wait.Wait()
 }
 
-// kept returns what the process has in hand, as its metrics say it.
+// kept returns the metrics of the process that show that it holds something.
 func (p *process) kept(ctx context.Context) ([]string, error) {
 	gauges := []string{"pgxpool_acquired_connections"}
 	if p.role == roleProjector {
@@ -61,28 +61,28 @@ func (p *process) kept(ctx context.Context) ([]string, error) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask for its metrics: %w", err)
+		return nil, fmt.Errorf("get its metrics: %w", err)
 	}
-	request.Close = true // its idle connection would count among the goroutines
+	request.Close = true // an idle connection would count as a goroutine of the process
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask for its metrics: %w", err)
+		return nil, fmt.Errorf("get its metrics: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask for its metrics: %s", response.Status)
+		return nil, fmt.Errorf("get its metrics: %s", response.Status)
 	}
 	return notZero(response.Body, gauges)
 }
 
-// notZero returns the lines of these gauges, in the text format of Prometheus,
-// that are not 0. It is an error that there is none of one.
+// notZero returns the lines of these gauges that are not 0, from metrics in the
+// text format of Prometheus. A gauge without a line is an error.
 func notZero(metrics io.Reader, gauges []string) (lines []string, err error) {
 	missing := slices.Clone(gauges)
 	scanner := bufio.NewScanner(metrics)
 	for scanner.Scan() {
 		name, _, _ := strings.Cut(scanner.Text(), " ")
-		name, _, _ = strings.Cut(name, "{") // its attributes, if it has some
+		name, _, _ = strings.Cut(name, "{") // without its attributes
 		if !slices.Contains(gauges, name) {
 			continue
 		}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A process is asked at its private port; one that does not run, has none, or says
-// nothing there, is an error and not a process that keeps nothing.
+// The metrics of a process are read from its private port. It is an error if the
+// process does not run, has no private port, or does not respond.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	const none, one = "pgxpool_acquired_connections{} 0\n", "pgxpool_acquired_connections{} 1\n"
@@ -49,7 +49,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// What a process says is kept whole, and the addresses in it are told.
+// The whole log of a process is kept, and the addresses in it are found.
 func TestReadLog(t *testing.T) {
 	t.Parallel()
 	const said = `{"message":"telemetry: private port open","addr":"127.0.0.1:1"}
@@ -64,8 +64,7 @@ the end`
 	}
 }
 
-// What a process has in hand is every line of a gauge that is not 0; one that it
-// does not have at all was not looked at.
+// Every line of a gauge that is not 0 is returned. A missing gauge is an error.
 func TestNotZero(t *testing.T) {
 	t.Parallel()
 	const metrics = `# TYPE consumer_messages gauge

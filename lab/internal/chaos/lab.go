@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// settings are those of every process.
+// settings are the environment variables of every process.
 var settings = []string{
 	"PORT=0", "TELEMETRY_ADDR=127.0.0.1:0", "AUTH=off", "LAB_DATABASE_WAIT=30s", "PUBSUB_PROJECT=" + project,
 	fmt.Sprintf("LAB_OUTBOX_LEASE=%s", lease), fmt.Sprintf("LAB_OUTBOX_PUBLISH_TIMEOUT=%s", publishTimeout),
@@ -28,7 +28,7 @@ var settings = []string{
 	"LAB_CONSUMER_TRANSACTION_TIMEOUT=1s",
 }
 
-// run makes the run and returns what is to be judged.
+// run makes the run, and returns its history.
 func (l *lab) run(ctx context.Context) (*History, error) {
 	if err := l.prepare(ctx); err != nil {
 		return nil, err
@@ -85,13 +85,13 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.countRoutines(ctx)
 	l.stopAll()
 	l.countConnections(ctx)
-	l.hearAll(ctx) // also what was published by who has ended since
+	l.hearAll(ctx) // including the last messages of processes that have ended
 	stopListening()
 	ears.Wait()
 	return l.history(ctx)
 }
 
-// faultless is how long there are clients and no faults, at the beginning.
+// faultless is how long clients work at the start before the first fault.
 const faultless = 10 * time.Second
 
 func (l *lab) historyFile() string { return filepath.Join(l.cfg.Out, "history.jsonl") }
@@ -102,7 +102,7 @@ func (l *lab) say(format string, args ...any) {
 	l.cfg.Progress(line)
 }
 
-// leaveOut notes a fault that this machine cannot have.
+// leaveOut records a fault that this machine cannot have.
 func (l *lab) leaveOut(why string) {
 	l.leftOut = append(l.leftOut, why)
 	l.say("%s", why)
@@ -116,7 +116,7 @@ func (l *lab) problem(rule Rule, format string, args ...any) {
 	l.problems = append(l.problems, Violation{rule, detail})
 }
 
-// tell says every half minute how far the run is.
+// tell reports the progress of the run every half minute.
 func (l *lab) tell(ctx context.Context) {
 	for start := time.Now(); sleep(ctx, 30*time.Second); {
 		taken, heard := l.broker.published()
@@ -127,8 +127,8 @@ func (l *lab) tell(ctx context.Context) {
 	}
 }
 
-// watchStalls notices when nobody was run for so long that the answer to a publish
-// request may have come too late, until ctx ends.
+// watchStalls records stalls of the machine until ctx ends: times in which the
+// result of a publish request may have come too late.
 func (l *lab) watchStalls(ctx context.Context) {
 	for last := time.Now(); sleep(ctx, stallPulse); last = time.Now() {
 		if now := time.Now(); stalled(last, now) {
@@ -138,14 +138,14 @@ func (l *lab) watchStalls(ctx context.Context) {
 	}
 }
 
-// stallPulse is how often the lab looks whether it is run.
+// stallPulse is the interval at which the lab checks for a stall.
 const stallPulse = 50 * time.Millisecond
 
-// stalled tells whether between two looks half of what a publish request may take
-// was lost.
+// stalled reports whether the time between two checks was too long by at least
+// half of the request timeout.
 func stalled(last, now time.Time) bool { return now.Sub(last) > stallPulse+requestTimeout/2 }
 
-// prepare makes everything that the processes need.
+// prepare creates everything that the processes need.
 func (l *lab) prepare(ctx context.Context) error {
 	l.say("building, and starting PostgreSQL")
 	g, gctx := errgroup.WithContext(ctx)
@@ -181,7 +181,7 @@ func (l *lab) prepare(ctx context.Context) error {
 		list  *[]*process
 	}{{roleAPI, 2, &l.apis}, {rolePublisher, 3, &l.publishers}, {roleProjector, 2, &l.projectors}} {
 		for i := range role.count {
-			serves := role.name == roleAPI || role.name == rolePublisher && i == 0 // one whose commits wake its own publisher
+			serves := role.name == roleAPI || role.name == rolePublisher && i == 0 // one publisher is also an api, so its commits wake it
 			p, err := l.newProcess(ctx, fmt.Sprintf("%s-%d", role.name, i+1), role.name, serves)
 			if err != nil {
 				return err
@@ -222,7 +222,7 @@ func (l *lab) startAll(ctx context.Context) error {
 	return g.Wait()
 }
 
-// inject injects faults until the time is over and each kind was there.
+// inject injects faults until the duration is over and each kind was injected.
 func (l *lab) inject(ctx context.Context) error {
 	all, long := kinds()
 	if l.postgres.programs != "" {
@@ -260,7 +260,7 @@ func (l *lab) inject(ctx context.Context) error {
 	return s.failed()
 }
 
-// happened tells whether a kind of fault did as it should at least once.
+// happened reports whether a kind of fault has taken effect at least once.
 func (l *lab) happened(kind string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,7 +273,8 @@ func (l *lab) record(f FaultRecord) {
 	l.records = append(l.records, f)
 }
 
-// history is what everybody was told, and what the database has in the end.
+// history returns what clients and subscribers received, and the final content of
+// the database.
 func (l *lab) history(ctx context.Context) (*History, error) {
 	h := l.seen()
 	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
@@ -286,7 +287,8 @@ func (l *lab) history(ctx context.Context) (*History, error) {
 	return h, err
 }
 
-// seen is what everybody was told. Nobody is at work any more, or not yet.
+// seen returns what clients and subscribers received. It is called while no client
+// runs.
 func (l *lab) seen() *History {
 	h := &History{Limits: Limits{Lease: lease, Takeover: lease + time.Second, FirstResult: 2 * time.Second, Catalog: 5 * time.Second, Back: 5 * time.Second, Clock: 2*lease + time.Second}}
 	if l.load == nil {
@@ -303,15 +305,15 @@ func (l *lab) seen() *History {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.watchers {
-		h.Copies = append(h.Copies, w.copy) // they have ended
+		h.Copies = append(h.Copies, w.copy) // the watchers have ended
 	}
 	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls
 	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems
 	return h
 }
 
-// leave leaves in the folder of the run what a failure is understood by, also
-// of a run that was interrupted.
+// leave writes the files that explain a failure to the directory of the run, also
+// after an interruption.
 func (l *lab) leave(h *History) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -322,7 +324,7 @@ func (l *lab) leave(h *History) error {
 	return err
 }
 
-// end ends everything that still runs, and removes what is temporary.
+// end stops everything that still runs, and removes temporary files.
 func (l *lab) end() error {
 	for _, p := range l.processes {
 		p.kill()

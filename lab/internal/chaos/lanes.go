@@ -8,35 +8,35 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Trespass is something done to a lane by who had no right to.
+// Trespass is a write to a lane by a process that does not hold it.
 type Trespass struct {
 	At     time.Time
 	Lane   int
 	Who    string // the process
-	Holder string // who had claimed the lane last
+	Holder string // the process with the last claim of the lane
 	What   string // trespassSettled or trespassTaken
 }
 
-// The trespasses.
+// The kinds of trespasses.
 const (
 	trespassSettled = "settled"
 	trespassTaken   = "taken"
 )
 
-// watchLanes has PostgreSQL itself remember who claimed each lane last, and how
-// often everybody has settled it; and write down whoever settles a lane that somebody else has
-// claimed since, or claims one whose lease is running. The tokens prove nothing
-// here, because the fence that compares them is what may be missing. A lease that
-// would run for much longer than one can be was given by a clock that was set back
-// since. A process may claim its own lane once more: the answer to its claim may
-// have been lost, and only it knows.
+// watchLanes adds a trigger that records who claimed each lane last, and counts the
+// settlements of each process. It records a trespass if a process settles a lane that another
+// has claimed since, or claims one with a running lease. It does not use the tokens, because
+// the fence that compares them may be what is broken.
 //
-// Who is who is told by application_name, so the workers of one process are
-// one. A claim is told from a settlement by the statement that the client sent,
-// and the time is that of its transaction, so a clock that jumps changes
-// nothing.
+// If a lease ends too late to be valid, the clock was set back after its claim. Such a lane
+// may be claimed. A process may claim its own lane again, because the result of its claim may
+// have been lost.
+//
+// Processes are identified by application_name, so all workers of a process are one holder.
+// The SQL text distinguishes a claim from a settlement. Times are those of the transaction, so
+// a change of the clock has no effect.
 func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
-	// The margin is for a claim that reads the clock a moment later.
+	// The margin is for a claim that reads the clock a little later.
 	margin := min(lease/10, 100*time.Millisecond)
 	_, err := c.Exec(ctx, fmt.Sprintf(`
 		CREATE SCHEMA chaos;
@@ -72,8 +72,8 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	return nil
 }
 
-// heldBy returns how many events are pending in the lanes that processes hold,
-// or set aside there, no more of each than may have been claimed.
+// heldBy returns how many events these processes may have claimed. These are the events
+// pending or set aside in the lanes that they hold, at most a batch of each per lane.
 func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int, err error) {
 	err = c.QueryRow(ctx, `
 		SELECT coalesce(sum(
@@ -87,7 +87,7 @@ func heldBy(ctx context.Context, c *pgx.Conn, names []string, batch int) (n int,
 	return n, nil
 }
 
-// readSettlements returns how often each process has settled.
+// readSettlements returns the number of settlements of each process.
 func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error) {
 	settled := make(map[string]int64)
 	rows, err := c.Query(ctx, `SELECT who, sum(n)::bigint FROM chaos.settlements GROUP BY who`)
@@ -102,17 +102,17 @@ func readSettlements(ctx context.Context, c *pgx.Conn) (map[string]int64, error)
 	return settled, nil
 }
 
-// laneStays is for how long a lane may be leased by one claim: twice as long as
-// a lease, if the clock was set back by nearly a lease, and what it takes to look.
+// laneStays is how long one claim may lease a lane. That is two leases, if the clock was set
+// back by almost a lease, plus the time of a check.
 const laneStays = 2*lease + 3*time.Second
 
-// leases is what somebody sees who looks at the lanes again and again.
+// leases records the leases that repeated checks find.
 type leases struct {
-	since    map[leased]time.Time // when a claim was first seen to be in force, without a break since
+	since    map[leased]time.Time // since when every check has found the lease of a claim
 	reported map[leased]bool
 }
 
-// leased is a lane, and the token of the claim that it is leased by.
+// leased is a lane, and the token of the claim that leases it.
 type leased struct {
 	lane  int
 	token int64
@@ -120,8 +120,8 @@ type leased struct {
 
 func newLeases() *leases { return &leases{map[leased]time.Time{}, map[leased]bool{}} }
 
-// saw takes in which claims are in force, and returns those that have been for
-// too long, each once.
+// saw records the leases that a check found. It returns those that last too long, each only
+// once.
 func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 	since := make(map[leased]time.Time, len(now))
 	for _, claim := range now {
@@ -138,10 +138,10 @@ func (l *leases) saw(at time.Time, now []leased) (stay []leased) {
 	return stay
 }
 
-// readLeases returns the claims that are in force, as a publisher sees it: a
-// lease that ends later than one can is none.
+// readLeases returns the leases in force, as a publisher sees them. A lease that ends too late
+// to be valid is not in force.
 func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // it must not stop looking because one look hangs
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // so that later checks happen even if one hangs
 	defer cancel()
 	rows, err := c.Query(ctx, `
 		SELECT lane::int, lease_token FROM video_catalog.outbox_lanes
@@ -158,8 +158,8 @@ func readLeases(ctx context.Context, c *pgx.Conn) ([]leased, error) {
 	return claims, nil
 }
 
-// watchLeases looks every second for lanes that stay leased, until ctx ends.
-// While the database does not answer nothing is seen, and nothing forgotten.
+// watchLeases checks every second for lanes that stay leased, until ctx ends. A check that
+// fails changes nothing.
 func (l *lab) watchLeases(ctx context.Context) {
 	seen := newLeases()
 	for sleep(ctx, time.Second) {
@@ -184,7 +184,7 @@ func (l *lab) watchLeases(ctx context.Context) {
 	}
 }
 
-// readTrespasses returns what was written down.
+// readTrespasses returns the recorded trespasses.
 func readTrespasses(ctx context.Context, c *pgx.Conn) ([]Trespass, error) {
 	rows, err := c.Query(ctx, `SELECT at, lane, who, holder, what FROM chaos.trespasses ORDER BY at`)
 	if err != nil {

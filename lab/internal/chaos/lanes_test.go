@@ -19,16 +19,16 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// A zombie settles after its lane was taken over, and somebody else asks for a
-// lane that is leased, or makes a claim again whose answer was lost. That is no trespass while fence and lease are there, and
-// one as soon as either is taken out of the SQL of the service.
+// A frozen publisher settles after another has taken its lane. Another claims a leased lane, or repeats a claim whose
+// result was lost. With fence and lease, none of this is a trespass. Without one of them in the SQL of the service, it
+// is.
 func TestLanesAreWatched(t *testing.T) {
 	every, one := envelope.Aggregate{}, envelope.Aggregate{Type: "video", ID: "a"}
 	for _, tt := range []struct {
 		name     string
-		of       envelope.Aggregate // of whose lane the claims are
-		from, to string             // of video_catalog.outbox_claim
-		want     []string           // who, what
+		of       envelope.Aggregate // the claims take the lane of this aggregate
+		from, to string             // replacement in video_catalog.outbox_claim
+		want     []string           // process and kind of each trespass
 		settled  map[string]int64
 	}{
 		{"as it is", every, "", "", nil, map[string]int64{"successor": 2}},
@@ -89,7 +89,7 @@ func TestLanesAreWatched(t *testing.T) {
 			if lost.Token == 0 || held.Token == 0 || held.Lane != lost.Lane {
 				t.Fatalf("claims are %+v and %+v, want the same lane", lost, held)
 			}
-			unfenced := tt.name == "without fence" // settles as if no token was compared
+			unfenced := tt.name == "without fence" // it settles as if tokens were not compared
 			if unfenced {
 				lost.Token = held.Token
 			}
@@ -134,7 +134,7 @@ func TestLanesAreWatched(t *testing.T) {
 	}
 }
 
-// breakFunction takes something out of a function of the service.
+// breakFunction replaces a part of a function of the service.
 func breakFunction(t *testing.T, pool *pgxpool.Pool, function, from, to string) {
 	t.Helper()
 	if from == "" {
@@ -150,8 +150,8 @@ func breakFunction(t *testing.T, pool *pgxpool.Pool, function, from, to string) 
 	execute(t, pool, strings.Replace(definition, from, to, 1))
 }
 
-// A lane counts as stuck when one claim holds it for longer than a lease can
-// be, and is told once; one that is claimed again and again is at work.
+// A lane is stuck if one claim holds it for longer than a lease can last. It is reported once. A lane with new claims
+// is not stuck.
 func TestLeasesThatStayAreFound(t *testing.T) {
 	t.Parallel()
 	seen, start := newLeases(), time.Now()
@@ -176,8 +176,8 @@ func TestLeasesThatStayAreFound(t *testing.T) {
 	}
 }
 
-// What can be repeated is what is pending in the lanes that somebody holds; a
-// lease that a clock has left behind is none.
+// heldBy counts what is pending in the lanes that a process holds. A lease that has ended by a changed clock does not
+// count.
 func TestLeasesAreRead(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	conn, err := pool.Acquire(t.Context())

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/db"
 )
 
-// A run that fails leaves what was heard and the database; where the database
-// cannot be dumped any more, its files stay.
+// A failed run leaves the received messages and the database. If the database
+// cannot be dumped, its files are kept.
 func TestFailedRunLeavesItsEvidence(t *testing.T) {
 	t.Parallel()
 	p, err := startPostgres(t.Context(), func(string) {})
@@ -71,8 +71,8 @@ func TestFailedRunLeavesItsEvidence(t *testing.T) {
 	}
 }
 
-// Slow recovery fails a long run only, and then it leaves what a broken promise
-// leaves.
+// A slow recovery fails only a long run. That leaves the same files as a
+// violation.
 func TestSlowRecoveryFailsLongRuns(t *testing.T) {
 	t.Parallel()
 	missed := Verdict{Misses: []Miss{{}}}
@@ -81,8 +81,8 @@ func TestSlowRecoveryFailsLongRuns(t *testing.T) {
 	}
 }
 
-// A folder is that of one run: a second one would mix with it, and remove what
-// was wrong in the first.
+// A second run in the same directory is refused, because it would overwrite
+// files of the first.
 func TestRunTakesNoFolderOfAnother(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -18,10 +18,10 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// load is what clients do: commands on a few hundred videos, one of them hot,
-// over gRPC and REST, with request ids and etags, and again when an answer is
-// lost. What each client wants is drawn from the seed, whatever became of its
-// commands before; what there is when it wants it, and what it meets, is not.
+// load is the work of clients: commands on a few hundred videos over gRPC and
+// REST, with request ids and etags, and retries of lost attempts. One video is
+// changed most often. The seed decides the commands of each client, whatever
+// their results are. It does not decide which videos exist at that time.
 type load struct {
 	apis    []*process
 	clients int
@@ -29,17 +29,17 @@ type load struct {
 	seed    uint64
 	problem func(Rule, string, ...any)
 
-	numbers atomic.Int64 // of the commands
+	numbers atomic.Int64 // number of the newest command
 
 	mu       sync.Mutex
 	videos   []*known       // guarded by mu
 	answers  []Answer       // guarded by mu
 	reads    []Read         // guarded by mu
-	codes    map[string]int // guarded by mu: attempts by what they answered
-	unread   map[string]int // guarded by mu: reads and streams that failed, likewise
+	codes    map[string]int // guarded by mu: attempts by code
+	unread   map[string]int // guarded by mu: failed reads and streams by code
 	odd      []Odd          // guarded by mu
-	faults   bool           // guarded by mu: there are some, or have been
-	attempts *json.Encoder  // guarded by mu: failed attempts and final answers, one line each
+	faults   bool           // guarded by mu: a fault was injected
+	attempts *json.Encoder  // guarded by mu: writes failed attempts and final results, one line each
 }
 
 // known is what the clients know of a video.
@@ -49,7 +49,8 @@ type known struct {
 	deleted bool
 }
 
-// fewVideos is how many videos there are soon; from then on few are made.
+// fewVideos is the number of videos that clients create quickly. After that
+// they create only few more.
 const fewVideos = 300
 
 func (l *load) run(ctx context.Context) {
@@ -70,12 +71,12 @@ func (l *load) pick(r *rand.Rand) (known, bool) {
 		return known{}, false
 	}
 	if r.IntN(10) == 0 {
-		return *l.videos[0], true // the hot one
+		return *l.videos[0], true // the video that is changed most often
 	}
 	return *l.videos[r.IntN(len(l.videos))], true
 }
 
-// learn takes an answer into account.
+// learn records a video that a client received.
 func (l *load) learn(v *videov1.Video) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +88,7 @@ func (l *load) learn(v *videov1.Video) {
 			return
 		}
 	}
-	if len(l.videos) < 2*fewVideos { // others stay as they were made
+	if len(l.videos) < 2*fewVideos { // clients do not change further ones
 		l.videos = append(l.videos, &known{v.GetName(), v.GetVersion(), v.GetDeleteTime() != nil})
 	}
 }
@@ -97,12 +98,13 @@ func (l *load) attempted(command int64, r request, where string, took time.Durat
 	defer l.mu.Unlock()
 	l.codes[code.String()]++
 	if code == codes.OK {
-		return // the answer follows
+		return // the caller records the result
 	}
 	if odd(r, code) || lost(code) && !l.faults {
 		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
 	}
-	// A disk that is full shows elsewhere; this is for a person, the checker has its own.
+	// A write error is ignored: this file is for a person, and the checker does
+	// not use it.
 	_ = l.attempts.Encode(map[string]any{
 		"at": time.Now().Format(time.RFC3339Nano), "command": command, "kind": r.kind, "to": where, "ms": took.Milliseconds(), "code": code.String(),
 	})
@@ -118,19 +120,19 @@ func (l *load) answered(a Answer) {
 	})
 }
 
-// failedToRead takes a read or a stream into account that ended with a code that
-// leaves everything open.
+// failedToRead records a read or a stream that failed.
 func (l *load) failedToRead(command int64, where string, code codes.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unread[code.String()]++
-	// A catalog that is late for a moment, before there are faults, is slow and no more.
+	// Before the first fault, a catalog that is late for a moment is only slow.
 	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults) {
 		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
 	}
 }
 
-// expectFaults says that from now on an answer may be lost.
+// expectFaults is called before the first fault: from then on, results may be
+// lost.
 func (l *load) expectFaults() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,25 +154,24 @@ func (l *load) count() int {
 type client struct {
 	load   *load
 	number uint64
-	made   uint64     // commands
-	luck   *rand.Rand // how its commands are sent, which depends on how often they are
+	made   uint64     // number of commands
+	luck   *rand.Rand // for each attempt: process, protocol, pause
 }
 
 func newClient(l *load, number uint64) *client {
 	return &client{load: l, number: number, luck: rand.New(rand.NewPCG(l.seed, number))}
 }
 
-// run sends commands until ctx ends, one after the other. When each is due is
-// drawn: clients whose commands all were due at the same intervals would send
-// together, and leave all processes idle in between; then a publisher that looks
-// at a multiple of these intervals finds nothing again and again.
+// run sends commands one after the other until ctx ends. The pauses between them
+// are random. With equal pauses, all clients would send at the same time, and a
+// publisher that polls in between would find nothing, again and again.
 func (c *client) run(ctx context.Context, command func(context.Context)) {
-	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not of luck, which depends on what the commands meet
+	draw := rand.New(rand.NewPCG(c.load.seed, c.number<<32)) // not luck: how often that is used depends on the results of commands
 	mean := float64(c.load.clients) / c.load.rate * float64(time.Second)
 	for due := time.Now(); ctx.Err() == nil; {
 		due = due.Add(time.Duration(draw.ExpFloat64() * mean))
 		if late := time.Since(due); late > time.Second {
-			due = time.Now() // after an outage nobody makes up for it
+			due = time.Now() // the commands of an outage are not sent later
 		} else if late < 0 {
 			sleep(ctx, -late)
 		}
@@ -178,14 +179,14 @@ func (c *client) run(ctx context.Context, command func(context.Context)) {
 	}
 }
 
-// request is a command, whatever it is sent with.
+// request is a command, independent of the protocol.
 type request struct {
 	kind      string
 	video     *videov1.Video // for create and update
 	name      string
 	etag      string
 	requestID string
-	read      bool // what it wrote, once it is acknowledged
+	read      bool // read its own write from the catalog after it
 }
 
 // The kinds of commands.
@@ -198,8 +199,8 @@ const (
 	kindUndelete  = "undelete"
 )
 
-// command makes one, sends it until there is an answer, and records what a
-// client may believe then.
+// command sends one command until it has a result, and records what the client
+// then knows.
 func (c *client) command(ctx context.Context) {
 	r, answer := c.next()
 	c.decide(ctx, &answer, func() (*videov1.Video, codes.Code, bool) { return c.send(ctx, answer.Command, r) })
@@ -209,8 +210,8 @@ func (c *client) command(ctx context.Context) {
 	}
 }
 
-// next draws the next command, each from a source of its own: so the next ones
-// are the same, however many draws this one takes.
+// next draws the next command. Each command has its own random source, so that
+// it does not depend on how many numbers the commands before it have used.
 func (c *client) next() (request, Answer) {
 	c.made++
 	script := rand.New(rand.NewPCG(c.load.seed, c.number<<32|c.made))
@@ -247,9 +248,9 @@ func drawKind(r *rand.Rand, k known) string {
 	}
 }
 
-// decide sends a command until it is answered, and says what is known then. A
-// refusal after an attempt without an answer proves nothing: that attempt may
-// be what it was refused for.
+// decide sends a command until it has a result, and sets what is then known. A
+// refusal after a lost attempt proves nothing, because the lost attempt may be
+// its cause.
 func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *videov1.Video, code codes.Code, sent bool)) {
 	const attempts = 8
 	for attempt := range attempts {
@@ -263,7 +264,7 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 			}
 			answer.Outcome, answer.Video, answer.Version, answer.State = Acknowledged, videoID(v.GetName()), v.GetVersion(), stateOfAnswer(v).digest()
 			if answer.Lost > 0 {
-				answer.Expected = 0 // the attempt before may have been the change, and others came after it
+				answer.Expected = 0 // a lost attempt may have made the change, and others came after it
 			}
 			return
 		case !lost(code):
@@ -283,8 +284,8 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 	answer.refused()
 }
 
-// fits tells whether a video is as a kind of command leaves it. The checker
-// looks at what create and update wrote.
+// fits reports whether a video has the state that a kind of command sets. The
+// checker compares what create and update wrote.
 func fits(kind string, v *videov1.Video) bool {
 	published, deleted := v.GetState() == videov1.Video_STATE_PUBLISHED, v.GetDeleteTime() != nil
 	switch kind {
@@ -301,7 +302,7 @@ func fits(kind string, v *videov1.Video) bool {
 	}
 }
 
-// lost tells whether a code leaves open what has become of the command.
+// lost reports whether a code leaves the effect of the command unknown.
 func lost(code codes.Code) bool {
 	switch code {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Internal, codes.Unknown, codes.ResourceExhausted:
@@ -311,13 +312,13 @@ func lost(code codes.Code) bool {
 	}
 }
 
-// odd tells whether a code is neither a refusal that the state of the video can
-// be the reason of, nor one of those by which a client knows to try again.
+// odd reports whether a code is unexpected: neither a refusal that the state of
+// the video can explain, nor a code that allows a retry.
 func odd(r request, code codes.Code) bool {
 	switch code {
 	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return false
-	case codes.Aborted: // changed meanwhile
+	case codes.Aborted: // changed by others meanwhile
 		return r.etag == ""
 	case codes.FailedPrecondition: // deleted
 		return r.kind == kindCreate || r.kind == kindDelete || r.kind == kindUndelete
@@ -332,10 +333,10 @@ func odd(r request, code codes.Code) bool {
 
 const attemptTimeout = 3 * time.Second
 
-// send makes one attempt, at an instance and over a protocol drawn anew; not
-// sent is what nobody was there for.
+// send makes one attempt, at a random process and over a random protocol. sent
+// is false if the process was not there.
 func (c *client) send(ctx context.Context, number int64, r request) (v *videov1.Video, code codes.Code, sent bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // an attempt is never given up because the load ends
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout) // the end of the load does not cancel an attempt
 	defer cancel()
 	api := c.load.apis[c.luck.IntN(len(c.load.apis))]
 	rest := c.luck.IntN(2) == 0
@@ -388,7 +389,8 @@ func videoID(name string) uuid.UUID {
 	return id
 }
 
-// anyVideo returns the id of a video that clients change.
+// anyVideo returns the id of a video that clients change. It is often the one
+// that is changed most.
 func (l *load) anyVideo(r *rand.Rand) (id string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 )
 
-// What a client may believe depends on all answers to its command: after one
-// that was lost, a refusal proves nothing.
+// The outcome of a command depends on all its attempts: after a lost attempt, a
+// refusal proves nothing.
 func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	t.Parallel()
 	type attempt struct {
@@ -32,7 +32,7 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	ok, refused, lost, nobody := attempt{codes.OK, true}, attempt{codes.Aborted, true}, attempt{codes.Unavailable, true}, attempt{codes.Unavailable, false}
 	for _, tt := range []struct {
 		name     string
-		attempts []attempt // the last one again and again
+		attempts []attempt // the last one repeats
 		want     Answer
 	}{
 		{"answered", []attempt{ok}, Answer{Outcome: Acknowledged, Version: 4, Expected: 3}},
@@ -66,8 +66,8 @@ func TestClientBelievesOnlyWhatIsCertain(t *testing.T) {
 	}
 }
 
-// Clients send as often as they should, all together, and at all times alike;
-// one that was held up makes up for a second at most.
+// All clients together send at the given rate, at all times. A client that was
+// delayed catches up by at most a second.
 func TestClientsDoNotSendTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestClientsDoNotSendTogether(t *testing.T) {
 	})
 }
 
-// An answer that does not show what was asked for is no success.
+// A result that does not show the change is not a success.
 func TestAnswerFitsItsCommand(t *testing.T) {
 	t.Parallel()
 	published, deleted := &videov1.Video{State: videov1.Video_STATE_PUBLISHED}, &videov1.Video{DeleteTime: timestamppb.Now()}
@@ -127,14 +127,14 @@ func TestAnswerFitsItsCommand(t *testing.T) {
 	}
 }
 
-// A code by which a client knows neither that this command is refused nor that it
-// may try again is kept for the checker; and, before there are faults, one by
-// which it may.
+// Unexpected codes are recorded for the checker: those that neither refuse the
+// command nor allow a retry. Before the first fault, codes that allow a retry are
+// recorded, too.
 func TestOddCodesAreKept(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		request
-		refusals string // that are not kept
+		refusals string // refusals that are not recorded
 	}{
 		{request{kind: kindCreate}, ""},
 		{request{kind: kindUpdate}, "FailedPrecondition"},
@@ -168,13 +168,13 @@ func TestOddCodesAreKept(t *testing.T) {
 	}
 }
 
-// A read or a stream that fails is counted, and kept for the checker by the same
-// rule as a command, unless it only took too long.
+// A failed read or stream is counted. It is recorded for the checker like a
+// command, unless it only timed out.
 func TestFailedReadsAreKept(t *testing.T) {
 	t.Parallel()
 	l := &load{unread: map[string]int{}}
 	all := []codes.Code{codes.Canceled, codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
-	for _, want := range []int{4, 3} { // without faults, and with them
+	for _, want := range []int{4, 3} { // before and after the first fault
 		l.odd = nil
 		for _, code := range all {
 			l.failedToRead(1, "GetCatalogEntry", code)
@@ -189,8 +189,8 @@ func TestFailedReadsAreKept(t *testing.T) {
 	}
 }
 
-// Over REST every command has the path of its own, its etag and its request
-// id, and an error has the code that the server gave it.
+// Over REST, every command has its own path, etag and request id. An error has
+// the code of the server.
 func TestCallsOverREST(t *testing.T) {
 	t.Parallel()
 	const name, etag = "videos/0197f2a4-0000-7000-8000-000000000001", `"3"`
@@ -237,8 +237,8 @@ func TestCallsOverREST(t *testing.T) {
 	}
 }
 
-// What a client wants is that of its seed, whatever other clients do, and
-// whatever became of what it wanted before.
+// The seed decides the commands of a client. They do not depend on other clients,
+// or on the results of earlier commands.
 func TestScriptComesFromTheSeed(t *testing.T) {
 	t.Parallel()
 	script := func(seed uint64, disturb func(c *client, n int)) (all []string) {
@@ -276,7 +276,7 @@ func TestScriptComesFromTheSeed(t *testing.T) {
 	if slices.Equal(first, script(2, undisturbed)) {
 		t.Error("with another seed the script is the same")
 	}
-	const strange = 5 // the command for which there was no video; and each is sent several times
+	const strange = 5 // number of the command without a video; each command has several attempts
 	var videos []*known
 	got := script(1, func(c *client, n int) {
 		c.luck.Uint64()

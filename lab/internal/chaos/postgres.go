@@ -19,23 +19,22 @@ import (
 
 const databaseName = "chaos"
 
-// postgres is a PostgreSQL whose data outlives it. Its methods may be called
-// from several goroutines, but those that stop it are the injector's.
+// postgres is a PostgreSQL that keeps its data over restarts. Its methods are safe
+// for concurrent use, but only the injector of faults may call those that stop it.
 type postgres struct {
 	dir       string
-	data      string // the folder of the present server, in dir
-	copies    int    // of the data that were made by failovers
-	programs  string // whose postgres goes by a clock that can be set; empty: there is none
+	data      string // directory of the present server, in dir
+	copies    int    // copies of the data that failovers have made
+	programs  string // directory of scripts that start a server with a clock that can be set; empty: none
 	clockFile string
-	keep      bool // the files of the server when it ends
+	keep      bool // keep the files of the server at the end
 
 	mu     sync.Mutex
 	server *localpg.Server // guarded by mu
 }
 
-// startPostgres makes an empty database. fsync is off: it is this process's
-// children that crash here, not the machine, and what PostgreSQL has written
-// survives them.
+// startPostgres starts a server with an empty database. fsync is off, because only
+// processes crash in the lab. What PostgreSQL has written survives that.
 func startPostgres(ctx context.Context, progress func(string)) (*postgres, error) {
 	dir, err := os.MkdirTemp("", "chaos-postgres-")
 	if err != nil {
@@ -91,10 +90,10 @@ func (p *postgres) current() *localpg.Server {
 	return p.server
 }
 
-// dsn is how the lab itself connects: past the proxies.
+// dsn returns the DSN for connections of the lab, which use no proxy.
 func (p *postgres) dsn(database string) string { return p.current().DSN(database) }
 
-// dial connects to the server that there is at the moment.
+// dial connects to the present server.
 func (p *postgres) dial(ctx context.Context) (net.Conn, error) {
 	dsn, err := url.Parse(p.dsn(databaseName))
 	if err != nil {
@@ -104,8 +103,8 @@ func (p *postgres) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", socket)
 }
 
-// connect opens a connection of the lab, past the proxies. It waits a while for
-// a server that is just recovering.
+// connect opens a connection of the lab, without a proxy. It waits some time for a
+// server that recovers.
 func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) {
 	for deadline := time.Now().Add(15 * time.Second); ; {
 		conn, err := pgx.Connect(ctx, p.dsn(databaseName))
@@ -118,8 +117,8 @@ func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 }
 
-// exec runs statements of the lab, one after the other, waiting for no lock
-// longer than a second.
+// exec runs statements of the lab, one after the other. They wait at most a second
+// for a lock.
 func (p *postgres) exec(ctx context.Context, statements ...string) error {
 	conn, err := p.connect(ctx)
 	if err != nil {
@@ -134,7 +133,7 @@ func (p *postgres) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// insist runs statements until they succeed: they take a fault back.
+// insist runs statements until they succeed. It is for the statements that end a fault.
 func (p *postgres) insist(ctx context.Context, statements ...string) error {
 	for {
 		err := p.exec(ctx, statements...)
@@ -144,10 +143,10 @@ func (p *postgres) insist(ctx context.Context, statements ...string) error {
 	}
 }
 
-// stop shuts the server down, fast and in good order.
+// stop shuts the server down in fast mode.
 func (p *postgres) stop() error { return p.current().Stop() }
 
-// kill ends the server as a crash does.
+// kill ends the server like a crash.
 func (p *postgres) kill() error { return p.current().Kill() }
 
 // killBackend kills a process that serves a client. PostgreSQL then ends all
@@ -169,7 +168,7 @@ func (p *postgres) killBackend(ctx context.Context) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill a backend: %w", err)
 	}
-	// The server serves on until it has noticed, so the end of our own connection is the sign.
+	// The server works until it notices. Our own connection then ends.
 	for deadline := time.Now().Add(5 * time.Second); conn.Ping(ctx) == nil; sleep(ctx, 5*time.Millisecond) {
 		if time.Now().After(deadline) {
 			return errors.New("kill a backend: the server has not noticed")
@@ -178,7 +177,7 @@ func (p *postgres) killBackend(ctx context.Context) error {
 	return nil
 }
 
-// remove ends the server and deletes its data.
+// remove stops the server and deletes its data.
 func (p *postgres) remove() error {
 	var err error
 	if server := p.current(); server != nil {
@@ -190,8 +189,8 @@ func (p *postgres) remove() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// dump writes each table of the service and of the lab into a file of its own. Where
-// that fails, the files of the server stay.
+// dump writes each table of the service and of the lab to a file. If that fails, the
+// files of the server are kept.
 func (p *postgres) dump(ctx context.Context, dir string) error {
 	if err := p.dumpInto(ctx, dir); err != nil {
 		p.keep = true
@@ -208,13 +207,13 @@ func (p *postgres) dumpInto(ctx context.Context, dir string) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	rows, _ := conn.Query(ctx, `
 		SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname IN ('video_catalog', 'video_catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // has the error of the query, too
+		WHERE n.nspname IN ('videocatalog', 'video_catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // it returns the error of the query, too
 	if err != nil {
 		return fmt.Errorf("list tables: %w", err)
 	}
 	for _, table := range tables {
-		file, err := os.Create(filepath.Join(dir, table+".csv")) //nolint:gosec // in the folder that we were told
+		file, err := os.Create(filepath.Join(dir, table+".csv")) //nolint:gosec // in the given directory
 		if err != nil {
 			return err
 		}

@@ -21,16 +21,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// process is one of the service's processes: a place that is taken by one
-// run of the binary after the other. Its methods may be called from several
-// goroutines, but those that start and stop are the injector's.
+// process is one of the service's processes. It runs the binary several times,
+// one execution after the other. Its methods are safe for concurrent use, but
+// only the injector of faults may call those that start and stop it.
 type process struct {
 	name, role string
 	serves     bool // clients call it
 	proxy      *proxy
 	environ    []string
-	dir        string // for its log and its orders
-	binary     string // of the next start
+	dir        string // directory of its log and its orders
+	binary     string // for the next start
 	timeline   *timeline
 	problem    func(Rule, string, ...any)
 
@@ -45,20 +45,20 @@ type execution struct {
 	conn     *grpc.ClientConn // for clients
 	private  string           // guarded by process.mu: address of the private port
 	done     chan struct{}    // closed when it has ended
-	expected bool             // guarded by process.mu: somebody wants it to end
-	killed   bool             // guarded by process.mu: by SIGKILL, and in no other way
+	expected bool             // guarded by process.mu: the lab is ending it
+	killed   bool             // guarded by process.mu: the lab is ending it by SIGKILL, and in no other way
 	started  time.Time
 	ended    time.Time // valid once done is closed
 }
 
 func (p *process) orders() string { return filepath.Join(p.dir, p.name+".order") }
 
-// clock is the file that says what the clock of the process is wrong by.
+// clock returns the path of the file with the clock offset of the process.
 func (p *process) clock() string { return filepath.Join(p.dir, p.name+".clock") }
 
-// start starts the binary and returns once it says that it has started. A
-// process that ends before that is started again, a few times: the database
-// may be away for longer than it waits.
+// start starts the binary, and returns when its log says that it has started.
+// If it ends before, it is started again a few times, because the database may
+// be unavailable for longer than it waits.
 func (p *process) start(ctx context.Context) error {
 	var err error
 	for range 5 {
@@ -75,7 +75,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	// Expected to end: until it has started, whoever started it judges.
+	// Until it has started, an end is no problem of its own: start returns it as an error.
 	e := &execution{done: make(chan struct{}), started: time.Now(), expected: true}
 	e.cmd = exec.CommandContext(context.WithoutCancel(ctx), p.binary) //nolint:gosec // we have built it
 	e.cmd.Env = p.environ
@@ -86,12 +86,12 @@ func (p *process) startOnce(ctx context.Context) error {
 	}
 	started, silent := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // as long as it lives; see dieWithUs
+		runtime.LockOSThread() // for the life of the process: see dieWithUs
 		defer runtime.UnlockOSThread()
 		err := e.cmd.Start()
 		started <- err
 		if err == nil {
-			<-silent // its output is read, which Wait would close
+			<-silent // Wait would close its output before it is read
 			_ = e.cmd.Wait()
 			p.ended(e)
 		}
@@ -108,7 +108,7 @@ func (p *process) startOnce(ctx context.Context) error {
 			case "server: started":
 				select {
 				case addr <- at:
-				default: // it has said so before
+				default: // already signaled
 				}
 			case "telemetry: private port open":
 				p.mu.Lock()
@@ -147,7 +147,8 @@ func (p *process) startOnce(ctx context.Context) error {
 	return nil
 }
 
-// readLog keeps what the process says, and tells the addresses that it finds in it.
+// readLog copies the log of the process, and calls found with each address in
+// it.
 func readLog(from io.Reader, to io.Writer, found func(message, addr string)) {
 	lines := bufio.NewReader(from)
 	for {
@@ -168,14 +169,14 @@ func readLog(from io.Reader, to io.Writer, found func(message, addr string)) {
 	}
 }
 
-// ended reports the end of an execution before anybody who waits for it goes
-// on.
+// ended handles the end of an execution, before those that wait for done
+// continue.
 func (p *process) ended(e *execution) {
 	p.mu.Lock()
 	e.ended = time.Now()
 	expected, killed := e.expected, e.killed
 	if e.conn != nil {
-		_ = e.conn.Close() // nobody is there any more
+		_ = e.conn.Close() // the server has ended
 		e.conn = nil
 	}
 	p.mu.Unlock()
@@ -187,7 +188,7 @@ func (p *process) ended(e *execution) {
 	close(e.done)
 }
 
-// running returns the execution that is under way, or nil.
+// running returns the present execution, or nil.
 func (p *process) running() *execution {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +203,8 @@ func (p *process) running() *execution {
 	}
 }
 
-// reach returns how clients reach the process; false while it is away.
+// reach returns the addresses of the process for clients. ok is false while it
+// does not run.
 func (p *process) reach() (conn *grpc.ClientConn, addr string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,22 +214,22 @@ func (p *process) reach() (conn *grpc.ClientConn, addr string, ok bool) {
 	return p.current.conn, p.current.addr, true
 }
 
-// expect says that the process will end because somebody wants it to.
+// expect records that the lab will end the execution.
 func (p *process) expect(e *execution) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.expected = true
 }
 
-// condemn says that the process will be killed. One that ends in another way
-// meanwhile, as by a panic, does so unasked.
+// condemn records that the lab will kill the execution. Any other end before
+// that, such as a panic, is a problem.
 func (p *process) condemn(e *execution) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.expected, e.killed = true, true
 }
 
-// kill ends the process at once, and returns when it had ended.
+// kill kills the process, and returns the time at which it had ended.
 func (p *process) kill() time.Time {
 	e := p.running()
 	if e == nil {
@@ -246,11 +248,11 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// stopBudget is what Cloud Run gives a process after SIGTERM.
+// stopBudget is the time that Cloud Run gives a process after SIGTERM.
 const stopBudget = 10 * time.Second
 
-// stop ends the process as a deployment does, and complains when that takes
-// too long or ends with an error.
+// stop ends the process by SIGTERM, as a deployment does. A slow stop or an
+// exit with an error is a problem.
 func (p *process) stop() (took time.Duration) {
 	e := p.running()
 	if e == nil {
@@ -271,8 +273,9 @@ func (p *process) stop() (took time.Duration) {
 	return time.Since(start)
 }
 
-// order tells the process what to do to itself at a point, and waits until it
-// has done so; false when it does not come there in time.
+// order writes an order for a failpoint, and waits until the process has
+// carried it out. It returns false if the process does not reach the failpoint
+// in time.
 func (p *process) order(ctx context.Context, order string, within time.Duration) bool {
 	half := p.orders() + ".half"
 	if os.WriteFile(half, []byte(order), 0o600) != nil || os.Rename(half, p.orders()) != nil {
@@ -283,10 +286,10 @@ func (p *process) order(ctx context.Context, order string, within time.Duration)
 			return true
 		}
 	}
-	return os.Remove(p.orders()) != nil // removed by the process this very moment
+	return os.Remove(p.orders()) != nil // the process has removed it meanwhile
 }
 
-// sleep waits and returns true, or false when ctx ended first.
+// sleep waits for d and returns true. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

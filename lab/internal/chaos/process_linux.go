@@ -2,8 +2,9 @@ package chaos
 
 import "syscall"
 
-// dieWithUs has the kernel end a child when the thread that started it dies
-// (prctl(2), PR_SET_PDEATHSIG): a lab that is killed leaves nothing behind.
+// dieWithUs makes the kernel kill a child when the thread that started it ends
+// (prctl(2), PR_SET_PDEATHSIG). So a lab that is killed leaves no processes
+// behind.
 func dieWithUs() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

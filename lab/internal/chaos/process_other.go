@@ -4,6 +4,6 @@ package chaos
 
 import "syscall"
 
-// dieWithUs is for Linux only: elsewhere a lab that is killed leaves its
-// children behind.
+// dieWithUs works on Linux only: on other systems, a lab that is killed leaves
+// its children running.
 func dieWithUs() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -15,8 +15,8 @@ import (
 	"example.com/videocatalog/internal/failpoint"
 )
 
-// script is a process that says that it has started and then does as told, and
-// on SIGTERM ends with a code.
+// script returns a process that says that it has started and then runs a script.
+// After SIGTERM it exits with a code.
 func script(t *testing.T, then string, code int) (p *process, problems func() []string) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "server")
@@ -43,10 +43,10 @@ func script(t *testing.T, then string, code int) (p *process, problems func() []
 
 const (
 	waits = "while :; do sleep 0.01; done"
-	until = `while [ ! -e "$0.end" ]; do sleep 0.01; done; exit ` // a code
+	until = `while [ ! -e "$0.end" ]; do sleep 0.01; done; exit ` // a code follows
 )
 
-// end lets a process whose script waits until then end by itself.
+// end lets a process that runs until exit by itself.
 func end(t *testing.T, p *process, e *execution) {
 	if err := os.WriteFile(p.binary+".end", nil, 0o600); err != nil {
 		t.Error(err)
@@ -54,15 +54,15 @@ func end(t *testing.T, p *process, e *execution) {
 	<-e.done
 }
 
-// Whoever ends a process says so before; every other end is a problem, and so
-// is a stop with an error.
+// An end of a process that the lab did not expect is a problem. So is a stop
+// with an error.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, then string
 		code       int
 		end        func(t *testing.T, p *process)
-		want       Rule // none: no problem
+		want       Rule // empty: no problem
 	}{
 		{"stopped", waits, 0, func(_ *testing.T, p *process) { p.stop() }, ""},
 		{"killed", waits, 0, func(_ *testing.T, p *process) { p.kill() }, ""},
@@ -94,8 +94,8 @@ func TestProcessEnds(t *testing.T) {
 	}
 }
 
-// A process that ends before it has started is started again a few times, and
-// then that is an error.
+// A process that ends before it has started is started again a few times. After
+// that it is an error.
 func TestProcessDoesNotStart(t *testing.T) {
 	t.Parallel()
 	p, problems := script(t, waits, 0)
@@ -110,8 +110,8 @@ func TestProcessDoesNotStart(t *testing.T) {
 	}
 }
 
-// A process that stops itself at a point is stopped once, also when it does so a
-// while after it has removed its order.
+// A process that stops itself at a failpoint is stopped only once, even if it
+// stops some time after it has removed the order.
 func TestFreezeAtAPointIsOneStop(t *testing.T) {
 	t.Parallel()
 	p, _ := script(t, waits, 0)
@@ -140,7 +140,7 @@ func TestFreezeAtAPointIsOneStop(t *testing.T) {
 	}
 }
 
-// An order counts as carried out when the process has removed it.
+// An order is carried out when the process has removed it.
 func TestProcessObeysOrders(t *testing.T) {
 	t.Parallel()
 	p, _ := script(t, waits, 0)

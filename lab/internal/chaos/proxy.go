@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// proxy stands between one process and PostgreSQL, or all of them and the broker,
-// and does to their connections what networks do. It knows PostgreSQL's protocol
-// only so far as to recognize the answer to a COMMIT. Its methods may be called
-// from several goroutines.
+// proxy is between a process and PostgreSQL, or between all processes and the
+// broker. It produces faults of a network. Of PostgreSQL's protocol it knows only
+// the response to a COMMIT. Its methods are safe for concurrent use.
 type proxy struct {
 	listener net.Listener
 	dial     func(context.Context) (net.Conn, error)
@@ -24,17 +23,18 @@ type proxy struct {
 
 	mu       sync.Mutex
 	links    map[*link]struct{} // guarded by mu
-	delay    time.Duration      // guarded by mu: of everything on its way
-	stalled  chan struct{}      // guarded by mu: closed when what is held may go on; nil: nothing is held
-	onCommit []*func()          // guarded by mu: one is called instead of passing on the next answer to a COMMIT
+	delay    time.Duration      // guarded by mu: of all traffic
+	stalled  chan struct{}      // guarded by mu: closed when held traffic may continue; nil: nothing is held
+	onCommit []*func()          // guarded by mu: the first is called instead of passing on the next response to a COMMIT
 	closed   bool               // guarded by mu
-	commits  int                // guarded by mu: answers to a COMMIT that were passed on
+	commits  int                // guarded by mu: responses to a COMMIT that were passed on
 }
 
-// link is one connection of the process, and the one to the server behind it.
+// link is a connection of the process and the connection to the server that
+// belongs to it.
 type link struct {
 	from, to net.Conn
-	silent   atomic.Bool // nothing is passed on any more, not even that a side is gone
+	silent   atomic.Bool // nothing is passed on any more, not even the end of the connection
 }
 
 func newProxy(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*proxy, error) {
@@ -56,7 +56,7 @@ func (p *proxy) accept() {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of file descriptors, perhaps
+			time.Sleep(10 * time.Millisecond) // perhaps out of file descriptors
 			continue
 		}
 		p.wg.Go(func() { p.serve(conn) })
@@ -65,10 +65,10 @@ func (p *proxy) accept() {
 
 func (p *proxy) serve(from net.Conn) {
 	defer from.Close()
-	p.hold() // a host that is not reached is not reached by new connections either
+	p.hold() // new connections are held, too
 	to, err := p.dial(context.Background())
 	if err != nil {
-		return // as PostgreSQL does when it is down
+		return // PostgreSQL also refuses connections when it is down
 	}
 	defer to.Close()
 	p.mu.Lock()
@@ -88,13 +88,13 @@ func (p *proxy) serve(from net.Conn) {
 	delete(p.links, l)
 }
 
-// pass copies until one side is gone, and then ends both, unless the link is
-// silent.
+// pass copies in one direction until a side closes, and then closes both. If the
+// link is silent, it closes nothing.
 func (p *proxy) pass(l *link, to, from net.Conn, answers bool) {
 	defer func() {
-		_ = from.Close() // it is gone
+		_ = from.Close() // it has ended
 		if !l.silent.Load() {
-			_ = to.Close() // likewise
+			_ = to.Close() // as above
 		}
 	}()
 	buffer := make([]byte, 32<<10)
@@ -118,7 +118,7 @@ func (p *proxy) pass(l *link, to, from net.Conn, answers bool) {
 	}
 }
 
-// hold waits as long as the network takes.
+// hold delays traffic by the present delay, and until a stall ends.
 func (p *proxy) hold() {
 	p.mu.Lock()
 	delay, stalled := p.delay, p.stalled
@@ -129,13 +129,12 @@ func (p *proxy) hold() {
 	}
 }
 
-// commitComplete is the message by which PostgreSQL answers a COMMIT: type C,
-// its length, the command tag
-// (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+// commitComplete is PostgreSQL's response to a COMMIT: type C, length, command
+// tag (https://www.postgresql.org/docs/current/protocol-message-formats.html).
 var commitComplete = []byte("C\x00\x00\x00\x0bCOMMIT\x00")
 
-// intercept reports whether the connection must end here, because what comes
-// would tell the process that its transaction is committed.
+// intercept reports whether the connection must be closed, because data has a
+// response to a COMMIT that is intercepted.
 func (p *proxy) intercept(data []byte) bool {
 	if !bytes.Contains(data, commitComplete) {
 		return false
@@ -153,9 +152,9 @@ func (p *proxy) intercept(data []byte) bool {
 	return true
 }
 
-// interceptCommit lets act happen instead of the answer to the next COMMIT
-// that nobody else waits for, and then cuts the connection; the function it
-// returned gives that up, and returns false when it is too late for that.
+// interceptCommit calls act instead of passing on the next response to a COMMIT,
+// and then closes the connection. Calls take effect in order, one response each.
+// cancel cancels it, and returns false if it is too late.
 func (p *proxy) interceptCommit(act func()) (cancel func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,14 +170,14 @@ func (p *proxy) interceptCommit(act func()) (cancel func() bool) {
 	}
 }
 
-// slow delays everything by d; 0 ends that.
+// slow delays all traffic by d. 0 ends the delay.
 func (p *proxy) slow(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// stall holds everything until the function it returns is called.
+// stall holds all traffic until resume is called.
 func (p *proxy) stall() (resume func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,19 +191,19 @@ func (p *proxy) stall() (resume func()) {
 	}
 }
 
-// cut breaks all connections.
+// cut closes all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		_ = l.from.Close() // that is the harm
+		_ = l.from.Close() // this is the fault
 		_ = l.to.Close()
 	}
 }
 
-// silence is a network that has forgotten all connections there are: nobody is
-// told, what is sent is lost, and new ones work. The function it returns lets the
-// server, and only that, give its side of them up.
+// silence silences all present connections, like a network that has forgotten
+// them: what is sent is lost, and neither side gets an error. New connections
+// work. giveUp closes the server's side of them.
 func (p *proxy) silence() (giveUp func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -214,28 +213,28 @@ func (p *proxy) silence() (giveUp func()) {
 	}
 	return func() {
 		for _, l := range forgotten {
-			_ = l.to.Close() // nobody waits for it
+			_ = l.to.Close() // the error does not matter
 		}
 	}
 }
 
-// committed is how often the process was told that its transaction is committed.
+// committed returns how many responses to a COMMIT the process received.
 func (p *proxy) committed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.commits
 }
 
-// open is how many connections there are.
+// open returns the number of connections.
 func (p *proxy) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links)
 }
 
-// close ends everything; nothing is left.
+// close closes the listener and all connections, and waits for the goroutines.
 func (p *proxy) close() {
-	_ = p.listener.Close() // nobody can come any more
+	_ = p.listener.Close() // the error does not matter
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()

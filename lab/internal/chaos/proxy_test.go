@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// echoServer sends each line back, and "commit" as PostgreSQL does.
+// echoServer sends each line back. To "commit" it responds like PostgreSQL.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func connect(t *testing.T, p *proxy) net.Conn {
 	return conn
 }
 
-// ask sends a line and returns what came back within a time.
+// ask sends a line, and returns the response within a time limit.
 func ask(conn net.Conn, line string, within time.Duration) (string, error) {
 	if _, err := conn.Write([]byte(line + "\n")); err != nil {
 		return "", err
@@ -76,7 +76,7 @@ func ask(conn net.Conn, line string, within time.Duration) (string, error) {
 	return string(answer[:n]), err
 }
 
-// A proxy passes everything on, and harms as it is told.
+// A proxy passes all traffic, and produces each fault.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
@@ -117,8 +117,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// A connection that is forgotten is silent for both sides, also when one of them
-// is gone, until the server gives it up; a new one works.
+// A silenced connection is silent for both sides, even if one of them closes it,
+// until the server's side is closed. A new connection works.
 func TestProxyForgetsConnections(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
@@ -154,7 +154,7 @@ func TestProxyForgetsConnections(t *testing.T) {
 	}
 }
 
-// Commits that a process was told of are counted.
+// The proxy counts the responses to COMMIT that it passed on.
 func TestProxyCountsCommits(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)
@@ -165,13 +165,13 @@ func TestProxyCountsCommits(t *testing.T) {
 		}
 	}
 	p.interceptCommit(func() {})
-	_, _ = ask(conn, "commit", 10*time.Second) // it is not told
+	_, _ = ask(conn, "commit", 10*time.Second) // it gets no response
 	if n := p.committed(); n != 2 {
 		t.Errorf("committed() = %d, want 2", n)
 	}
 }
 
-// The answer to a commit is lost once, after the server gave it.
+// One response to a COMMIT is lost, after the server has sent it.
 func TestProxyLosesAnswerToCommit(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t)

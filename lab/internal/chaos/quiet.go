@@ -18,7 +18,7 @@ import (
 
 type conn = *pgx.Conn
 
-// look opens a connection, past the proxies, for one look at the database.
+// look calls f with a connection that uses no proxy.
 func (l *lab) look(ctx context.Context, f func(context.Context, conn) error) error {
 	c, err := l.postgres.connect(ctx)
 	if err != nil {
@@ -29,22 +29,21 @@ func (l *lab) look(ctx context.Context, f func(context.Context, conn) error) err
 }
 
 const (
-	// quietWithin is how long everything may stand still once nothing is broken
-	// and nobody writes: more than the longest pause of anything that retries.
+	// quietWithin is how long nothing may change once all faults are over and
+	// clients have stopped. It is longer than any pause before a retry.
 	quietWithin = time.Minute
-	// lentFor is how long nothing may move before the lab believes that what is
-	// missing is lent to a projector that was killed.
+	// lentFor is how long nothing must change before the lab assumes that a killed
+	// projector still has the leases of messages.
 	lentFor = 3 * time.Second
 )
 
-// quiet waits until every event went all the way. Messages that a killed
-// projector had are lent to it for a minute; the clock of the broker makes that
-// pass, but only while nothing moves, because what is lent to the living comes
-// again, too, and all that follows it in its key.
+// quiet waits until every event is published and consumed. The leases of a killed
+// projector last a minute, so quiet moves the clock of the broker. It does so only
+// while nothing changes, because running projectors lose their leases, too.
 func (l *lab) quiet(ctx context.Context) {
 	start := time.Now()
 	moved, lent := start, start
-	state := "the database does not answer"
+	state := "the database is unreachable"
 	for ; time.Since(moved) < quietWithin && ctx.Err() == nil; sleep(ctx, 250*time.Millisecond) {
 		quiet, now := false, state
 		err := l.look(ctx, func(ctx context.Context, c conn) error {
@@ -76,8 +75,8 @@ func (l *lab) quiet(ctx context.Context) {
 	l.problem(NotQuiet, "nothing has moved for %s, with all faults over: %s", quietWithin, state)
 }
 
-// Routines are the goroutines of a process that has nothing to do, after all
-// that has happened to it, beside those of a fresh one.
+// Routines is the number of goroutines of an idle process at the end of the run,
+// and of a new process.
 type Routines struct {
 	Process string        `json:"process"`
 	Age     time.Duration `json:"age_ns"`
@@ -85,12 +84,12 @@ type Routines struct {
 	Fresh   int           `json:"fresh"`
 }
 
-// manyMore goroutines than a fresh process has are a leak: fewer come and go
-// with idle connections. The fresh one is two seconds old and has done nothing, so
-// what grows by less than that, or only while a process works, is not found.
+// manyMore is how many more goroutines than a new process a process may have. Idle
+// connections account for fewer. It does not find a smaller leak, or one that
+// exists only while a process works.
 const manyMore = 50
 
-// judge looks for a leak, and whether the goroutines were counted at all.
+// judge reports a goroutine leak, or that the goroutines could not be counted.
 func (r Routines) judge(problem func(Rule, string, ...any)) {
 	switch {
 	case r.Found == 0 || r.Fresh == 0:
@@ -100,15 +99,15 @@ func (r Routines) judge(problem func(Rule, string, ...any)) {
 	}
 }
 
-// countRoutines ends the oldest process of each role by SIGQUIT, upon which Go
-// prints all goroutines, and a fresh one likewise.
+// countRoutines ends the oldest process of each role by SIGQUIT, after which Go
+// prints all goroutines. Then it does the same with a new process.
 func (l *lab) countRoutines(ctx context.Context) {
 	var wait sync.WaitGroup
 	found := make([]Routines, 3)
 	for i, role := range [][]*process{l.apis, l.publishers, l.projectors} {
 		wait.Go(func() {
 			p := role[0]
-			for _, other := range role { // the one that has seen most
+			for _, other := range role { // the oldest of the role
 				if a, b := other.running(), p.running(); a != nil && b != nil && a.started.Before(b.started) {
 					p = other
 				}
@@ -135,8 +134,8 @@ func (l *lab) countRoutines(ctx context.Context) {
 
 var goroutine = regexp.MustCompile(`(?m)^goroutine \d+ .*\[`)
 
-// quit ends the process and returns how many goroutines it had; 0 when it does
-// not say so in time.
+// quit ends the process by SIGQUIT, and returns its number of goroutines. It
+// returns 0 if the process does not print them in time.
 func (p *process) quit() int {
 	e := p.running()
 	if e == nil {
@@ -155,7 +154,7 @@ func (p *process) quit() int {
 	return len(goroutine.FindAll(after[min(len(before), len(after)):], -1))
 }
 
-// stopAll ends all processes as a deployment does.
+// stopAll stops all processes as a deployment does.
 func (l *lab) stopAll() {
 	var wait sync.WaitGroup
 	took := make([]time.Duration, len(l.processes))
@@ -168,10 +167,10 @@ func (l *lab) stopAll() {
 	}
 }
 
-// countHeld counts the connections that each process has to PostgreSQL while
-// all is quiet, as its proxy knows them and as PostgreSQL does: more than it may
-// have, or a transaction that stands open, is a leak. What has just ended gets two
-// seconds to be gone.
+// countHeld counts the connections of each process to PostgreSQL when all events
+// are processed. It uses the counts of its proxy and of PostgreSQL. Too many
+// connections, or a transaction that stays open, are a leak. Connections that have
+// just ended get two seconds to disappear.
 func (l *lab) countHeld(ctx context.Context) {
 	var leaks []string
 	var err error
@@ -201,8 +200,8 @@ func (l *lab) countHeld(ctx context.Context) {
 	}
 }
 
-// tooMany says who has more connections than it may, and which transactions
-// stand open.
+// tooMany returns the processes with more connections than allowed, and the
+// transactions that stay open.
 func tooMany(connections map[string]int, open []string, most int) (leaks []string) {
 	for _, name := range slices.Sorted(maps.Keys(connections)) {
 		if n := connections[name]; n > most {
@@ -212,9 +211,8 @@ func tooMany(connections map[string]int, open []string, most int) (leaks []strin
 	return append(leaks, open...)
 }
 
-// readConnections counts the connections by the name of the process, and
-// describes transactions that have been open for longer than any of the
-// service's is.
+// readConnections counts the connections by process, and describes transactions
+// that are open for too long.
 func readConnections(ctx context.Context, c conn) (connections map[string]int, open []string, err error) {
 	connections = make(map[string]int)
 	rows, err := c.Query(ctx, `
@@ -241,11 +239,12 @@ func readConnections(ctx context.Context, c conn) (connections map[string]int, o
 	return connections, open, nil
 }
 
-// openFor is longer than any transaction of the service takes when all is quiet.
+// openFor is longer than any transaction of the service when all events are
+// processed.
 const openFor = 10 * time.Second
 
-// hearAll waits until the subscription has brought what the broker took at
-// last: nobody publishes any more.
+// hearAll waits until the subscription has received all messages. It is called
+// when nobody publishes any more.
 func (l *lab) hearAll(ctx context.Context) {
 	for start, lent := time.Now(), time.Now(); time.Since(start) < watchersWithin && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
 		if taken, heard := l.broker.published(); taken == heard {
@@ -258,7 +257,8 @@ func (l *lab) hearAll(ctx context.Context) {
 	}
 }
 
-// countConnections looks for what the processes have left with PostgreSQL.
+// countConnections reports connections and locks that are left in PostgreSQL after
+// all processes have ended.
 func (l *lab) countConnections(ctx context.Context) {
 	left := 0
 	var locks int
@@ -285,12 +285,12 @@ func (l *lab) countConnections(ctx context.Context) {
 	}
 }
 
-// watchersWithin is how long a watcher may take to see the last change: it may
-// have just lost its stream, and begin with nothing.
+// watchersWithin is how long a watcher may take to receive the last change. It may
+// have just lost its stream, and start from the beginning.
 const watchersWithin = 20 * time.Second
 
-// quietWatchers waits until all watchers have what the catalog shows. Whether
-// they have, the checker judges.
+// quietWatchers waits until all watchers have what the catalog shows, or until
+// watchersWithin. The checker compares them.
 func (l *lab) quietWatchers(ctx context.Context) {
 	db := Database{Catalog: map[uuid.UUID]Entry{}}
 	err := l.look(ctx, func(ctx context.Context, c conn) error {

@@ -16,8 +16,8 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// Many more goroutines than a fresh process has are a leak; none are a mistake
-// of whoever counted.
+// Many more goroutines than a new process has are a leak. No goroutines at all
+// are an error of the count.
 func TestGoroutinesAreJudged(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -38,8 +38,8 @@ func TestGoroutinesAreJudged(t *testing.T) {
 	}
 }
 
-// A process that has more connections than it may is found, and so is a
-// transaction that stands open.
+// A process with too many connections is found, and so is a transaction that
+// stays open.
 func TestConnectionsAreCounted(t *testing.T) {
 	pool := storetest.Pool(t, 4)
 	looks, err := pool.Acquire(t.Context())
@@ -72,8 +72,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 }
 
-// The folder of a failure has every message, with when the broker took it, those
-// that nobody heard too, the reads, the watchers' copies and the acks.
+// After a failure, the directory has every message with the time when the broker
+// accepted it, even without a receiver. It also has the reads, the copies of
+// watchers and the acks.
 func TestHistoryIsDumped(t *testing.T) {
 	t.Parallel()
 	dir, h := t.TempDir(), sound()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// measure fills in how long each fault held up the publishers, and compares
-// those that were alone with their targets. The others have figures too, which
-// say as much about their neighbors, and do not count as measured.
+// measure sets the recovery times of all faults. It compares those of faults that
+// were alone with their targets. The times of others depend on other faults, too,
+// so they do not count.
 func (c *checker) measure() {
 	taken := make([]time.Time, 0, len(c.h.Publications))
 	for _, at := range c.h.Publications {
@@ -64,12 +64,12 @@ func (c *checker) measure() {
 	}
 }
 
-// journey is an event's: from when it happened, or a client was told of it, until
-// it was published.
+// journey is the time that an event waits: from its own time, or the time when a
+// client received its result, until it was published.
 type journey struct{ begun, published time.Time }
 
-// inOrder sorts journeys by their beginning, and makes published when all that
-// began until then was.
+// inOrder sorts journeys by begun. It sets each published to the time when this
+// event and all before it were published.
 func inOrder(journeys []journey) []journey {
 	slices.SortFunc(journeys, func(a, b journey) int { return a.begun.Compare(b.begun) })
 	for i := 1; i < len(journeys); i++ {
@@ -80,10 +80,11 @@ func inOrder(journeys []journey) []journey {
 	return journeys
 }
 
-// wait is how long after a moment all was published that had begun by then.
+// wait returns the time from a moment until every event that had begun by then
+// was published.
 func wait(journeys []journey, from time.Time) time.Duration {
 	after, _ := slices.BinarySearchFunc(journeys, from, func(j journey, at time.Time) int {
-		return cmp.Or(j.begun.Compare(at), -1) // behind those of the same moment
+		return cmp.Or(j.begun.Compare(at), -1) // the position behind equal times
 	})
 	if after == 0 {
 		return 0
@@ -91,8 +92,8 @@ func wait(journeys []journey, from time.Time) time.Duration {
 	return max(0, journeys[after-1].published.Sub(from))
 }
 
-// compare compares a fault with the target of its kind. One that did not
-// happen, or was not alone, has none.
+// compare compares a fault with the target of its kind. A fault without effect,
+// or that was not alone, has no target.
 func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	if fault.Missing != "" {
 		return
@@ -101,9 +102,9 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	var took, target time.Duration
 	measured := fault.Alone && published
 	switch fault.Recovery {
-	case NoRecovery, Catalog: // which comes with outages
+	case NoRecovery, Catalog: // Catalog is checked with Outage
 		return
-	case Back: // nothing waits
+	case Back: // nothing waits to be published
 	case Takeover:
 		took, target = fault.Takeover, c.h.Limits.Takeover
 		if f.OfTakeovers++; measured {
@@ -113,7 +114,7 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 			}
 			f.WorstTakeover = max(f.WorstTakeover, took)
 		}
-	case ClockSet: // a publisher that finds all lanes leased waits with its events
+	case ClockSet: // if all lanes look leased, a publisher waits with its events
 		took, target = max(fault.Takeover, fault.Back), c.h.Limits.Clock
 		if f.OfClocks++; measured {
 			f.Clocks++
@@ -145,12 +146,12 @@ func (c *checker) compare(fault *FaultRecord, published, consumed bool) {
 	}
 }
 
-// occurred corrects the time of an event that happened while one of the clocks
-// was back, or it would count as one that waited. One that was ahead does no
-// harm: it makes an event younger than it is.
+// occurred corrects the time of an event from a clock that was behind. Otherwise
+// the event would seem to have waited. A clock that was ahead needs no
+// correction, because it only makes an event seem younger.
 func occurred(at, published time.Time, back []*FaultRecord) time.Time {
-	const inFlight = time.Second          // a command that was under way when the clock was right again
-	const rounded = 10 * time.Millisecond // the time of an event has whole milliseconds
+	const inFlight = time.Second          // for a command that was running when the clock was set right
+	const rounded = 10 * time.Millisecond // the time of an event is in whole milliseconds
 	for _, f := range back {
 		right := at.Add(-f.Clock)
 		if !right.Before(f.Struck.Add(-rounded)) && right.Before(f.Ended.Add(inFlight)) && right.Before(published.Add(inFlight)) {

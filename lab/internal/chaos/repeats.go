@@ -11,15 +11,15 @@ type window struct {
 	allowed     int
 }
 
-// repeat is an event that was published once more, and when it was before.
+// repeat is a repeated publication of an event: the time of it, and of the one
+// before.
 type repeat struct{ at, before time.Time }
 
-// checkRepeats looks for the cause of each duplicate: a fault that may have
-// left something unsettled, at most a lease and what a look at the outbox
-// takes ago, and something that was published no longer than that before the
-// fault: what is older was settled. Faults that overlap share what they may
-// cause, but one that is alone, until the next one strikes, only its own. A stall of
-// the machine is a cause, too.
+// checkRepeats finds the cause of each duplicate: a fault or a stall of the machine.
+// The duplicate must come within a lease and a poll after the fault. The publication
+// before it must be at most that long before the fault, because older ones were
+// settled. Overlapping faults share the number of duplicates that they allow. A
+// fault that was alone must not exceed its own.
 func (c *checker) checkRepeats(repeats []repeat) {
 	const look = 2 * time.Second
 	var windows []window
@@ -54,7 +54,7 @@ func (c *checker) checkRepeats(repeats []repeat) {
 	counts := make([]int, len(merged))
 	for _, r := range repeats {
 		in := func(w window) bool { return !r.at.Before(w.from) && r.at.Before(w.until) }
-		// What was last published long before a fault was settled when it struck.
+		// A publication long before the fault was settled when the fault began.
 		caused := func(w window) bool { return in(w) && !r.before.Before(w.from.Add(-c.h.Limits.Lease-look)) }
 		if !slices.ContainsFunc(windows, caused) {
 			c.broken(DuplicateUncaused, "at %s, before that at %s", r.at.Format(time.RFC3339Nano), r.before.Format(time.RFC3339Nano))
@@ -71,9 +71,9 @@ func (c *checker) checkRepeats(repeats []repeat) {
 	}
 }
 
-// checkAlone counts what was published before a fault that was alone, and once
-// more because of it: all that earlier ones had left was published when it struck,
-// and what is published for the first time later is none of what its victims had.
+// checkAlone counts the duplicates of a fault that was alone: events published
+// before it, and again because of it. When it began, everything of earlier faults
+// was published. Events published first after it are not those of its victims.
 func (c *checker) checkAlone(f *FaultRecord, until time.Time, repeats []repeat) {
 	for _, other := range c.h.Faults {
 		if other.Struck.After(f.Struck) && other.Struck.Before(until) {

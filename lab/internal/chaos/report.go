@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// What a long run must have done to say much.
+// The minimum numbers for a meaningful long run.
 const (
 	longFaults = 1_000
 	longEvents = 1_000_000
 )
 
-// enough tells whether so many of a kind of fault were measured that the slowest
-// recovery of these speaks for all: nine of ten.
+// enough reports whether at least nine of ten faults of a kind were measured.
+// Then the slowest recovery is meaningful.
 func enough(measured, of int) bool { return measured > 0 && 10*measured >= 9*of }
 
-// Goal is something that was aimed at, and what came of it.
+// Goal is a target, and the result of the run.
 type Goal struct {
 	Name   string `json:"name"`
 	Got    string `json:"got"`
@@ -28,7 +28,8 @@ type Goal struct {
 	Met    bool   `json:"met"`
 }
 
-// goals compares the run with its targets. Those of its size are of long runs.
+// goals compares the run with its targets. Targets for its size exist for long
+// runs only.
 func (r Report) goals() (goals []Goal) {
 	f := r.Figures
 	if r.Long {
@@ -65,8 +66,8 @@ func (r Report) goals() (goals []Goal) {
 	return goals
 }
 
-// Unchecked says what the run has not looked at, although it should have: where
-// nothing happens no promise is broken either.
+// Unchecked returns what the run should have checked, but did not. A run in
+// which nothing happens breaks no rule, either.
 func (r Report) Unchecked() (unchecked []string) {
 	f := r.Figures
 	for _, look := range []struct {
@@ -82,7 +83,7 @@ func (r Report) Unchecked() (unchecked []string) {
 			unchecked = append(unchecked, "0 "+look.what)
 		}
 	}
-	const clocks = "recoveries after the clock of the database was set" // which not every machine can
+	const clocks = "recoveries after the clock of the database was set" // not every machine can set it
 	for _, recovery := range []struct {
 		what         string
 		measured, of int
@@ -95,7 +96,7 @@ func (r Report) Unchecked() (unchecked []string) {
 			unchecked = append(unchecked, fmt.Sprintf("%d of %d %s measured", recovery.measured, recovery.of, recovery.what))
 		}
 	}
-	// A service that refuses everything breaks no promise either.
+	// A service that refuses everything breaks no rule, either.
 	if 3*f.Acknowledged < 2*f.Commands {
 		unchecked = append(unchecked, fmt.Sprintf("only %d of %d commands acknowledged", f.Acknowledged, f.Commands))
 	}
@@ -115,7 +116,7 @@ func (r Report) Unchecked() (unchecked []string) {
 	return unchecked
 }
 
-// Print writes the summary that a person reads.
+// Print writes the summary of the report for a person.
 func (r Report) Print(w io.Writer) error {
 	f := r.Figures
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -125,21 +126,21 @@ func (r Report) Print(w io.Writer) error {
 	fmt.Fprintln(w)
 	row("seed", "%d", r.Seed)
 	row("took", "%s", r.Took.Round(time.Second))
-	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a schema with columns that it does not know"))
+	row("older binary", "%s", cmp.Or(r.Older, "the present code, on a newer schema"))
 	row("faults", "%d, of %d of %d kinds", f.Faults, len(f.FaultsByKind), len(Kinds()))
 	row("commands", "%d: %d acknowledged, %d failed, %d unknown", f.Commands, f.Acknowledged, f.Failed, f.Unknown)
 	for _, code := range slices.Sorted(maps.Keys(r.Answers)) {
-		row("", "%d attempts answered %s", r.Answers[code], code)
+		row("", "%d attempts got %s", r.Answers[code], code)
 	}
 	row("videos, events", "%d, %d", f.Videos, f.Events)
 	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; those that were alone %d, and did %d, one at most %d), delivered %d times to the checker",
 		f.Messages, f.Duplicates, f.MayRepeat, f.OwnMayRepeat, f.OwnRepeated, f.MostRepeated, f.Deliveries)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, code := range slices.Sorted(maps.Keys(r.Unread)) {
-		row("", "%d reads and streams answered %s", r.Unread[code], code)
+		row("", "%d reads and streams got %s", r.Unread[code], code)
 	}
 	if f.Stalls > 0 {
-		row("stalls of this machine", "%d, in which answers may have been too late", f.Stalls)
+		row("stalls of this machine", "%d, in which responses may have been too late", f.Stalls)
 	}
 	for _, g := range r.Routines {
 		row("goroutines", "%s: %d after %s, %d when fresh", g.Process, g.Found, g.Age.Round(time.Second), g.Fresh)

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// scheduler lets up to two faults of different groups be in force at once, and
-// those that are measured alone.
+// scheduler runs up to two faults of different groups at the same time. A fault
+// whose recovery is measured runs alone.
 type scheduler struct {
-	ctx    context.Context // of the run; the scheduler is part of one call
+	ctx    context.Context // of the run; the scheduler lives as long as one call
 	lab    *lab
 	groups map[string]*sync.Mutex
 	slots  chan struct{}
 	active sync.WaitGroup
 
 	mu  sync.Mutex
-	err error // guarded by mu: the first one
+	err error // guarded by mu: the first error
 }
 
 func newScheduler(ctx context.Context, l *lab) *scheduler {
@@ -27,8 +27,8 @@ func newScheduler(ctx context.Context, l *lab) *scheduler {
 	}
 }
 
-// inject injects a fault: to its end if it is measured, else it goes on when
-// the call has returned.
+// inject injects a fault. If its recovery is measured, inject returns after the
+// recovery. Otherwise the fault continues after inject has returned.
 func (s *scheduler) inject(f fault, r *rand.Rand) {
 	if f.recovery != NoRecovery {
 		s.wait()
@@ -38,7 +38,7 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 		s.lab.record(record)
 		return
 	}
-	pause := between(r, 50*time.Millisecond, 300*time.Millisecond) // before the fault draws from r
+	pause := between(r, 50*time.Millisecond, 300*time.Millisecond) // drawn before the fault uses r
 	group := s.groups[f.group]
 	group.Lock()
 	s.slots <- struct{}{}
@@ -50,8 +50,7 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 	sleep(s.ctx, pause)
 }
 
-// insist injects what never came about, because nobody was where it strikes,
-// up to three times more.
+// insist repeats faults that have not taken effect, up to three times.
 func (s *scheduler) insist(all []fault, draw func() *rand.Rand) {
 	for range 3 {
 		for _, f := range all {
@@ -89,17 +88,17 @@ func (s *scheduler) failed() error {
 	return s.err
 }
 
-// patience bounds how long the lab waits for the service to recover. What is
-// not recovered by then shows in the figures, and at the latest at the end.
+// patience is how long the lab waits for a recovery. A longer one shows in the
+// figures, or at the end of the run.
 const patience = 8 * time.Second
 
-// stuckAfter is how long what is pending may stay so while no fault is in force:
-// several times what any pause, lease or repetition of the service takes here.
+// stuckAfter is how long events may stay pending while no fault is in force. It is
+// several times the longest pause, lease or retry of the service in the lab.
 const stuckAfter = 30 * time.Second
 
-// calm waits until what is pending is published and publishing goes on, so
-// that a measurement measures one fault. What stays is stuck: whatever publishes it
-// later, such as the restart of a process, would hide that.
+// calm waits until all pending events are published and publishing continues. So a
+// measurement is about one fault. It reports events that stay pending, because a
+// later fault, such as a restart, would hide that.
 func (l *lab) calm(ctx context.Context) bool {
 	deadline := time.Now().Add(patience)
 	if l.drained(ctx, deadline) {
@@ -111,8 +110,9 @@ func (l *lab) calm(ctx context.Context) bool {
 	return false
 }
 
-// stuck tells whether what is pending stays so for stuckAfter. That the database
-// does not answer meanwhile says nothing.
+// stuck reports whether pending events stay so for stuckAfter. drained also
+// returns false if the database is unreachable, so stuck calls it again until that
+// time is over.
 func stuck(ctx context.Context, drained func(context.Context, time.Time) bool) bool {
 	for deadline := time.Now().Add(stuckAfter); !drained(ctx, deadline); {
 		if time.Now().After(deadline) {
@@ -125,8 +125,8 @@ func stuck(ctx context.Context, drained func(context.Context, time.Time) bool) b
 	return false
 }
 
-// recovered waits until the service has recovered from a measured fault, and
-// every process has.
+// recovered waits until the service and every process have recovered from a
+// measured fault.
 func (l *lab) recovered(ctx context.Context, record *FaultRecord) {
 	l.back(ctx, record)
 	deadline := time.Now().Add(patience)
@@ -137,7 +137,8 @@ func (l *lab) recovered(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-// after waits until something that happens again and again did so after a moment.
+// after waits until last returns a time after moment. It returns false if that has
+// not happened by the deadline.
 func after(ctx context.Context, last func() time.Time, moment, deadline time.Time) bool {
 	for !last().After(moment) {
 		if time.Now().After(deadline) || !sleep(ctx, 10*time.Millisecond) {
@@ -147,7 +148,8 @@ func after(ctx context.Context, last func() time.Time, moment, deadline time.Tim
 	return true
 }
 
-// drained waits until all that is pending now is published.
+// drained waits until everything that is pending now is published. It returns
+// false if that takes until the deadline, or if the database is unreachable.
 func (l *lab) drained(ctx context.Context, deadline time.Time) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Faults of one group follow one another, those of different groups overlap,
+// Faults of one group run one after the other. Faults of different groups overlap,
 // two at a time.
 func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	t.Parallel()
@@ -24,7 +24,7 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 		group := []string{groupProcess, groupBroker, groupDatabase}[n%3]
 		s.inject(fault{"fault", group, NoRecovery, func(_ context.Context, _ *lab, r *rand.Rand, record *FaultRecord) error {
 			record.Target = group
-			r.Uint64() // the fault has its dice to itself; the race detector looks
+			r.Uint64() // only this fault uses r; the race detector checks that
 			mu.Lock()
 			active[group]++
 			all := active[groupProcess] + active[groupBroker] + active[groupDatabase]
@@ -33,7 +33,7 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 				overlaps++
 			}
 			mu.Unlock()
-			time.Sleep(400 * time.Millisecond) // longer than the pause before the next
+			time.Sleep(400 * time.Millisecond) // longer than the pause before the next fault
 			mu.Lock()
 			defer mu.Unlock()
 			active[group]--
@@ -51,15 +51,15 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	}
 }
 
-// What is pending is stuck when it stays for stuckAfter, and not when the database
-// did not answer for a while, or the run was ended.
+// Pending events are stuck if they stay for stuckAfter. They are not if the
+// database was unreachable for a time, or the run was ended.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	stays := func(ctx context.Context, deadline time.Time) bool { sleep(ctx, time.Until(deadline)); return false }
 	for _, tt := range []struct {
 		name    string
 		drained func(ctx context.Context, deadline time.Time) bool
-		after   time.Duration // that the run is ended
+		after   time.Duration // time until the run is ended
 		want    bool
 	}{
 		{"published", func(context.Context, time.Time) bool { return true }, time.Hour, false},
@@ -87,8 +87,8 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// The lab has stalled when it lost half of what a publish request may take, and
-// not when it was only woken a little late.
+// It is a stall if the lab lost half of the request timeout, but not if it was
+// only woken a little late.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
@@ -102,8 +102,8 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// A kind of fault that never came about is tried again, up to three times, and
-// one that did is not.
+// A kind of fault that has not taken effect is tried again, up to three times.
+// Others are not.
 func TestSchedulerInsists(t *testing.T) {
 	t.Parallel()
 	l := &lab{timeline: &timeline{to: new(bytes.Buffer)}}
@@ -128,8 +128,8 @@ func TestSchedulerInsists(t *testing.T) {
 	}
 }
 
-// A fault that does not come about says so; what it did instead it did, and may
-// have its consequences.
+// A fault that does not take effect says so in its record. It may still cause
+// duplicates.
 func TestFaultsSayWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	p, problems := script(t, waits, 0)
@@ -161,7 +161,7 @@ func TestFaultsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Each kind of fault has a name of its own, and a group.
+// Each kind of fault has a unique name and a group.
 func TestKindsAreDistinct(t *testing.T) {
 	t.Parallel()
 	all, long := kinds()

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// timeline writes what happened, one JSON object per line. Its methods may be
-// called from several goroutines.
+// timeline writes the events of the run, one JSON object per line. Its methods
+// are safe for concurrent use.
 type timeline struct {
 	mu    sync.Mutex
 	to    io.Writer // guarded by mu
 	start time.Time
-	err   error // guarded by mu: the first one
+	err   error // guarded by mu: the first error
 }
 
 // add writes a line: what happened, and pairs of names and values.
@@ -35,7 +35,7 @@ func (t *timeline) add(what string, pairs ...any) {
 	}
 }
 
-// failure is the first error of writing.
+// failure returns the first write error.
 func (t *timeline) failure() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 
 const project = "chaos"
 
-// broker is Pub/Sub, with the checker's own ears: the times at which messages
-// were published, by our clock, and a subscription.
+// broker is the Pub/Sub of the lab. It records when messages were published, by the clock of the lab, and what the
+// checker's own subscription received.
 type broker struct {
 	*pubsublocal.Server
 	clock  *pubsublocal.Clock
@@ -30,16 +30,16 @@ type broker struct {
 
 	mu           sync.Mutex
 	publications map[string]time.Time // guarded by mu: by message id
-	last         time.Time            // guarded by mu: the newest of them
+	last         time.Time            // guarded by mu: time of the newest publication
 	acks         []Ack                // guarded by mu: of the projectors
-	newest       time.Time            // guarded by mu: when the newest message that they acknowledged was published
-	dead         int                  // guarded by mu: messages that became dead letters
+	newest       time.Time            // guarded by mu: publish time of the newest message that a projector acknowledged
+	dead         int                  // guarded by mu: number of dead letters
 	sightings    []Sighting           // guarded by mu
-	seen         map[string]bool      // guarded by mu: ids of the messages among them
-	unreadable   []string             // guarded by mu: messages that are no events
+	seen         map[string]bool      // guarded by mu: message ids in sightings
+	unreadable   []string             // guarded by mu: messages that cannot be decoded as events
 }
 
-// tapName is the checker's own subscription.
+// tapName is the name of the checker's own subscription.
 var tapName = localbroker.Topic + ".chaos"
 
 func startBroker(ctx context.Context) (*broker, error) {
@@ -49,11 +49,11 @@ func startBroker(ctx context.Context) (*broker, error) {
 		return nil, fmt.Errorf("start Pub/Sub: %w", err)
 	}
 	if b.client, err = connectSoon(ctx, b.Server); err != nil {
-		_ = b.Close() // the other error says more
+		_ = b.Close() // the other error is more useful
 		return nil, fmt.Errorf("open Pub/Sub: %w", err)
 	}
-	// Messages that the lab takes back again and again, by killing who has them, are healthy: they must not become dead
-	// letters. And what is given back shall come soon.
+	// When the lab kills a projector, its messages count as failed, although they are good. So the broker allows many
+	// attempts before they become dead letters. The retry delay is short.
 	resources := localbroker.Resources{RetryMin: 100 * time.Millisecond, RetryMax: time.Second, MaxDeliveryAttempts: 100}
 	if err := resources.Create(ctx, b.client); err != nil {
 		b.stop()
@@ -71,8 +71,7 @@ func startBroker(ctx context.Context) (*broker, error) {
 	return b, nil
 }
 
-// connectSoon makes a client that looks every second whether a broker is back;
-// by itself it would wait for up to two minutes.
+// connectSoon returns a client that tries to connect every second during an outage. The default is up to two minutes.
 func connectSoon(ctx context.Context, server *pubsublocal.Server) (*pubsub.Client, error) {
 	soon := backoff.DefaultConfig
 	soon.MaxDelay = time.Second
@@ -83,13 +82,13 @@ func connectSoon(ctx context.Context, server *pubsublocal.Server) (*pubsub.Clien
 	return pubsub.NewClient(ctx, project, option.WithGRPCConn(conn))
 }
 
-// stop ends everything; what it held was in memory.
+// stop closes the client and the server. Their data is only in memory.
 func (b *broker) stop() {
 	_ = b.client.Close()
 	_ = b.Close()
 }
 
-// observe is told by the server what happens.
+// observe records an event of the server.
 func (b *broker) observe(e pubsublocal.Event) {
 	switch e.Kind {
 	case pubsublocal.Published, pubsublocal.Acked, pubsublocal.DeadLettered:
@@ -116,8 +115,8 @@ func (b *broker) observe(e pubsublocal.Event) {
 	}
 }
 
-// listen reads the subscription until ctx ends. What breaks meanwhile, the
-// client mends; when it gives up, it is started again.
+// listen receives from the subscription until ctx ends. The client handles lost connections. If it gives up, it is
+// started again.
 func (b *broker) listen(ctx context.Context) {
 	subscriber := b.client.Subscriber(tapName)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = 5000
@@ -148,24 +147,22 @@ func (b *broker) sight(m *pubsub.Message) {
 	b.sightings = append(b.sightings, s)
 }
 
-// lastPublished is when the broker took a message last.
+// lastPublished returns when the broker accepted the newest message.
 func (b *broker) lastPublished() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last
 }
 
-// lastConsumed is when the broker took the newest message that a projector has
-// acknowledged. Acks alone say little: they are sent again for a minute, also by
-// projectors that receive nothing.
+// lastConsumed returns the publish time of the newest message that a projector has acknowledged. The times of acks are
+// not useful: acks are repeated for a minute, even by a projector that receives nothing.
 func (b *broker) lastConsumed() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.newest
 }
 
-// published is how many messages the broker took, and heard how many of them
-// the subscription has brought.
+// published returns how many messages the broker accepted, and how many of them the subscription has received.
 func (b *broker) published() (taken, heard int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,7 +2,7 @@ package chaos
 
 import "time"
 
-// Rule is something that must hold, named by how it is broken.
+// Rule is a rule that the service must keep, named after its violation.
 type Rule string
 
 // The rules.
@@ -51,30 +51,30 @@ const (
 	NotQuiet           Rule = "not quiet in time"
 )
 
-// Violation is a rule that was broken, and where.
+// Violation is a rule that was broken, and the details.
 type Violation struct {
 	Rule   Rule   `json:"rule"`
 	Detail string `json:"detail"`
 }
 
-// Miss is a target for the speed of recovery that was not met.
+// Miss is a target for the speed of recovery that was missed.
 type Miss struct {
 	Fault  FaultRecord   `json:"fault"`
 	Of     Recovery      `json:"of"`
 	Took   time.Duration `json:"took_ns"`
-	Never  bool          `json:"never,omitempty"` // nothing came afterwards
+	Never  bool          `json:"never,omitempty"` // the service did not recover
 	Target time.Duration `json:"target_ns"`
 }
 
-// Verdict is what the checker found.
+// Verdict is the result of the checker.
 type Verdict struct {
 	Violations []Violation  `json:"violations"` // at most detailsPerRule of each rule
-	Counts     map[Rule]int `json:"counts"`     // all of them
+	Counts     map[Rule]int `json:"counts"`     // number of all violations of each rule
 	Misses     []Miss       `json:"missed_targets"`
 	Figures    Figures      `json:"figures"`
 }
 
-// Figures are what was checked, and how it went.
+// Figures are the counts and times of the run.
 type Figures struct {
 	Commands      int            `json:"commands"`
 	Acknowledged  int            `json:"acknowledged"`
@@ -86,23 +86,23 @@ type Figures struct {
 	Deliveries    int            `json:"deliveries"`
 	Duplicates    int            `json:"duplicates"`
 	MayRepeat     int            `json:"duplicates_allowed"`
-	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of those that were alone
-	OwnMayRepeat  int            `json:"duplicates_allowed_alone"`   // those that were alone, together
-	OwnRepeated   int            `json:"duplicates_alone"`           // likewise
-	Faults        int            `json:"faults"`                     // those that happened
+	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of faults that were alone
+	OwnMayRepeat  int            `json:"duplicates_allowed_alone"`   // all faults that were alone, together
+	OwnRepeated   int            `json:"duplicates_alone"`           // all faults that were alone, together
+	Faults        int            `json:"faults"`                     // faults that took effect
 	FaultsByKind  map[string]int `json:"faults_by_kind"`
-	WorstTakeover time.Duration  `json:"worst_takeover_ns"`      // of the faults that were alone
-	WorstOutage   time.Duration  `json:"worst_first_publish_ns"` // after outages that were alone
-	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // likewise, until the catalog goes on
+	WorstTakeover time.Duration  `json:"worst_takeover_ns"`      // of faults that were alone
+	WorstOutage   time.Duration  `json:"worst_first_publish_ns"` // of outages that were alone
+	WorstCatalog  time.Duration  `json:"worst_first_consume_ns"` // of outages that were alone: until the catalog continues
 	Takeovers     int            `json:"takeovers_measured"`
 	OfTakeovers   int            `json:"takeovers_to_measure"`
-	LeftBehind    int            `json:"takeovers_of_unsettled_events"` // of those measured
+	LeftBehind    int            `json:"takeovers_of_unsettled_events"` // of the measured ones
 	Outages       int            `json:"outages_measured"`
 	OfOutages     int            `json:"outages_to_measure"`
-	WorstClock    time.Duration  `json:"worst_recovery_after_clock_ns"` // of the faults that were alone
+	WorstClock    time.Duration  `json:"worst_recovery_after_clock_ns"` // of faults that were alone
 	Clocks        int            `json:"clocks_measured"`
 	OfClocks      int            `json:"clocks_to_measure"`
-	WorstBack     time.Duration  `json:"worst_back_ns"` // of the faults that were alone
+	WorstBack     time.Duration  `json:"worst_back_ns"` // of faults that were alone
 	Backs         int            `json:"backs_measured"`
 	OfBacks       int            `json:"backs_to_measure"`
 	Reads         int            `json:"own_writes_read"`
@@ -111,5 +111,5 @@ type Figures struct {
 	Stalls        int            `json:"stalls"`
 }
 
-// detailsPerRule bounds the report, not the counts.
+// detailsPerRule limits the violations in the report, but not the counts.
 const detailsPerRule = 20

@@ -17,34 +17,34 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 )
 
-// Entry is an entry of the catalog as somebody was shown it.
+// Entry is an entry of the catalog, as a client received it.
 type Entry struct {
 	Version int64
-	Content uint64 // digest of all that is shown
+	Content uint64 // digest of all its fields
 }
 
-// Copy is the catalog as a watcher believes it to be, made of nothing but the
-// changes that it was told.
+// Copy is the catalog as a watcher has it, built only from the changes that it
+// received.
 type Copy struct {
 	Watcher string
 	Entries map[uuid.UUID]Entry
-	Told    map[Told]bool `json:"-"` // all entries that it was shown
-	Changes int           // that it was told
-	Breaks  int           // of its stream, after which it went on
-	Fresh   int           // times that it began with nothing
-	Back    []WentBack    // changes that were older than one before
+	Told    map[Told]bool `json:"-"` // all entries that it received
+	Changes int           // number of changes
+	Breaks  int           // number of breaks of its stream, after which it continued
+	Fresh   int           // number of starts without any data
+	Back    []WentBack    // changes to an older version than one before
 	newest  map[uuid.UUID]int64
-	gone    map[uuid.UUID]bool // removed since: what is shown next must be newer
+	gone    map[uuid.UUID]bool // removed videos: their next version must be newer
 }
 
-// Told is an entry that a watcher was shown.
+// Told is an entry that a watcher received.
 type Told struct {
 	Video uuid.UUID
 	Entry
 }
 
-// WentBack is an entry that was shown in an older version after a newer one, or
-// in the same one after it was removed.
+// WentBack is an entry that was received in an older version after a newer one, or
+// in the same version after it was removed.
 type WentBack struct {
 	Video    uuid.UUID
 	From, To int64
@@ -54,8 +54,8 @@ func newCopy(watcher string) *Copy {
 	return &Copy{Watcher: watcher, Entries: map[uuid.UUID]Entry{}, Told: map[Told]bool{}, newest: map[uuid.UUID]int64{}, gone: map[uuid.UUID]bool{}}
 }
 
-// forget begins anew, with all entries there are. What was the newest version
-// is not forgotten: the catalog must not go back for anybody.
+// forget removes all entries, for a start from the beginning. It keeps the newest
+// versions, because the catalog must never go back to an older one.
 func (c *Copy) forget() {
 	clear(c.Entries)
 	c.Fresh++
@@ -78,7 +78,7 @@ func (c *Copy) removed(video uuid.UUID) {
 	c.Changes++
 }
 
-// differs returns how many entries are not as they should be.
+// differs returns how many entries differ from those in want.
 func (c *Copy) differs(want map[uuid.UUID]Entry) int {
 	n := 0
 	for id, e := range want {
@@ -94,7 +94,7 @@ func (c *Copy) differs(want map[uuid.UUID]Entry) int {
 	return n
 }
 
-// stateOfEntry reads what the catalog shows of a video.
+// stateOfEntry converts an entry of the catalog to a state.
 func stateOfEntry(e *catalogv1.CatalogEntry) state {
 	return state{
 		title: e.GetTitle(), description: e.GetDescription(), year: e.GetReleaseYear(), durationMs: e.GetDuration().AsDuration().Milliseconds(),
@@ -103,24 +103,24 @@ func stateOfEntry(e *catalogv1.CatalogEntry) state {
 	}
 }
 
-// entry is what the catalog must show of a video that is published.
+// entry returns what the catalog must show of a published video.
 func (s state) entry() state {
 	s.created, s.ended = 0, 0
 	return s
 }
 
-// watcher is a client of WatchCatalogEntries that goes on where it was when
-// its stream breaks, at whatever instance is there, and now and then leaves by
-// itself. Some begin with nothing now and then, which would make good what they
-// have missed; those that do not keep every mistake to the end.
+// watcher is a client of WatchCatalogEntries. When its stream breaks, it resumes
+// at any process. At random it also ends the stream itself. Some watchers
+// sometimes start from the beginning, which repairs a lost change. The others keep
+// every mistake to the end.
 type watcher struct {
-	freshOneIn int           // of its streams, one in so many begins with nothing; 0: the first only
-	longest    time.Duration // of a stream that does not break
+	freshOneIn int           // one in so many of its streams starts without data; 0: only the first
+	longest    time.Duration // maximum duration of a stream
 	apis       []*process
-	rand       *rand.Rand // of the goroutine that runs it
-	token      string     // likewise
+	rand       *rand.Rand // used only by the goroutine that runs it
+	token      string     // used only by the goroutine that runs it
 	problem    func(Rule, string, ...any)
-	failed     func(command int64, where string, code codes.Code) // of the load
+	failed     func(command int64, where string, code codes.Code) // called for a stream that failed
 
 	mu   sync.Mutex
 	copy *Copy // guarded by mu
@@ -135,8 +135,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// stream is one call. It ends with the stream, or when the watcher has had
-// enough of it.
+// stream watches over one stream, until it ends or the watcher ends it.
 func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	until := time.Now().Add(between(w.rand, time.Second, w.longest))
 	enough, cancel := context.WithDeadline(ctx, until)
@@ -156,7 +155,7 @@ func (w *watcher) stream(ctx context.Context, conn grpc.ClientConnInterface) {
 	switch code := status.Code(err); {
 	case !lost(code):
 		w.problem(WatchRefused, "%s: a stream ended with %s: %v", w.name(), code, err)
-	case ctx.Err() == nil && time.Now().Before(until): // else it has ended it itself
+	case ctx.Err() == nil && time.Now().Before(until): // otherwise the watcher has ended the stream
 		w.failed(0, w.name(), code)
 	}
 }
@@ -165,9 +164,9 @@ func (w *watcher) startsAfresh() bool {
 	return w.token == "" || w.freshOneIn > 0 && w.rand.IntN(w.freshOneIn) == 0
 }
 
-// newWatchers makes one that begins with nothing now and then, one that never
-// does again, and one that never does and whose stream is broken by faults only,
-// or when the server ends it.
+// newWatchers returns three watchers. The first sometimes starts from the
+// beginning, the others never after their first stream. The third never ends a
+// stream itself.
 func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any), failed func(int64, string, codes.Code)) []*watcher {
 	watchers := []*watcher{{freshOneIn: 10, longest: 10 * time.Second}, {longest: 10 * time.Second}, {longest: 24 * time.Hour}}
 	for i, w := range watchers {
@@ -177,8 +176,8 @@ func newWatchers(seed uint64, apis []*process, problem func(Rule, string, ...any
 	return watchers
 }
 
-// take applies a change. Its token is kept only with it, as a client does that
-// stores both together.
+// take applies a change, and only then keeps its token. A client that stores both
+// together does the same.
 func (w *watcher) take(m *catalogv1.WatchCatalogEntriesResponse) {
 	w.locked(func(c *Copy) {
 		switch change := m.GetChange().(type) {
@@ -208,19 +207,20 @@ func entryID(name string) uuid.UUID {
 	return videoID("videos/" + strings.TrimPrefix(name, "catalogEntries/"))
 }
 
-// Read is an entry that a client was shown when it asked for a version of it.
+// Read is an entry that a client read from the catalog in a given version or a
+// newer one.
 type Read struct {
-	At      time.Time // when the answer came
-	Command int64     // that made the version
+	At      time.Time // when the client received it
+	Command int64     // number of the command that created the version
 	Video   uuid.UUID
 	Asked   int64
 	Shown   Entry
-	Hidden  bool // it was told that there is none
+	Hidden  bool // the catalog returned that there is no entry
 }
 
-// readOwnWrite waits until the catalog has seen a write, as a client may. That
-// it takes too long once there are faults is counted, and no harm; of a deleted or
-// hidden video there is no entry.
+// readOwnWrite reads an entry after the client's own write. The server waits until
+// the catalog has that version. During faults a timeout is only counted. A deleted
+// or hidden video has no entry.
 func (c *client) readOwnWrite(ctx context.Context, answer Answer) {
 	conn, _, ok := c.load.apis[c.luck.IntN(len(c.load.apis))].reach()
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 )
 
-// A watcher's copy is what it was told, change by change, and its token that
-// of the last one.
+// A watcher's copy follows from its changes, one by one. Its token is that of
+// the last change.
 func TestWatcherKeepsACopy(t *testing.T) {
 	t.Parallel()
 	const a, b = "0197f2a4-0000-7000-8000-000000000001", "0197f2a4-0000-7000-8000-000000000002"
@@ -31,13 +31,13 @@ func TestWatcherKeepsACopy(t *testing.T) {
 	if n := w.copy.differs(want); n != 0 || w.token != "5" || w.copy.Changes != 4 || len(w.copy.Back) != 0 {
 		t.Errorf("%d entries differ, token %q, %+v; want 0, 5 and 4 changes", n, w.token, w.copy)
 	}
-	tell(updated(b, 4, "t", "6")) // older than one that it was shown before the removal
+	tell(updated(b, 4, "t", "6")) // older than a version before the removal
 	tell(updated(a, 3, "other", "7"))
 	if n := w.copy.differs(want); n != 2 || len(w.copy.Back) != 1 || w.copy.Back[0] != (WentBack{uuid.MustParse(b), 5, 4}) {
 		t.Errorf("%d entries differ, went back %+v; want 2, and once from 5 to 4", n, w.copy.Back)
 	}
 	tell(&catalogv1.WatchCatalogEntriesResponse{ResumeToken: "7", Change: &catalogv1.WatchCatalogEntriesResponse_Removed{Removed: "catalogEntries/" + a}})
-	tell(updated(a, 3, "other", "7")) // what was removed is shown again
+	tell(updated(a, 3, "other", "7")) // the removed version again
 	if len(w.copy.Back) != 2 || w.copy.Back[1] != (WentBack{uuid.MustParse(a), 3, 3}) {
 		t.Errorf("went back %+v; want to version 3 after its removal, too", w.copy.Back)
 	}
@@ -51,8 +51,8 @@ func TestWatcherKeepsACopy(t *testing.T) {
 	}
 }
 
-// One watcher begins anew now and then; the others never do once they have a
-// token, and one of them leaves no stream by itself within a run.
+// One watcher sometimes starts from the beginning. The others never do once
+// they have a token, and one of them does not end its stream during a run.
 func TestWatchersKeepTheirMistakes(t *testing.T) {
 	t.Parallel()
 	watchers := newWatchers(1, nil, nil, nil)

@@ -12,30 +12,26 @@ import (
 )
 
 const (
-	// backWithin is how long a process may do nothing of what it is there for once
-	// a fault is over, while there is work for it: then it does not come back by
-	// itself.
+	// backWithin is the time in which a process must work again after a fault is over, if there is work for it.
+	// Otherwise it does not recover by itself.
 	backWithin = 15 * time.Second
-	// shareAfter is how long a publisher may go unseen, when no lane can be leased by
-	// a victim any more, before the others leave it something. One that is woken, or whose clock has just found something, looks
-	// every few milliseconds; one that has found nothing, every pollInterval. While
-	// most lanes are leased, as after a jump of the database's clock, hardly anything
-	// is left for it.
+	// shareAfter is how long a publisher may be idle once no victim can hold a lane. After that the others slow down,
+	// so that it gets events. A publisher that was woken or has just found events polls every few milliseconds. One
+	// that found nothing polls every pollInterval. While most lanes are leased, as after a change of the database's
+	// clock, the others leave it almost nothing.
 	shareAfter = time.Second
-	// shareDelay is by how much what the others say to PostgreSQL, and hear from it,
-	// is late then.
+	// shareDelay is by how much the traffic of the other publishers with PostgreSQL is then delayed.
 	shareDelay = 20 * time.Millisecond
 )
 
-// tasks are what each process is there for, by name, and how often it has done
-// it: who serves clients or projects has commits, as its proxy knows them, and a
-// publisher has settlements, as the trigger on the lanes does.
+// tasks maps the tasks of all processes to how often each was done. Processes that serve clients or project have
+// commits, which their proxy counts. Publishers have settlements, which the trigger on the lanes counts.
 type tasks map[string]int64
 
-// publishing is the task of a publisher.
+// publishing returns the name of a publisher's task.
 func publishing(p *process) string { return p.name + " publishes" }
 
-// done returns what has been done by now.
+// done returns the present counts.
 func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	settled, err := readSettlements(ctx, c)
 	if err != nil {
@@ -53,7 +49,7 @@ func (l *lab) done(ctx context.Context, c conn) (tasks, error) {
 	return done, nil
 }
 
-// idle returns the tasks that nobody has done since.
+// idle returns the tasks that were not done between t and now.
 func (t tasks) idle(now tasks) (idle []string) {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if now[name] <= t[name] {
@@ -63,8 +59,7 @@ func (t tasks) idle(now tasks) (idle []string) {
 	return idle
 }
 
-// back waits until every process works again after a measured fault, which has
-// just ended.
+// back waits until every process works again after a measured fault. It is called at the end of the fault.
 func (l *lab) back(ctx context.Context, record *FaultRecord) {
 	err := l.look(ctx, func(ctx context.Context, c conn) error {
 		return record.awaitBack(ctx, func(ctx context.Context) (tasks, error) { return l.done(ctx, c) }, l.share)
@@ -75,8 +70,8 @@ func (l *lab) back(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-// share leaves events to the publishers among those that are idle: the others
-// become slow. With nobody idle they are as they were.
+// share slows down all other publishers if some are idle, so that these get events. If none is idle, all run at normal
+// speed.
 func (l *lab) share(idle []string) {
 	waits := func(p *process) bool { return slices.Contains(idle, publishing(p)) }
 	left := slices.ContainsFunc(l.publishers, waits)
@@ -89,10 +84,8 @@ func (l *lab) share(idle []string) {
 	}
 }
 
-// showIdle writes down what those do that are not back: what PostgreSQL knows of
-// its clients and of the lanes, into the timeline, and all goroutines of theirs,
-// into their logs. That ends them, which belongs to the fault then, and they are
-// started anew.
+// showIdle records why processes do not work: the clients and lanes in PostgreSQL to the timeline, and their goroutines
+// to their logs. That ends these processes, so it counts as part of the fault, and they are started again.
 func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 	var clients, lanes json.RawMessage
 	err := l.look(ctx, func(ctx context.Context, c conn) error {
@@ -105,9 +98,9 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 				(SELECT json_agg(l) FROM (SELECT * FROM video_catalog.outbox_lanes JOIN chaos.holders USING (lane)) l)`).Scan(&clients, &lanes)
 	})
 	if err != nil {
-		l.timeline.add("PostgreSQL says nothing", "err", err.Error())
+		l.timeline.add("no state from PostgreSQL", "err", err.Error())
 	} else {
-		l.timeline.add("what PostgreSQL knows", "clients", clients, "lanes", lanes)
+		l.timeline.add("state in PostgreSQL", "clients", clients, "lanes", lanes)
 	}
 	for _, p := range l.processes {
 		if !strings.Contains(record.LastBack, p.name+" ") {
@@ -123,9 +116,8 @@ func (l *lab) showIdle(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-// awaitBack records when the last task was done again, and which one it was.
-// share is told who is idle once that has lasted for shareAfter, and at the end
-// that nobody is.
+// awaitBack waits until every task was done again, and records how long that took and which task was last. After
+// shareAfter it calls share with the idle tasks, and at the end with none.
 func (f *FaultRecord) awaitBack(ctx context.Context, done func(context.Context) (tasks, error), share func(idle []string)) error {
 	ctx, cancel := context.WithDeadline(ctx, f.Ended.Add(backWithin))
 	defer cancel()
@@ -138,7 +130,7 @@ func (f *FaultRecord) awaitBack(ctx context.Context, done func(context.Context) 
 	for {
 		now, err := done(ctx)
 		switch {
-		case err != nil: // it is asked again
+		case err != nil: // the next round tries again
 		case before == nil:
 			before = now
 		default:

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// Back is when the last task was done again. One that nobody does any more is
-// named.
+// Back is the time until the last task was done again. A task that is not done
+// any more is named.
 func TestProcessesAreAwaited(t *testing.T) {
 	t.Parallel()
 	const api, publisher = "api-1 commits", "publisher-1 publishes"
 	for _, tt := range []struct {
 		name     string
 		recovery Recovery
-		struck   time.Duration            // before the end of the fault
-		again    map[string]time.Duration // after that; 0: never
+		struck   time.Duration            // time before the end of the fault
+		again    map[string]time.Duration // time after the end; 0: never
 		back     time.Duration
 		last     string
-		shared   time.Duration // after which looks share
+		shared   time.Duration // time after which share is called
 	}{
 		{"all at once", Outage, 0, map[string]time.Duration{api: 50 * time.Millisecond, publisher: 50 * time.Millisecond}, 60 * time.Millisecond, api + ", " + publisher, time.Second},
 		{"one late", Outage, 0, map[string]time.Duration{api: time.Millisecond, publisher: 3 * time.Second}, 3 * time.Second, publisher, time.Second},
@@ -72,7 +72,8 @@ func TestProcessesAreAwaited(t *testing.T) {
 	}
 }
 
-// The others leave work to publishers that are idle, as long as they are, and not to who is no publisher.
+// The other publishers slow down while some publishers are idle, but not for an
+// idle process of another role.
 func TestPublishersShare(t *testing.T) {
 	t.Parallel()
 	l := &lab{}

@@ -1,10 +1,10 @@
-// Command pubsublocal is a Google Cloud Pub/Sub server for one machine: gRPC
+// Command pubsublocal runs a Google Cloud Pub/Sub server on one machine: gRPC
 // and HTTP/JSON on one port, for client libraries, gcloud and curl.
 //
 //	go run ./cmd/pubsublocal --addr 127.0.0.1:8085
 //
-// It serves until it is interrupted. --help lists its flags; package
-// pubsublocal says what it promises. It is not for production.
+// It serves until it is interrupted. --help lists its flags. Package
+// pubsublocal documents what it guarantees. It is not for production.
 package main
 
 import (
@@ -29,23 +29,23 @@ import (
 
 const usage = `pubsublocal is a Google Cloud Pub/Sub server for one machine: gRPC and HTTP/JSON on one port.
 
-  --addr HOST:PORT  where it listens; port 0: any free one. Default: 127.0.0.1:8085. Nobody has to log in, so a host
-                    that others can reach lets them in.
-  --data-dir DIR    keep everything in DIR over a restart. Default: in memory, gone at the end.
-  --sync WHEN       when what is in DIR is safe from a crash of the machine: batch (before each answer), interval
-                    (every 10 ms), never (when the operating system likes). Default: batch.
-  --memory SIZE     let the garbage collector work harder above SIZE, such as 2GiB. It is no bound: messages that are
-                    kept may need more. Default: off, the process may grow to twice what is kept.
-  --admin           serve /admin/ on the same port, where faults are injected and the clock is moved:
+  --addr HOST:PORT  the address to listen on; port 0: any free one. Default: 127.0.0.1:8085. There is no
+                    authentication, so everybody who can connect to the address can use it.
+  --data-dir DIR    keep all data in DIR over a restart. Default: in memory, lost at the end.
+  --sync WHEN       when the data in DIR is safe from a crash of the machine: batch (before each response), interval
+                    (every 10 ms), never (the operating system decides). Default: batch.
+  --memory SIZE     let the garbage collector work harder above SIZE, such as 2GiB. It is not a limit: the stored
+                    messages may need more. Default: off, the process may grow to twice the size of its data.
+  --admin           serve /admin/ on the same port, to inject faults and move the clock:
                     curl -d '{"method":"Publish","code":"UNAVAILABLE","times":3}' http://127.0.0.1:8085/admin/faults
 
-Client libraries find it by PUBSUB_EMULATOR_HOST, which it prints. gcloud does by
+Client libraries need PUBSUB_EMULATOR_HOST, which it prints. gcloud needs
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_PUBSUB=http://127.0.0.1:8085/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true
 `
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "pubsublocal:", err)
 		os.Exit(1)
@@ -84,7 +84,7 @@ type options struct {
 func parseOptions(args []string) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("pubsublocal", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // run prints the usage, main the error
+	flags.SetOutput(io.Discard) // run prints the usage, and main the error
 	flags.StringVar(&opts.config.Addr, "addr", "127.0.0.1:8085", "")
 	flags.StringVar(&opts.config.DataDir, "data-dir", "", "")
 	flags.BoolVar(&opts.config.Admin, "admin", false, "")
@@ -135,7 +135,7 @@ func parseBytes(text string) (int64, error) {
 	return n * unit, nil
 }
 
-// explain says what to do when the server did not start.
+// explain adds to an error of Start what the user can do.
 func explain(err error, addr string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -149,7 +149,8 @@ func explain(err error, addr string) error {
 	}
 }
 
-// greeting says what runs where, and how clients find it.
+// greeting returns the text that the command prints at the start: the address,
+// and how clients find it.
 func greeting(addr string, opts options) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Pub/Sub listens on %s, over gRPC and HTTP/JSON.\n", addr)
@@ -158,10 +159,10 @@ func greeting(addr string, opts options) string {
 		if parsed.Addr().IsUnspecified() {
 			reach = fmt.Sprintf("127.0.0.1:%d", parsed.Port())
 		}
-		b.WriteString("Whoever reaches this address may use it: nobody has to log in.\n")
+		b.WriteString("Everybody who can connect to this address can use it: there is no authentication.\n")
 	}
 	if opts.config.DataDir == "" {
-		b.WriteString("Everything is in memory, and gone at the end (--data-dir keeps it).\n")
+		b.WriteString("All data is in memory, and lost at the end (--data-dir keeps it).\n")
 	} else {
 		fmt.Fprintf(&b, "Everything is kept in %s.\n", opts.config.DataDir)
 	}

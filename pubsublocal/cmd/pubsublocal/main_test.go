@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// startProgram runs the program until the test ends, and returns what it printed and where it listens.
+// startProgram runs the program until the test ends. It returns the output and the address.
 func startProgram(t *testing.T, args ...string) (printed, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -45,7 +45,7 @@ func startProgram(t *testing.T, args ...string) (printed, addr string) {
 	return "", ""
 }
 
-// request makes a request of the JSON API, and returns the status code and the body.
+// request sends a request of the JSON API, and returns the status and the body of the response.
 func request(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -64,7 +64,7 @@ func request(t *testing.T, method, url, body string) (int, string) {
 	return response.StatusCode, string(answer)
 }
 
-// What is made and published over HTTP is received over gRPC, from the address that was printed.
+// A topic and a message that are created over HTTP are received over gRPC, at the printed address.
 func TestProgramServes(t *testing.T) {
 	printed, addr := startProgram(t)
 	if !strings.Contains(printed, "no memory limit") || !strings.Contains(printed, "in memory") {
@@ -97,7 +97,7 @@ func TestProgramServes(t *testing.T) {
 	}
 }
 
-// The admin endpoint is there when it was asked for, and only then.
+// The admin endpoint exists only with --admin.
 func TestProgramAdmin(t *testing.T) {
 	_, without := startProgram(t)
 	if code, body := request(t, http.MethodPost, "http://"+without+"/admin/streams:cut", ""); code != http.StatusNotFound {
@@ -113,7 +113,7 @@ func TestProgramAdmin(t *testing.T) {
 	}
 }
 
-// With --data-dir a topic outlives the program.
+// With --data-dir, a topic survives a restart of the program.
 func TestProgramKeepsData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	t.Run("first", func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestProgramKeepsData(t *testing.T) {
 	})
 }
 
-// --memory is in force while the program runs.
+// --memory has effect while the program runs.
 func TestProgramMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Run("running", func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestProgramMemory(t *testing.T) {
 	}
 }
 
-// What cannot be done is one sentence that names the flag.
+// An error is one sentence that names the flag.
 func TestProgramErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -185,7 +185,7 @@ func TestProgramErrors(t *testing.T) {
 	}
 }
 
-// --help is an answer, not an error, and tells of every flag.
+// --help is not an error, and lists every flag.
 func TestProgramHelp(t *testing.T) {
 	var out strings.Builder
 	if err := run(t.Context(), []string{"--help"}, &out, io.Discard); err != nil {
@@ -193,7 +193,7 @@ func TestProgramHelp(t *testing.T) {
 	}
 	for _, flag := range []string{"--addr", "--data-dir", "--sync", "--memory", "--admin"} {
 		if !strings.Contains(out.String(), flag) {
-			t.Errorf("the help does not tell of %s", flag)
+			t.Errorf("the help does not list %s", flag)
 		}
 	}
 }

@@ -1,7 +1,7 @@
-/* Preloaded into PostgreSQL by the fault lab: the wall clock, ahead by the
- * nanoseconds that the file named by WALLCLOCK_OFFSET begins with. It is mapped,
- * so that a change is seen at once, and reading it takes no lock: PostgreSQL
- * reads the clock in signal handlers, too. */
+/* The fault lab preloads this library into PostgreSQL. It adds an offset to the
+ * wall clock: the nanoseconds at the start of the file that WALLCLOCK_OFFSET names.
+ * The file is mapped, so a change has effect at once and reading takes no lock.
+ * PostgreSQL reads the clock in signal handlers, too. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -11,7 +11,7 @@ DEAD_LETTERS=("${SUBSCRIPTIONS[@]/%/.dead}")
 
 # The secrets, each one a database URL.
 COMMAND_SECRET=$SERVICE-database-url
-QUERY_SECRET=$SERVICE-catalog-database-url
+QUERY_SECRET=$SERVICE-read-database-url
 MIGRATE_SECRET=$SERVICE-migrate-database-url
 
 # The service accounts. The shape "all" has one for all roles, and "drain" one for all roles but publisher. The others have

@@ -180,7 +180,7 @@ if [ -n "$previous" ] && [ "$SHAPE" = drain ]; then BACK="; the drain job has it
 replace "$file" run services
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 
-# 4. Test the new revision: create a video, publish it, find it in the catalog, and delete it.
+# 4. Test the new revision with deploy/smoke, which writes something, awaits its event, and deletes it.
 url=$(look "gcloud run services describe $SERVICE" gcloud run services describe "$SERVICE" \
 	--flatten=status.traffic --format='value[separator=" "](status.traffic.tag,status.traffic.url)' | sed -n 's/^candidate //p')
 [ -n "$url" ] || fail "the revision $revision has no URL" "gcloud run services describe $SERVICE"

@@ -44,9 +44,9 @@ type config struct {
 	Audiences   []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
 	PolicyFile  string   `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
 
-	DatabaseURL        string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate a direct connection of the owner; required"`
-	CatalogDatabaseURL string `env:"CATALOG_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
-	DatabaseMaxConns   int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
+	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate a direct connection of the owner; required"`
+	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
+	DatabaseMaxConns int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 
 	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
@@ -105,7 +105,7 @@ func readConfig(command string, environ []string) (config, error) {
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: variables}); err != nil {
 		errs = append(errs, parseErrors(err)...)
 	}
-	cfg.CatalogDatabaseURL = cmp.Or(cfg.CatalogDatabaseURL, cfg.DatabaseURL)
+	cfg.ReadDatabaseURL = cmp.Or(cfg.ReadDatabaseURL, cfg.DatabaseURL)
 	cfg.emulator = variables["PUBSUB_EMULATOR_HOST"]
 	// https://cloud.google.com/run/docs/container-contract#env-vars
 	cfg.onCloudRun(cmp.Or(variables["K_SERVICE"], variables["CLOUD_RUN_JOB"], variables["CLOUD_RUN_WORKER_POOL"]) != "")
@@ -257,8 +257,8 @@ func (c config) checkDatabases() []error {
 	if err := db.CheckURL(c.DatabaseURL); err != nil {
 		errs = append(errs, fmt.Errorf("DATABASE_URL %w", err))
 	}
-	if err := db.CheckURL(c.CatalogDatabaseURL); err != nil && c.CatalogDatabaseURL != c.DatabaseURL {
-		errs = append(errs, fmt.Errorf("CATALOG_DATABASE_URL %w", err))
+	if err := db.CheckURL(c.ReadDatabaseURL); err != nil && c.ReadDatabaseURL != c.DatabaseURL {
+		errs = append(errs, fmt.Errorf("READ_DATABASE_URL %w", err))
 	}
 	return errs
 }
@@ -284,7 +284,7 @@ func (c config) ownConnections() int32 {
 		catalog = c.consumer.Workers
 	}
 	n := max(video, catalog)
-	if c.CatalogDatabaseURL == c.DatabaseURL {
+	if c.ReadDatabaseURL == c.DatabaseURL {
 		n = video + catalog
 	}
 	return int32(min(n, math.MaxInt16)) + 3

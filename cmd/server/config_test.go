@@ -40,9 +40,9 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 			"TELEMETRY_TRACE_RATIO must be between 0 and 1",
 		}},
 		{"databases", []string{
-			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "CATALOG_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
+			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "READ_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
 		}, []string{
-			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "CATALOG_DATABASE_URL must be a URL such as",
+			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "READ_DATABASE_URL must be a URL such as",
 		}},
 		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
 		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},

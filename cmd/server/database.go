@@ -56,12 +56,12 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 	if !used.catalog {
 		return d, nil
 	}
-	if used.video && cfg.CatalogDatabaseURL == cfg.DatabaseURL {
+	if used.video && cfg.ReadDatabaseURL == cfg.DatabaseURL {
 		d.catalog = d.video
 		return d, nil
 	}
-	if d.catalog, err = openPools(ctx, cfg.CatalogDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
-		return d, fmt.Errorf("CATALOG_DATABASE_URL: %w", err)
+	if d.catalog, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
 	d.catalog.writes = cfg.has(roleProjector)
 	return d, nil

@@ -87,7 +87,7 @@ func TestCallsLeaveTheLoopsTheirConnections(t *testing.T) {
 func TestCallsUseTheirConnections(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "CATALOG_DATABASE_URL="+s.url+"&application_name=catalog", "TELEMETRY_ADDR=127.0.0.1:0")
+	p := s.start(t, "READ_DATABASE_URL="+s.url+"&application_name=catalog", "TELEMETRY_ADDR=127.0.0.1:0")
 	private := p.private(t)
 	used := func(pool string) int {
 		t.Helper()

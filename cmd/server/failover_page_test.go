@@ -130,7 +130,7 @@ func TestMove(t *testing.T) {
 			}
 
 			s.url, s.migrateURL = as(t, target, "video_catalog_app"), target
-			catalog := "CATALOG_DATABASE_URL=" + as(t, target, "video_catalog_read_app")
+			catalog := "READ_DATABASE_URL=" + as(t, target, "video_catalog_read_app")
 			p = s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 			p.checkReplaced(t, "video", "catalog")
 			late := p.watch(t, token, had)

@@ -72,7 +72,7 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
 	catalog := storetest.URL(t)
-	p := s.start(t, "CATALOG_DATABASE_URL="+catalog, "TELEMETRY_ADDR=127.0.0.1:0")
+	p := s.start(t, "READ_DATABASE_URL="+catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	ahead, again, deleted, untouched := p.create(t, "ahead"), p.create(t, "again"), p.create(t, "deleted"), p.create(t, "untouched")
 	s.settled(t, c.primaryURL)
@@ -111,7 +111,7 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 	c := newCluster(t)
 	owner := storetest.URL(t)
 	s := &stack{url: owner, migrateURL: owner, pubsub: newBroker(t)}
-	p := s.start(t, "CATALOG_DATABASE_URL="+c.network.URL, "TELEMETRY_ADDR=127.0.0.1:0")
+	p := s.start(t, "READ_DATABASE_URL="+c.network.URL, "TELEMETRY_ADDR=127.0.0.1:0")
 
 	behind, deleted := p.create(t, "behind"), p.create(t, "deleted")
 	s.settled(t, owner)

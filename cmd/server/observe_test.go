@@ -479,7 +479,7 @@ func TestPrivatePortIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A call and a statement that fail may have labels of their own.
-	for _, statement := range []string{"ALTER TABLE video_catalog.videos RENAME TO gone", "ALTER TABLE video.gone RENAME TO videos"} {
+	for _, statement := range []string{"ALTER TABLE video_catalog.videos RENAME TO gone", "ALTER TABLE video_catalog.gone RENAME TO videos"} {
 		if _, err := s.pool.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}

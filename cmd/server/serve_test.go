@@ -140,7 +140,7 @@ func TestStopWithSilentDatabaseEndsInTime(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	network := storetest.NewNetwork(t, s.migrateURL)
-	p := s.start(t, "DATABASE_URL="+network.URL, "CATALOG_DATABASE_URL="+network.URL+"&application_name=catalog")
+	p := s.start(t, "DATABASE_URL="+network.URL, "READ_DATABASE_URL="+network.URL+"&application_name=catalog")
 	call := func(within time.Duration, want codes.Code) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), within)

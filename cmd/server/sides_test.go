@@ -30,18 +30,18 @@ func TestRolesOpenOnlyTheirDatabases(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	for role, environ := range map[string][]string{
-		"publisher": {"CATALOG_DATABASE_URL=" + nowhere},
-		"projector": {"DATABASE_URL=" + nowhere, "CATALOG_DATABASE_URL=" + s.url},
+		"publisher": {"READ_DATABASE_URL=" + nowhere},
+		"projector": {"DATABASE_URL=" + nowhere, "READ_DATABASE_URL=" + s.url},
 	} {
 		p := s.start(t, append(environ, "ROLES="+role, "TELEMETRY_ADDR=127.0.0.1:0")...) // it is ready
 		if code, _ := get(t, "http://"+p.private(t)+"/metrics"); code != http.StatusOK {
 			t.Errorf("%s: /metrics = %d, want 200", role, code)
 		}
 	}
-	if _, err := s.commandIn(t, []string{"CATALOG_DATABASE_URL=" + nowhere}, "outbox", "list"); err != nil {
+	if _, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + nowhere}, "outbox", "list"); err != nil {
 		t.Errorf("outbox list without the catalog's database = %v", err)
 	}
-	if _, err := s.commandIn(t, []string{"DATABASE_URL=" + nowhere, "CATALOG_DATABASE_URL=" + s.url}, "quarantine", "list"); err != nil {
+	if _, err := s.commandIn(t, []string{"DATABASE_URL=" + nowhere, "READ_DATABASE_URL=" + s.url}, "quarantine", "list"); err != nil {
 		t.Errorf("quarantine list without the videos' database = %v", err)
 	}
 }
@@ -51,7 +51,7 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	catalog := storetest.URL(t)
-	p := s.start(t, "CATALOG_DATABASE_URL="+catalog)
+	p := s.start(t, "READ_DATABASE_URL="+catalog)
 	cfg, err := pgx.ParseConfig(storetest.Direct(t, catalog))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		}
 	}()
 	cfg := config{
-		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, CatalogDatabaseURL: target,
+		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, ReadDatabaseURL: target,
 		DatabaseMaxConns: 8, databaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
 	}
 	for !ended.Load() {

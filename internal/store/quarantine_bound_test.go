@@ -49,7 +49,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	inbox := store.NewInbox(pool)
 	inbox.BoundQuarantine(bound)
 	setAside := func(n int) {
-		if err := inbox.Quarantine(t.Context(), "catalog", heavy(n)); err != nil {
+		if err := inbox.Quarantine(t.Context(), "consumer", heavy(n)); err != nil {
 			t.Errorf("Quarantine() of message %d = %v", n, err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		wg.Wait()
 	}
 	size := checkQuarantineSize(t, pool)
-	rows, err := inbox.ListQuarantine(t.Context(), "catalog", 0, messages+1)
+	rows, err := inbox.ListQuarantine(t.Context(), "consumer", 0, messages+1)
 	if err != nil || len(rows) != messages {
 		t.Fatalf("ListQuarantine() = %d messages, %v, want %d", len(rows), err, messages)
 	}
@@ -107,7 +107,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 	}
 	checkQuarantineSize(t, pool)
 	setAside(messages)
-	rows, err = inbox.ListQuarantine(t.Context(), "catalog", rows[len(rows)-1].ID, 2)
+	rows, err = inbox.ListQuarantine(t.Context(), "consumer", rows[len(rows)-1].ID, 2)
 	if err != nil || len(rows) != 1 || rows[0].Payload == nil {
 		t.Errorf("after some were deleted %d messages are listed, %v, want one, whole", len(rows), err)
 	}
@@ -123,7 +123,7 @@ func TestQuarantineWaitsForNobody(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		if err := inbox.Quarantine(ctx, "catalog", heavy(n)); err != nil {
+		if err := inbox.Quarantine(ctx, "consumer", heavy(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestQuarantineIsFullAtItsBound(t *testing.T) {
 	}{{0, true}, {-1, false}, {0, true}, {-1 << 40, false}} {
 		m := envelope.Quarantined{MessageID: fmt.Sprint(i), Payload: []byte("payload"), Reason: "reason"}
 		inbox.BoundQuarantine(int64(checkQuarantineSize(t, pool)+len("payload")+len("{}")+len("reason")) + tt.room)
-		if err := inbox.Quarantine(t.Context(), "catalog", m); err != nil {
+		if err := inbox.Quarantine(t.Context(), "consumer", m); err != nil {
 			t.Fatal(err)
 		}
 		if got := count(t, pool, "SELECT count(payload) FROM video_catalog_read.quarantine WHERE message_id = $1", m.MessageID) == 1; got != tt.want {
@@ -175,7 +175,7 @@ func TestQuarantineIsPruned(t *testing.T) {
 	pool := storetest.Pool(t, 1)
 	inbox := store.NewInbox(pool)
 	for n := range 7 {
-		if err := inbox.Quarantine(t.Context(), fmt.Sprint("catalog", n%2), quarantined(fmt.Sprint(n))); err != nil {
+		if err := inbox.Quarantine(t.Context(), fmt.Sprint("consumer", n%2), quarantined(fmt.Sprint(n))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 func quarantined(id string) envelope.Quarantined {
 	return envelope.Quarantined{
 		MessageID: id, OrderingKey: "01890a5d-ac96-7a01-8b02-0c0d0e0f1011",
-		Attributes: map[string]string{envelope.AttrSchemaVersion: "2", envelope.AttrEventType: "VideoPublished"},
+		Attributes: map[string]string{envelope.AttrSchemaVersion: "2", envelope.AttrEventType: "SomethingHappened"},
 		Payload:    []byte{0, 1, 0xff, '\\'},
 		Reason:     `decode event: schema version 2 is newer than 1`, PublishTime: epoch,
 	}
@@ -62,7 +62,7 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 			want.MessageID += everything
 		}
 		before := time.Now().Add(-time.Second)
-		consumer := fmt.Sprint("catalog", i)
+		consumer := fmt.Sprint("consumer", i)
 		if err := inbox.Quarantine(t.Context(), consumer, want); err != nil {
 			t.Errorf("Quarantine() of message %d = %v", i, err)
 			continue
@@ -85,10 +85,10 @@ func TestQuarantineKeepsAnyMessage(t *testing.T) {
 func TestQuarantineKeepsAnEmptyMessage(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))
-	if err := inbox.Quarantine(t.Context(), "catalog", envelope.Quarantined{}); err != nil {
+	if err := inbox.Quarantine(t.Context(), "consumer", envelope.Quarantined{}); err != nil {
 		t.Fatalf("Quarantine() = %v", err)
 	}
-	got, err := inbox.ListQuarantine(t.Context(), "catalog", 0, 10)
+	got, err := inbox.ListQuarantine(t.Context(), "consumer", 0, 10)
 	if err != nil {
 		t.Fatalf("ListQuarantine() = %v", err)
 	}
@@ -105,10 +105,10 @@ func TestQuarantineIsReadableInSQL(t *testing.T) {
 	pool := storetest.Pool(t, 2)
 	m := quarantined("1")
 	m.Attributes["odd"] = "a\x00b"
-	if err := store.NewInbox(pool).Quarantine(t.Context(), "catalog", m); err != nil {
+	if err := store.NewInbox(pool).Quarantine(t.Context(), "consumer", m); err != nil {
 		t.Fatal(err)
 	}
-	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "VideoPublished", "odd": `a\x00b`} {
+	for attribute, want := range map[string]string{"schema_version": "2", "event_type": "SomethingHappened", "odd": `a\x00b`} {
 		var got string
 		if err := pool.QueryRow(t.Context(), "SELECT attributes ->> $1 FROM video_catalog_read.quarantine", attribute).Scan(&got); err != nil || got != want {
 			t.Errorf("attribute %s = %q, %v, want %q, nil", attribute, got, err, want)
@@ -123,7 +123,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	pool := storetest.Pool(t, 8)
 	inbox := store.NewInbox(pool)
 	first := quarantined("1")
-	if err := inbox.Quarantine(t.Context(), "catalog", first); err != nil {
+	if err := inbox.Quarantine(t.Context(), "consumer", first); err != nil {
 		t.Fatal(err)
 	}
 	again := quarantined("1")
@@ -131,7 +131,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if err := inbox.Quarantine(t.Context(), "catalog", again); err != nil {
+			if err := inbox.Quarantine(t.Context(), "consumer", again); err != nil {
 				t.Errorf("Quarantine() again = %v", err)
 			}
 		})
@@ -142,7 +142,7 @@ func TestQuarantineKeepsAMessageOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for consumer, want := range map[string]envelope.Quarantined{"catalog": first, "other": again, "third": {}} {
+	for consumer, want := range map[string]envelope.Quarantined{"consumer": first, "other": again, "third": {}} {
 		got, err := inbox.ListQuarantine(t.Context(), consumer, 0, 10)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	t.Parallel()
 	inbox := store.NewInbox(storetest.Pool(t, 2))
 	for i := range 7 {
-		if err := inbox.Quarantine(t.Context(), "catalog", quarantined(fmt.Sprint(i))); err != nil {
+		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 		if err := inbox.Quarantine(t.Context(), "other", quarantined(fmt.Sprint(i))); err != nil {
@@ -173,7 +173,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	var after int64
 	var rows []store.QuarantinedRow
 	for len(rows) <= 7 {
-		page, err := inbox.ListQuarantine(t.Context(), "catalog", after, 3)
+		page, err := inbox.ListQuarantine(t.Context(), "consumer", after, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestQuarantineIsListedAndEmptied(t *testing.T) {
 	if diff := cmp.Diff([]string{"0", "1", "2", "3", "4", "5", "6"}, got); diff != "" {
 		t.Errorf("messages (-want +got):\n%s", diff)
 	}
-	if rest, err := inbox.ListQuarantine(t.Context(), "catalog", 0, 10); len(rest) != 0 || err != nil {
+	if rest, err := inbox.ListQuarantine(t.Context(), "consumer", 0, 10); len(rest) != 0 || err != nil {
 		t.Errorf("quarantine = %d messages, %v, want none", len(rest), err)
 	}
 	if rest, err := inbox.ListQuarantine(t.Context(), "other", 0, 10); len(rest) != 7 || err != nil {

@@ -202,7 +202,7 @@ func (s *stand) checkGrants(t *testing.T) {
 		deadName:         nil,
 
 		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-publisher")},
-		"projects/" + project + "/secrets/" + service + "-catalog-database-url": {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-projector")},
+		"projects/" + project + "/secrets/" + service + "-read-database-url":    {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-projector")},
 		"projects/" + project + "/secrets/" + service + "-migrate-database-url": {reads + account(service+"-migrate")},
 
 		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},

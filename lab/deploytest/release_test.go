@@ -99,7 +99,7 @@ func TestReleaseToPools(t *testing.T) {
 		checkPool(t, bodies["WorkerPool "+service+"-publisher"], "publisher", service+"-database-url")
 	})
 	t.Run("the projector", func(t *testing.T) {
-		checkPool(t, bodies["WorkerPool "+service+"-projector"], "projector", service+"-catalog-database-url")
+		checkPool(t, bodies["WorkerPool "+service+"-projector"], "projector", service+"-read-database-url")
 	})
 	t.Run("the job", func(t *testing.T) {
 		checkJob(t, bodies["Job "+service+"-migrate"], "migrate", service+"-migrate", service+"-migrate-database-url")
@@ -450,7 +450,7 @@ func checkService(t *testing.T, manifest object, serviceAccount string, env map[
 	}
 	checkTelemetry(t, values)
 	if diff := cmp.Diff(map[string]string{
-		"DATABASE_URL": service + "-database-url", "CATALOG_DATABASE_URL": service + "-catalog-database-url",
+		"DATABASE_URL": service + "-database-url", "READ_DATABASE_URL": service + "-read-database-url",
 	}, secrets); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}

@@ -207,7 +207,7 @@ func (p *postgres) dumpInto(ctx context.Context, dir string) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	rows, _ := conn.Query(ctx, `
 		SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname IN ('videocatalog', 'video_catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
+		WHERE n.nspname IN ('video_catalog', 'video_catalog_read', 'chaos') AND c.relkind IN ('r', 'p') AND NOT c.relispartition`)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string]) // it returns the error of the query, too
 	if err != nil {
 		return fmt.Errorf("list tables: %w", err)

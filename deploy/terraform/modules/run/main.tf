@@ -27,11 +27,11 @@ locals {
   shape = local.shapes[var.shape]
   service_secrets = {
     DATABASE_URL         = "${var.service}-database-url"
-    CATALOG_DATABASE_URL = "${var.service}-catalog-database-url"
+    READ_DATABASE_URL = "${var.service}-read-database-url"
   }
   pools = var.shape != "pools" ? {} : {
     publisher = "${var.service}-database-url"
-    projector = "${var.service}-catalog-database-url"
+    projector = "${var.service}-read-database-url"
   }
   drains = var.shape == "drain" ? toset(["drain"]) : toset([])
 }

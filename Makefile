@@ -27,16 +27,16 @@ test: ## Run the tests. They start what they need.
 test-pooler: ## Run most tests that use PostgreSQL once more, through PgBouncer in transaction mode.
 	STORETEST_POOLER=1 go test -shuffle=on ./db ./internal/localbouncer ./internal/store/... ./internal/outbox ./cmd/server ./deploy/smoke
 
-.PHONY: test-failover
-test-failover: ## Fail over, and move the service by the commands of docs/failover.md, with PostgreSQL's own tools.
-	FAILOVER_TEST=1 go test -count=1 -run 'TestFailover|TestMove' ./cmd/server
+.PHONY: check-deep
+check-deep: ## Run the tests that prove more than a change to a clone can break, too: storms, attacks, failovers, plans. Takes minutes.
+	DEEP_TEST=1 go test -race -shuffle=on ./...
 
 .PHONY: check
 check: drift lint breaking openapi verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
-	go test -race -shuffle=on ./...
+	$(MAKE) --no-print-directory check-deep
 	cd pubsublocal && go test -race -shuffle=on ./...
 	cd tools/promql && go vet ./... && go test -count=1 ./...
-	$(MAKE) --no-print-directory test-failover test-pooler
+	$(MAKE) --no-print-directory test-pooler
 	@echo 'make check: OK'
 
 .PHONY: generate

@@ -10,6 +10,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"example.com/videocatalog/db/migratelint"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -42,6 +43,7 @@ func TestMigrationsAreSafe(t *testing.T) {
 // The worked example of docs/database.md, a column that gets another name, is safe by the same rules, and every build
 // on the way runs on the schema before and after each step, as a roll-out and a roll-back need it.
 func TestExpandContractExample(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	steps, err := filepath.Glob("testdata/expand_contract/*.sql")
 	if err != nil {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/videocatalog/internal/deep"
 )
 
 // With isGrafana in its environment this test binary takes the place of Grafana.
@@ -67,6 +69,7 @@ func grafana(args []string, getenv func(string) string) error {
 // Prometheus scrapes the server with the rules loaded, the page of the dashboard is there, Grafana finds both, and nothing
 // is left running.
 func TestObserve(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Log("prometheus is not installed, so nothing was observed: apt-get install prometheus")
@@ -109,6 +112,7 @@ func TestObserve(t *testing.T) {
 
 // A Prometheus that cannot run is told with what it said, and everything is stopped.
 func TestObserveTellsWhyPrometheusEnds(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	dir := stateDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "prometheus"), []byte("#!/bin/sh\necho unknown flag\nexit 3\n"), 0o755); err != nil {

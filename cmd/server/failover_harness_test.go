@@ -28,14 +28,6 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// failoverTests skips a test that make test-failover runs: it starts PostgreSQL servers of its own, which takes seconds.
-func failoverTests(t *testing.T) {
-	t.Helper()
-	if os.Getenv("FAILOVER_TEST") == "" {
-		t.Skip("make test-failover runs this")
-	}
-}
-
 // newServer starts a PostgreSQL server with an empty database, named like the service, and returns it with the URL of the database.
 func newServer(t *testing.T, cfg localpg.Config) (*localpg.Server, string) {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -87,7 +88,7 @@ const failoverPage = "../../docs/failover.md"
 // The commands of docs/failover.md move the service, with all that it has, to another cluster: by dump and restore, and by
 // logical replication. There it goes on as users that have nothing but their roles, and watchers begin again.
 func TestMove(t *testing.T) {
-	failoverTests(t)
+	deep.Test(t)
 	for _, way := range []struct {
 		heading string
 		running int // how many blocks are run before the service is stopped

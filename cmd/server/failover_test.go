@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 // Both sides are in one database, and its asynchronous standby takes over without the last transactions: what was
 // projected and acknowledged only on the lost primary is missing from the catalog, and a rebuild brings it back.
 func TestFailoverOfBothSides(t *testing.T) {
-	failoverTests(t)
+	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
@@ -67,7 +68,7 @@ func TestFailoverOfBothSides(t *testing.T) {
 // The owner has a database of its own, and that one fails over: the catalog has what the owner has lost, and what the
 // owner does next comes with versions that the catalog has already.
 func TestFailoverOfTheOwner(t *testing.T) {
-	failoverTests(t)
+	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
 	s := &stack{url: c.network.URL, migrateURL: c.primaryURL, pubsub: newBroker(t)}
@@ -106,7 +107,7 @@ func TestFailoverOfTheOwner(t *testing.T) {
 
 // The catalog has a database of its own, and that one fails over: it lacks what was acknowledged on the lost primary.
 func TestFailoverOfTheCatalog(t *testing.T) {
-	failoverTests(t)
+	deep.Test(t)
 	t.Parallel()
 	c := newCluster(t)
 	owner := storetest.URL(t)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/internal/deep"
 )
 
 // A statement that hangs is given up after a minute, and tried again about a
@@ -68,6 +70,7 @@ func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
 
 // A maintenance that hangs at the start ends the process, which says so.
 func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	s := newStack(t)
 	if _, err := s.pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION video_catalog.outbox_maintain(days_ahead int, keep interval)

@@ -22,6 +22,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/deep"
 )
 
 // mostMemory is what an instance of deploy/run has, in MiB.
@@ -32,6 +33,7 @@ var each = flag.Bool("each", false, "measure the memory under each kind of attac
 // Whatever is stored, and whatever clients do at a time, the process stays below
 // the memory of its instance.
 func TestMemoryIsBounded(t *testing.T) {
+	deep.Test(t)
 	s := newStack(t)
 	s.storeLarge(t, 300)
 	everything := func(t *testing.T, a *attackers) {

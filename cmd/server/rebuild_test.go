@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/deep"
 )
 
 // A mistake in the arguments is told with what to write instead, before anything
@@ -110,6 +111,7 @@ func metadataServer(t *testing.T, issuer *tokens, email string) string {
 // waits where the service wants fewer calls. Without a good token it says what is
 // missing.
 func TestRebuildCallsAsAServiceAccount(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	s := newStack(t)
 	const videos = 400 // a page has at most 3 MB

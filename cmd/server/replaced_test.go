@@ -16,6 +16,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
@@ -89,6 +90,7 @@ func (p *process) projected(t *testing.T, v *videov1.Video) (*catalogv1.CatalogE
 // that lacks what it had projected, everybody is told, and one command makes all
 // right: the catalog is what the owner has, and watches hear of it.
 func TestRebuildAfterAFailover(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	s := newStack(t)
 	p := s.start(t)
@@ -188,6 +190,7 @@ func TestRebuildAfterAFailover(t *testing.T) {
 
 // A watch that was broken by a failover begins again, and says so.
 func TestWatchAfterAFailover(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	s := newStack(t)
 	p := s.start(t)

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/pubsublocal"
@@ -39,6 +40,7 @@ func TestMain(m *testing.M) {
 // those that a busy machine causes at this pace. The alert resolves after the remedy of its runbook. The rules are
 // those of alerts.yaml, up to 300 times faster: see speedUp.
 func TestAlertsFireAndResolve(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -23,6 +24,7 @@ func TestMain(m *testing.M) { storetest.Main(m) }
 // The client succeeds with a real server. Without a projector, its error names the failed step. In both cases no
 // video is left.
 func TestSmoke(t *testing.T) {
+	deep.Test(t)
 	for _, test := range []struct {
 		name, roles, timeout, want string
 	}{

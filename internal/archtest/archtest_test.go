@@ -26,6 +26,7 @@ const root = "../.."
 var imports = map[string][]string{
 	"api":                         {"api"},
 	"internal/problem":            {},
+	"internal/deep":               {},
 	"internal/domain":             {"internal/problem"},
 	"internal/fields":             {},
 	"internal/names":              {},

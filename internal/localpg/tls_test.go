@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/deep"
 )
 
 // authority signs certificates.
@@ -94,6 +95,7 @@ func freePort(t *testing.T) string {
 // sslmode=verify-full in the URL, as docs/database.md asks for, lets the service talk to its own server, and to nobody
 // who has another name, the certificate of another authority, or none; sslmode=require does not tell them apart.
 func TestVerifyFull(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	dir := openDir(t)
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/internal/deep"
 )
 
 // After a change of names.yaml and make generate nothing has the old names, and
 // the alerts fire on the metrics of the new ones.
 func TestRename(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	clone := filepath.Join(t.TempDir(), "clone")
 	run := func(name string, args ...string) {

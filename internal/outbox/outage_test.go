@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
@@ -160,6 +161,7 @@ func (o *outage) check(t *testing.T) {
 // nothing, whether it returns Unavailable or is not there at all; everything
 // is published soon after it is back.
 func TestOutageOfPubSub(t *testing.T) {
+	deep.Test(t)
 	short := startOutage(t, 5*time.Second, func(server *localbroker.Server) (end func()) {
 		return server.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable})
 	})

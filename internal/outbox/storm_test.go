@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -289,6 +290,7 @@ func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 // published exactly once, in the order of its aggregate, and none waits for
 // PollInterval.
 func TestPublishersShareTheOutbox(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	events := 0
 	for i := range 20 {
@@ -468,6 +470,7 @@ func (c *client) Publish(m envelope.Message) outbox.Receipt {
 // Publishers crash, and wake up after their leases: nothing is lost, first
 // deliveries are in the order of the aggregate, and no zombie settles.
 func TestPublishersCrashAndOversleep(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	const runs = 6
 	var wg sync.WaitGroup
@@ -515,6 +518,7 @@ func TestPublishersCrashAndOversleep(t *testing.T) {
 // Every connection is cut again and again, in the middle of whatever it does:
 // nothing is lost, and first deliveries are in order.
 func TestPublishersSurviveCutConnections(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	s := newStorm(t)
 	var stops []func()

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/outbox"
@@ -421,6 +422,7 @@ func TestTopicStopLeavesNothing(t *testing.T) {
 // Whatever goes wrong between the client and the broker, first deliveries of
 // an aggregate are in order, nothing is lost, and nobody is blamed.
 func TestTopicUnderFaults(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	const lanes, rounds = 4, 40
 	topic, server := newTopic(t, 300*time.Millisecond, 100)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"example.com/videocatalog/internal/deep"
 )
 
 // The tests of this file have their figures in docs/limits.md. In each of them two
@@ -25,6 +27,7 @@ import (
 // Clients that take their time with a header keep nobody from being served, and
 // do not keep their connection.
 func TestAbuseSlowHeaders(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	v := attack(t)
 	var conns sync.WaitGroup
@@ -60,6 +63,7 @@ func TestAbuseSlowHeaders(t *testing.T) {
 // A header that is too large is refused, however it comes, and one that never
 // ends costs its client the connection soon.
 func TestAbuseHeaderFloods(t *testing.T) {
+	deep.Test(t)
 	v := attack(t)
 	var attackers sync.WaitGroup
 	for range 4 {
@@ -113,6 +117,7 @@ func TestAbuseHeaderFloods(t *testing.T) {
 // Streams that are opened and reset at once (CVE-2023-44487) do not keep more
 // handlers busy than a connection may have.
 func TestAbuseRapidReset(t *testing.T) {
+	deep.Test(t)
 	v := attack(t)
 	var attackers sync.WaitGroup
 	var resets atomic.Int64
@@ -146,6 +151,7 @@ func TestAbuseRapidReset(t *testing.T) {
 // A frame that says it is larger than any may be ends its connection at once,
 // and nobody makes room for it.
 func TestAbuseHugeFrames(t *testing.T) {
+	deep.Test(t)
 	v := attack(t)
 	var attackers sync.WaitGroup
 	for _, size := range []uint32{16<<10 + 1, 1 << 20, 1<<24 - 1} {
@@ -164,6 +170,7 @@ func TestAbuseHugeFrames(t *testing.T) {
 // Control frames that want an answer, from a client that reads none, are not
 // answered in memory without end.
 func TestAbuseControlFloods(t *testing.T) {
+	deep.Test(t)
 	v := attack(t)
 	var attackers sync.WaitGroup
 	for name, frame := range map[string]func(c *rawHTTP2) error{
@@ -202,6 +209,7 @@ func TestAbuseControlFloods(t *testing.T) {
 // Calls that go on for ever, by sending, by not sending, by not reading, or by
 // being a stream, end in time, and hold little until then.
 func TestAbuseEndlessStreams(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	const get, watch = "/catalog.v1.CatalogService/GetCatalogEntry", "/catalog.v1.CatalogService/WatchCatalogEntries"
 	const reflect = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -381,6 +389,7 @@ func (c *rawHTTP2) awaitEnd(open int) {
 // Two readings of where a request ends are refused, or there is one only: what
 // is hidden in a body is never a request.
 func TestAbuseSmuggling(t *testing.T) {
+	deep.Test(t)
 	v := attack(t)
 	hidden := lines("POST /v1/videos HTTP/1.1", "Host: x", "Content-Length: 20", "", `{"title":"smuggled"}`)
 	chunked := "0\r\n\r\n"
@@ -437,6 +446,7 @@ func TestAbuseSmuggling(t *testing.T) {
 
 // Connections that do nothing cost little, and end when they never did anything.
 func TestAbuseIdleConnections(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	v := attack(t)
 	n := many(1000)

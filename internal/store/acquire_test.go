@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
@@ -19,6 +20,7 @@ import (
 // Who waits for a connection in vain is told so while there is time to do
 // something about it, and not made to think that the database may have done it.
 func TestWaitForConnection(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	pool := storetest.Pool(t, 1)
 	woken := 0

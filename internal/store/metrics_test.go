@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -98,6 +99,7 @@ func TestEmptyOutboxIsObserved(t *testing.T) {
 // However large the backlog is and however often somebody looks, a sample
 // reads as many rows as it counts.
 func TestObservingDoesNotScanTheBacklog(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	l := newLetters(t, 1)
 	if _, err := l.pool.Exec(t.Context(), `

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 )
@@ -146,6 +147,7 @@ func TestAppendHasItsIDBeforeItsSeq(t *testing.T) {
 // while passes follow one another as fast as they can and the floor moves; each
 // event is claimed, in the order of its aggregate.
 func TestLateCommitsAreNotLost(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	const writers, events = 12, 60
 	l := newLetters(t, writers+2)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -43,6 +44,7 @@ func heavy(n int) envelope.Quarantined {
 // that it may, and of each message beyond them what identifies it. None is
 // refused, and what is deleted makes room.
 func TestQuarantineIsBounded(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	const messages, workers, bound = 200, 4, 1 << 20
 	pool := storetest.Pool(t, workers)
@@ -116,6 +118,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 
 // Nobody who sets a message aside waits for a transaction that was left open.
 func TestQuarantineWaitsForNobody(t *testing.T) {
+	deep.Test(t)
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	inbox := store.NewInbox(pool)

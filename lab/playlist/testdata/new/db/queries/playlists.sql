@@ -18,7 +18,7 @@ SELECT * FROM video_catalog.playlists WHERE id = @id;
 -- name: ProjectPlaylist :one
 -- Writes a playlist unless the row has this version or a newer one. Returns the version before, 0 if there was none.
 WITH before AS (
-	SELECT version FROM video_catalog_read.playlist_projection WHERE playlist_id = @playlist_id
+	SELECT b.version FROM video_catalog_read.playlist_projection b WHERE b.playlist_id = @playlist_id
 ), written AS (
 	INSERT INTO video_catalog_read.playlist_projection AS p (playlist_id, title, video_ids, deleted, version)
 	VALUES (@playlist_id, @title, @video_ids, @deleted, @version)

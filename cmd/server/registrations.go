@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/cipher"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,13 +14,12 @@ import (
 
 // registration is what one aggregate type adds to a process.
 type registration struct {
-	// services returns its services. With nil they have no handlers.
-	services func(*backend) ([]port.Service, error)
+	services func(backend) ([]port.Service, error)
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
 }
 
-// registrations returns all of them. A new aggregate type has a file like videos.go, and a
+// registrations returns those of all aggregate types. A new type has a file like videos.go, and a
 // line here. queries is the pool of the query side, or nil if nothing is consumed.
 func registrations(cfg config, queries *pgxpool.Pool) []registration {
 	return []registration{
@@ -35,15 +35,22 @@ type backend struct {
 	metrics           metric.MeterProvider     // may be nil
 }
 
-// services returns the services of all registrations.
+// services returns the services of all registrations. Without a backend they have no
+// handlers.
 func services(registered []registration, b *backend) ([]port.Service, error) {
+	var none backend
 	var all []port.Service
 	for _, r := range registered {
-		services, err := r.services(b)
+		made, err := r.services(*cmp.Or(b, &none))
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, services...)
+		all = append(all, made...)
+	}
+	if b == nil {
+		for i := range all {
+			all[i].Handler, all[i].Wait = nil, nil
+		}
 	}
 	return all, nil
 }

@@ -116,11 +116,11 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 		Sides: i.database.sides(), Live: live(i.publisher, i.projector, i.maintenance...), OpenAPI: api.OpenAPI,
 		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
-	handlers, err := i.backend(ctx)
+	b, err := i.backend(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if deps.Services, err = services(i.registered, handlers); err != nil {
+	if deps.Services, err = services(i.registered, b); err != nil {
 		return nil, err
 	}
 	gate, verifier, err := i.cfg.callers(i.log)

@@ -16,16 +16,9 @@ import (
 func videos(cfg config, queries *pgxpool.Pool) registration {
 	catalog := store.NewCatalog(queries)
 	return registration{
-		services: func(b *backend) ([]port.Service, error) {
-			if b == nil {
-				return []port.Service{server.Videos(nil), server.Catalog(nil)}, nil
-			}
-			reads, err := server.NewCatalogService(cfg.catalog, catalog.Over(b.queries), catalog, b.seal, b.metrics)
-			if err != nil {
-				return nil, err
-			}
-			writes := server.NewVideoService(store.NewVideos(b.commands, b.wake), b.seal)
-			return []port.Service{server.Videos(writes), server.Catalog(reads)}, nil
+		services: func(b backend) ([]port.Service, error) {
+			reads, err := server.Catalog(cfg.catalog, catalog.Over(b.queries), catalog, b.seal, b.metrics)
+			return []port.Service{server.Videos(store.NewVideos(b.commands, b.wake), b.seal), reads}, err
 		},
 		subscriptions: []subscription{{
 			id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: cfg.ConsumerName,

@@ -91,7 +91,7 @@ func (w *waits) enter(caller string) (leave func(), err error) {
 
 // join adds a call that waits for an entry. The first call for an entry starts
 // its reader.
-func (w *waits) join(ctx context.Context, s *CatalogService, id uuid.UUID) *versioned {
+func (w *waits) join(ctx context.Context, s *catalogService, id uuid.UUID) *versioned {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := w.readers[id]
@@ -131,7 +131,7 @@ func (w *waits) latest(v *versioned) (entry domain.Entry, next <-chan struct{}, 
 }
 
 // reading reads an entry until no call waits for it, or until a read fails.
-func (w *waits) reading(ctx context.Context, s *CatalogService, id uuid.UUID, v *versioned) {
+func (w *waits) reading(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) {
 	for poll := awaitPoll; ctx.Err() == nil; poll = min(2*poll, awaitPollMax) {
 		changed := s.changes.Changed() // before the read, so that no change is missed
 		started := time.Now()
@@ -152,7 +152,7 @@ func (w *waits) reading(ctx context.Context, s *CatalogService, id uuid.UUID, v 
 
 // readOnce reads the entry and passes the result to all waiting calls. After an
 // error the next call to join starts a new reader.
-func (w *waits) readOnce(ctx context.Context, s *CatalogService, id uuid.UUID, v *versioned) (failed bool) {
+func (w *waits) readOnce(ctx context.Context, s *catalogService, id uuid.UUID, v *versioned) (failed bool) {
 	reading, cancel := context.WithTimeout(ctx, watchRead)
 	defer cancel()
 	entry, err := s.lookSafely(reading, id)
@@ -172,7 +172,7 @@ func (w *waits) readOnce(ctx context.Context, s *CatalogService, id uuid.UUID, v
 
 // lookSafely calls look and returns a panic as an error. In a goroutine without
 // a guard the panic would end the process.
-func (s *CatalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry domain.Entry, err error) {
+func (s *catalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry domain.Entry, err error) {
 	defer func() { err = orPanic(err, recover()) }()
 	return s.look(ctx, id)
 }
@@ -181,7 +181,7 @@ func (s *CatalogService) lookSafely(ctx context.Context, id uuid.UUID) (entry do
 // It returns errNotSeen if that takes longer than MaxWait or nine tenths of the
 // caller's time. It returns port.ErrDraining if the server stops, and
 // errTooManyWaits if too many calls already wait.
-func (s *CatalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
+func (s *catalogService) awaitVersion(ctx context.Context, id uuid.UUID, version int64) (domain.Entry, error) {
 	leave, err := s.waits.enter(s.callerOf(ctx))
 	if err != nil {
 		return domain.Entry{}, err

@@ -28,7 +28,7 @@ func TestWaitsOfOneEntryShareAReader(t *testing.T) {
 		store := newFakeStore()
 		store.otherSide = true
 		v := seed(t, store, false)
-		service := newCatalogService(store)
+		service := testCatalogService(store)
 		service.waits = newWaits(4 * calls)
 		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
 		var waiting sync.WaitGroup
@@ -73,7 +73,7 @@ func TestWaitsEndWhenTheEntryCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		v := seed(t, store, false)
-		service := newCatalogService(store)
+		service := testCatalogService(store)
 		request := &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2}
 		failure := errors.New("no connection")
 		results := make(chan error)

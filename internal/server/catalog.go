@@ -67,22 +67,20 @@ func (c CatalogConfig) WithDefaults() CatalogConfig {
 	return c
 }
 
-// NewCatalogService returns CatalogService, the queries. seal encrypts page tokens
-// and resume tokens; metrics may be nil.
-func NewCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*CatalogService, error) {
+func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*catalogService, error) {
 	cfg = cfg.WithDefaults()
 	measured, err := newCatalogMetrics(metrics)
 	if err != nil {
 		return nil, err
 	}
-	return &CatalogService{
+	return &catalogService{
 		cfg: cfg, store: store, changes: changes, seal: seal, metrics: measured, waits: newWaits(cfg.MaxWaiting),
 		callerOf: port.Caller, draining: port.Draining,
 	}, nil
 }
 
-// CatalogService implements the queries.
-type CatalogService struct {
+// catalogService implements the queries.
+type catalogService struct {
 	catalogv1.UnimplementedCatalogServiceServer
 	cfg      CatalogConfig
 	store    CatalogStore
@@ -96,10 +94,7 @@ type CatalogService struct {
 	draining func(context.Context) <-chan struct{} // closed when the server begins to stop
 }
 
-// Wait waits for the goroutines that calls have left. No call may be in flight.
-func (s *CatalogService) Wait() { s.waits.running.Wait() }
-
-func (s *CatalogService) GetCatalogEntry(ctx context.Context, request *catalogv1.GetCatalogEntryRequest) (*catalogv1.CatalogEntry, error) {
+func (s *catalogService) GetCatalogEntry(ctx context.Context, request *catalogv1.GetCatalogEntryRequest) (*catalogv1.CatalogEntry, error) {
 	id, err := aip.ParseName("name", catalogEntries, request.GetName())
 	if err != nil {
 		return nil, err
@@ -123,7 +118,7 @@ func (s *CatalogService) GetCatalogEntry(ctx context.Context, request *catalogv1
 }
 
 // look returns an entry. An entry that does not exist has version 0.
-func (s *CatalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
+func (s *catalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, error) {
 	entry, err := s.store.GetEntry(ctx, id)
 	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.NotFound {
 		return domain.Entry{}, nil
@@ -131,7 +126,7 @@ func (s *CatalogService) look(ctx context.Context, id uuid.UUID) (domain.Entry, 
 	return entry, err
 }
 
-func (s *CatalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
+func (s *catalogService) ListCatalogEntries(ctx context.Context, request *catalogv1.ListCatalogEntriesRequest) (*catalogv1.ListCatalogEntriesResponse, error) {
 	p, err := aip.NewPager[domain.EntryCursor](s.seal, request)
 	if err != nil {
 		return nil, err
@@ -157,7 +152,7 @@ func (s *CatalogService) ListCatalogEntries(ctx context.Context, request *catalo
 	return &catalogv1.ListCatalogEntriesResponse{CatalogEntries: page, NextPageToken: next}, err
 }
 
-func (s *CatalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
+func (s *catalogService) SearchCatalogEntries(ctx context.Context, request *catalogv1.SearchCatalogEntriesRequest) (*catalogv1.SearchCatalogEntriesResponse, error) {
 	p, err := aip.NewPager[domain.MatchCursor](s.seal, request)
 	if err != nil {
 		return nil, err

@@ -76,15 +76,15 @@ func TestGetCatalogEntryGivesUpBeforeItsCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		_, err := newCatalogService(store).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
+		_, err := testCatalogService(store).GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
 		if took := time.Since(start); took != 900*time.Millisecond || err == nil || !strings.Contains(err.Error(), "version 1") {
 			t.Errorf("after %s: %v, want an error after 900ms that says version 1", took, err)
 		}
 	})
 }
 
-func newCatalogService(store *fakeStore) *CatalogService {
-	service, err := NewCatalogService(CatalogConfig{DrainWait: 2 * time.Second}, store, store, testSeal, nil)
+func testCatalogService(store *fakeStore) *catalogService {
+	service, err := newCatalogService(CatalogConfig{DrainWait: 2 * time.Second}, store, store, testSeal, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -150,7 +150,7 @@ func TestGetCatalogEntryLooksSoonAndSeldom(t *testing.T) {
 					_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
 				})
 				began := time.Now()
-				entry, err := newCatalogService(store).GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
+				entry, err := testCatalogService(store).GetCatalogEntry(t.Context(), &catalogv1.GetCatalogEntryRequest{Name: catalogEntries + v.ID.String(), MinVersion: 2})
 				if err != nil || entry.GetVersion() != 2 {
 					t.Errorf("entry = %v, %v, want version 2", entry, err)
 				}
@@ -173,7 +173,7 @@ func TestGetCatalogEntryMissesNoChange(t *testing.T) {
 		store := newFakeStore()
 		v := seed(t, store, false)
 		reads := 0
-		service := newCatalogService(store)
+		service := testCatalogService(store)
 		service.store = readHook{store, func() {
 			if reads++; reads == 2 { // the first in awaitVersion
 				_, _ = store.ChangeVideo(context.Background(), v.ID, domain.Publish(domain.AnyVersion, domain.Stamp{Time: time.Now()}))
@@ -215,7 +215,7 @@ func TestGetCatalogEntryWaitsLessWhenDraining(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newFakeStore()
 				v := seed(t, store, false)
-				service := newCatalogService(store)
+				service := testCatalogService(store)
 				draining := make(chan struct{})
 				service.draining = func(context.Context) <-chan struct{} { return draining }
 				time.AfterFunc(time.Second, func() { close(draining) })

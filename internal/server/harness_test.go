@@ -37,7 +37,7 @@ import (
 // running is a server that really listens, over a store in memory.
 type running struct {
 	server  *port.Server
-	catalog *CatalogService
+	catalog *catalogService
 	store   *fakeStore
 	addr    string
 	log     *logBuffer
@@ -100,17 +100,18 @@ func start(t testing.TB, cfg port.Config, change ...func(*deps)) *running {
 }
 
 // newServer makes the server of both services.
-func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *CatalogService, error) {
-	if d.entries == nil {
-		d.Services = []port.Service{Videos(nil), Catalog(nil)}
-		server, err := port.New(cfg, d.Deps)
-		return server, nil, err
-	}
-	catalog, err := NewCatalogService(d.catalogConfig, d.entries, changes, testSeal, d.Metrics)
+func newServer(cfg port.Config, d deps, changes Changes) (*port.Server, *catalogService, error) {
+	store := d.entries
+	catalog, err := newCatalogService(d.catalogConfig, store, changes, testSeal, d.Metrics)
 	if err != nil {
 		return nil, nil, err
 	}
-	d.Services = []port.Service{Videos(NewVideoService(d.videos, testSeal)), Catalog(catalog)}
+	d.Services = []port.Service{Videos(d.videos, testSeal), catalogOf(catalog)}
+	for i := range d.Services {
+		if store == nil {
+			d.Services[i].Handler = nil
+		}
+	}
 	server, err := port.New(cfg, d.Deps)
 	return server, catalog, err
 }

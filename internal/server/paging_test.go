@@ -189,7 +189,7 @@ var testSeal = func() cipher.AEAD {
 // A token says nothing to a client, and one that another key has sealed is none.
 func TestTokensAreOpaque(t *testing.T) {
 	t.Parallel()
-	service := newCatalogService(newFakeStore())
+	service := testCatalogService(newFakeStore())
 	foreign, err := aip.NewSeal(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +222,7 @@ func FuzzToken(f *testing.F) {
 	f.Add("AAAAAAAAAAB7fQ")
 	f.Add(base64.RawURLEncoding.EncodeToString(make([]byte, 60)))
 	f.Fuzz(func(t *testing.T, token string) {
-		_, err := newCatalogService(newFakeStore()).ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageToken: token})
+		_, err := testCatalogService(newFakeStore()).ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{PageToken: token})
 		if known, ok := errors.AsType[*problem.Error](err); token != "" && (!ok || known.Kind != problem.Invalid || known.Field != "page_token") {
 			t.Errorf("token %q: %v, want Invalid about page_token", token, err)
 		}

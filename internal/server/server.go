@@ -1,5 +1,5 @@
-// Package server has the handlers of the API: [VideoService], the commands, and
-// [CatalogService], the queries. Package port serves them.
+// Package server has the handlers of the API: [Videos], the commands, and [Catalog],
+// the queries. Package port serves them.
 //
 // A handler converts a request, adds the time and new ids, calls package domain
 // and a store, and converts the result. It makes no decisions, and no layer
@@ -9,8 +9,12 @@ package server
 
 import (
 	"context"
+	"crypto/cipher"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
@@ -24,31 +28,33 @@ const (
 	SideCatalog = "catalog" // the queries
 )
 
-// Videos registers VideoService with a port. If the handler is nil, its methods
-// are UNIMPLEMENTED.
-func Videos(handler *VideoService) port.Service {
-	s := port.Service{
+// Videos returns VideoService, the commands. seal encrypts page tokens.
+func Videos(store VideoStore, seal cipher.AEAD) port.Service {
+	return port.Service{
 		Desc: &videov1.VideoService_ServiceDesc, Side: SideVideo,
+		Handler: &videoService{store: store, seal: seal, now: time.Now, newID: uuid.NewV7},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
 		},
 	}
-	if handler != nil {
-		s.Handler = handler
-	}
-	return s
 }
 
-// Catalog registers CatalogService with a port, as Videos does.
-func Catalog(handler *CatalogService) port.Service {
-	s := port.Service{
+// Catalog returns CatalogService, the queries. seal encrypts page tokens and resume
+// tokens; metrics may be nil.
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (port.Service, error) {
+	handler, err := newCatalogService(cfg, store, changes, seal, metrics)
+	if err != nil {
+		return port.Service{}, err
+	}
+	return catalogOf(handler), nil
+}
+
+func catalogOf(handler *catalogService) port.Service {
+	return port.Service{
 		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideCatalog,
+		Handler: handler, Wait: handler.waits.running.Wait,
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
 		},
 	}
-	if handler != nil {
-		s.Handler, s.Wait = handler, handler.Wait
-	}
-	return s
 }

@@ -33,9 +33,9 @@ type VideoStore interface {
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
 }
 
-// VideoService implements the commands. It adds the time and the new ids;
+// videoService implements the commands. It adds the time and the new ids;
 // package domain decides, and the store does the rest.
-type VideoService struct {
+type videoService struct {
 	videov1.UnimplementedVideoServiceServer
 	store VideoStore
 	seal  cipher.AEAD // encrypts page tokens
@@ -43,12 +43,7 @@ type VideoService struct {
 	newID func() (uuid.UUID, error)
 }
 
-// NewVideoService returns VideoService, the commands. seal encrypts page tokens.
-func NewVideoService(store VideoStore, seal cipher.AEAD) *VideoService {
-	return &VideoService{store: store, seal: seal, now: time.Now, newID: uuid.NewV7}
-}
-
-func (s *VideoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
+func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
 	id, err := s.newID()
 	if err != nil {
 		return nil, fmt.Errorf("make id: %w", err)
@@ -78,7 +73,7 @@ func (s *VideoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	return toVideo(s.store.CreateVideo(ctx, requestID, fingerprint, event))
 }
 
-func (s *VideoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
+func (s *videoService) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
 	id, err := aip.ParseName("name", videos, request.GetName())
 	if err != nil {
 		return nil, err
@@ -86,7 +81,7 @@ func (s *VideoService) GetVideo(ctx context.Context, request *videov1.GetVideoRe
 	return toVideo(s.store.GetVideo(ctx, id))
 }
 
-func (s *VideoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
+func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
 	p, err := aip.NewPager[domain.VideoCursor](s.seal, request)
 	if err != nil {
 		return nil, err
@@ -108,7 +103,7 @@ func (s *VideoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	return &videov1.ListVideosResponse{Videos: page, NextPageToken: next}, err
 }
 
-func (s *VideoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
+func (s *videoService) UpdateVideo(ctx context.Context, request *videov1.UpdateVideoRequest) (*videov1.Video, error) {
 	video := request.GetVideo()
 	fields, err := aip.Fields(request.GetUpdateMask(), video, domain.AllFields())
 	if err != nil {
@@ -126,32 +121,32 @@ func (s *VideoService) UpdateVideo(ctx context.Context, request *videov1.UpdateV
 	})
 }
 
-func (s *VideoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
+func (s *videoService) PublishVideo(ctx context.Context, request *videov1.PublishVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
 		return domain.Publish(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *VideoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
+func (s *videoService) UnpublishVideo(ctx context.Context, request *videov1.UnpublishVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
 		return domain.Unpublish(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *VideoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
+func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
 		return domain.Delete(request.GetAllowMissing(), aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *VideoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
+func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
 		return domain.Undelete(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
 // change runs a command on an existing video.
-func (s *VideoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
+func (s *videoService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.Decision) (*videov1.Video, error) {
 	id, err := aip.ParseName(field, videos, name)
 	if err != nil {
 		return nil, err
@@ -163,7 +158,7 @@ func (s *VideoService) change(ctx context.Context, field, name string, decision 
 	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
 }
 
-func (s *VideoService) stamp() (domain.Stamp, error) {
+func (s *videoService) stamp() (domain.Stamp, error) {
 	id, err := s.newID()
 	if err != nil {
 		return domain.Stamp{}, fmt.Errorf("make event id: %w", err)

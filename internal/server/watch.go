@@ -32,7 +32,7 @@ const (
 
 // WatchCatalogEntries streams changes until an error, or until the caller or
 // the server cancels its context.
-func (s *CatalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
+func (s *catalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntriesRequest, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) error {
 	w, err := newWatch(request, s, stream)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s *CatalogService) WatchCatalogEntries(request *catalogv1.WatchCatalogEntr
 
 // watch is one stream of changes. It belongs to one goroutine.
 type watch struct {
-	service  *CatalogService
+	service  *catalogService
 	stream   grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]
 	tokens   aip.Tokens
 	position domain.Position // of the last change sent
@@ -75,7 +75,7 @@ type watch struct {
 	begun bool // the first read is done or in progress
 }
 
-func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *CatalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
+func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
 	tokens, err := aip.NewTokens(service.seal, request, "resume_token")
 	if err != nil {
 		return nil, err

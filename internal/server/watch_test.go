@@ -234,7 +234,7 @@ func watchFor(t *testing.T, store *fakeStore, d time.Duration, onSend func(n int
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	stream := &fakeStream{ctx: ctx, began: time.Now(), onSend: onSend}
-	if err := newCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream); ctx.Err() == nil || err == nil {
+	if err := testCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream); ctx.Err() == nil || err == nil {
 		t.Errorf("WatchCatalogEntries() = %v, want the error of its context", err)
 	}
 	return stream
@@ -347,7 +347,7 @@ func watchTogether(t *testing.T, store *fakeStore, read time.Duration) (watch fu
 		}
 		return nil
 	}
-	service := newCatalogService(store)
+	service := testCatalogService(store)
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()
@@ -434,7 +434,7 @@ func TestWatchesSurviveAFailedRead(t *testing.T) {
 				}
 				return nil
 			}
-			service := newCatalogService(store)
+			service := testCatalogService(store)
 			ctx, cancel := context.WithTimeout(t.Context(), lasting)
 			defer cancel()
 			began, ends := time.Now(), make(chan time.Duration)
@@ -503,7 +503,7 @@ func TestWatchEndsWhenTheDatabaseIsSilent(t *testing.T) {
 			return ctx.Err()
 		}
 		stream := &fakeStream{ctx: t.Context(), began: time.Now()}
-		err := newCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream)
+		err := testCatalogService(store).WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{}, stream)
 		if got := time.Since(stream.began); !isKind(err, problem.Unavailable) || got != watchRead {
 			t.Errorf("WatchCatalogEntries() = %v after %s, want Unavailable after %s", err, got, watchRead)
 		}
@@ -539,7 +539,7 @@ func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFakeStore()
 		seed(t, store, true)
-		service := newCatalogService(store)
+		service := testCatalogService(store)
 		replace := func(database string) {
 			store.mu.Lock()
 			defer store.mu.Unlock()

@@ -15,13 +15,9 @@ import (
 func playlists(_ config, queries *pgxpool.Pool) registration {
 	views := store.NewPlaylistViews(queries)
 	return registration{
-		services: func(b *backend) ([]port.Service, error) {
-			if b == nil {
-				return []port.Service{server.Playlists(nil), server.PlaylistViews(nil)}, nil
-			}
-			writes := &server.PlaylistService{Store: store.NewPlaylists(b.commands, b.wake)}
-			reads := &server.PlaylistViewService{Store: store.NewPlaylistViews(b.queries)}
-			return []port.Service{server.Playlists(writes), server.PlaylistViews(reads)}, nil
+		services: func(b backend) ([]port.Service, error) {
+			writes := server.Playlists(store.NewPlaylists(b.commands, b.wake))
+			return []port.Service{writes, server.PlaylistViews(store.NewPlaylistViews(b.queries))}, nil
 		},
 		subscriptions: []subscription{{
 			id: names.TopicOf(event.AggregatePlaylist).Subscription("playlists"), consumer: "playlists",

@@ -31,49 +31,37 @@ type PlaylistViewStore interface {
 	GetPlaylist(ctx context.Context, id uuid.UUID) (domain.Playlist, error)
 }
 
-// PlaylistService implements the commands of playlists.
-type PlaylistService struct {
-	playlistv1.UnimplementedPlaylistServiceServer
-	Store PlaylistStore
-}
-
-// PlaylistViewService implements their queries.
-type PlaylistViewService struct {
-	playlistv1.UnimplementedPlaylistViewServiceServer
-	Store PlaylistViewStore
-}
-
-// Playlists registers PlaylistService with a port. If the handler is nil, its methods are
-// UNIMPLEMENTED.
-func Playlists(handler *PlaylistService) port.Service {
-	s := port.Service{
-		Desc: &playlistv1.PlaylistService_ServiceDesc, Side: SideVideo,
+// Playlists returns PlaylistService, the commands of playlists.
+func Playlists(store PlaylistStore) port.Service {
+	return port.Service{
+		Desc: &playlistv1.PlaylistService_ServiceDesc, Side: SideVideo, Handler: &playlistService{store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return playlistv1.RegisterPlaylistServiceHandlerClient(context.Background(), mux, playlistv1.NewPlaylistServiceClient(conn))
 		},
 	}
-	if handler != nil {
-		s.Handler = handler
-	}
-	return s
 }
 
-// PlaylistViews registers PlaylistViewService with a port, as Playlists does.
-func PlaylistViews(handler *PlaylistViewService) port.Service {
-	s := port.Service{
-		Desc: &playlistv1.PlaylistViewService_ServiceDesc, Side: SideCatalog,
+// PlaylistViews returns PlaylistViewService, their queries.
+func PlaylistViews(store PlaylistViewStore) port.Service {
+	return port.Service{
+		Desc: &playlistv1.PlaylistViewService_ServiceDesc, Side: SideCatalog, Handler: &playlistViewService{store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return playlistv1.RegisterPlaylistViewServiceHandlerClient(context.Background(), mux, playlistv1.NewPlaylistViewServiceClient(conn))
 		},
 	}
-	if handler != nil {
-		s.Handler = handler
-	}
-	return s
 }
 
-// CreatePlaylist creates a playlist.
-func (s *PlaylistService) CreatePlaylist(ctx context.Context, request *playlistv1.CreatePlaylistRequest) (*playlistv1.Playlist, error) {
+type playlistService struct {
+	playlistv1.UnimplementedPlaylistServiceServer
+	store PlaylistStore
+}
+
+type playlistViewService struct {
+	playlistv1.UnimplementedPlaylistViewServiceServer
+	store PlaylistViewStore
+}
+
+func (s *playlistService) CreatePlaylist(ctx context.Context, request *playlistv1.CreatePlaylistRequest) (*playlistv1.Playlist, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
@@ -82,20 +70,18 @@ func (s *PlaylistService) CreatePlaylist(ctx context.Context, request *playlistv
 	if err != nil {
 		return nil, err
 	}
-	return playlistToProto(s.Store.CreatePlaylist(ctx, domain.CreatePlaylist(id, request.GetPlaylist().GetTitle(), stamp)))
+	return playlistToProto(s.store.CreatePlaylist(ctx, domain.CreatePlaylist(id, request.GetPlaylist().GetTitle(), stamp)))
 }
 
-// GetPlaylist returns a playlist.
-func (s *PlaylistService) GetPlaylist(ctx context.Context, request *playlistv1.GetPlaylistRequest) (*playlistv1.Playlist, error) {
+func (s *playlistService) GetPlaylist(ctx context.Context, request *playlistv1.GetPlaylistRequest) (*playlistv1.Playlist, error) {
 	id, err := aip.ParseName("name", playlists, request.GetName())
 	if err != nil {
 		return nil, err
 	}
-	return playlistToProto(s.Store.GetPlaylist(ctx, id))
+	return playlistToProto(s.store.GetPlaylist(ctx, id))
 }
 
-// UpdatePlaylist changes the title.
-func (s *PlaylistService) UpdatePlaylist(ctx context.Context, request *playlistv1.UpdatePlaylistRequest) (*playlistv1.Playlist, error) {
+func (s *playlistService) UpdatePlaylist(ctx context.Context, request *playlistv1.UpdatePlaylistRequest) (*playlistv1.Playlist, error) {
 	playlist := request.GetPlaylist()
 	fields, err := aip.Fields(request.GetUpdateMask(), playlist, []domain.Field{domain.FieldPlaylistTitle})
 	if err != nil {
@@ -109,8 +95,7 @@ func (s *PlaylistService) UpdatePlaylist(ctx context.Context, request *playlistv
 	})
 }
 
-// AddPlaylistItem adds a video at the end.
-func (s *PlaylistService) AddPlaylistItem(ctx context.Context, request *playlistv1.AddPlaylistItemRequest) (*playlistv1.Playlist, error) {
+func (s *playlistService) AddPlaylistItem(ctx context.Context, request *playlistv1.AddPlaylistItemRequest) (*playlistv1.Playlist, error) {
 	video, err := aip.ParseName("video", videos, request.GetVideo())
 	if err != nil {
 		return nil, err
@@ -120,14 +105,13 @@ func (s *PlaylistService) AddPlaylistItem(ctx context.Context, request *playlist
 	})
 }
 
-// DeletePlaylist deletes a playlist.
-func (s *PlaylistService) DeletePlaylist(ctx context.Context, request *playlistv1.DeletePlaylistRequest) (*playlistv1.Playlist, error) {
+func (s *playlistService) DeletePlaylist(ctx context.Context, request *playlistv1.DeletePlaylistRequest) (*playlistv1.Playlist, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.PlaylistDecision {
 		return domain.DeletePlaylist(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 
-func (s *PlaylistService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.PlaylistDecision) (*playlistv1.Playlist, error) {
+func (s *playlistService) change(ctx context.Context, field, name string, decision func(domain.Stamp) domain.PlaylistDecision) (*playlistv1.Playlist, error) {
 	id, err := aip.ParseName(field, playlists, name)
 	if err != nil {
 		return nil, err
@@ -136,16 +120,15 @@ func (s *PlaylistService) change(ctx context.Context, field, name string, decisi
 	if err != nil {
 		return nil, err
 	}
-	return playlistToProto(s.Store.ChangePlaylist(ctx, id, decision(stamp)))
+	return playlistToProto(s.store.ChangePlaylist(ctx, id, decision(stamp)))
 }
 
-// GetPlaylistView returns the view of a playlist.
-func (s *PlaylistViewService) GetPlaylistView(ctx context.Context, request *playlistv1.GetPlaylistViewRequest) (*playlistv1.PlaylistView, error) {
+func (s *playlistViewService) GetPlaylistView(ctx context.Context, request *playlistv1.GetPlaylistViewRequest) (*playlistv1.PlaylistView, error) {
 	id, err := aip.ParseName("name", playlistViews, request.GetName())
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.Store.GetPlaylist(ctx, id)
+	p, err := s.store.GetPlaylist(ctx, id)
 	if err != nil {
 		return nil, err
 	}

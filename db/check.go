@@ -78,7 +78,7 @@ func readSettings(ctx context.Context, conn *pgx.Conn) (s settings, err error) {
 	if err != nil {
 		return s, fmt.Errorf("read settings of the database: %w", err)
 	}
-	err = conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied", unprepared).Scan(&s.version)
+	err = conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM "+migrationsTable+" WHERE is_applied", unprepared).Scan(&s.version)
 	const undefinedTable = "42P01"
 	if err != nil && codeOf(err) != undefinedTable {
 		return s, fmt.Errorf("read schema version: %w", err)

@@ -25,8 +25,15 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
+// Goose's tables, in the schema public. Their names are the service's, so that two services
+// can share a database.
+const (
+	migrationsTable = "video_catalog_migrations"
+	lockTable       = "video_catalog_migration_lock"
+)
+
 // Migrate brings the schema up to date and returns how many migrations it ran. Several
-// processes may call it at once, through any pooler: a lease in the table goose_lock lets
+// processes may call it at once, through any pooler: a lease in the table video_catalog_migration_lock lets
 // one work while the others wait. If a process dies, its lease ends after 30 s. The error
 // is ErrUnfit for a database that this build cannot use.
 func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
@@ -49,12 +56,12 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	}
 	// A waiting process tries every second, for five minutes. The default is every five
 	// seconds.
-	locker, err := lock.NewPostgresTableLocker(lock.WithTableLockTimeout(time.Second, 300), lock.WithTableLogger(log))
+	locker, err := lock.NewPostgresTableLocker(lock.WithTableName(lockTable), lock.WithTableLockTimeout(time.Second, 300), lock.WithTableLogger(log))
 	if err != nil {
 		return 0, fmt.Errorf("make migration lock: %w", err)
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations,
-		goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
+		goose.WithTableName(migrationsTable), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)
 	}

@@ -221,10 +221,10 @@ func TestCheck(t *testing.T) {
 		want error
 	}{
 		{"fresh database", func(t *testing.T) *pgxpool.Pool { return open(t, fresh(t)) }, db.ErrSchemaTooOld},
-		{"no migration yet", after("DELETE FROM goose_db_version"), db.ErrSchemaTooOld},
-		{"one migration less", after("DELETE FROM goose_db_version WHERE version_id = " + newest), db.ErrSchemaTooOld},
+		{"no migration yet", after("DELETE FROM video_catalog_migrations"), db.ErrSchemaTooOld},
+		{"one migration less", after("DELETE FROM video_catalog_migrations WHERE version_id = " + newest), db.ErrSchemaTooOld},
 		{"migrated", migrated, nil},
-		{"newer", after("INSERT INTO goose_db_version (version_id, is_applied) VALUES (" + newest + " + 1, true)"), nil},
+		{"newer", after("INSERT INTO video_catalog_migrations (version_id, is_applied) VALUES (" + newest + " + 1, true)"), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -335,7 +335,7 @@ func TestRolesRunApart(t *testing.T) {
 func TestSchemaThatIsTooOldIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	if _, err := s.pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"); err != nil {
+	if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_migrations WHERE version_id = (SELECT max(version_id) FROM video_catalog_migrations)"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.command(t, "serve")

@@ -47,6 +47,7 @@ var imports = map[string][]string{
 	"internal/failpoint":          {},
 	"cmd/server":                  {"."},
 	"cmd/dev":                     {"."},
+	"cmd/new":                     {},
 	"deploy/smoke":                {"api"},
 	"internal/store/storetest":    {"db", "internal/envelope", "internal/localbouncer", "internal/localpg", "internal/store/internal/sqlcgen"},
 	"internal/localbouncer":       {"internal/localpg"},

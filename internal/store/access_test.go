@@ -229,7 +229,7 @@ const privileges = `
 		SELECT nspname::text AS name, coalesce(nspacl, acldefault('n', nspowner)) AS acl, nspowner AS owner FROM ours
 		UNION ALL
 		SELECT c.oid::regclass::text, coalesce(relacl, acldefault(CASE WHEN relkind = 'S' THEN 's' ELSE 'r' END::"char", relowner)), relowner
-		FROM pg_class c WHERE relkind IN ('r', 'p', 'S', 'v') AND (relnamespace IN (SELECT oid FROM ours) OR relname LIKE 'goose_db_version%')
+		FROM pg_class c WHERE relkind IN ('r', 'p', 'S', 'v') AND (relnamespace IN (SELECT oid FROM ours) OR relname LIKE 'video_catalog_migrations%')
 		UNION ALL
 		SELECT p.oid::regprocedure::text, coalesce(proacl, acldefault('f', proowner)), proowner FROM pg_proc p WHERE pronamespace IN (SELECT oid FROM ours)
 	) o CROSS JOIN LATERAL aclexplode(o.acl) a
@@ -288,14 +288,14 @@ func TestDataAPISeesNothing(t *testing.T) {
 				return err
 			}
 			var n int
-			if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM public.goose_db_version").Scan(&n); err != nil || n != 0 {
-				t.Errorf("%s: rows of goose_db_version = %d, %v, want none", role, n, err)
+			if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM public.video_catalog_migrations").Scan(&n); err != nil || n != 0 {
+				t.Errorf("%s: rows of video_catalog_migrations = %d, %v, want none", role, n, err)
 			}
-			_, err := tx.Exec(t.Context(), "INSERT INTO public.goose_db_version (version_id, is_applied) VALUES (99, true)")
+			_, err := tx.Exec(t.Context(), "INSERT INTO public.video_catalog_migrations (version_id, is_applied) VALUES (99, true)")
 			return err
 		})
 		if !isDenied(err) {
-			t.Errorf("%s: INSERT INTO goose_db_version = %v, want denied", role, err)
+			t.Errorf("%s: INSERT INTO video_catalog_migrations = %v, want denied", role, err)
 		}
 	}
 	for _, role := range []string{"anon", "authenticated", "service_role"} {

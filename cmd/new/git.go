@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// template is the repository that is copied.
+type template struct {
+	root, commit string
+}
+
+// findTemplate returns the repository of the current folder. It refuses one with changes
+// that are not committed, because template.json could not say what was rendered.
+func findTemplate(ctx context.Context) (template, error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return template{}, errors.New("git is not installed: the template is read from its repository")
+	}
+	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
+	if err != nil {
+		return template{}, fmt.Errorf("this folder is in no git repository: clone the template, and run it there: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(root, "cmd", "new")); err != nil {
+		return template{}, fmt.Errorf("%s is not the template: it has no cmd/new", root)
+	}
+	changes, err := output(ctx, root, "git", "status", "--porcelain")
+	if err != nil {
+		return template{}, err
+	}
+	if changes != "" {
+		first, _, _ := strings.Cut(changes, "\n")
+		return template{}, fmt.Errorf("the template has changes that are not committed, such as %q: commit or stash them", first)
+	}
+	commit, err := output(ctx, root, "git", "rev-parse", "HEAD")
+	return template{root: root, commit: commit}, err
+}
+
+// files returns the committed files.
+func (t template) files(ctx context.Context) ([]string, error) {
+	list, err := output(ctx, t.root, "git", "ls-files", "-z")
+	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
+}
+
+// generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
+// the released contract, and the files with names of internal/names.
+func (r *renderer) generate() error {
+	tool := []string{"tool", "-modfile=tools/go.mod"}
+	for _, args := range [][]string{
+		append(tool, "buf", "generate"),
+		append(tool, "sqlc", "generate"),
+		append(tool, "buf", "build", "api/proto", "--exclude-source-info", "-o", "api/baseline.binpb"),
+		{"run", "./internal/names/generate"},
+		{"fmt", "./..."},
+		{"test", "./deploy/observe", "-run", "TestFilesAreUpToDate", "-update"},
+	} {
+		if err := command(r.ctx, r.dir, "go", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit makes the repository: the branch template has what was rendered, and main begins
+// there.
+func (r *renderer) commit() error {
+	var identity []string
+	if email, err := output(r.ctx, r.dir, "git", "config", "user.email"); err != nil || email == "" {
+		identity = []string{"-c", "user.name=template", "-c", "user.email=template@localhost"}
+	}
+	for _, args := range [][]string{
+		{"init", "--quiet", "--initial-branch=template"},
+		{"add", "--all"},
+		append(identity, "commit", "--quiet", "--message", "Service "+r.answers.Service+" from the template"),
+		{"checkout", "--quiet", "-b", "main"},
+	} {
+		if err := command(r.ctx, r.dir, "git", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command runs a program. Its error has what the program printed.
+func command(ctx context.Context, dir, name string, args ...string) error {
+	_, err := output(ctx, dir, name, args...)
+	return err
+}
+
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s%s", name, strings.Join(args, " "), err, stderr.String(), out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

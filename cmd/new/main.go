@@ -1,0 +1,132 @@
+// Command new makes a service of your own from this repository.
+//
+//	go run ./cmd/new ../orders --module github.com/acme/orders --service orders
+//
+// It copies the committed files, renames the module, the service, the PostgreSQL schema
+// and the error domain in all of them, generates what is generated, and makes a git
+// repository. The first commit is on the branch template, as it was rendered; your work
+// begins on main. template.json records the answers.
+//
+// A wrong answer is reported before anything is written. If a later step fails, the new
+// folder is removed.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+const usage = `go run ./cmd/new DIR makes a service of your own from this repository, in the new folder DIR.
+
+  --module PATH    Go module path, such as github.com/acme/orders
+  --service NAME   name in Cloud Run; topics, accounts and secrets begin with it; default: the last part of the module path
+  --schema NAME    PostgreSQL schema and roles; default: the service, with underscores
+  --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
+  --without LIST   what to leave out, separated by commas: lab, terraform, decisions, chinese
+  --yes            take the defaults without asking
+
+Without --module it asks, if it runs on a terminal.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "new:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) error {
+	a, yes, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if a.Module == "" && !yes && isTerminal(stdin) {
+		if err := ask(&a, stdin, stdout); err != nil {
+			return err
+		}
+	}
+	a.setDefaults()
+	from, err := findTemplate(ctx)
+	if err := errors.Join(a.check(), err); err != nil {
+		return err
+	}
+	return render(ctx, from, a, stdout)
+}
+
+// parse reads the command line.
+func parse(args []string) (a answers, yes bool, err error) {
+	var without string
+	flags := flag.NewFlagSet("new", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.StringVar(&a.Module, "module", "", "")
+	flags.StringVar(&a.Service, "service", "", "")
+	flags.StringVar(&a.Schema, "schema", "", "")
+	flags.StringVar(&a.Domain, "domain", "", "")
+	flags.StringVar(&without, "without", "", "")
+	flags.BoolVar(&yes, "yes", false, "")
+	// The flag package stops at the first argument that is not a flag. DIR may come first.
+	var dirs []string
+	for {
+		if err := flags.Parse(args); err != nil {
+			return a, yes, fmt.Errorf("%w: try go run ./cmd/new --help", err)
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
+	}
+	if len(dirs) != 1 {
+		return a, yes, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
+	}
+	a.dir = dirs[0]
+	for part := range strings.SplitSeq(without, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			a.Without = append(a.Without, part)
+		}
+	}
+	return a, yes, nil
+}
+
+// ask asks for the answers that are missing. An empty line takes the default.
+func ask(a *answers, stdin io.Reader, stdout io.Writer) error {
+	lines := bufio.NewScanner(stdin)
+	for _, question := range []struct {
+		text  string
+		field *string
+	}{{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain}} {
+		if *question.field != "" {
+			continue
+		}
+		guess := *a
+		guess.setDefaults()
+		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain}[question.field]
+		if _, err := fmt.Fprintf(stdout, "%s [%s]: ", question.text, byDefault); err != nil {
+			return err
+		}
+		if !lines.Scan() {
+			return errors.Join(errors.New("no answer"), lines.Err())
+		}
+		*question.field = strings.TrimSpace(lines.Text())
+	}
+	return nil
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

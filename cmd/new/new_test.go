@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A name of the template is renamed wherever it stands, and no part of another word is.
+func TestRename(t *testing.T) {
+	t.Parallel()
+	a := answers{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example"}
+	for text, want := range map[string]string{
+		`import "example.com/videocatalog/internal/store"`:     `import "github.com/acme/orders/internal/store"`,
+		"videocatalog.example.com/Video":                       "orders.acme.example/Video",
+		"com.example.videocatalog.video.v1":                    "example.acme.orders.video.v1",
+		"service: videocatalog":                                "service: orders-api",
+		"gcloud run jobs execute videocatalog-migrate":         "gcloud run jobs execute orders-api-migrate",
+		"SELECT * FROM video_catalog.outbox_pending":           "SELECT * FROM orders_main.outbox_pending",
+		"GRANT video_catalog_read_rw":                          "GRANT orders_main_read_rw",
+		"sqlcgen.VideoCatalogVideo":                            "sqlcgen.OrdersMainVideo",
+		"sqlcgen.VideoCatalogReadQuarantine":                   "sqlcgen.OrdersMainReadQuarantine",
+		"VIDEOCATALOG_VICTIM":                                  "ORDERS_MAIN_VICTIM",
+		"myvideocatalog videocatalogs myvideo_catalog":         "myvideocatalog videocatalogs myvideo_catalog",
+		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, video.events, video",
+	} {
+		if got := a.rename(text); got != want {
+			t.Errorf("rename(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Every wrong answer is refused by the name of its flag, all of them at once, and nothing
+// is written.
+func TestWrongAnswers(t *testing.T) {
+	t.Parallel()
+	full := filepath.Join(t.TempDir(), "full")
+	if err := os.MkdirAll(filepath.Join(full, "something"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		a    answers
+		want []string
+	}{
+		"nothing":               {answers{}, []string{"--module is required"}},
+		"no host":               {answers{Module: "orders"}, []string{"--module"}},
+		"a URL":                 {answers{Module: "https://github.com/acme/orders"}, []string{"--module"}},
+		"a space":               {answers{Module: "github.com/acme/my orders", Service: "orders"}, []string{"--module"}},
+		"a version":             {answers{Module: "github.com/acme/orders@v1", Service: "orders"}, []string{"--module"}},
+		"short service":         {answers{Module: "github.com/acme/shop"}, []string{"--service"}},
+		"long service":          {answers{Module: "github.com/acme/orders", Service: strings.Repeat("x", 21)}, []string{"--service"}},
+		"service in capitals":   {answers{Module: "github.com/acme/orders", Service: "Orders"}, []string{"--service", "--schema", "--domain"}},
+		"service with a dot":    {answers{Module: "github.com/acme/orders", Service: "orders.v1"}, []string{"--service", "--schema"}},
+		"service of digits":     {answers{Module: "github.com/acme/orders", Service: "123456"}, []string{"--service", "--schema"}},
+		"schema with a hyphen":  {answers{Module: "github.com/acme/orders", Schema: "my-orders"}, []string{"--schema"}},
+		"schema of PostgreSQL":  {answers{Module: "github.com/acme/orders", Schema: "pg_orders"}, []string{"--schema"}},
+		"schema of Supabase":    {answers{Module: "github.com/acme/orders", Schema: "auth"}, []string{"--schema"}},
+		"schema is a keyword":   {answers{Module: "github.com/acme/orders", Schema: "order"}, []string{"--schema", "keyword"}},
+		"schema user":           {answers{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword"}},
+		"schema of the example": {answers{Module: "github.com/acme/orders", Schema: "video"}, []string{"--schema"}},
+		"no domain":             {answers{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
+		"domain with a path":    {answers{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
+		"unknown part":          {answers{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
+		"a full folder":         {answers{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
+		"all at once": {
+			answers{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},
+			[]string{"--module", "--service", "--schema", "--domain", "--without", "empty folder"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.a.dir == "" {
+				test.a.dir = filepath.Join(t.TempDir(), "new")
+			}
+			test.a.setDefaults()
+			err := test.a.check()
+			if err == nil {
+				t.Fatalf("%+v is accepted", test.a)
+			}
+			if got := strings.Count(err.Error(), "\n") + 1; name == "all at once" && got != len(test.want) {
+				t.Errorf("%d mistakes, want %d:\n%v", got, len(test.want), err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error = %v, want it to contain %q", err, want)
+				}
+			}
+		})
+	}
+	for _, a := range []answers{
+		{Module: "github.com/acme/orders"},
+		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service"},
+		{Module: "github.com/acme/status-page", Schema: "status"},
+		{Module: "github.com/acme/news-feed", Without: []string{"lab", "terraform", "decisions", "chinese"}},
+	} {
+		a.dir = filepath.Join(t.TempDir(), "new")
+		a.setDefaults()
+		if err := a.check(); err != nil {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+}
+
+// The command line takes the folder before and behind the flags.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"dir", "--module", "m", "--without", "lab, chinese", "--yes"}, {"--module", "m", "--yes", "--without=lab,chinese", "dir"},
+	} {
+		a, yes, err := parse(args)
+		if err != nil || a.dir != "dir" || a.Module != "m" || !yes || strings.Join(a.Without, " ") != "lab chinese" {
+			t.Errorf("parse(%q) = %+v, %t, %v", args, a, yes, err)
+		}
+	}
+	for _, args := range [][]string{{}, {"a", "b"}, {"--modul", "m", "dir"}, {"dir", "--module"}} {
+		if _, _, err := parse(args); err == nil || !strings.Contains(err.Error(), "--help") {
+			t.Errorf("parse(%q) = %v, want a hint", args, err)
+		}
+	}
+}
+
+// Links to what is left out become text, and no others.
+func TestUnlink(t *testing.T) {
+	t.Parallel()
+	const text = "[a](docs/decisions/1.md), [b](decisions/README.md#x), [c](../lab/bench), [d](docs/testing.md#lab), [中文](README.zh-CN.md)"
+	if got, want := unlink(text, []string{"docs/decisions", "lab", "README.zh-CN.md"}), "a, b, c, [d](docs/testing.md#lab), 中文"; got != want {
+		t.Errorf("unlink() = %q, want %q", got, want)
+	}
+}
+
+// A template with changes, another repository and no repository are refused.
+func TestWrongTemplate(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(t *testing.T, dir string)
+		want    string
+	}{
+		"no repository":      {func(*testing.T, string) {}, "no git repository"},
+		"another repository": {func(t *testing.T, dir string) { t.Helper(); git(t, dir, "init", "--quiet") }, "no cmd/new"},
+		"with changes": {func(t *testing.T, dir string) {
+			t.Helper()
+			git(t, dir, "init", "--quiet")
+			if err := os.MkdirAll(filepath.Join(dir, "cmd", "new"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "cmd", "new", "x"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "not committed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			test.prepare(t, dir)
+			t.Chdir(dir)
+			if _, err := findTemplate(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("findTemplate() = %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A rendering that fails or is interrupted leaves nothing.
+func TestFailureLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	repository := filepath.Join(dir, "template")
+	if err := os.MkdirAll(repository, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	git(t, repository, "init", "--quiet")
+	if err := os.WriteFile(filepath.Join(repository, "go.mod"), []byte("module example.com/videocatalog\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	git(t, repository, "add", "--all")
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, ctx := range map[string]context.Context{"failed": t.Context(), "interrupted": interrupted} {
+		a := answers{Module: "github.com/acme/orders", Service: "orders", Schema: "orders", Domain: "orders.example.com", dir: filepath.Join(dir, "sub", name)}
+		if err := render(ctx, template{root: repository}, a, t.Output()); err == nil {
+			t.Errorf("%s: render() = nil, want that it cannot generate", name)
+		}
+		if left, err := os.ReadDir(filepath.Join(dir, "sub")); err != nil || len(left) > 0 {
+			t.Errorf("%s: left behind: %v, %v", name, left, err)
+		}
+	}
+}
+
+func git(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// notCopied are what only the template needs.
+var notCopied = []string{"CHANGELOG.md", "cmd/new", "lab/scaffold"}
+
+// render makes the service in a folder beside the new one, and moves it there when it is
+// complete. So a failure or a crash leaves no half of a service under its name.
+func render(ctx context.Context, from template, a answers, stdout io.Writer) (err error) {
+	began := time.Now()
+	target, err := filepath.Abs(a.dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // a folder of sources
+		return err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(target), "."+filepath.Base(target)+"-new-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	r := &renderer{ctx: ctx, from: from, answers: a, dir: work}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"copy and rename", r.copy},
+		{"generate Go, OpenAPI and names", r.generate},
+		{"commit", r.commit},
+	} {
+		if _, err := fmt.Fprintf(stdout, "%-32s", step.name); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := step.do(); err != nil {
+			fmt.Fprintln(stdout)
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
+		return err
+	}
+	if err := os.Rename(work, target); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. Next:\n\n  cd %s\n  go run ./cmd/dev\n  go test ./...\n", a.Service, time.Since(began).Seconds(), a.dir)
+	return err
+}
+
+// renderer makes one service.
+type renderer struct {
+	ctx     context.Context //nolint:containedctx // of one run
+	from    template
+	answers answers
+	dir     string
+}
+
+// copy copies the committed files with their new names.
+func (r *renderer) copy() error {
+	files, err := r.from.files(r.ctx)
+	if err != nil {
+		return err
+	}
+	var left []string // out
+	for _, part := range r.answers.Without {
+		left = append(left, optional[part])
+	}
+	for _, name := range files {
+		if isBelow(name, notCopied) || isBelow(name, left) {
+			continue
+		}
+		if err := r.copyFile(name, left); err != nil {
+			return err
+		}
+	}
+	if err := r.write("CHANGELOG.md", changelog); err != nil {
+		return err
+	}
+	record, err := json.MarshalIndent(struct {
+		Template string `json:"template"` // its commit
+		answers
+	}{r.from.commit, r.answers}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return r.write("template.json", string(record)+"\n")
+}
+
+func (r *renderer) copyFile(name string, left []string) error {
+	path := filepath.Join(r.from.root, name)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(name) != ".binpb" && filepath.Ext(name) != ".svg" {
+		text := r.answers.rename(string(content))
+		switch name {
+		case "README.md":
+			text = r.introduce(text, "## Two commands", introduction)
+		case "README.zh-CN.md":
+			text = r.introduce(text, "## 两条命令", introductionZH)
+		}
+		if filepath.Ext(name) == ".md" {
+			text = unlink(text, left)
+		}
+		content = []byte(text)
+	}
+	to := filepath.Join(r.dir, filepath.FromSlash(r.answers.rename(name)))
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
+		return err
+	}
+	return os.WriteFile(to, content, info.Mode().Perm())
+}
+
+func (r *renderer) write(name, text string) error {
+	return os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o644) //nolint:gosec // a source
+}
+
+// isBelow reports whether a file is one of the paths, or in one of them.
+func isBelow(name string, paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
+}
+
+// The names of the template, the longer ones first.
+var names = regexp.MustCompile(`example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`)
+
+// rename replaces the names of the template in a text. It replaces no part of a longer
+// word.
+func (a answers) rename(text string) string {
+	var out strings.Builder
+	end := 0
+	for _, found := range names.FindAllStringIndex(text, -1) {
+		out.WriteString(text[end:found[0]])
+		end = found[1]
+		old := text[found[0]:found[1]]
+		if isPart(text, found, old) {
+			out.WriteString(old)
+			continue
+		}
+		out.WriteString(a.newName(old))
+	}
+	out.WriteString(text[end:])
+	return out.String()
+}
+
+// isPart reports whether a name is part of a longer word. Names of Go may go on with a
+// capital letter.
+func isPart(text string, at []int, old string) bool {
+	isLower := func(b byte) bool { return b >= 'a' && b <= 'z' || b >= '0' && b <= '9' }
+	before := at[0] > 0 && isLower(text[at[0]-1])
+	after := at[1] < len(text) && isLower(text[at[1]])
+	return after || before && old != "VideoCatalog"
+}
+
+func (a answers) newName(old string) string {
+	switch old {
+	case "example.com/videocatalog":
+		return a.Module
+	case "videocatalog.example.com":
+		return a.Domain
+	case "com.example.videocatalog":
+		parts := strings.Split(strings.ReplaceAll(a.Domain, "-", "_"), ".")
+		slices.Reverse(parts)
+		return strings.Join(parts, ".")
+	case "VideoCatalog": // what sqlc makes of the schema
+		var camel strings.Builder
+		for part := range strings.SplitSeq(a.Schema, "_") {
+			if part != "" {
+				camel.WriteString(strings.ToUpper(part[:1]) + part[1:])
+			}
+		}
+		return camel.String()
+	case "VIDEOCATALOG":
+		return strings.ToUpper(a.Schema)
+	case "video_catalog":
+		return a.Schema
+	default:
+		return a.Service
+	}
+}
+
+// introduce replaces what a README says before a heading.
+func (r *renderer) introduce(text, heading, introduction string) string {
+	_, rest, ok := strings.Cut(text, "\n"+heading+"\n")
+	if !ok {
+		return text
+	}
+	return fmt.Sprintf(introduction, r.answers.Service) + heading + "\n" + rest
+}
+
+const introduction = `# %[1]s
+
+%[1]s serves gRPC and REST on Cloud Run, writes PostgreSQL, and publishes events to Pub/Sub: none is lost, none takes effect twice, and
+those of one aggregate are applied in order. [docs/guarantees.md](docs/guarantees.md) says what holds and where it ends.
+
+`
+
+const introductionZH = `# %[1]s
+
+[English](README.md)
+
+%[1]s 在 Cloud Run 上提供 gRPC 和 REST，写入 PostgreSQL，并向 Pub/Sub 发布事件：不丢失、不重复生效，同一聚合的事件按顺序生效。承诺及其边界见 [docs/guarantees.md](docs/guarantees.md)。
+
+`
+
+const changelog = `# Changelog
+
+What users notice, newest first, in the form of [Keep a Changelog](https://keepachangelog.com/en/1.1.0/).
+
+## [Unreleased]
+`
+
+// link matches a link of Markdown.
+var link = regexp.MustCompile(`\[([^\]]*)\]\(((?:\.\./)*)([^)#]*)(#[^)]*)?\)`)
+
+// unlink turns links to what is left out into plain text.
+func unlink(text string, left []string) string {
+	return link.ReplaceAllStringFunc(text, func(found string) string {
+		parts := link.FindStringSubmatch(found)
+		for _, path := range left {
+			if strings.HasPrefix(parts[3], path) || strings.HasPrefix("docs/"+parts[3], path) {
+				return parts[1]
+			}
+		}
+		return found
+	})
+}

@@ -60,7 +60,7 @@ module "secrets" {
   region  = var.region
   readers = {
     "${local.service}-database-url"         = [for role in ["all", "drain", "api", "publisher"] : module.iam.members[role]]
-    "${local.service}-read-database-url" = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
+    "${local.service}-read-database-url"    = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
     "${local.service}-migrate-database-url" = [module.iam.members["migrate"]]
   }
   depends_on = [google_project_service.this]

@@ -32,7 +32,7 @@ func TestRename(t *testing.T) {
 
 	// The module path and the domain of the API are not names of this kind.
 	other := regexp.MustCompile(`example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog`)
-	old := regexp.MustCompile(`\bvideocatalog\b|\bvideo\.events\b`)
+	old := regexp.MustCompile(`\b(?:videocatalog|video\.events)\b`)
 	err := filepath.WalkDir(clone, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) == ".binpb" {
 			return err

@@ -26,7 +26,7 @@ locals {
   }
   shape = local.shapes[var.shape]
   service_secrets = {
-    DATABASE_URL         = "${var.service}-database-url"
+    DATABASE_URL      = "${var.service}-database-url"
     READ_DATABASE_URL = "${var.service}-read-database-url"
   }
   pools = var.shape != "pools" ? {} : {

@@ -11,7 +11,7 @@ lab-check: deploy-test slim-check ## Test the lab, and break the service for two
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./guarantees/... ./internal/... ./playlist/...
+	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./guarantees/... ./internal/... ./playlist/... ./scaffold/...
 
 .PHONY: lab-build
 lab-build:

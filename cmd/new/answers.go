@@ -26,7 +26,7 @@ type answers struct {
 // setDefaults sets the answers that are missing.
 func (a *answers) setDefaults() {
 	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(a.Module)))
-	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_"))
+	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
 }
 
@@ -82,6 +82,8 @@ func (a *answers) checkNames(wrong func(string, ...any)) {
 		wrong("--schema %q must have 2 to 40 lower-case letters, digits and underscores, and begin with a letter", a.Schema)
 	case strings.HasPrefix(a.Schema, "pg_") || slices.Contains(reserved, a.Schema):
 		wrong("--schema %q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
+	case a.Schema == a.Service:
+		wrong("--schema %q must differ from the service: make generate renames the service in all pages, and must not rename the schema", a.Schema)
 	case slices.Contains(keywords, a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
 	}
@@ -92,7 +94,7 @@ func (a *answers) checkNames(wrong func(string, ...any)) {
 
 // keywords are the reserved words of PostgreSQL
 // (https://www.postgresql.org/docs/current/sql-keywords-appendix.html).
-var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
+var keywords = strings.Fields(`all analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
 	char character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role
 	current_schema current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false
 	fetch float for foreign freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect interval into
@@ -100,4 +102,4 @@ var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetr
 	numeric offset on only or order out outer overlaps overlay placing position precision primary real references returning right row select
 	session_user setof similar smallint some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
 	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
-	xmlparse xmlpi xmlroot xmlserialize xmltable`)
+	xmlparse xmlpi xmlroot xmlserialize xmltable analy` + "se") // the British form is a keyword too

@@ -92,7 +92,7 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 }
 
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
 	cmd.Dir = dir
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

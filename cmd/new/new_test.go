@@ -61,6 +61,7 @@ func TestWrongAnswers(t *testing.T) {
 		"schema is a keyword":   {answers{Module: "github.com/acme/orders", Schema: "order"}, []string{"--schema", "keyword"}},
 		"schema user":           {answers{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword"}},
 		"schema of the example": {answers{Module: "github.com/acme/orders", Schema: "video"}, []string{"--schema"}},
+		"schema is the service": {answers{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
 		"no domain":             {answers{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
 		"domain with a path":    {answers{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
 		"unknown part":          {answers{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},

@@ -107,7 +107,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(path)
+	content, err := os.ReadFile(path) //nolint:gosec // a file that git lists
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
 		return err
 	}
-	return os.WriteFile(to, content, info.Mode().Perm())
+	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:gosec // the same, in the new folder
 }
 
 func (r *renderer) write(name, text string) error {

@@ -323,8 +323,8 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_catalog_rw video_catalog.outbox_blocked":             "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox_lanes":               "SELECT UPDATE",
 		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of what is known
-		"video_catalog_rw video_catalog_migrations":                         "SELECT",
-		"video_catalog_read_rw video_catalog_migrations":                    "SELECT",
+		"video_catalog_rw video_catalog_migrations":                 "SELECT",
+		"video_catalog_read_rw video_catalog_migrations":            "SELECT",
 		"video_catalog_read_rw video_catalog_read.inbox":            "DELETE INSERT SELECT",
 		"video_catalog_read_rw video_catalog_read.quarantine":       "DELETE INSERT SELECT",
 		"video_catalog_read_rw video_catalog_read.known_database":   "SELECT",
@@ -338,7 +338,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video_catalog_read.inbox":            "SELECT",
 		"support_ro video_catalog_read.known_database":   "SELECT",
 		"support_ro video_catalog_read.quarantine_size":  "SELECT",
-		"support_ro video_catalog_migrations":                    "SELECT",
+		"support_ro video_catalog_migrations":            "SELECT",
 	}
 	rows, err := admin.Query(t.Context(), `
 		SELECT format('%s %s', coalesce(r.rolname, 'PUBLIC'), c.oid::regclass), string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/lab/internal/clone"
 )
 
 const root = "../.."
@@ -36,12 +38,12 @@ var edits = []struct{ file, after, lines string }{
 // schema, subscription and projection, and the machinery is not touched.
 func TestSecondAggregate(t *testing.T) {
 	t.Parallel()
-	clone := filepath.Join(t.TempDir(), "clone")
-	copyTree(t, root, clone)
-	added := addFiles(t, clone)
+	dir := filepath.Join(t.TempDir(), "clone")
+	clone.Tree(t, root, dir, "lab")
+	added := addFiles(t, dir)
 	changed := 0
 	for _, e := range edits {
-		path := filepath.Join(clone, e.file)
+		path := filepath.Join(dir, e.file)
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -56,12 +58,12 @@ func TestSecondAggregate(t *testing.T) {
 	}
 	checkCost(t, added, changed)
 
-	run(t, clone, "make", "--silent", "generate")
-	run(t, clone, "go", "vet", "./api/...", "./cmd/...", "./db/...", "./internal/...")
-	run(t, clone, "go", "test", "./internal/archtest", "./internal/names", "-skip", "TestRename")
-	run(t, clone, "go", "test", "./cmd/server", "-run", "TestSubscriptionsAreInNames")
+	clone.Run(t, dir, "make", "--silent", "generate")
+	clone.Run(t, dir, "go", "vet", "./api/...", "./cmd/...", "./db/...", "./internal/...")
+	clone.Run(t, dir, "go", "test", "./internal/archtest", "./internal/names", "-skip", "TestRename")
+	clone.Run(t, dir, "go", "test", "./cmd/server", "-run", "TestSubscriptionsAreInNames")
 
-	api := startStack(t, clone)
+	api := startStack(t, dir)
 	usePlaylist(t, api)
 	useVideo(t, api)
 }
@@ -123,17 +125,17 @@ func useVideo(t *testing.T, api string) {
 
 // startStack starts cmd/dev of the clone until the test ends, and returns the address of
 // the API.
-func startStack(t *testing.T, clone string) string {
+func startStack(t *testing.T, dir string) string {
 	t.Helper()
-	program := filepath.Join(clone, "dev")
-	run(t, clone, "go", "build", "-o", program, "./cmd/dev")
+	program := filepath.Join(dir, "dev")
+	clone.Run(t, dir, "go", "build", "-o", program, "./cmd/dev")
 	screen, err := os.Create(filepath.Join(t.TempDir(), "screen"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = screen.Close() })
-	cmd := exec.Command(program, "--state", filepath.Join(clone, ".local"))
-	cmd.Dir, cmd.Stdout, cmd.Stderr = clone, screen, screen
+	cmd := exec.Command(program, "--state", filepath.Join(dir, ".local"))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, screen, screen
 	settings := regexp.MustCompile(`^(PORT|ROLES|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
 	if err := cmd.Start(); err != nil {
@@ -212,18 +214,9 @@ func request(t *testing.T, method, url, body string) (code int, got map[string]a
 	return response.StatusCode, got
 }
 
-func run(t *testing.T, dir, name string, args ...string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-}
-
 // addFiles copies testdata/new into the clone, where each file must be new. It returns
 // their number.
-func addFiles(t *testing.T, clone string) int {
+func addFiles(t *testing.T, dir string) int {
 	t.Helper()
 	const from = "testdata/new"
 	added := 0
@@ -239,7 +232,7 @@ func addFiles(t *testing.T, clone string) int {
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(clone, name)
+		to := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
@@ -258,36 +251,4 @@ func addFiles(t *testing.T, clone string) int {
 		t.Fatal(err)
 	}
 	return added
-}
-
-// copyTree copies the repository without the lab and the folders that git does not have.
-func copyTree(t *testing.T, from, to string) {
-	t.Helper()
-	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			if name == "lab" || slices.Contains([]string{".git", ".local", "node_modules"}, entry.Name()) {
-				return fs.SkipDir
-			}
-			return os.MkdirAll(filepath.Join(to, name), 0o755)
-		}
-		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, name), content, info.Mode())
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -105,7 +105,7 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 		WITH ours AS (
 			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'video_catalog', 'video_catalog_read')
 		), relation AS (
-			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname NOT LIKE 'goose\_lock%'
+			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname NOT LIKE 'video\_catalog\_migration\_lock%'
 		), function AS (
 			SELECT p.*, p.oid::regprocedure AS name FROM pg_proc p JOIN ours ON ours.oid = p.pronamespace
 		)
@@ -290,7 +290,7 @@ func TestEveryMigrationGoesDownAndUpAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sqlDB.Close()
-	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("migrations"), goose.WithSlog(discard), goose.WithDisableGlobalRegistry(true))
+	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, os.DirFS("migrations"), goose.WithTableName("video_catalog_migrations"), goose.WithSlog(discard), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		t.Fatal(err)
 	}

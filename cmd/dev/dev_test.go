@@ -353,7 +353,7 @@ func TestStack(t *testing.T) {
 		wantGone(t, family)
 	})
 
-	t.Run("begin anew and exit", func(t *testing.T) {
+	t.Run("start again and exit", func(t *testing.T) {
 		s := start(t, nil, "--state", state, "--fresh", "--exit", "--load", videosFile(t, 3))
 		if code := s.end(t); code != 0 {
 			t.Errorf("exit code: %d, want 0: %s", code, &s.stderr)

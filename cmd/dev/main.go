@@ -37,7 +37,7 @@ import (
 
 const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQL, Pub/Sub, the schema, and the server.
 
-  --fresh      delete the data that it keeps, and begin anew
+  --fresh      delete the data that it keeps, and start again
   --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
                release_year, duration, language_code, tags. The whole file is checked before anything starts.
                A line that is there twice, or was loaded within the last day, creates nothing again.

@@ -238,7 +238,7 @@ func (s *stack) explainPostgres(err error) error {
 	remedy := "choose another folder with --state DIR, or set DATABASE_URL to a server of your own"
 	switch {
 	case unusable:
-		remedy = "begin anew with --fresh, which deletes the data, or choose another folder with --state DIR"
+		remedy = "start again with --fresh, which deletes the data, or choose another folder with --state DIR"
 	case s.getenv("POSTGRES_BIN_DIR") != "":
 		remedy = "set POSTGRES_BIN_DIR to the folder of PostgreSQL's programs, or unset it, or set DATABASE_URL to a server of your own"
 	}
@@ -288,7 +288,7 @@ func (s *stack) migrate(ctx context.Context) error {
 	s.screen.begin("migrating the schema")
 	n, err := db.Migrate(ctx, s.database, slog.New(slog.DiscardHandler))
 	if err != nil {
-		remedy := "begin anew with --fresh, or choose another folder with --state DIR"
+		remedy := "start again with --fresh, or choose another folder with --state DIR"
 		if s.getenv("DATABASE_URL") != "" {
 			remedy = "let DATABASE_URL name a database that is empty or ours"
 		}

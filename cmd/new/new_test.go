@@ -132,6 +132,15 @@ func TestUnlink(t *testing.T) {
 	}
 }
 
+// The new service does not speak of this command.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	const text = "# Contributing\n\n## A service of your own\n\ngo run ./cmd/new\nand more\n\n## Next\nlint ./playlist/... ./scaffold/...\n| `cmd/new/` | x |\nkept\n"
+	if got, want := forget(text), "# Contributing\n\n## Next\nlint ./playlist/...\nkept\n"; got != want {
+		t.Errorf("forget() = %q, want %q", got, want)
+	}
+}
+
 // A template with changes, another repository and no repository are refused.
 func TestWrongTemplate(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -122,6 +122,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if filepath.Ext(name) == ".md" {
 			text = unlink(text, left)
 		}
+		text = forget(text)
 		content = []byte(text)
 	}
 	to := filepath.Join(r.dir, filepath.FromSlash(r.answers.rename(name)))
@@ -205,6 +206,25 @@ func (r *renderer) introduce(text, heading, introduction string) string {
 		return text
 	}
 	return fmt.Sprintf(introduction, r.answers.Service) + heading + "\n" + rest
+}
+
+// section matches the section of CONTRIBUTING.md about this command.
+var section = regexp.MustCompile(`(?s)## A service of your own\n.*?\n(## )`)
+
+// forget removes what only the template needs: the section and the lines about this
+// command, and the folder of its tests.
+func forget(text string) string {
+	if !strings.Contains(text, "cmd/new") && !strings.Contains(text, "./scaffold") {
+		return text
+	}
+	text = section.ReplaceAllString(text, "$1")
+	var kept strings.Builder
+	for line := range strings.Lines(strings.ReplaceAll(text, " ./scaffold/...", "")) {
+		if !strings.Contains(line, "cmd/new") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
 }
 
 const introduction = `# %[1]s

@@ -41,7 +41,7 @@ func migrate(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger
 // drain publishes all pending events of aggregates that are not blocked. If a publisher has
 // died, drain waits until the leases of its lanes end.
 func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) error {
-	database, err := openDatabase(ctx, cfg, sides{video: true}, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{commands: true}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 		return err
 	}
 	defer client.Close()
-	events := store.NewOutbox(database.video.own)
+	events := store.NewOutbox(database.commands.own)
 	topics := openTopics(client, cfg)
 	defer closeTopics(topics)
 	publisher, err := outbox.New(events, topics, cfg.outbox, log, nil)
@@ -81,12 +81,12 @@ func drain(ctx context.Context, cfg config, stdout io.Writer, log *slog.Logger) 
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, sides{video: true}, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{commands: true}, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	events := store.NewOutbox(database.video.own)
+	events := store.NewOutbox(database.commands.own)
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listBlocked(ctx, events, stdout)
@@ -150,13 +150,13 @@ func requeueParked(ctx context.Context, events *store.Outbox, stdout io.Writer) 
 }
 
 func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, sides{catalog: true}, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{queries: true}, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	inbox := store.NewInbox(database.catalog.own)
-	subscribed := subscriptions(registrations(cfg, database.catalog.own))
+	inbox := store.NewInbox(database.queries.own)
+	subscribed := subscriptions(registrations(cfg, database.queries.own))
 	switch {
 	case len(args) == 1 && args[0] == "list":
 		return listQuarantine(ctx, inbox, subscribed, stdout)

@@ -276,16 +276,16 @@ func (c config) callConnections() int32 {
 // maintenance. If a table of the outbox is locked, these may need more for a while, and the
 // process is then not ready.
 func (c config) ownConnections() int32 {
-	video, catalog := 0, 0
+	commands, queries := 0, 0
 	if c.has(rolePublisher) {
-		video = c.outbox.Workers
+		commands = c.outbox.Workers
 	}
 	if c.has(roleProjector) {
-		catalog = c.consumer.Workers
+		queries = c.consumer.Workers
 	}
-	n := max(video, catalog)
+	n := max(commands, queries)
 	if c.ReadDatabaseURL == c.DatabaseURL {
-		n = video + catalog
+		n = commands + queries
 	}
 	return int32(min(n, math.MaxInt16)) + 3
 }

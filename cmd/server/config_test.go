@@ -203,7 +203,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{video: true}, 0, nil)
+	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{commands: true}, 0, nil)
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("openDatabase() = %v, want an error without the password", err)
 	}

@@ -17,7 +17,7 @@ import (
 
 // database has the pools of the sides that this process uses. A side that is not used is
 // nil. If both sides have the same URL, both have the same pools.
-type database struct{ video, catalog *pools }
+type database struct{ commands, queries *pools }
 
 // pools are the connections to one database. calls is for API calls, and nil if there are
 // none. own is for the loops, the probes and everything else. So API calls never take the
@@ -28,11 +28,11 @@ type pools struct {
 }
 
 // sides says which databases a process or a command uses.
-type sides struct{ video, catalog bool }
+type sides struct{ commands, queries bool }
 
 // sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
-	return sides{video: c.has(roleAPI) || c.has(rolePublisher), catalog: c.has(roleAPI) || c.has(roleProjector)}
+	return sides{commands: c.has(roleAPI) || c.has(rolePublisher), queries: c.has(roleAPI) || c.has(roleProjector)}
 }
 
 // openDatabase connects to the sides that are used. It waits for them up to
@@ -47,23 +47,23 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 			d.close()
 		}
 	}()
-	if used.video {
-		if d.video, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+	if used.commands {
+		if d.commands, err = openPools(ctx, cfg.DatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
 			return d, fmt.Errorf("DATABASE_URL: %w", err)
 		}
-		d.video.writes = true
+		d.commands.writes = true
 	}
-	if !used.catalog {
+	if !used.queries {
 		return d, nil
 	}
-	if used.video && cfg.ReadDatabaseURL == cfg.DatabaseURL {
-		d.catalog = d.video
+	if used.commands && cfg.ReadDatabaseURL == cfg.DatabaseURL {
+		d.queries = d.commands
 		return d, nil
 	}
-	if d.catalog, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
+	if d.queries, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
 		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
-	d.catalog.writes = cfg.has(roleProjector)
+	d.queries.writes = cfg.has(roleProjector)
 	return d, nil
 }
 
@@ -104,11 +104,11 @@ func untilItWorks(ctx context.Context, do func(context.Context) error) error {
 
 // tokenKey reads the key of page tokens. It waits for the database up to
 // config.databaseWait.
-func tokenKey(ctx context.Context, videos *store.Videos, cfg config) (key []byte, err error) {
+func tokenKey(ctx context.Context, events *store.Outbox, cfg config) (key []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.databaseWait)
 	defer cancel()
 	err = untilItWorks(ctx, func(ctx context.Context) error {
-		key, err = videos.TokenKey(ctx)
+		key, err = events.TokenKey(ctx)
 		return err
 	})
 	return key, err
@@ -134,13 +134,13 @@ func (d database) all() map[string]*pgxpool.Pool {
 			pools[name] = pool
 		}
 	}
-	if d.video != nil {
-		add("video", d.video.own)
-		add("video.calls", d.video.calls)
+	if d.commands != nil {
+		add("commands", d.commands.own)
+		add("commands.calls", d.commands.calls)
 	}
-	if d.catalog != nil && d.catalog != d.video {
-		add("catalog", d.catalog.own)
-		add("catalog.calls", d.catalog.calls)
+	if d.queries != nil && d.queries != d.commands {
+		add("queries", d.queries.own)
+		add("queries.calls", d.queries.calls)
 	}
 	return pools
 }
@@ -148,11 +148,11 @@ func (d database) all() map[string]*pgxpool.Pool {
 // sides returns the readiness checks of the sides that are used, by name.
 func (d database) sides() map[string]func(context.Context) error {
 	sides := make(map[string]func(context.Context) error)
-	if d.video != nil {
-		sides[server.SideVideo] = d.video.check
+	if d.commands != nil {
+		sides[server.SideCommands] = d.commands.check
 	}
-	if d.catalog != nil {
-		sides[server.SideCatalog] = d.catalog.check
+	if d.queries != nil {
+		sides[server.SideQueries] = d.queries.check
 	}
 	return sides
 }

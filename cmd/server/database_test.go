@@ -104,11 +104,11 @@ func TestCallsUseTheirConnections(t *testing.T) {
 	}
 	const calls = 20
 	for pool, call := range map[string]func() error{
-		"video.calls": func() error {
+		"commands.calls": func() error {
 			_, err := p.videos.ListVideos(t.Context(), &videov1.ListVideosRequest{})
 			return err
 		},
-		"catalog.calls": func() error {
+		"queries.calls": func() error {
 			_, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
 			return err
 		},

@@ -364,7 +364,7 @@ func (s *stack) rebuild(t *testing.T, p *process, catalogURL, found, done string
 	run(found, "--dry-run", p.addr)
 	run(done, p.addr)
 	run("missing 0, behind 0, different 0, ahead 0, removed 0", "--dry-run", p.addr)
-	for _, side := range []string{"video", "catalog"} {
+	for _, side := range []string{"commands", "queries"} {
 		p.checkGauge(t, side, 0)
 	}
 }

@@ -133,7 +133,7 @@ func TestMove(t *testing.T) {
 			s.url, s.migrateURL = as(t, target, "video_catalog_app"), target
 			catalog := "READ_DATABASE_URL=" + as(t, target, "video_catalog_read_app")
 			p = s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
-			p.checkReplaced(t, "video", "catalog")
+			p.checkReplaced(t, "commands", "queries")
 			late := p.watch(t, token, had)
 			for _, script := range blocks(t, failoverPage, "## Afterwards: rebuild", "sh") {
 				t.Log(read.run(t, script, "DATABASE_URL="+s.url, catalog, "SERVICE="+p.addr))

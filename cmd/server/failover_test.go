@@ -49,7 +49,7 @@ func TestFailoverOfBothSides(t *testing.T) {
 	if got := len(p.listed(t)); got != 1 {
 		t.Fatalf("catalog after the failover has %d entries, want the one that was replicated: the test tests nothing", got)
 	}
-	p.checkReplaced(t, "video", "catalog")
+	p.checkReplaced(t, "commands", "queries")
 	late := p.watch(t, token, had)
 	s.rebuild(t, p, s.url, "missing 3, behind 0, different 0, ahead 0, removed 0", "rebuilt 4 entries, lowered 0, removed 0")
 	if got := len(p.published(t)); got != 4 {
@@ -91,7 +91,7 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	p.rename(t, untouched, "after the failover")
 	s.settled(t, c.standbyURL)
 	p.checkMetric(t, "consumer_events_total", `outcome="conflict"`, 1)
-	p.checkReplaced(t, "video")
+	p.checkReplaced(t, "commands")
 	s.rebuild(t, p, catalog, "missing 0, behind 0, different 0, ahead 2, removed 1", "rebuilt 4 entries, lowered 2, removed 1")
 	p.checkRepaired(t, watcher)
 	if got := s.eventsOf(again, 3); len(got) != 2 {
@@ -127,7 +127,7 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 
 	c.failOver(t)
 	p.eventuallyReady(t)
-	p.checkReplaced(t, "catalog")
+	p.checkReplaced(t, "queries")
 	s.rebuild(t, p, c.network.URL, "missing 1, behind 2, different 0, ahead 0, removed 0", "rebuilt 3 entries, lowered 0, removed 0")
 	p.checkRepaired(t, watcher)
 	if watcher.restarts() == 0 {

@@ -54,7 +54,6 @@ func TestTextsNameOnlySettings(t *testing.T) {
 	others := []string{
 		"AUTH_PORT", "OUTBOX_RETENTOIN", // examples of what is no setting
 		"SERVER_STOPPING",                                 // a reason of an error
-		"CATALOG_SECRET",                                  // of the scripts of deploy
 		"PUBSUB_PROJECT_ID", "PUBSUB_CONFORMANCE_PROJECT", // of other programs
 	}
 	names := regexp.MustCompile(`\b[A-Z]+_[A-Z_]*[A-Z]\b`)

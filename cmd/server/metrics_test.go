@@ -73,7 +73,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
 	defer pool.Close()
-	check(tel.ObservePool(pool, "video"))
+	check(tel.ObservePool(pool, "commands"))
 	check(telemetry.ObserveRuntime(provider))
 
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -128,7 +128,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
 	{"db", "Statements", ""},
-	{"pgxpool", "Connection pools", "The pools are video and video.calls, and with a second database catalog and catalog.calls. API calls use the pools named .calls."},
+	{"pgxpool", "Connection pools", "The pools are commands and commands.calls, and with a second database queries and queries.calls. API calls use the pools named .calls."},
 	{"go", "The Go runtime", ""},
 }
 

@@ -46,7 +46,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 		for _, s := range subscribed {
 			consumers = append(consumers, s.consumer)
 		}
-		errs = append(errs, store.NewInbox(database.catalog.own).Observe(meter, consumers))
+		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))
 	}
 	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, tel.ObservePool(pool, name))

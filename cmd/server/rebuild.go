@@ -33,7 +33,7 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, sides{video: true, catalog: true}, 0, nil)
+	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 		return fmt.Errorf("connect to %s: %w", source.address, err)
 	}
 	defer conn.Close()
-	catalog := store.NewCatalog(database.catalog.own)
+	catalog := store.NewCatalog(database.queries.own)
 	r := &rebuilder{catalog: catalog, source: source, owner: videov1.NewVideoServiceClient(conn), listed: make(map[uuid.UUID]bool)}
 	if source.dryRun {
 		if err := r.run(ctx, r.compare); err != nil {
@@ -55,19 +55,19 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	}
 	// Read first, so that a failover during the rebuild is noticed, and not recorded as
 	// known.
-	videos := store.NewVideos(database.video.own, nil)
-	video, err := videos.Database(ctx)
+	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
+	owner, err := commands.Database(ctx)
 	if err != nil {
 		return err
 	}
-	projection, err := catalog.Database(ctx)
+	projection, err := queries.Database(ctx)
 	if err != nil {
 		return err
 	}
 	if err := r.run(ctx, r.write); err != nil {
 		return err
 	}
-	if err := errors.Join(videos.KnowDatabase(ctx, video.Live), catalog.KnowDatabase(ctx, projection.Live)); err != nil {
+	if err := errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", len(r.listed), r.lowered, r.removed)

@@ -14,13 +14,19 @@ import (
 
 // registration is what one aggregate type adds to a process.
 type registration struct {
+	// services returns its services. It is also called with an empty backend, whose pools
+	// are nil: it must not use them before a call.
 	services func(backend) ([]port.Service, error)
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
+	// repair does the work that a replaced database of the query side needs at once. Nil:
+	// there is none.
+	repair step
 }
 
-// registrations returns those of all aggregate types. A new type has a file like videos.go, and a
-// line here. queries is the pool of the query side, or nil if nothing is consumed.
+// registrations returns the registration of each aggregate type. A new type has a file like
+// videos.go, and a line here. queries is the pool of the query side, or nil if the process
+// does not use it.
 func registrations(cfg config, queries *pgxpool.Pool) []registration {
 	return []registration{
 		videos(cfg, queries),

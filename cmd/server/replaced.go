@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -19,33 +20,28 @@ const (
 	identityInterval = 10 * time.Second
 	// identityReminder is how often the log repeats that a database was replaced.
 	identityReminder = time.Hour
-	// futureRows is how many rows one transaction moves from the future.
-	futureRows = 1000
 )
 
 // side is one of the two sides, and whether its database was replaced: it is not the one in
 // which the data was last known to be right.
 type side struct {
-	name string // video or catalog
-	look func(context.Context) (store.Database, error)
-	// repair, if not nil, does the work that a replaced database needs immediately.
-	repair step
+	name    string // commands or queries
+	look    func(context.Context) (store.Database, error)
+	repairs []step // the work that a replaced database needs immediately
 
 	state  atomic.Int64 // 1 if replaced, 0 if not, -1 if not known yet
 	logged time.Time    // when the replacement was last logged
 }
 
-// sidesOf returns the sides that this process uses. A store is nil if it is not used.
-func sidesOf(videos *store.Videos, catalog *store.Catalog) []*side {
+// sidesOf returns the sides that this process uses. An outbox or an inbox is nil if it is
+// not used. repairs is the work that a replaced database of the query side needs at once.
+func sidesOf(events *store.Outbox, inbox *store.Inbox, repairs []step) []*side {
 	var sides []*side
-	if videos != nil {
-		sides = append(sides, &side{name: "video", look: videos.Database})
+	if events != nil {
+		sides = append(sides, &side{name: server.SideCommands, look: events.Database})
 	}
-	if catalog != nil {
-		sides = append(sides, &side{name: "catalog", look: catalog.Database, repair: func(ctx context.Context) (more bool, err error) {
-			n, err := catalog.MoveFutureChanges(ctx, futureRows)
-			return n == futureRows, err
-		}})
+	if inbox != nil {
+		sides = append(sides, &side{name: server.SideQueries, look: inbox.Database, repairs: repairs})
 	}
 	for _, s := range sides {
 		s.state.Store(-1)
@@ -59,7 +55,7 @@ func observeReplaced(meter metric.Meter, sides []*side) error {
 		return nil
 	}
 	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
-		metric.WithDescription("1 while the database of a side (video, catalog) was replaced, for example by a failover or a restore, and server rebuild has not run since; else 0."),
+		metric.WithDescription("1 while the database of a side (commands, queries) was replaced, for example by a failover or a restore, and server rebuild has not run since; else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			for _, s := range sides {
 				if state := s.state.Load(); state >= 0 {
@@ -93,8 +89,10 @@ func (s *side) check(ctx context.Context, log *slog.Logger) {
 	if err == nil {
 		s.note(ctx, database, log)
 	}
-	for more := s.repair != nil; more && err == nil; {
-		more, err = s.repair(ctx) // after an error, the next check does the rest
+	for _, repair := range s.repairs {
+		for more := true; more && err == nil; {
+			more, err = repair(ctx) // after an error, the next check does the rest
+		}
 	}
 	if known, ok := errors.AsType[*problem.Error](err); err != nil && ctx.Err() == nil && (!ok || known.Kind != problem.Unavailable) {
 		log.ErrorContext(ctx, "database: cannot be identified or repaired", "side", s.name, "err", err)

@@ -30,10 +30,10 @@ func TestReplacedDatabaseIsTold(t *testing.T) {
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		database, err := store.Database{Live: "a", Known: "a"}, error(nil)
 		repairs := 0
-		s := &side{name: "catalog", look: func(context.Context) (store.Database, error) { return database, err }, repair: func(context.Context) (bool, error) {
+		s := &side{name: "queries", look: func(context.Context) (store.Database, error) { return database, err }, repairs: []step{func(context.Context) (bool, error) {
 			repairs++
 			return repairs == 1, nil
-		}}
+		}}}
 		s.state.Store(-1)
 		run := func(d time.Duration) {
 			ctx, stop := context.WithTimeout(t.Context(), d)

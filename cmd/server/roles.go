@@ -25,18 +25,25 @@ import (
 // outbox for the first write.
 func (i *instance) startStores(ctx context.Context) error {
 	var queries *pgxpool.Pool
-	if i.database.video != nil {
-		i.videos, i.events = store.NewVideos(i.database.video.own, nil), store.NewOutbox(i.database.video.own)
+	var inbox *store.Inbox
+	if i.database.commands != nil {
+		i.events = store.NewOutbox(i.database.commands.own)
 	}
-	if i.database.catalog != nil {
-		queries = i.database.catalog.own
-		i.catalog = store.NewCatalog(queries)
+	if i.database.queries != nil {
+		queries = i.database.queries.own
+		inbox = store.NewInbox(queries)
 	}
 	i.registered = registrations(i.cfg, queries)
 	if err := observeStores(i.cfg, i.tel, i.database, i.events, subscriptions(i.registered)); err != nil {
 		return err
 	}
-	sides := sidesOf(i.videos, i.catalog)
+	var repairs []step
+	for _, r := range i.registered {
+		if r.repair != nil {
+			repairs = append(repairs, r.repair)
+		}
+	}
+	sides := sidesOf(i.events, inbox, repairs)
 	if err := observeReplaced(i.tel.Meter(scope), sides); err != nil {
 		return err
 	}
@@ -80,7 +87,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	if err := i.startPubSub(ctx); err != nil {
 		return err
 	}
-	inbox, subscribed := store.NewInbox(i.database.catalog.own), subscriptions(i.registered)
+	inbox, subscribed := store.NewInbox(i.database.queries.own), subscriptions(i.registered)
 	cfg := i.cfg.consumer
 	cfg.Tracing = i.tel.Tracing
 	var err error
@@ -151,7 +158,7 @@ func (i *instance) backend(ctx context.Context) (*backend, error) {
 	if !i.cfg.has(roleAPI) {
 		return nil, nil //nolint:nilnil // there may be none
 	}
-	key, err := tokenKey(ctx, i.videos, i.cfg)
+	key, err := tokenKey(ctx, i.events, i.cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +166,7 @@ func (i *instance) backend(ctx context.Context) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{commands: i.database.video.calls, queries: i.database.catalog.calls, wake: i.wake, seal: seal, metrics: i.tel.Metrics}, nil
+	return &backend{commands: i.database.commands.calls, queries: i.database.queries.calls, wake: i.wake, seal: seal, metrics: i.tel.Metrics}, nil
 }
 
 // wake wakes the publisher of this process, if it has one.

@@ -54,9 +54,7 @@ type instance struct {
 	tel      *telemetry.Telemetry
 	database database
 
-	videos     *store.Videos  // nil if no role uses it
-	events     *store.Outbox  // the same
-	catalog    *store.Catalog // the same
+	events     *store.Outbox // nil if no role uses it
 	registered []registration
 
 	client    *pubsub.Client      // nil if no role uses it

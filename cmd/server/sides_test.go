@@ -79,7 +79,7 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	}
 	eventually(t, 30*time.Second, "the catalog is unavailable", func() bool {
 		end()
-		return ready() == `200 {"catalog":"unavailable","status":"ready","video":"ready"}`
+		return ready() == `200 {"commands":"ready","queries":"unavailable","status":"ready"}`
 	})
 	health := healthpb.NewHealthClient(p.conn)
 	for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{
@@ -101,7 +101,7 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	})
 	execute("ALTER DATABASE " + database + " ALLOW_CONNECTIONS true")
 	eventually(t, 30*time.Second, "the catalog is back by itself", func() bool {
-		return ready() == `200 {"catalog":"ready","status":"ready","video":"ready"}`
+		return ready() == `200 {"commands":"ready","queries":"ready","status":"ready"}`
 	})
 }
 
@@ -132,7 +132,7 @@ func TestStartSurvivesLostSessions(t *testing.T) {
 		if err != nil {
 			t.Fatalf("openDatabase() = %v", err)
 		}
-		if err := prepareOutbox(t.Context(), store.NewOutbox(database.video.own), cfg); err != nil {
+		if err := prepareOutbox(t.Context(), store.NewOutbox(database.commands.own), cfg); err != nil {
 			t.Errorf("prepareOutbox() = %v", err)
 		}
 		database.close()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/consumer"
@@ -26,5 +28,12 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 			},
 		}},
+		repair: func(ctx context.Context) (more bool, err error) {
+			n, err := catalog.MoveFutureChanges(ctx, futureRows)
+			return n == futureRows, err
+		},
 	}
 }
+
+// futureRows is how many rows one transaction moves from the future.
+const futureRows = 1000

@@ -1,6 +1,6 @@
 -- +goose Up
 -- The command side: what it needs beside the tables of its aggregates. Nothing outside the schema video_catalog refers to
--- it. docs/decisions/0003-lanes-and-leases.md says why the outbox has this shape.
+-- it.
 CREATE SCHEMA video_catalog;
 
 -- Returns the smallest UUIDv7 of an instant. The bounds of the partitions are such values.

@@ -149,7 +149,7 @@ var pure = []string{
 	"github.com/google/uuid", "example.com/videocatalog/internal/problem",
 }
 
-// impure are the functions of pure packages that read the clock or draw lots.
+// impure are the functions of pure packages that read the clock or are random.
 var impure = regexp.MustCompile(`^(time\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTicker|NewTimer|Local|LoadLocation)|` +
 	`uuid\.(New|NewString|NewRandom|NewRandomFromReader|NewUUID|NewV6|NewV7|NewV7FromReader|NewDCE\w+))$`)
 
@@ -179,8 +179,7 @@ func TestDomainIsPure(t *testing.T) {
 	}
 }
 
-// versioned matches the definition of a table with a version, in the schema of the
-// command side. Those of the outbox have the versions of events.
+// versioned matches the definition of a table.
 var versioned = regexp.MustCompile(`(?ms)^CREATE TABLE (\w+)\.(\w+) \((.*?)^\)`)
 
 // aggregateTables are the tables that have aggregates, as schema.table.

@@ -53,7 +53,7 @@ type Quarantine interface {
 	// Quarantine stores a message, whatever it contains, once per consumer and message id.
 	// If the stored bytes have reached the limit, it stores the message without its
 	// payload. It is called concurrently. If the database is unavailable, the error wraps
-	// ErrUnavailable.
+	// envelope.ErrUnavailable.
 	Quarantine(ctx context.Context, consumer string, m envelope.Quarantined) error
 }
 

@@ -38,9 +38,9 @@ const (
 	AppliedAfterGap
 	// Stale: it came late; the catalog has this version or a later one.
 	Stale
-	// Conflicting: another event claims the version that the catalog has. The owner
+	// Conflict: another event claims the version that the catalog has. The owner
 	// lost a transaction in a failover, after its event was published.
-	Conflicting
+	Conflict
 )
 
 // Fold returns the entry after an event, and the effect of the event. An event
@@ -58,9 +58,9 @@ func Fold(entry Entry, event Event) (Entry, Outcome) {
 	case after.Version < entry.Version, entry.EventID == uuid.Nil, entry.EventID == event.ID:
 		return entry, Stale
 	case bytes.Compare(event.ID[:], entry.EventID[:]) > 0:
-		return after, Conflicting
+		return after, Conflict
 	default:
-		return entry, Conflicting
+		return entry, Conflict
 	}
 }
 

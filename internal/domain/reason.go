@@ -4,8 +4,6 @@ import "example.com/videocatalog/internal/problem"
 
 // The reasons of this package's errors. Clients may depend on them.
 const (
-	// ReasonRequestIDReused: the request id belongs to another create request.
-	ReasonRequestIDReused problem.Reason = "REQUEST_ID_REUSED"
 	// ReasonVideoDeleted: the video is deleted, and must be undeleted first.
 	ReasonVideoDeleted problem.Reason = "VIDEO_DELETED"
 	// ReasonVideoNotDeleted: the video cannot be undeleted, because it is not

@@ -108,7 +108,7 @@ func (b *Bouncer) start(ctx context.Context, server *localpg.Server) error {
 		"log_disconnections = 0",
 	}
 	for name, content := range map[string]string{config: strings.Join(lines, "\n") + "\n", users: "\"postgres\" \"\"\n"} {
-		if err := os.WriteFile(name, []byte(content), 0o644); err != nil { //nolint:gosec // the server's user must read it; nobody else can enter the folder
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil { // the server's user must read it; nobody else can enter the folder
 			return err
 		}
 	}

@@ -102,7 +102,7 @@ func (r Resources) createSubscription(ctx context.Context, client *pubsub.Client
 	err := unlessExists(client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
 		Name:                      subscription + t.Subscription(consumer),
 		Topic:                     topic + t.Name,
-		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second), //nolint:gosec // at most 600
+		AckDeadlineSeconds:        int32(orDefault(r.AckDeadline, time.Minute) / time.Second),
 		EnableMessageOrdering:     true,
 		EnableExactlyOnceDelivery: r.ExactlyOnce,
 		ExpirationPolicy:          &pubsubpb.ExpirationPolicy{}, // without a ttl: it never expires

@@ -175,7 +175,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		err = s.launch(ctx, log)
 	}
 	if err != nil && cfg.Dir != "" && ctx.Err() == nil {
-		return fmt.Errorf("%w\nto delete the data in %s and begin anew: go run ./cmd/dev --fresh", err, s.home)
+		return fmt.Errorf("%w\nto delete the data in %s and start again: go run ./cmd/dev --fresh", err, s.home)
 	}
 	return err
 }

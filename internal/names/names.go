@@ -89,6 +89,9 @@ func Parse(content []byte) (Names, error) {
 	if !serviceRule.MatchString(n.Service) {
 		wrong("service is %q, want %s", n.Service, serviceRule)
 	}
+	if n.ErrorDomain == "" {
+		wrong("error_domain is empty")
+	}
 	seen := make(map[string]bool) // by kind and name
 	once := func(what, name string) {
 		if seen[what+name] {

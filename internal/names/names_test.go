@@ -23,6 +23,7 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	const good = `
 service: shopping
+error_domain: shopping.example.com
 topics:
   - {name: order.events, aggregate_types: [order], schema: order.proto, consumers: [billing, search]}
   - {name: cart.events, aggregate_types: [cart], schema: cart.proto}
@@ -52,7 +53,7 @@ topics:
 			t.Errorf("%s: error %v, want %q in it", tt.name, err, tt.want)
 		}
 	}
-	if _, err := names.Parse([]byte("service: x\n")); err == nil || strings.Count(err.Error(), "names.yaml: ") != 2 {
-		t.Errorf("error = %v, want the service and the topics in it", err)
+	if _, err := names.Parse([]byte("service: x\n")); err == nil || strings.Count(err.Error(), "names.yaml: ") != 3 {
+		t.Errorf("error = %v, want the service, the domain and the topics in it", err)
 	}
 }

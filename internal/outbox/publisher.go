@@ -176,9 +176,9 @@ func (p *Publisher) pass(begin context.Context, batch int, of envelope.Aggregate
 func (p *Publisher) report(ctx context.Context, batch int, result Result) {
 	switch opened, closed := p.schedule.breaker.report(time.Now(), batch, result); {
 	case opened:
-		p.log.ErrorContext(ctx, "outbox: broker is away, publishing pauses", "err", result.err)
+		p.log.ErrorContext(ctx, "outbox: broker unavailable, publishing pauses", "err", result.err)
 	case closed:
-		p.log.InfoContext(ctx, "outbox: broker is back")
+		p.log.InfoContext(ctx, "outbox: broker available again")
 		p.schedule.wakeAll()
 	}
 }

@@ -106,7 +106,7 @@ func TestWakeUpAboutALeasedLane(t *testing.T) {
 }
 
 // A wake-up about an event of a lane that another process has makes the clock
-// begin anew, so that it does not wait for PollInterval.
+// start again, so that it does not wait for PollInterval.
 func TestWakeUpAboutALaneOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	for _, workers := range []int{1, 4} {

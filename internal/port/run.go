@@ -49,7 +49,10 @@ func (s *Server) stop(ctx context.Context) {
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
 	defer cancel()
-	pause(ctx, s.cfg.DrainDelay)
+	select {
+	case <-time.After(s.cfg.DrainDelay):
+	case <-ctx.Done():
+	}
 	if err := s.http.Shutdown(ctx); err != nil {
 		s.log.WarnContext(ctx, "server: cutting off what did not end in time", "err", err)
 	}
@@ -66,16 +69,5 @@ func (s *Server) release() {
 		if service.Wait != nil {
 			service.Wait()
 		}
-	}
-}
-
-// pause waits for d or until ctx is done.
-func pause(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }

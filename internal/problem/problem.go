@@ -45,6 +45,9 @@ type Error struct {
 // depend on a reason, so it never changes after its release.
 type Reason string
 
+// ReasonRequestIDReused means that the request id belongs to another create request.
+const ReasonRequestIDReused Reason = "REQUEST_ID_REUSED"
+
 // Errorf returns an Error of a kind with a formatted message.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}

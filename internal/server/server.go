@@ -24,14 +24,14 @@ import (
 
 // The sides of the process that the services need.
 const (
-	SideVideo   = "video"   // the commands
-	SideCatalog = "catalog" // the queries
+	SideCommands = "commands"
+	SideQueries  = "queries"
 )
 
 // Videos returns VideoService, the commands. seal encrypts page tokens.
 func Videos(store VideoStore, seal cipher.AEAD) port.Service {
 	return port.Service{
-		Desc: &videov1.VideoService_ServiceDesc, Side: SideVideo,
+		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
 		Handler: &videoService{store: store, seal: seal, now: time.Now, newID: uuid.NewV7},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
@@ -51,7 +51,7 @@ func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher
 
 func catalogOf(handler *catalogService) port.Service {
 	return port.Service{
-		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideCatalog,
+		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideQueries,
 		Handler: handler, Wait: handler.waits.running.Wait,
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))

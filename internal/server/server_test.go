@@ -42,11 +42,11 @@ func TestServerTellsItsHealth(t *testing.T) {
 		serving [3]healthpb.HealthCheckResponse_ServingStatus // the process, VideoService, CatalogService
 	}{
 		"by itself":  {nil, 200, map[string]any{"status": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
-		"ready":      {sides{"video": works, "catalog": works}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
-		"one side":   {sides{"video": works, "catalog": fails}, 200, map[string]any{"status": "ready", "video": "ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
-		"the other":  {sides{"video": hangs, "catalog": works}, 200, map[string]any{"status": "ready", "video": "unavailable", "catalog": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
-		"not ready":  {sides{"video": fails, "catalog": hangs}, 503, map[string]any{"status": "not ready", "video": "unavailable", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
-		"has no API": {sides{"catalog": fails}, 503, map[string]any{"status": "not ready", "catalog": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
+		"ready":      {sides{"commands": works, "queries": works}, 200, map[string]any{"status": "ready", "commands": "ready", "queries": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, up}},
+		"one side":   {sides{"commands": works, "queries": fails}, 200, map[string]any{"status": "ready", "commands": "ready", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, up, down}},
+		"the other":  {sides{"commands": hangs, "queries": works}, 200, map[string]any{"status": "ready", "commands": "unavailable", "queries": "ready"}, [3]healthpb.HealthCheckResponse_ServingStatus{up, down, up}},
+		"not ready":  {sides{"commands": fails, "queries": hangs}, 503, map[string]any{"status": "not ready", "commands": "unavailable", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, down, down}},
+		"has no API": {sides{"queries": fails}, 503, map[string]any{"status": "not ready", "queries": "unavailable"}, [3]healthpb.HealthCheckResponse_ServingStatus{down, up, down}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

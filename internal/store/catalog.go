@@ -97,7 +97,7 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 // outcomeOf is what the consumer calls the outcome of a fold.
 var outcomeOf = map[domain.Outcome]envelope.Outcome{
 	domain.Applied: envelope.Applied, domain.AppliedAfterGap: envelope.AppliedAfterGap,
-	domain.Stale: envelope.Stale, domain.Conflicting: envelope.Conflict,
+	domain.Stale: envelope.Stale, domain.Conflict: envelope.Conflict,
 }
 
 // locked is an entry that no other transaction can change before ours ends.

@@ -34,7 +34,7 @@ func TestDatabaseIsKnown(t *testing.T) {
 		Database(ctx context.Context) (store.Database, error)
 		KnowDatabase(ctx context.Context, identity string) error
 	}
-	for schema, side := range map[string]side{"video_catalog": store.NewVideos(pool, nil), "video_catalog_read": store.NewCatalog(pool)} {
+	for schema, side := range map[string]side{"video_catalog": store.NewOutbox(pool), "video_catalog_read": store.NewInbox(pool)} {
 		first, err := side.Database(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -59,13 +59,13 @@ func TestDatabaseIsKnown(t *testing.T) {
 func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
+	inbox := store.NewInbox(pool)
 	if _, err := pool.Exec(t.Context(), `
 		ALTER TABLE video_catalog_read.inbox RENAME TO before;
 		CREATE TABLE video_catalog_read.inbox (LIKE video_catalog_read.before INCLUDING ALL)`); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := catalog.Database(t.Context()); err != nil || got.Live == got.Known {
+	if got, err := inbox.Database(t.Context()); err != nil || got.Live == got.Known {
 		t.Errorf("database = %+v, %v, want another one", got, err)
 	}
 }
@@ -73,12 +73,12 @@ func TestDatabaseOfARestoredTableIsAnother(t *testing.T) {
 // The key of the tokens is the same for all, and nobody can guess it.
 func TestTokenKeyIsOfTheDatabase(t *testing.T) {
 	t.Parallel()
-	videos := store.NewVideos(storetest.Pool(t, 2), nil)
-	first, err := videos.TokenKey(t.Context())
+	events := store.NewOutbox(storetest.Pool(t, 2))
+	first, err := events.TokenKey(t.Context())
 	if err != nil || len(first) != 32 || slices.Max(first) == 0 {
 		t.Errorf("TokenKey() = %d bytes, %v, want 32", len(first), err)
 	}
-	if again, err := videos.TokenKey(t.Context()); err != nil || !slices.Equal(first, again) {
+	if again, err := events.TokenKey(t.Context()); err != nil || !slices.Equal(first, again) {
 		t.Errorf("TokenKey() again = %v, want the same", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -41,7 +40,7 @@ func madeBy(ctx context.Context, q *sqlcgen.Queries, aggregateType string, reque
 		return "", wrap(err, "get request %s", requestID)
 	}
 	if !bytes.Equal(request.Fingerprint, fingerprint) {
-		return "", &problem.Error{Kind: problem.Exists, Reason: domain.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
+		return "", &problem.Error{Kind: problem.Exists, Reason: problem.ReasonRequestIDReused, Field: "request_id", Message: "was used to create another " + aggregateType}
 	}
 	return request.AggregateID, nil
 }

@@ -11,8 +11,9 @@
 // A new command cannot forget the outbox. A command is a domain.Decision. It does not
 // return a new state: it returns an event, which carries the state. Only the function
 // record writes a video. It takes the event, writes the row from it, and appends it to the
-// outbox, in one transaction. internal/archtest fails if a second query writes a video, or
-// a second function calls a query that does.
+// outbox, in one transaction. internal/archtest fails if a second
+// function calls a query that writes a video, or if that function does not call
+// appendEvent.
 //
 // # What it promises
 //

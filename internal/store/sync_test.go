@@ -220,20 +220,20 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.ListChanges(ctx, domain.Position{}, 10)
 			return err
 		},
-		"Videos.Database": func(ctx context.Context) error {
-			_, err := videos.Database(ctx)
+		"Outbox.Database": func(ctx context.Context) error {
+			_, err := events.Database(ctx)
 			return err
 		},
-		"Videos.KnowDatabase": func(ctx context.Context) error { return videos.KnowDatabase(ctx, "test") },
-		"Videos.TokenKey": func(ctx context.Context) error {
-			_, err := videos.TokenKey(ctx)
+		"Outbox.KnowDatabase": func(ctx context.Context) error { return events.KnowDatabase(ctx, "test") },
+		"Outbox.TokenKey": func(ctx context.Context) error {
+			_, err := events.TokenKey(ctx)
 			return err
 		},
-		"Catalog.Database": func(ctx context.Context) error {
-			_, err := catalog.Database(ctx)
+		"Inbox.Database": func(ctx context.Context) error {
+			_, err := inbox.Database(ctx)
 			return err
 		},
-		"Catalog.KnowDatabase": func(ctx context.Context) error { return catalog.KnowDatabase(ctx, "test") },
+		"Inbox.KnowDatabase": func(ctx context.Context) error { return inbox.KnowDatabase(ctx, "test") },
 		"Catalog.MoveFutureChanges": func(ctx context.Context) error {
 			_, err := catalog.MoveFutureChanges(ctx, 10)
 			return err

@@ -1,11 +1,9 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,7 +105,7 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 			return err
 		}
 		if made.Video.ID != id || made.Video.Version != video.Version+1 {
-			return fmt.Errorf("decision on version %d of video %s answered version %d of %s", video.Version, id, made.Video.Version, made.Video.ID)
+			return fmt.Errorf("decision on version %d of video %s returned version %d of %s", video.Version, id, made.Video.Version, made.Video.ID)
 		}
 		video, changed = made.Video, true
 		return record(ctx, q, made)
@@ -220,42 +218,4 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(),
 		PublishTime: timeOf(row.PublishTime), DeleteTime: timeOf(row.DeleteTime),
 	}
-}
-
-// optional returns nil, which is NULL, for a zero value.
-func optional[T comparable](value T) *T {
-	var zero T
-	if value == zero {
-		return nil
-	}
-	return &value
-}
-
-// notNil returns an empty slice for nil, so that it is written as an empty
-// array and not as NULL.
-func notNil[T any](values []T) []T {
-	if values == nil {
-		return []T{}
-	}
-	return values
-}
-
-func timeOf(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
-}
-
-// byteLimit returns n, or for 0 a limit that no page reaches.
-func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }
-
-func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked
-
-func mapSlice[A, B any](in []A, f func(A) B) []B {
-	out := make([]B, len(in))
-	for i, a := range in {
-		out[i] = f(a)
-	}
-	return out
 }

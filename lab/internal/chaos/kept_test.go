@@ -70,12 +70,12 @@ func TestNotZero(t *testing.T) {
 	const metrics = `# TYPE consumer_messages gauge
 consumer_messages 0
 # TYPE pgxpool_acquired_connections gauge
-pgxpool_acquired_connections{db_client_connection_pool_name="video"} 0
-pgxpool_acquired_connections{db_client_connection_pool_name="catalog"} 10
+pgxpool_acquired_connections{db_client_connection_pool_name="commands"} 0
+pgxpool_acquired_connections{db_client_connection_pool_name="queries"} 10
 pgxpool_acquired_connections_more{} 7
 `
 	lines, err := notZero(strings.NewReader(metrics), []string{"pgxpool_acquired_connections", "consumer_messages"})
-	if want := []string{`pgxpool_acquired_connections{db_client_connection_pool_name="catalog"} 10`}; err != nil || !slices.Equal(lines, want) {
+	if want := []string{`pgxpool_acquired_connections{db_client_connection_pool_name="queries"} 10`}; err != nil || !slices.Equal(lines, want) {
 		t.Errorf("notZero() = %q, %v, want %q, nil", lines, err, want)
 	}
 	if lines, err = notZero(strings.NewReader(metrics), []string{"consumer_messages"}); err != nil || len(lines) > 0 {

@@ -27,17 +27,17 @@ func Tree(t testing.TB, from, to string, without ...string) {
 			if slices.Contains(without, name) || slices.Contains([]string{".git", ".local", "node_modules"}, entry.Name()) {
 				return fs.SkipDir
 			}
-			return os.MkdirAll(filepath.Join(to, name), 0o755)
+			return os.MkdirAll(filepath.Join(to, name), 0o750)
 		}
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		content, err := os.ReadFile(path) //nolint:gosec // a file of this repository
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(to, name), content, info.Mode())
+		return os.WriteFile(filepath.Join(to, name), content, info.Mode()) //nolint:gosec // the same
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func Tree(t testing.TB, from, to string, without ...string) {
 // the test.
 func Run(t testing.TB, dir, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd := exec.CommandContext(t.Context(), name, args...) //nolint:gosec // of a test
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {

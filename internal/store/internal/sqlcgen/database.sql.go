@@ -9,38 +9,37 @@ import (
 	"context"
 )
 
-const GetCatalogDatabase = `-- name: GetCatalogDatabase :one
+const GetCommandDatabase = `-- name: GetCommandDatabase :one
+SELECT video_catalog.database_identity() AS live, identity AS known FROM video_catalog.known_database
+`
+
+type GetCommandDatabaseRow struct {
+	Live  string
+	Known string
+}
+
+// Returns the database of the command side, and the one in which its data was last known to be right.
+func (q *Queries) GetCommandDatabase(ctx context.Context) (GetCommandDatabaseRow, error) {
+	row := q.db.QueryRow(ctx, GetCommandDatabase)
+	var i GetCommandDatabaseRow
+	err := row.Scan(&i.Live, &i.Known)
+	return i, err
+}
+
+const GetQueryDatabase = `-- name: GetQueryDatabase :one
 SELECT video_catalog_read.database_identity() AS live, identity AS known FROM video_catalog_read.known_database
 `
 
-type GetCatalogDatabaseRow struct {
+type GetQueryDatabaseRow struct {
 	Live  string
 	Known string
 }
 
 // Returns the same for the query side.
-func (q *Queries) GetCatalogDatabase(ctx context.Context) (GetCatalogDatabaseRow, error) {
-	row := q.db.QueryRow(ctx, GetCatalogDatabase)
-	var i GetCatalogDatabaseRow
+func (q *Queries) GetQueryDatabase(ctx context.Context) (GetQueryDatabaseRow, error) {
+	row := q.db.QueryRow(ctx, GetQueryDatabase)
+	var i GetQueryDatabaseRow
 	err := row.Scan(&i.Live, &i.Known)
-	return i, err
-}
-
-const GetChangesDatabase = `-- name: GetChangesDatabase :one
-SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
-`
-
-type GetChangesDatabaseRow struct {
-	Identity string
-	Begun    bool
-}
-
-// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
-// id yet.
-func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChangesDatabaseRow, error) {
-	row := q.db.QueryRow(ctx, GetChangesDatabase, xid)
-	var i GetChangesDatabaseRow
-	err := row.Scan(&i.Identity, &i.Begun)
 	return i, err
 }
 
@@ -55,59 +54,20 @@ func (q *Queries) GetTokenKey(ctx context.Context) ([]byte, error) {
 	return token_key, err
 }
 
-const GetVideoDatabase = `-- name: GetVideoDatabase :one
-SELECT video_catalog.database_identity() AS live, identity AS known FROM video_catalog.known_database
-`
-
-type GetVideoDatabaseRow struct {
-	Live  string
-	Known string
-}
-
-// Returns the database of the command side, and the one in which its data was last known to be right.
-func (q *Queries) GetVideoDatabase(ctx context.Context) (GetVideoDatabaseRow, error) {
-	row := q.db.QueryRow(ctx, GetVideoDatabase)
-	var i GetVideoDatabaseRow
-	err := row.Scan(&i.Live, &i.Known)
-	return i, err
-}
-
-const KnowCatalogDatabase = `-- name: KnowCatalogDatabase :exec
-UPDATE video_catalog_read.known_database SET identity = $1, updated_at = clock_timestamp()
-`
-
-func (q *Queries) KnowCatalogDatabase(ctx context.Context, identity string) error {
-	_, err := q.db.Exec(ctx, KnowCatalogDatabase, identity)
-	return err
-}
-
-const KnowVideoDatabase = `-- name: KnowVideoDatabase :exec
+const KnowCommandDatabase = `-- name: KnowCommandDatabase :exec
 UPDATE video_catalog.known_database SET identity = $1, updated_at = clock_timestamp()
 `
 
-func (q *Queries) KnowVideoDatabase(ctx context.Context, identity string) error {
-	_, err := q.db.Exec(ctx, KnowVideoDatabase, identity)
+func (q *Queries) KnowCommandDatabase(ctx context.Context, identity string) error {
+	_, err := q.db.Exec(ctx, KnowCommandDatabase, identity)
 	return err
 }
 
-const MoveFutureProjections = `-- name: MoveFutureProjections :execrows
-UPDATE video_catalog_read.video_projection
-SET change_xid = pg_current_xact_id()
-WHERE video_id IN (
-	SELECT video_id FROM video_catalog_read.video_projection
-	WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())
-	ORDER BY change_xid, video_id
-	LIMIT $1
-	FOR NO KEY UPDATE SKIP LOCKED
-)
+const KnowQueryDatabase = `-- name: KnowQueryDatabase :exec
+UPDATE video_catalog_read.known_database SET identity = $1, updated_at = clock_timestamp()
 `
 
-// Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
-// cluster has such rows, and no watch would see them. A locked row waits for the next call.
-func (q *Queries) MoveFutureProjections(ctx context.Context, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, MoveFutureProjections, maxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) KnowQueryDatabase(ctx context.Context, identity string) error {
+	_, err := q.db.Exec(ctx, KnowQueryDatabase, identity)
+	return err
 }

@@ -12,6 +12,24 @@ import (
 	"github.com/google/uuid"
 )
 
+const GetChangesDatabase = `-- name: GetChangesDatabase :one
+SELECT video_catalog_read.database_identity() AS identity, ($1::xid8 < pg_snapshot_xmax(pg_current_snapshot()))::bool AS begun
+`
+
+type GetChangesDatabaseRow struct {
+	Identity string
+	Begun    bool
+}
+
+// Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction
+// id yet.
+func (q *Queries) GetChangesDatabase(ctx context.Context, xid uint64) (GetChangesDatabaseRow, error) {
+	row := q.db.QueryRow(ctx, GetChangesDatabase, xid)
+	var i GetChangesDatabaseRow
+	err := row.Scan(&i.Identity, &i.Begun)
+	return i, err
+}
+
 const GetProjection = `-- name: GetProjection :one
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM video_catalog_read.video_projection
@@ -483,6 +501,28 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 		return nil, err
 	}
 	return items, nil
+}
+
+const MoveFutureProjections = `-- name: MoveFutureProjections :execrows
+UPDATE video_catalog_read.video_projection
+SET change_xid = pg_current_xact_id()
+WHERE video_id IN (
+	SELECT video_id FROM video_catalog_read.video_projection
+	WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())
+	ORDER BY change_xid, video_id
+	LIMIT $1
+	FOR NO KEY UPDATE SKIP LOCKED
+)
+`
+
+// Gives some rows the current transaction id if theirs is still in the future. A dump that was restored into a younger
+// cluster has such rows, and no watch would see them. A locked row waits for the next call.
+func (q *Queries) MoveFutureProjections(ctx context.Context, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, MoveFutureProjections, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const SearchProjections = `-- name: SearchProjections :many

@@ -17,6 +17,7 @@ SELECT * FROM video_catalog.playlists WHERE id = @id;
 
 -- name: ProjectPlaylist :one
 -- Writes a playlist unless the row has this version or a newer one. Returns the version before, 0 if there was none.
+-- It is read without a lock: beside another projector it may be older, and only the counted outcome is then wrong.
 WITH before AS (
 	SELECT b.version FROM video_catalog_read.playlist_projection b WHERE b.playlist_id = @playlist_id
 ), written AS (

@@ -39,9 +39,6 @@ type PlaylistEvent struct {
 // PlaylistDecision is a command with its arguments, as Decision is for a video.
 type PlaylistDecision func(Playlist) (*PlaylistEvent, error)
 
-// FieldPlaylistTitle is the only field that an update can change.
-const FieldPlaylistTitle Field = "title"
-
 // CreatePlaylist returns the first event of a playlist.
 func CreatePlaylist(id uuid.UUID, title string, stamp Stamp) *PlaylistEvent {
 	return Playlist{ID: id, Title: title, CreateTime: stamp.Time.Truncate(time.Millisecond)}.next(PlaylistCreated, stamp)
@@ -59,9 +56,9 @@ func RenamePlaylist(title string, expected int64, stamp Stamp) PlaylistDecision 
 }
 
 // AddPlaylistItem adds a video at the end.
-func AddPlaylistItem(video uuid.UUID, stamp Stamp) PlaylistDecision {
+func AddPlaylistItem(video uuid.UUID, expected int64, stamp Stamp) PlaylistDecision {
 	return func(p Playlist) (*PlaylistEvent, error) {
-		if err := p.mayChange(AnyVersion); err != nil {
+		if err := p.mayChange(expected); err != nil {
 			return nil, err
 		}
 		if len(p.VideoIDs) == 1000 {

@@ -34,7 +34,7 @@ type PlaylistViewStore interface {
 // Playlists returns PlaylistService, the commands of playlists.
 func Playlists(store PlaylistStore) port.Service {
 	return port.Service{
-		Desc: &playlistv1.PlaylistService_ServiceDesc, Side: SideVideo, Handler: &playlistService{store: store},
+		Desc: &playlistv1.PlaylistService_ServiceDesc, Side: SideCommands, Handler: &playlistService{store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return playlistv1.RegisterPlaylistServiceHandlerClient(context.Background(), mux, playlistv1.NewPlaylistServiceClient(conn))
 		},
@@ -44,7 +44,7 @@ func Playlists(store PlaylistStore) port.Service {
 // PlaylistViews returns PlaylistViewService, their queries.
 func PlaylistViews(store PlaylistViewStore) port.Service {
 	return port.Service{
-		Desc: &playlistv1.PlaylistViewService_ServiceDesc, Side: SideCatalog, Handler: &playlistViewService{store: store},
+		Desc: &playlistv1.PlaylistViewService_ServiceDesc, Side: SideQueries, Handler: &playlistViewService{store: store},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return playlistv1.RegisterPlaylistViewServiceHandlerClient(context.Background(), mux, playlistv1.NewPlaylistViewServiceClient(conn))
 		},
@@ -83,7 +83,7 @@ func (s *playlistService) GetPlaylist(ctx context.Context, request *playlistv1.G
 
 func (s *playlistService) UpdatePlaylist(ctx context.Context, request *playlistv1.UpdatePlaylistRequest) (*playlistv1.Playlist, error) {
 	playlist := request.GetPlaylist()
-	fields, err := aip.Fields(request.GetUpdateMask(), playlist, []domain.Field{domain.FieldPlaylistTitle})
+	fields, err := aip.Fields(request.GetUpdateMask(), playlist, []domain.Field{domain.FieldTitle})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (s *playlistService) AddPlaylistItem(ctx context.Context, request *playlist
 		return nil, err
 	}
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.PlaylistDecision {
-		return domain.AddPlaylistItem(video, stamp)
+		return domain.AddPlaylistItem(video, aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 

@@ -68,6 +68,9 @@ func (s *Playlists) GetPlaylist(ctx context.Context, id uuid.UUID) (domain.Playl
 	if err != nil {
 		return domain.Playlist{}, wrap(notFound(err, id), "get playlist %s", id)
 	}
+	if row.DeleteTime != nil {
+		return domain.Playlist{}, problem.Errorf(problem.NotFound, "playlist %q is deleted", id)
+	}
 	return playlistOf(row), nil
 }
 
@@ -131,7 +134,8 @@ func NewPlaylistViews(pool *pgxpool.Pool) *PlaylistViews {
 }
 
 // Project applies events for a consumer in one transaction. Rows are locked in the order of
-// their ids, so that two batches never wait for each other.
+// their ids, so that two batches cannot deadlock. fresh is sorted in place: apply reads the
+// outcomes in its order.
 func (v *PlaylistViews) Project(ctx context.Context, consumerName string, events []domain.PlaylistEvent) ([]envelope.Outcome, error) {
 	ids := mapSlice(events, func(e domain.PlaylistEvent) uuid.UUID { return e.ID })
 	return v.inbox.apply(ctx, consumerName, ids, func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error) {

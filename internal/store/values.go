@@ -1,0 +1,45 @@
+package store
+
+import (
+	"cmp"
+	"math"
+	"time"
+)
+
+// optional returns nil, which is NULL, for a zero value.
+func optional[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+// notNil returns an empty slice for nil, so that it is written as an empty
+// array and not as NULL.
+func notNil[T any](values []T) []T {
+	if values == nil {
+		return []T{}
+	}
+	return values
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// byteLimit returns n, or for 0 a limit that no page reaches.
+func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }
+
+func limit(n int) int32 { return int32(min(n, math.MaxInt32)) } //nolint:gosec // just checked
+
+func mapSlice[A, B any](in []A, f func(A) B) []B {
+	out := make([]B, len(in))
+	for i, a := range in {
+		out[i] = f(a)
+	}
+	return out
+}

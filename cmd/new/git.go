@@ -68,21 +68,28 @@ func (r *renderer) generate() error {
 // commit makes the repository: the branch template has what was rendered, and main begins
 // there.
 func (r *renderer) commit() error {
-	var identity []string
-	if email, err := output(r.ctx, r.dir, "git", "config", "user.email"); err != nil || email == "" {
-		identity = []string{"-c", "user.name=template", "-c", "user.email=template@localhost"}
-	}
-	for _, args := range [][]string{
-		{"init", "--quiet", "--initial-branch=template"},
-		{"add", "--all"},
-		append(identity, "commit", "--quiet", "--message", "Service "+r.answers.Service+" from the template"),
-		{"checkout", "--quiet", "-b", "main"},
-	} {
+	for _, args := range [][]string{{"init", "--quiet", "--initial-branch=template"}, {"add", "--all"}} {
 		if err := command(r.ctx, r.dir, "git", args...); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := r.commitAs("Template at " + r.from.commit); err != nil {
+		return err
+	}
+	return command(r.ctx, r.dir, "git", "checkout", "--quiet", "-b", "main")
+}
+
+// commitAs commits what is staged.
+func (r *renderer) commitAs(message string) error {
+	return command(r.ctx, r.dir, "git", append(identity(r.ctx, r.dir), "commit", "--quiet", "--message", message)...)
+}
+
+// identity returns options of git that name a committer, where git knows none.
+func identity(ctx context.Context, dir string) []string {
+	if email, err := output(ctx, dir, "git", "config", "user.email"); err == nil && email != "" {
+		return nil
+	}
+	return []string{"-c", "user.name=template", "-c", "user.email=template@localhost"}
 }
 
 // command runs a program. Its error has what the program printed.

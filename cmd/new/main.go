@@ -7,6 +7,11 @@
 // repository. The first commit is on the branch template, as it was rendered; your work
 // begins on main. template.json records the answers.
 //
+// With --upgrade it brings a service that it made to the present version of this template:
+// it commits the new rendering to the branch template, and merges that branch.
+//
+//	go run ./cmd/new ../orders --upgrade
+//
 // A wrong answer is reported before anything is written. If a later step fails, the new
 // folder is removed.
 package main
@@ -32,6 +37,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
   --without LIST   what to leave out, separated by commas: lab, terraform, decisions, chinese
   --yes            take the defaults without asking
+  --upgrade        bring the service in DIR, which this command made, to the version of this template
 
 Without --module it asks, if it runs on a terminal.
 `
@@ -47,7 +53,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) error {
-	a, yes, err := parse(args)
+	a, mode, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
 		return err
@@ -55,7 +61,14 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	if a.Module == "" && !yes && isTerminal(stdin) {
+	if mode.upgrade {
+		from, err := findTemplate(ctx)
+		if err != nil {
+			return err
+		}
+		return upgrade(ctx, from, a.dir, stdout)
+	}
+	if a.Module == "" && !mode.yes && isTerminal(stdin) {
 		if err := ask(&a, stdin, stdout); err != nil {
 			return err
 		}
@@ -68,8 +81,11 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	return render(ctx, from, a, stdout)
 }
 
+// mode says what to do with the answers.
+type mode struct{ yes, upgrade bool }
+
 // parse reads the command line.
-func parse(args []string) (a answers, yes bool, err error) {
+func parse(args []string) (a answers, m mode, err error) {
 	var without string
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
@@ -78,12 +94,13 @@ func parse(args []string) (a answers, yes bool, err error) {
 	flags.StringVar(&a.Schema, "schema", "", "")
 	flags.StringVar(&a.Domain, "domain", "", "")
 	flags.StringVar(&without, "without", "", "")
-	flags.BoolVar(&yes, "yes", false, "")
+	flags.BoolVar(&m.yes, "yes", false, "")
+	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	// The flag package stops at the first argument that is not a flag. DIR may come first.
 	var dirs []string
 	for {
 		if err := flags.Parse(args); err != nil {
-			return a, yes, fmt.Errorf("%w: try go run ./cmd/new --help", err)
+			return a, m, fmt.Errorf("%w: try go run ./cmd/new --help", err)
 		}
 		if flags.NArg() == 0 {
 			break
@@ -91,15 +108,18 @@ func parse(args []string) (a answers, yes bool, err error) {
 		dirs, args = append(dirs, flags.Arg(0)), flags.Args()[1:]
 	}
 	if len(dirs) != 1 {
-		return a, yes, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
+		return a, m, fmt.Errorf("%d folders, want one: try go run ./cmd/new --help", len(dirs))
 	}
 	a.dir = dirs[0]
+	if m.upgrade && (flags.NFlag() > 1) {
+		return a, m, errors.New("--upgrade takes the recorded answers, and no others")
+	}
 	for part := range strings.SplitSeq(without, ",") {
 		if part = strings.TrimSpace(part); part != "" {
 			a.Without = append(a.Without, part)
 		}
 	}
-	return a, yes, nil
+	return a, m, nil
 }
 
 // ask asks for the answers that are missing. An empty line takes the default.

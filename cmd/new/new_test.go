@@ -111,12 +111,12 @@ func TestParse(t *testing.T) {
 	for _, args := range [][]string{
 		{"dir", "--module", "m", "--without", "lab, chinese", "--yes"}, {"--module", "m", "--yes", "--without=lab,chinese", "dir"},
 	} {
-		a, yes, err := parse(args)
-		if err != nil || a.dir != "dir" || a.Module != "m" || !yes || strings.Join(a.Without, " ") != "lab chinese" {
-			t.Errorf("parse(%q) = %+v, %t, %v", args, a, yes, err)
+		a, m, err := parse(args)
+		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(a.Without, " ") != "lab chinese" {
+			t.Errorf("parse(%q) = %+v, %+v, %v", args, a, m, err)
 		}
 	}
-	for _, args := range [][]string{{}, {"a", "b"}, {"--modul", "m", "dir"}, {"dir", "--module"}} {
+	for _, args := range [][]string{{}, {"a", "b"}, {"--modul", "m", "dir"}, {"dir", "--module"}, {"dir", "--upgrade", "extra"}} {
 		if _, _, err := parse(args); err == nil || !strings.Contains(err.Error(), "--help") {
 			t.Errorf("parse(%q) = %v, want a hint", args, err)
 		}

@@ -91,14 +91,11 @@ func (r *renderer) copy() error {
 	if err := r.write("CHANGELOG.md", changelog); err != nil {
 		return err
 	}
-	record, err := json.MarshalIndent(struct {
-		Template string `json:"template"` // its commit
-		answers
-	}{r.from.commit, r.answers}, "", "  ")
+	text, err := json.MarshalIndent(record{r.from.commit, r.answers}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return r.write("template.json", string(record)+"\n")
+	return r.write("template.json", string(text)+"\n")
 }
 
 func (r *renderer) copyFile(name string, left []string) error {

@@ -3,6 +3,7 @@ package scaffold
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,12 +20,7 @@ import (
 // database.
 func TestTwoServices(t *testing.T) {
 	dir := t.TempDir()
-	template := filepath.Join(dir, "template")
-	clone.Tree(t, "../..", template)
-	clone.Run(t, template, "git", "init", "--quiet")
-	clone.Run(t, template, "git", "add", "--all")
-	clone.Run(t, template, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--message", "all")
-
+	template := newTemplate(t, dir)
 	orders, billing := filepath.Join(dir, "orders"), filepath.Join(dir, "billing")
 	newService(t, template, orders, "--module", "github.com/acme/orders", "--without", "lab,terraform,decisions,chinese")
 	newService(t, template, billing, "--module", "gitlab.example.org/group/billing-api", "--domain", "billing.acme.example", "--schema", "money")
@@ -63,6 +59,106 @@ func TestTwoServices(t *testing.T) {
 	}
 	for _, service := range []string{orders, billing} {
 		clone.Run(t, service, "go", "run", "./cmd/server", "outbox", "list")
+	}
+}
+
+// newTemplate copies the working tree into a repository.
+func newTemplate(t *testing.T, dir string) string {
+	t.Helper()
+	template := filepath.Join(dir, "template")
+	clone.Tree(t, "../..", template)
+	clone.Run(t, template, "git", "init", "--quiet")
+	commit(t, template)
+	return template
+}
+
+func commit(t *testing.T, dir string) {
+	t.Helper()
+	clone.Run(t, dir, "git", "add", "--all")
+	clone.Run(t, dir, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--message", "changes")
+}
+
+// edit replaces a text that is in a file once.
+func edit(t *testing.T, path, before, after string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(content), before) != 1 {
+		t.Fatalf("%s has %d times %q, want once", path, strings.Count(string(content), before), before)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(content), before, after, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func contains(t *testing.T, path, text string) {
+	t.Helper()
+	if content, err := os.ReadFile(path); err != nil || !strings.Contains(string(content), text) {
+		t.Errorf("%s does not contain %q: %v", path, text, err)
+	}
+}
+
+// A service takes a later version of the template beside its own changes. What cannot be
+// merged is refused, and leaves the service as it was.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	template, orders := newTemplate(t, dir), filepath.Join(dir, "orders")
+	newService(t, template, orders, "--module", "github.com/acme/orders", "--without", "chinese")
+	upgrade := func() (string, error) {
+		cmd := exec.CommandContext(t.Context(), "go", "run", "./cmd/new", orders, "--upgrade")
+		cmd.Dir = template
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	refused := func(want string) {
+		t.Helper()
+		before := clone.Run(t, orders, "git", "rev-parse", "HEAD", "template")
+		if out, err := upgrade(); err == nil || !strings.Contains(out, want) {
+			t.Errorf("upgrade = %v, want it refused because of %q:\n%s", err, want, out)
+		}
+		if after := clone.Run(t, orders, "git", "rev-parse", "HEAD", "template"); after != before {
+			t.Errorf("a refused upgrade moved the branches from %s to %s", before, after)
+		}
+	}
+	if out, err := upgrade(); err != nil || !strings.Contains(out, "up to date") {
+		t.Errorf("upgrade to the same version = %v: %s", err, out)
+	}
+
+	edit(t, filepath.Join(orders, "README.md"), "## Licence", "## Our own section\n\nOrders.\n\n## Licence")
+	edit(t, filepath.Join(orders, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
+	if err := os.WriteFile(filepath.Join(orders, "internal", "domain", "order.go"), []byte("package domain\n\n// Order is our own.\ntype Order struct{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	edit(t, filepath.Join(template, "internal", "port", "port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
+	commit(t, template)
+	refused("not committed")
+	commit(t, orders)
+	if out, err := upgrade(); err != nil {
+		t.Fatalf("upgrade = %v:\n%s", err, out)
+	}
+	contains(t, filepath.Join(orders, "README.md"), "Our own section")
+	contains(t, filepath.Join(orders, "cmd", "server", "config.go"), "Workers: 2")
+	contains(t, filepath.Join(orders, "internal", "domain", "order.go"), "our own")
+	contains(t, filepath.Join(orders, "internal", "port", "port.go"), "a later version of github.com/acme/orders")
+	checkRecord(t, orders)
+	clone.Run(t, orders, "go", "build", "./...")
+
+	edit(t, filepath.Join(template, "db", "migrations", "00004_videos.sql"), "SET LOCAL lock_timeout = '2s';", "SET LOCAL lock_timeout = '3s';")
+	commit(t, template)
+	refused("00004_videos.sql")
+	clone.Run(t, template, "git", "reset", "--quiet", "--hard", "HEAD~1")
+
+	edit(t, filepath.Join(template, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
+	commit(t, template)
+	if out, err := upgrade(); err == nil || !strings.Contains(out, "git merge --abort") {
+		t.Errorf("upgrade with a conflict = %v, want the advice of git:\n%s", err, out)
+	}
+	clone.Run(t, orders, "git", "merge", "--abort")
+	if changes := clone.Run(t, orders, "git", "status", "--porcelain"); changes != "" {
+		t.Errorf("after git merge --abort: %s", changes)
 	}
 }
 

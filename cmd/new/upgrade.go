@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// record is the content of template.json.
+type record struct {
+	Template string `json:"template"` // the commit that was rendered
+	answers
+}
+
+// upgrade brings a service to the version of this template. It renders the template with
+// the recorded answers, commits that to the branch template, and merges the branch into
+// the current one with git.
+//
+// It refuses a service with changes that are not committed, and a template that changed a
+// migration which the service has: databases have run it. Until the merge nothing but the
+// branch template changes. A conflict is git's: the service is then in the middle of a
+// merge, as after git merge.
+func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (err error) {
+	before, err := readRecord(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if before.Template == from.commit {
+		_, err := fmt.Fprintf(stdout, "%s is up to date\n", dir)
+		return err
+	}
+	work, err := os.MkdirTemp("", "upgrade-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(work), command(context.WithoutCancel(ctx), dir, "git", "worktree", "prune"))
+	}()
+	tree := filepath.Join(work, "tree")
+	for _, args := range [][]string{
+		{"worktree", "add", "--quiet", tree, "template"},
+		{"-C", tree, "rm", "-r", "--quiet", "."},
+	} {
+		if err := command(ctx, dir, "git", args...); err != nil {
+			return err
+		}
+	}
+	r := &renderer{ctx: ctx, from: from, answers: before.answers, dir: tree}
+	for _, step := range []func() error{r.copy, r.generate, func() error { return command(ctx, tree, "git", "add", "--all") }} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if err := checkMigrations(ctx, tree); err != nil {
+		return err
+	}
+	if err := r.commitAs("Template at " + from.commit); err != nil {
+		return err
+	}
+	if out, err := output(ctx, dir, "git", append(identity(ctx, dir), "merge", "--no-edit", "template")...); err != nil {
+		return fmt.Errorf("the merge has conflicts: resolve them, then git commit; or git merge --abort: %w%s", err, out)
+	}
+	_, err = fmt.Fprintf(stdout, "%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", before.Service, from.commit, dir)
+	return err
+}
+
+// readRecord reads the answers with which a service was made. Its error says why the
+// service cannot be upgraded.
+func readRecord(ctx context.Context, dir string) (record, error) {
+	var r record
+	text, err := output(ctx, dir, "git", "show", "template:template.json")
+	if err != nil {
+		return r, fmt.Errorf("%s has no branch template with template.json, so this command did not make it: %w", dir, err)
+	}
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return r, fmt.Errorf("template.json on the branch template: %w", err)
+	}
+	changes, err := output(ctx, dir, "git", "status", "--porcelain")
+	if err != nil {
+		return r, err
+	}
+	if changes != "" {
+		first, _, _ := strings.Cut(changes, "\n")
+		return r, fmt.Errorf("%s has changes that are not committed, such as %q: commit or stash them", dir, first)
+	}
+	branch, err := output(ctx, dir, "git", "branch", "--show-current")
+	if err == nil && (branch == "template" || branch == "") {
+		err = fmt.Errorf("%s is on the branch %q: check out the one that the new version is for", dir, branch)
+	}
+	return r, err
+}
+
+// checkMigrations returns an error if the new rendering changes or removes a migration.
+func checkMigrations(ctx context.Context, tree string) error {
+	changed, err := output(ctx, tree, "git", "diff", "--cached", "--name-only", "--no-renames", "--diff-filter=MD", "--", "db/migrations")
+	if err != nil {
+		return err
+	}
+	if changed != "" {
+		return fmt.Errorf("the template changed migrations that databases of this service may have run, and they must not change: %s."+
+			" Write what is new as a migration of your own, and upgrade to a template that has the old ones", strings.Join(strings.Fields(changed), ", "))
+	}
+	return nil
+}

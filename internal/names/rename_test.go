@@ -33,6 +33,10 @@ func TestRename(t *testing.T) {
 	// The module path and the domain of the API are not names of this kind.
 	other := regexp.MustCompile(`example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog`)
 	old := regexp.MustCompile(`\b(?:videocatalog|video\.events)\b`)
+	knows := regexp.MustCompile(strings.Join([]string{ // files that have the names for another reason
+		"^cmd/new/",
+		"^internal/names/rename_test.go$",
+	}, "|"))
 	err := filepath.WalkDir(clone, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) == ".binpb" {
 			return err
@@ -48,7 +52,7 @@ func TestRename(t *testing.T) {
 		n := 0
 		for line := range strings.Lines(string(content)) {
 			n++
-			if old.MatchString(other.ReplaceAllString(line, "")) && name != "internal/names/rename_test.go" {
+			if old.MatchString(other.ReplaceAllString(line, "")) && !knows.MatchString(name) {
 				t.Errorf("%s:%d: %s", name, n, strings.TrimSpace(line))
 			}
 		}

@@ -127,7 +127,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("upgrade to the same version = %v: %s", err, out)
 	}
 
-	edit(t, filepath.Join(orders, "README.md"), "## Licence", "## Our own section\n\nOrders.\n\n## Licence")
+	edit(t, filepath.Join(orders, "README.md"), "## Dependencies", "## Our own section\n\nOrders.\n\n## Dependencies")
 	edit(t, filepath.Join(orders, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
 	if err := os.WriteFile(filepath.Join(orders, "internal", "domain", "order.go"), []byte("package domain\n\n// Order is our own.\ntype Order struct{}\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -105,7 +105,7 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 		WITH ours AS (
 			SELECT oid, nspname, nspacl FROM pg_namespace WHERE nspname IN ('public', 'video_catalog', 'video_catalog_read')
 		), relation AS (
-			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname NOT LIKE 'video\_catalog\_migration\_lock%'
+			SELECT c.*, c.oid::regclass AS name FROM pg_class c JOIN ours ON ours.oid = c.relnamespace WHERE c.relname NOT LIKE 'outbox\_p2%' AND c.relname !~ 'migration_lock'
 		), function AS (
 			SELECT p.*, p.oid::regprocedure AS name FROM pg_proc p JOIN ours ON ours.oid = p.pronamespace
 		)

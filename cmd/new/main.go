@@ -5,14 +5,14 @@
 // It copies the committed files, renames the module, the service, the PostgreSQL schema
 // and the error domain in all of them, generates what is generated, and makes a git
 // repository. The first commit is on the branch template, as it was rendered; your work
-// begins on main. template.json records the answers.
+// begins on main. template.json records the options.
 //
 // With --upgrade it brings a service that it made to the present version of this template:
 // it commits the new rendering to the branch template, and merges that branch.
 //
 //	go run ./cmd/new ../orders --upgrade
 //
-// A wrong answer is reported before anything is written. If a later step fails, the new
+// A wrong option is reported before anything is written. If a later step fails, the new
 // folder is removed.
 package main
 
@@ -81,11 +81,11 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	return render(ctx, from, a, stdout)
 }
 
-// mode says what to do with the answers.
+// mode says what to do with the options.
 type mode struct{ yes, upgrade bool }
 
 // parse reads the command line.
-func parse(args []string) (a answers, m mode, err error) {
+func parse(args []string) (a options, m mode, err error) {
 	var without string
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
@@ -112,7 +112,7 @@ func parse(args []string) (a answers, m mode, err error) {
 	}
 	a.dir = dirs[0]
 	if m.upgrade && (flags.NFlag() > 1) {
-		return a, m, errors.New("--upgrade takes the recorded answers, and no others")
+		return a, m, errors.New("--upgrade takes the recorded options, and no others")
 	}
 	for part := range strings.SplitSeq(without, ",") {
 		if part = strings.TrimSpace(part); part != "" {
@@ -122,8 +122,8 @@ func parse(args []string) (a answers, m mode, err error) {
 	return a, m, nil
 }
 
-// ask asks for the answers that are missing. An empty line takes the default.
-func ask(a *answers, stdin io.Reader, stdout io.Writer) error {
+// ask asks for the options that are missing. An empty line takes the default.
+func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	lines := bufio.NewScanner(stdin)
 	for _, question := range []struct {
 		text  string
@@ -139,7 +139,7 @@ func ask(a *answers, stdin io.Reader, stdout io.Writer) error {
 			return err
 		}
 		if !lines.Scan() {
-			return errors.Join(errors.New("no answer"), lines.Err())
+			return errors.Join(errors.New("the input ended before all questions"), lines.Err())
 		}
 		*question.field = strings.TrimSpace(lines.Text())
 	}

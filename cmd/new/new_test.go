@@ -12,7 +12,7 @@ import (
 // A name of the template is renamed wherever it stands, and no part of another word is.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	a := answers{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example"}
+	a := options{Module: "github.com/acme/orders", Service: "orders-api", Schema: "orders_main", Domain: "orders.acme.example"}
 	for text, want := range map[string]string{
 		`import "example.com/videocatalog/internal/store"`:     `import "github.com/acme/orders/internal/store"`,
 		"videocatalog.example.com/Video":                       "orders.acme.example/Video",
@@ -33,41 +33,41 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// Every wrong answer is refused by the name of its flag, all of them at once, and nothing
+// Every wrong option is refused by the name of its flag, all of them at once, and nothing
 // is written.
-func TestWrongAnswers(t *testing.T) {
+func TestWrongOptions(t *testing.T) {
 	t.Parallel()
 	full := filepath.Join(t.TempDir(), "full")
 	if err := os.MkdirAll(filepath.Join(full, "something"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
-		a    answers
+		a    options
 		want []string
 	}{
-		"nothing":               {answers{}, []string{"--module is required"}},
-		"no host":               {answers{Module: "orders"}, []string{"--module"}},
-		"a URL":                 {answers{Module: "https://github.com/acme/orders"}, []string{"--module"}},
-		"a space":               {answers{Module: "github.com/acme/my orders", Service: "orders"}, []string{"--module"}},
-		"a version":             {answers{Module: "github.com/acme/orders@v1", Service: "orders"}, []string{"--module"}},
-		"short service":         {answers{Module: "github.com/acme/shop"}, []string{"--service"}},
-		"long service":          {answers{Module: "github.com/acme/orders", Service: strings.Repeat("x", 21)}, []string{"--service"}},
-		"service in capitals":   {answers{Module: "github.com/acme/orders", Service: "Orders"}, []string{"--service", "--schema", "--domain"}},
-		"service with a dot":    {answers{Module: "github.com/acme/orders", Service: "orders.v1"}, []string{"--service", "--schema"}},
-		"service of digits":     {answers{Module: "github.com/acme/orders", Service: "123456"}, []string{"--service", "--schema"}},
-		"schema with a hyphen":  {answers{Module: "github.com/acme/orders", Schema: "my-orders"}, []string{"--schema"}},
-		"schema of PostgreSQL":  {answers{Module: "github.com/acme/orders", Schema: "pg_orders"}, []string{"--schema"}},
-		"schema of Supabase":    {answers{Module: "github.com/acme/orders", Schema: "auth"}, []string{"--schema"}},
-		"schema is a keyword":   {answers{Module: "github.com/acme/orders", Schema: "order"}, []string{"--schema", "keyword"}},
-		"schema user":           {answers{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword"}},
-		"schema of the example": {answers{Module: "github.com/acme/orders", Schema: "video"}, []string{"--schema"}},
-		"schema is the service": {answers{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
-		"no domain":             {answers{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
-		"domain with a path":    {answers{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
-		"unknown part":          {answers{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
-		"a full folder":         {answers{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
+		"nothing":               {options{}, []string{"--module is required"}},
+		"no host":               {options{Module: "orders"}, []string{"--module"}},
+		"a URL":                 {options{Module: "https://github.com/acme/orders"}, []string{"--module"}},
+		"a space":               {options{Module: "github.com/acme/my orders", Service: "orders"}, []string{"--module"}},
+		"a version":             {options{Module: "github.com/acme/orders@v1", Service: "orders"}, []string{"--module"}},
+		"short service":         {options{Module: "github.com/acme/shop"}, []string{"--service"}},
+		"long service":          {options{Module: "github.com/acme/orders", Service: strings.Repeat("x", 21)}, []string{"--service"}},
+		"service in capitals":   {options{Module: "github.com/acme/orders", Service: "Orders"}, []string{"--service", "--schema", "--domain"}},
+		"service with a dot":    {options{Module: "github.com/acme/orders", Service: "orders.v1"}, []string{"--service", "--schema"}},
+		"service of digits":     {options{Module: "github.com/acme/orders", Service: "123456"}, []string{"--service", "--schema"}},
+		"schema with a hyphen":  {options{Module: "github.com/acme/orders", Schema: "my-orders"}, []string{"--schema"}},
+		"schema of PostgreSQL":  {options{Module: "github.com/acme/orders", Schema: "pg_orders"}, []string{"--schema"}},
+		"schema of Supabase":    {options{Module: "github.com/acme/orders", Schema: "auth"}, []string{"--schema"}},
+		"schema is a keyword":   {options{Module: "github.com/acme/orders", Schema: "order"}, []string{"--schema", "keyword"}},
+		"schema user":           {options{Module: "github.com/acme/orders", Schema: "user"}, []string{"--schema", "keyword"}},
+		"schema of the example": {options{Module: "github.com/acme/orders", Schema: "video"}, []string{"--schema"}},
+		"schema is the service": {options{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
+		"no domain":             {options{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
+		"domain with a path":    {options{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
+		"unknown part":          {options{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
+		"a full folder":         {options{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
 		"all at once": {
-			answers{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},
+			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},
 			[]string{"--module", "--service", "--schema", "--domain", "--without", "empty folder"},
 		},
 	} {
@@ -91,7 +91,7 @@ func TestWrongAnswers(t *testing.T) {
 			}
 		})
 	}
-	for _, a := range []answers{
+	for _, a := range []options{
 		{Module: "github.com/acme/orders"},
 		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service"},
 		{Module: "github.com/acme/status-page", Schema: "status"},
@@ -187,7 +187,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, ctx := range map[string]context.Context{"failed": t.Context(), "interrupted": interrupted} {
-		a := answers{Module: "github.com/acme/orders", Service: "orders", Schema: "orders", Domain: "orders.example.com", dir: filepath.Join(dir, "sub", name)}
+		a := options{Module: "github.com/acme/orders", Service: "orders", Schema: "orders", Domain: "orders.example.com", dir: filepath.Join(dir, "sub", name)}
 		if err := render(ctx, template{root: repository}, a, t.Output()); err == nil {
 			t.Errorf("%s: render() = nil, want that it cannot generate", name)
 		}

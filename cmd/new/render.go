@@ -14,13 +14,12 @@ import (
 	"time"
 )
 
-// notCopied are what only the template needs. The test of renaming cannot tell the name of
-// a service, such as orders, from the same word in a text.
-var notCopied = []string{"CHANGELOG.md", "cmd/new", "internal/names/rename_test.go", "lab/scaffold"}
+// notCopied are what only the template needs.
+var notCopied = []string{"CHANGELOG.md", "cmd/new", "lab/scaffold"}
 
 // render makes the service in a folder beside the new one, and moves it there when it is
 // complete. So a failure or a crash leaves no half of a service under its name.
-func render(ctx context.Context, from template, a answers, stdout io.Writer) (err error) {
+func render(ctx context.Context, from template, a options, stdout io.Writer) (err error) {
 	began := time.Now()
 	target, err := filepath.Abs(a.dir)
 	if err != nil {
@@ -34,7 +33,7 @@ func render(ctx context.Context, from template, a answers, stdout io.Writer) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	r := &renderer{ctx: ctx, from: from, answers: a, dir: work}
+	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -67,7 +66,7 @@ func render(ctx context.Context, from template, a answers, stdout io.Writer) (er
 type renderer struct {
 	ctx     context.Context //nolint:containedctx // of one run
 	from    template
-	answers answers
+	options options
 	dir     string
 }
 
@@ -78,7 +77,7 @@ func (r *renderer) copy() error {
 		return err
 	}
 	var left []string // out
-	for _, part := range r.answers.Without {
+	for _, part := range r.options.Without {
 		left = append(left, optional[part])
 	}
 	for _, name := range files {
@@ -92,7 +91,7 @@ func (r *renderer) copy() error {
 	if err := r.write("CHANGELOG.md", changelog); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(record{r.from.commit, r.answers}, "", "  ")
+	text, err := json.MarshalIndent(record{r.from.commit, r.options}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		return err
 	}
 	if filepath.Ext(name) != ".binpb" && filepath.Ext(name) != ".svg" {
-		text := r.answers.rename(string(content))
+		text := r.options.rename(string(content))
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Two commands", introduction)
@@ -123,7 +122,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		text = forget(text)
 		content = []byte(text)
 	}
-	to := filepath.Join(r.dir, filepath.FromSlash(r.answers.rename(name)))
+	to := filepath.Join(r.dir, filepath.FromSlash(r.options.rename(name)))
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
 		return err
 	}
@@ -144,7 +143,7 @@ var names = regexp.MustCompile(`example\.com/videocatalog|videocatalog\.example\
 
 // rename replaces the names of the template in a text. It replaces no part of a longer
 // word.
-func (a answers) rename(text string) string {
+func (a options) rename(text string) string {
 	var out strings.Builder
 	end := 0
 	for _, found := range names.FindAllStringIndex(text, -1) {
@@ -170,7 +169,7 @@ func isPart(text string, at []int, old string) bool {
 	return after || before && old != "VideoCatalog"
 }
 
-func (a answers) newName(old string) string {
+func (a options) newName(old string) string {
 	switch old {
 	case "example.com/videocatalog":
 		return a.Module
@@ -203,7 +202,7 @@ func (r *renderer) introduce(text, heading, introduction string) string {
 	if !ok {
 		return text
 	}
-	return fmt.Sprintf(introduction, r.answers.Service) + heading + "\n" + rest
+	return fmt.Sprintf(introduction, r.options.Service) + heading + "\n" + rest
 }
 
 // section matches the section of CONTRIBUTING.md about this command.
@@ -218,7 +217,7 @@ func forget(text string) string {
 	text = section.ReplaceAllString(text, "$1")
 	var kept strings.Builder
 	for line := range strings.Lines(scaffold.ReplaceAllString(text, "")) {
-		if !strings.Contains(line, "cmd/new") && !strings.Contains(line, "internal/names/rename_test.go") {
+		if !strings.Contains(line, "cmd/new") {
 			kept.WriteString(line)
 		}
 	}

@@ -14,11 +14,11 @@ import (
 // record is the content of template.json.
 type record struct {
 	Template string `json:"template"` // the commit that was rendered
-	answers
+	options
 }
 
 // upgrade brings a service to the version of this template. It renders the template with
-// the recorded answers, commits that to the branch template, and merges the branch into
+// the recorded options, commits that to the branch template, and merges the branch into
 // the current one with git.
 //
 // It refuses a service with changes that are not committed, and a template that changed a
@@ -50,7 +50,7 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 			return err
 		}
 	}
-	r := &renderer{ctx: ctx, from: from, answers: before.answers, dir: tree}
+	r := &renderer{ctx: ctx, from: from, options: before.options, dir: tree}
 	for _, step := range []func() error{r.copy, r.generate, func() error { return command(ctx, tree, "git", "add", "--all") }} {
 		if err := step(); err != nil {
 			return err
@@ -69,7 +69,7 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 	return err
 }
 
-// readRecord reads the answers with which a service was made. Its error says why the
+// readRecord reads the options with which a service was made. Its error says why the
 // service cannot be upgraded.
 func readRecord(ctx context.Context, dir string) (record, error) {
 	var r record

@@ -228,7 +228,7 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// A catalog that was lost is built anew from the owner, drafts and deleted
+// A catalog that was lost is built again from the owner, drafts and deleted
 // videos included, while the projector runs.
 func TestRebuildRestoresLostCatalog(t *testing.T) {
 	t.Parallel()

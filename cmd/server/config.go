@@ -80,9 +80,10 @@ func (c *config) configure(variables map[string]string) error {
 	c.outbox = outbox.Config{}
 	c.consumer = consumer.Config{}
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
-	c.catalog = server.CatalogConfig{}
 	err := tune(c, variables)
-	c.outbox, c.consumer, c.port, c.catalog = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults(), c.catalog.WithDefaults()
+	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
+	// Calls that wait leave room for others, and end in half of the time of a stop.
+	c.catalog = server.CatalogConfig{MaxWaiting: c.port.MaxCalls / 2, DrainWait: c.port.DrainTimeout / 2}.WithDefaults()
 	return err
 }
 

@@ -100,6 +100,9 @@ func TestStopFitsIntoTheBudget(t *testing.T) {
 	if stop := c.port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
 		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
 	}
+	if c.catalog.DrainWait >= c.port.DrainTimeout || c.catalog.MaxWaiting >= c.port.MaxCalls {
+		t.Errorf("calls that wait: %+v, want them to end within %s, and to leave room in %d calls", c.catalog, c.port.DrainTimeout, c.port.MaxCalls)
+	}
 	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.port.Validate()); err != nil {
 		t.Errorf("configure() makes a Config that is refused: %v", err)
 	}

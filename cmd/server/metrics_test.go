@@ -23,7 +23,7 @@ import (
 	"example.com/videocatalog/internal/telemetry"
 )
 
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
+var update = flag.Bool("update", false, "write docs/metrics.md again")
 
 const metricsFile = "../../docs/metrics.md"
 

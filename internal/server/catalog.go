@@ -15,6 +15,7 @@ import (
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/fields"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/problem"
 )
@@ -55,7 +56,8 @@ type CatalogConfig struct {
 	// RESOURCE_EXHAUSTED. Default: 500.
 	MaxWaiting int
 	// DrainWait is how long calls still wait for a version when the server
-	// begins to stop. Default: 2.25 s, half of port.Config.DrainTimeout.
+	// begins to stop. It must be less than port.Config.DrainTimeout. Default:
+	// 2.25 s.
 	DrainWait time.Duration
 }
 
@@ -68,6 +70,9 @@ func (c CatalogConfig) WithDefaults() CatalogConfig {
 }
 
 func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*catalogService, error) {
+	if err := fields.NotNegative(cfg); err != nil {
+		return nil, err
+	}
 	cfg = cfg.WithDefaults()
 	measured, err := newCatalogMetrics(metrics)
 	if err != nil {

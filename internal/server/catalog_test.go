@@ -91,6 +91,15 @@ func testCatalogService(store *fakeStore) *catalogService {
 	return service
 }
 
+// A config that cannot work is refused by the name of its field.
+func TestCatalogConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := Catalog(CatalogConfig{MaxWait: -1, MaxWaiting: -1}, newFakeStore(), newFakeStore(), testSeal, nil)
+	if err == nil || !strings.Contains(err.Error(), "MaxWait ") || !strings.Contains(err.Error(), "MaxWaiting ") {
+		t.Errorf("Catalog() = %v, want an error about MaxWait and MaxWaiting", err)
+	}
+}
+
 func seed(t *testing.T, store *fakeStore, published bool) domain.Video {
 	t.Helper()
 	stamp := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: time.Now()}

@@ -265,7 +265,7 @@ func TestFloorFollowsAndStays(t *testing.T) {
 	follow(before)
 }
 
-// After a database has moved, places are drawn anew, and lower ones: no floor may
+// After a database has moved, places are drawn again, and are lower: no floor may
 // be above them, neither of a lane nor of an aggregate whose last event was skipped.
 func TestMovedDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()

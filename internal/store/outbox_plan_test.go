@@ -238,7 +238,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	if last > first*5/4 {
 		t.Errorf("the first pass read %d blocks, and the last one %d", first, last)
 	}
-	// Blocked anew, it begins behind them, too.
+	// Blocked again, it begins behind them, too.
 	l.appendAs(l.pool, newID(t), "a10001")
 	l.settle(l.settlement(l.claimNames(10, "a10001"), "a10001"))
 	l.due("a")
@@ -246,7 +246,7 @@ func TestLongTransactionDoesNotSlowRetries(t *testing.T) {
 	l.settle(l.settlement(l.claimNames(10, "a10001/1"), ""))
 	_, after := l.read()
 	if after-before > first/5 {
-		t.Errorf("%d blocks were read for one event that was blocked anew", after-before)
+		t.Errorf("%d blocks were read for one event that was blocked again", after-before)
 	}
 	t.Logf("%d, %d and %d blocks", first, last, after-before)
 }

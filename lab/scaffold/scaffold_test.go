@@ -203,6 +203,6 @@ func checkRecord(t *testing.T, dir string) {
 	}
 	var record struct{ Template, Module, Service, Schema, Domain string }
 	if err := json.Unmarshal(content, &record); err != nil || len(record.Template) != 40 || record.Module == "" || record.Service == "" || record.Schema == "" || record.Domain == "" {
-		t.Errorf("template.json = %s, %v, want the commit and all answers", content, err)
+		t.Errorf("template.json = %s, %v, want the commit and all options", content, err)
 	}
 }

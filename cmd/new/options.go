@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// answers say what the new service is called. They are recorded in template.json.
-type answers struct {
+// options say what the new service is called. They are recorded in template.json.
+type options struct {
 	Module  string   `json:"module"`
 	Service string   `json:"service"`
 	Schema  string   `json:"schema"`
@@ -23,8 +23,8 @@ type answers struct {
 	dir string
 }
 
-// setDefaults sets the answers that are missing.
-func (a *answers) setDefaults() {
+// setDefaults sets the options that are missing.
+func (a *options) setDefaults() {
 	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(a.Module)))
 	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
@@ -45,8 +45,8 @@ var (
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}
 
-// check returns every answer that breaks a rule.
-func (a *answers) check() error {
+// check returns every option that breaks a rule.
+func (a *options) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
@@ -73,7 +73,7 @@ func (a *answers) check() error {
 	return errors.Join(errs...)
 }
 
-func (a *answers) checkNames(wrong func(string, ...any)) {
+func (a *options) checkNames(wrong func(string, ...any)) {
 	if !serviceName.MatchString(a.Service) {
 		wrong("--service %q must have 6 to 20 lower-case letters, digits and hyphens, and begin with a letter: Google Cloud's rule for accounts", a.Service)
 	}

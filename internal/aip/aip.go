@@ -18,8 +18,9 @@ import (
 // ParseName returns the id in a resource name such as books/{uuid} (AIP-122).
 // The collection ends in a slash. Any other name is problem.Invalid.
 func ParseName(field, collection, name string) (uuid.UUID, error) {
-	id, err := uuid.Parse(strings.TrimPrefix(name, collection))
-	if err != nil {
+	text, ok := strings.CutPrefix(name, collection)
+	id, err := uuid.Parse(text)
+	if err != nil || !ok || id.String() != text { // Parse accepts other forms, too
 		return uuid.Nil, problem.InvalidField(field, "must be %s{uuid}", collection)
 	}
 	return id, nil

@@ -4,6 +4,8 @@ import (
 	"crypto/cipher"
 
 	"google.golang.org/protobuf/proto"
+
+	"example.com/videocatalog/internal/problem"
 )
 
 const (
@@ -30,10 +32,13 @@ type Pager[C any] struct {
 	tokens Tokens
 }
 
-// NewPager returns the pager of a request. A page token that is not from the same
-// list is problem.Invalid.
+// NewPager returns the pager of a request. A negative page size, and a page token
+// that is not from the same list, are problem.Invalid (AIP-158).
 func NewPager[C any](seal cipher.AEAD, request ListRequest) (Pager[C], error) {
 	p := Pager[C]{Size: min(int(request.GetPageSize()), maxPageSize)}
+	if p.Size < 0 {
+		return p, problem.InvalidField("page_size", "must not be negative")
+	}
 	if p.Size == 0 {
 		p.Size = defaultPageSize
 	}

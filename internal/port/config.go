@@ -2,6 +2,8 @@ package port
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"time"
 
 	"example.com/videocatalog/internal/fields"
@@ -97,5 +99,12 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate returns an error that names every field that is negative.
-func (c Config) Validate() error { return fields.NotNegative(c) }
+// Validate returns an error that names every field that is negative, and a budget
+// in which no page has room.
+func (c Config) Validate() error {
+	err := fields.NotNegative(c)
+	if c.PagesBudget > 0 && c.PagesBudget < pageShare {
+		err = errors.Join(err, fmt.Errorf("PagesBudget (%d) must be at least %d, what one list call reserves", c.PagesBudget, pageShare))
+	}
+	return err
+}

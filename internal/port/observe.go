@@ -91,12 +91,11 @@ func (r *requests) unary(ctx context.Context, request any, info *grpc.UnaryServe
 }
 
 func (r *requests) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if !r.wanted(stream.Context(), info.FullMethod) {
-		return handler(srv, stream)
-	}
 	ctx, start := r.remember(stream.Context()), time.Now()
 	err := handler(srv, &streamIn{ServerStream: stream, ctx: ctx})
-	r.write(ctx, info.FullMethod, start, err)
+	if r.wanted(ctx, info.FullMethod) {
+		r.write(ctx, info.FullMethod, start, err)
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package port
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,5 +25,16 @@ func TestMethodsAreThoseOfTheServer(t *testing.T) {
 	slices.Sort(want)
 	if diff := cmp.Diff(want, Methods()); diff != "" || len(want) == 0 {
 		t.Errorf("methods (-want +got):\n%s", diff)
+	}
+}
+
+// A budget in which no page has room is refused, by its name.
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	if err := (Config{PagesBudget: 1, MaxCalls: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "PagesBudget") || !strings.Contains(err.Error(), "MaxCalls") {
+		t.Errorf("Validate() = %v, want an error about PagesBudget and MaxCalls", err)
+	}
+	if err := (Config{}).Validate(); err != nil {
+		t.Errorf("Validate() of the zero value = %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package aip
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"testing"
 
@@ -61,7 +62,7 @@ func TestFields(t *testing.T) {
 // A page has 50 items unless the caller says how many, and at most 1000.
 func TestPageSize(t *testing.T) {
 	t.Parallel()
-	for size, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000} {
+	for size, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
 		if p, err := NewPager[int](nil, &pubsubpb.ListTopicsRequest{PageSize: size}); err != nil || p.Size != want {
 			t.Errorf("size of page_size %d = %d, %v, want %d", size, p.Size, err, want)
 		}

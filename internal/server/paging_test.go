@@ -102,17 +102,6 @@ func TestPagesMeetEverythingOnce(t *testing.T) {
 	})
 }
 
-// More items than a page may have are no mistake: the page has fewer (AIP-158).
-func TestPageSizeIsCoerced(t *testing.T) {
-	t.Parallel()
-	for pageSize, want := range map[int32]int{0: 50, 1: 1, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
-		p, err := aip.NewPager[domain.VideoCursor](testSeal, &videov1.ListVideosRequest{PageSize: pageSize})
-		if err != nil || p.Size != want {
-			t.Errorf("page_size %d: size %d, %v, want %d", pageSize, p.Size, err, want)
-		}
-	}
-}
-
 // A list may be read with another page_size from page to page, but with nothing
 // else changed, and only with a token from that very list.
 func TestPageTokensBelongToTheirRequest(t *testing.T) {

@@ -123,6 +123,27 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// The questions take an empty line for the default, which follows from the answers before,
+// and skip what the command line said.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	var screen strings.Builder
+	a := options{Domain: "orders.acme.example"}
+	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\n"), &screen); err != nil {
+		t.Fatal(err)
+	}
+	a.setDefaults()
+	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" {
+		t.Errorf("options = %+v", a)
+	}
+	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || strings.Contains(text, "Domain") {
+		t.Errorf("screen = %q, want the defaults, and no question about the domain", text)
+	}
+	if err := ask(new(options), strings.NewReader("github.com/acme/orders\n"), &screen); err == nil {
+		t.Error("ask() of an input that ends = nil")
+	}
+}
+
 // Links to what is left out become text, and no others.
 func TestUnlink(t *testing.T) {
 	t.Parallel()

@@ -25,15 +25,27 @@ type record struct {
 // migration which the service has: databases have run it. Until the merge nothing but the
 // branch template changes. A conflict is git's: the service is then in the middle of a
 // merge, as after git merge.
-func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (err error) {
+func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) error {
 	before, err := readRecord(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if before.Template == from.commit {
-		_, err := fmt.Fprintf(stdout, "%s is up to date\n", dir)
-		return err
+	if before.Template != from.commit {
+		if err := renderAgain(ctx, from, before.options, dir); err != nil {
+			return err
+		}
+	} // else an earlier merge may have been aborted
+	out, err := output(ctx, dir, "git", append(identity(ctx, dir), "merge", "--no-edit", "template")...)
+	if err != nil {
+		return fmt.Errorf("git merge stopped: resolve the conflicts and git commit, or git merge --abort: %w", err)
 	}
+	_, err = fmt.Fprintf(stdout, "%s\n\n%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", out, before.Service, from.commit, dir)
+	return err
+}
+
+// renderAgain renders the template in a worktree of its own, and commits it to the branch
+// template. If it fails, the branch stays as it was.
+func renderAgain(ctx context.Context, from template, o options, dir string) (err error) {
 	work, err := os.MkdirTemp("", "upgrade-")
 	if err != nil {
 		return err
@@ -42,31 +54,21 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 		err = errors.Join(err, os.RemoveAll(work), command(context.WithoutCancel(ctx), dir, "git", "worktree", "prune"))
 	}()
 	tree := filepath.Join(work, "tree")
-	for _, args := range [][]string{
-		{"worktree", "add", "--quiet", tree, "template"},
-		{"-C", tree, "rm", "-r", "--quiet", "."},
+	r := &renderer{ctx: ctx, from: from, options: o, dir: tree}
+	for _, step := range []func() error{
+		func() error { return command(ctx, dir, "git", "worktree", "add", "--quiet", tree, "template") },
+		func() error { return command(ctx, tree, "git", "rm", "-r", "--quiet", ".") },
+		r.copy,
+		r.generate,
+		func() error { return command(ctx, tree, "git", "add", "--all") },
+		func() error { return checkMigrations(ctx, tree) },
+		func() error { return r.commitAs("Template at " + from.commit) },
 	} {
-		if err := command(ctx, dir, "git", args...); err != nil {
-			return err
-		}
-	}
-	r := &renderer{ctx: ctx, from: from, options: before.options, dir: tree}
-	for _, step := range []func() error{r.copy, r.generate, func() error { return command(ctx, tree, "git", "add", "--all") }} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
-	if err := checkMigrations(ctx, tree); err != nil {
-		return err
-	}
-	if err := r.commitAs("Template at " + from.commit); err != nil {
-		return err
-	}
-	if out, err := output(ctx, dir, "git", append(identity(ctx, dir), "merge", "--no-edit", "template")...); err != nil {
-		return fmt.Errorf("the merge has conflicts: resolve them, then git commit; or git merge --abort: %w%s", err, out)
-	}
-	_, err = fmt.Fprintf(stdout, "%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", before.Service, from.commit, dir)
-	return err
+	return nil
 }
 
 // readRecord reads the options with which a service was made. Its error says why the

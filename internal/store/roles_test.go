@@ -73,7 +73,7 @@ func check(t testing.TB, step string, err error) {
 	}
 }
 
-// A70: the command side and the publisher need no more than the role video_catalog_rw.
+// The command side and the publisher need no more than the role video_catalog_rw.
 func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), videoRole)
@@ -200,7 +200,7 @@ func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	}
 }
 
-// A70: the query side and the projector need no more than the role video_catalog_read_rw.
+// The query side and the projector need no more than the role video_catalog_read_rw.
 func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	t.Parallel()
 	pool := userPool(t, storetest.Pool(t, 2), catalogRole)
@@ -253,7 +253,7 @@ func isDenied(err error) bool {
 	return errors.As(err, &pgErr) && pgErr.Code == "42501"
 }
 
-// A70: neither side reads or writes a table of the other one, nor calls its
+// Neither side reads or writes a table of the other one, nor calls its
 // functions.
 func TestRolesAreSeparate(t *testing.T) {
 	t.Parallel()

@@ -160,6 +160,9 @@ func TestUpgrade(t *testing.T) {
 	if changes := clone.Run(t, orders, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("after git merge --abort: %s", changes)
 	}
+	if out, err := upgrade(); err == nil || !strings.Contains(out, "git merge --abort") {
+		t.Errorf("upgrade after an aborted merge = %v, want the same conflict:\n%s", err, out)
+	}
 }
 
 // newService makes a service in less than a minute.

@@ -31,7 +31,7 @@ var rings = map[string][]string{
 var machineryFiles = []string{
 	"db/migrations/*_roles.sql", "db/migrations/*_outbox.sql", "db/migrations/*_inbox.sql", "db/migrations/*_close.sql",
 	"db/queries/database.sql", "db/queries/inbox.sql", "db/queries/outbox.sql", "db/queries/quarantine.sql", "db/queries/requests.sql",
-	"internal/store/acquire.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
+	"internal/store/acquire.go", "internal/store/aggregates.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
 	"internal/store/database.go", "internal/store/requests.go", "internal/store/tx.go", "internal/store/values.go",
 }
 

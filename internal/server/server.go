@@ -10,9 +10,7 @@ package server
 import (
 	"context"
 	"crypto/cipher"
-	"time"
 
-	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
@@ -32,7 +30,7 @@ const (
 func Videos(store VideoStore, seal cipher.AEAD) port.Service {
 	return port.Service{
 		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
-		Handler: &videoService{store: store, seal: seal, now: time.Now, newID: uuid.NewV7},
+		Handler: &videoService{origin: realOrigin, store: store, seal: seal},
 		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
 			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
 		},

@@ -3,18 +3,14 @@ package server
 import (
 	"context"
 	"crypto/cipher"
-	"crypto/sha256"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
-	"google.golang.org/protobuf/proto"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
-	"example.com/videocatalog/internal/problem"
 )
 
 // VideoStore stores videos. It is safe for concurrent use.
@@ -37,10 +33,9 @@ type VideoStore interface {
 // package domain decides, and the store does the rest.
 type videoService struct {
 	videov1.UnimplementedVideoServiceServer
+	origin
 	store VideoStore
 	seal  cipher.AEAD // encrypts page tokens
-	now   func() time.Time
-	newID func() (uuid.UUID, error)
 }
 
 func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateVideoRequest) (*videov1.Video, error) {
@@ -52,11 +47,9 @@ func (s *videoService) CreateVideo(ctx context.Context, request *videov1.CreateV
 	if err != nil {
 		return nil, err
 	}
-	var requestID uuid.UUID
-	if request.GetRequestId() != "" {
-		if requestID, err = uuid.Parse(request.GetRequestId()); err != nil || requestID == uuid.Nil {
-			return nil, problem.InvalidField("request_id", "must be a UUID other than zero")
-		}
+	requestID, err := parseRequestID(request.GetRequestId())
+	if err != nil {
+		return nil, err
 	}
 	fingerprint, err := fingerprintOf(request.GetVideo())
 	if err != nil {
@@ -158,14 +151,6 @@ func (s *videoService) change(ctx context.Context, field, name string, decision 
 	return toVideo(s.store.ChangeVideo(ctx, id, decision(stamp)))
 }
 
-func (s *videoService) stamp() (domain.Stamp, error) {
-	id, err := s.newID()
-	if err != nil {
-		return domain.Stamp{}, fmt.Errorf("make event id: %w", err)
-	}
-	return domain.Stamp{EventID: id, Time: s.now().UTC()}, nil
-}
-
 // toVideo returns the result of a store as a message.
 func toVideo(v domain.Video, err error) (*videov1.Video, error) {
 	if err != nil {
@@ -174,18 +159,11 @@ func toVideo(v domain.Video, err error) (*videov1.Video, error) {
 	return videoToProto(v), nil
 }
 
-// fingerprintOf returns a hash that is equal for two create requests with the
-// same content. It leaves out the fields that the server ignores. An empty
-// field does not change the hash, so a retry still matches after a deployment
-// that adds fields.
+// fingerprintOf returns a hash of what a create request sets. It leaves out the fields that
+// the server ignores.
 func fingerprintOf(v *videov1.Video) ([]byte, error) {
-	asked, err := proto.MarshalOptions{Deterministic: true}.Marshal(&videov1.Video{
+	return hash(&videov1.Video{
 		Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
 		Duration: v.GetDuration(), LanguageCode: v.GetLanguageCode(), Tags: v.GetTags(),
 	})
-	if err != nil {
-		return nil, fmt.Errorf("marshal video: %w", err)
-	}
-	sum := sha256.Sum256(asked)
-	return sum[:], nil
 }

@@ -2,37 +2,27 @@ package store
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // Videos is the command side: videos, and their events.
 type Videos struct {
-	pool     *pgxpool.Pool
-	queries  *sqlcgen.Queries
-	onCommit func(envelope.Aggregate)
+	commandSide
 }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is
 // called with the aggregate of an event after a commit, and also if the result
 // of the commit is unknown. It must not block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
-	if onCommit == nil {
-		onCommit = func(envelope.Aggregate) {}
-	}
-	return &Videos{pool: pool, queries: queriesOver(pool), onCommit: onCommit}
+	return &Videos{newCommandSide(pool, event.AggregateVideo, onCommit)}
 }
 
 // CreateVideo stores the first event of a video. With a requestID other than
@@ -40,81 +30,40 @@ func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
 // the current state of the video created first. With another fingerprint it
 // returns problem.Exists.
 func (s *Videos) CreateVideo(ctx context.Context, requestID uuid.UUID, fingerprint []byte, created *domain.Event) (domain.Video, error) {
-	begun := false
-	err := inTx(ctx, s.pool, "store.CreateVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
-		begun = true
-		if requestID != uuid.Nil {
-			if err := insertRequest(ctx, q, requestID, aggregateOf(created.Video.ID), fingerprint); err != nil {
-				return err
-			}
-		}
+	id, err := s.create(ctx, "store.CreateVideo", requestID, fingerprint, created.Video.ID, func(ctx context.Context, q *sqlcgen.Queries) error {
 		return record(ctx, q, created)
 	})
-	if begun {
-		s.committed(created.Video.ID, err)
-	}
-	if isRepeated(err) {
-		return s.repeatedCreate(ctx, requestID, fingerprint)
-	}
-	if err != nil {
-		return domain.Video{}, wrap(err, "create video %s", created.Video.ID)
-	}
-	return created.Video, nil
-}
-
-// committed calls onCommit unless the database reported that the transaction
-// failed. Without such a report the commit may have succeeded.
-func (s *Videos) committed(id uuid.UUID, err error) {
-	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
-		s.onCommit(aggregateOf(id))
-	}
-}
-
-func aggregateOf(id uuid.UUID) envelope.Aggregate {
-	return envelope.Aggregate{Type: event.AggregateVideo, ID: id.String()}
-}
-
-func (s *Videos) repeatedCreate(ctx context.Context, requestID uuid.UUID, fingerprint []byte) (domain.Video, error) {
-	made, err := madeBy(ctx, s.queries, event.AggregateVideo, requestID, fingerprint)
 	if err != nil {
 		return domain.Video{}, err
 	}
-	id, err := uuid.Parse(made)
-	if err != nil {
-		return domain.Video{}, fmt.Errorf("id of request %s: %w", requestID, err)
+	if id != created.Video.ID {
+		return s.GetVideo(ctx, id)
 	}
-	return s.GetVideo(ctx, id)
+	return created.Video, nil
 }
 
 // ChangeVideo applies a decision to a video under the lock of its row, and
 // returns the new state. If the decision returns no event, nothing changes.
 func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error) {
 	var video domain.Video
-	changed := false
-	err := inTx(ctx, s.pool, "store.ChangeVideo", func(ctx context.Context, q *sqlcgen.Queries) error {
+	err := s.change(ctx, "store.ChangeVideo", id, func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error) {
 		row, err := q.LockVideo(ctx, id)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return problem.Errorf(problem.NotFound, "video %q does not exist", id)
-		}
 		if err != nil {
-			return err
+			return false, notFound(err, "video", id)
 		}
 		video = videoOf(row)
 		made, err := decide(video)
 		if made == nil || err != nil {
-			return err
+			return false, err
 		}
-		if made.Video.ID != id || made.Video.Version != video.Version+1 {
-			return fmt.Errorf("decision on version %d of video %s returned version %d of %s", video.Version, id, made.Video.Version, made.Video.ID)
+		if err := checkNext(id, video.Version, made.Video.ID, made.Video.Version); err != nil {
+			return false, err
 		}
-		video, changed = made.Video, true
-		return record(ctx, q, made)
+		video = made.Video
+		return true, record(ctx, q, made)
 	})
-	if changed {
-		s.committed(id, err)
-	}
 	if err != nil {
-		return domain.Video{}, wrap(err, "change video %s", id)
+		return domain.Video{}, err
 	}
 	return video, nil
 }
@@ -151,11 +100,8 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 // GetVideo returns a video, even a deleted one, or problem.NotFound.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return domain.Video{}, problem.Errorf(problem.NotFound, "video %q does not exist", id)
-	}
 	if err != nil {
-		return domain.Video{}, wrap(err, "get video %s", id)
+		return domain.Video{}, wrap(notFound(err, "video", id), "get video %s", id)
 	}
 	return videoOf(row), nil
 }

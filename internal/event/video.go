@@ -1,0 +1,201 @@
+package event
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+)
+
+const (
+	// AggregateVideo is the aggregate type of a video.
+	AggregateVideo = "video"
+	// SchemaVersion is the version of the contract that Encode writes. It grows only if an
+	// old consumer would misread the new form. A new field is not a new version.
+	SchemaVersion = 1
+)
+
+// Encode returns the durable form of an event. If the event exceeds the limits of the
+// broker, it returns a problem.Error of kind Invalid.
+func Encode(e *domain.Event) (envelope.Message, error) {
+	payload, err := marshal(e)
+	if err != nil {
+		return envelope.Message{}, err
+	}
+	return withinLimits(envelope.Message{
+		ID:            e.ID,
+		AggregateType: AggregateVideo,
+		AggregateID:   e.Video.ID.String(),
+		Type:          string(e.Type),
+		Version:       e.Video.Version,
+		SchemaVersion: SchemaVersion,
+		Payload:       payload,
+		OccurredAt:    e.OccurredAt,
+	})
+}
+
+func marshal(e *domain.Event) ([]byte, error) {
+	v := e.Video
+	pb := &videov1.VideoEvent{
+		EventId:      e.ID.String(),
+		VideoId:      v.ID.String(),
+		Version:      v.Version,
+		OccurredAtMs: e.OccurredAt.UnixMilli(),
+		Video: &videov1.VideoEvent_Snapshot{
+			Title:         v.Title,
+			Description:   v.Description,
+			ReleaseYear:   v.ReleaseYear,
+			DurationMs:    v.Duration.Milliseconds(),
+			LanguageCode:  v.LanguageCode,
+			Tags:          v.Tags,
+			CreateTimeMs:  v.CreateTime.UnixMilli(),
+			UpdateTimeMs:  v.UpdateTime.UnixMilli(),
+			PublishTimeMs: unixMilli(v.PublishTime),
+			DeleteTimeMs:  unixMilli(v.DeleteTime),
+		},
+	}
+	switch v.State {
+	case domain.Draft:
+		pb.Video.State = videov1.VideoEvent_STATE_DRAFT
+	case domain.Published:
+		pb.Video.State = videov1.VideoEvent_STATE_PUBLISHED
+	default:
+		return nil, fmt.Errorf("encode event %s: unknown state %q", e.ID, v.State)
+	}
+	switch e.Type {
+	case domain.VideoCreated:
+		pb.Type = &videov1.VideoEvent_Created{Created: &videov1.VideoEvent_VideoCreated{}}
+	case domain.VideoUpdated:
+		pb.Type = &videov1.VideoEvent_Updated{Updated: &videov1.VideoEvent_VideoUpdated{ChangedFields: e.ChangedFields}}
+	case domain.VideoPublished:
+		pb.Type = &videov1.VideoEvent_Published{Published: &videov1.VideoEvent_VideoPublished{}}
+	case domain.VideoUnpublished:
+		pb.Type = &videov1.VideoEvent_Unpublished{Unpublished: &videov1.VideoEvent_VideoUnpublished{}}
+	case domain.VideoDeleted:
+		pb.Type = &videov1.VideoEvent_Deleted{Deleted: &videov1.VideoEvent_VideoDeleted{}}
+	case domain.VideoUndeleted:
+		pb.Type = &videov1.VideoEvent_Undeleted{Undeleted: &videov1.VideoEvent_VideoUndeleted{}}
+	default:
+		return nil, fmt.Errorf("encode event %s: unknown type %q", e.ID, e.Type)
+	}
+	return bytesOf(pb)
+}
+
+// Types are the event types that this build knows.
+var Types = []string{
+	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
+	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted),
+}
+
+// Decode reads an event of a video from its message. If this build does not know the type
+// of the event, Type is empty. The rest is complete then, because the state means the same,
+// whatever happened. All other mistakes are an *envelope.DecodeError: another aggregate
+// type, a newer schema version, missing parts, broken bytes, numbers out of range, or an
+// envelope that contradicts the payload.
+func Decode(m envelope.Message) (domain.Event, error) {
+	if err := checkContract(m, AggregateVideo, SchemaVersion); err != nil {
+		return domain.Event{}, err
+	}
+	e, err := unmarshal(m.Payload)
+	if err != nil {
+		return domain.Event{}, err
+	}
+	return e, checkEnvelope(m, e.ID, e.Video.ID, e.Video.Version)
+}
+
+func unmarshal(payload []byte) (domain.Event, error) {
+	var pb videov1.VideoEvent
+	if err := proto.Unmarshal(payload, &pb); err != nil {
+		return domain.Event{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
+	}
+	id, err := uuid.Parse(pb.GetEventId())
+	if err != nil {
+		return domain.Event{}, &envelope.DecodeError{Reason: "event_id", Err: err}
+	}
+	videoID, err := uuid.Parse(pb.GetVideoId())
+	if err != nil {
+		return domain.Event{}, &envelope.DecodeError{Reason: "video_id", Err: err}
+	}
+	if err := checkVersion(pb.GetVersion()); err != nil {
+		return domain.Event{}, err
+	}
+	snapshot := pb.GetVideo()
+	if snapshot == nil {
+		return domain.Event{}, envelope.Undecodable("video is missing")
+	}
+	state, err := stateOf(snapshot.GetState())
+	if err != nil {
+		return domain.Event{}, err
+	}
+	if err := checkRanges(&pb); err != nil {
+		return domain.Event{}, err
+	}
+	e := domain.Event{
+		ID: id,
+		Video: domain.Video{
+			ID: videoID,
+			Details: domain.Details{
+				Title:        snapshot.GetTitle(),
+				Description:  snapshot.GetDescription(),
+				ReleaseYear:  snapshot.GetReleaseYear(),
+				Duration:     time.Duration(snapshot.GetDurationMs()) * time.Millisecond,
+				LanguageCode: snapshot.GetLanguageCode(),
+				Tags:         snapshot.GetTags(),
+			},
+			State:       state,
+			Version:     pb.GetVersion(),
+			CreateTime:  time.UnixMilli(snapshot.GetCreateTimeMs()).UTC(),
+			UpdateTime:  time.UnixMilli(snapshot.GetUpdateTimeMs()).UTC(),
+			PublishTime: timeOf(snapshot.GetPublishTimeMs()),
+			DeleteTime:  timeOf(snapshot.GetDeleteTimeMs()),
+		},
+		OccurredAt: time.UnixMilli(pb.GetOccurredAtMs()).UTC(),
+	}
+	e.Type, e.ChangedFields = typeOf(&pb)
+	return e, nil
+}
+
+// typeOf returns the type of an event and the fields that an update has changed. The type
+// is empty if this build does not know it.
+func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
+	switch of := pb.GetType().(type) {
+	case *videov1.VideoEvent_Created:
+		return domain.VideoCreated, nil
+	case *videov1.VideoEvent_Updated:
+		return domain.VideoUpdated, of.Updated.GetChangedFields()
+	case *videov1.VideoEvent_Published:
+		return domain.VideoPublished, nil
+	case *videov1.VideoEvent_Unpublished:
+		return domain.VideoUnpublished, nil
+	case *videov1.VideoEvent_Deleted:
+		return domain.VideoDeleted, nil
+	case *videov1.VideoEvent_Undeleted:
+		return domain.VideoUndeleted, nil
+	}
+	return "", nil
+}
+
+func stateOf(state videov1.VideoEvent_State) (domain.State, error) {
+	switch state {
+	case videov1.VideoEvent_STATE_DRAFT:
+		return domain.Draft, nil
+	case videov1.VideoEvent_STATE_PUBLISHED:
+		return domain.Published, nil
+	default:
+		return "", envelope.Undecodable("state %d is unknown", state)
+	}
+}
+
+// checkRanges refuses values that would be misread.
+func checkRanges(pb *videov1.VideoEvent) error {
+	snapshot := pb.GetVideo()
+	if err := checkDuration("duration_ms", snapshot.GetDurationMs()); err != nil {
+		return err
+	}
+	return checkTimes(pb.GetOccurredAtMs(), snapshot.GetCreateTimeMs(), snapshot.GetUpdateTimeMs(), snapshot.GetPublishTimeMs(), snapshot.GetDeleteTimeMs())
+}

@@ -1,0 +1,159 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// commandSide is what the command sides of all aggregate types share.
+type commandSide struct {
+	pool          *pgxpool.Pool
+	queries       *sqlcgen.Queries
+	aggregateType string
+	onCommit      func(envelope.Aggregate)
+}
+
+// newCommandSide returns the command side of a pool. onCommit may be nil. It is called with
+// the aggregate of an event after a commit, and also if the result of the commit is unknown.
+// It must not block.
+func newCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(envelope.Aggregate)) commandSide {
+	if onCommit == nil {
+		onCommit = func(envelope.Aggregate) {}
+	}
+	return commandSide{pool: pool, queries: queriesOver(pool), aggregateType: aggregateType, onCommit: onCommit}
+}
+
+// create runs record, which writes a new aggregate and its first event, in one transaction.
+// It returns the id of the aggregate that exists then. With a requestID other than uuid.Nil
+// it is idempotent: a repeated call with the same fingerprint writes nothing, and returns
+// the id of the first call. With another fingerprint it returns problem.Exists.
+func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUID, fingerprint []byte, id uuid.UUID,
+	record func(ctx context.Context, q *sqlcgen.Queries) error,
+) (uuid.UUID, error) {
+	begun := false
+	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) error {
+		begun = true
+		if requestID != uuid.Nil {
+			if err := insertRequest(ctx, q, requestID, s.aggregate(id), fingerprint); err != nil {
+				return err
+			}
+		}
+		return record(ctx, q)
+	})
+	if begun {
+		s.committed(id, err)
+	}
+	if !isRepeated(err) {
+		return id, wrap(err, "create %s %s", s.aggregateType, id)
+	}
+	made, err := madeBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if id, err = uuid.Parse(made); err != nil {
+		return uuid.Nil, fmt.Errorf("id of request %s: %w", requestID, err)
+	}
+	return id, nil
+}
+
+// change runs fn, which writes the next event of an aggregate, in one transaction. fn
+// reports whether it wrote one.
+func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, fn func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error)) error {
+	changed := false
+	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		changed, err = fn(ctx, q)
+		return err
+	})
+	if changed {
+		s.committed(id, err)
+	}
+	return wrap(err, "change %s %s", s.aggregateType, id)
+}
+
+// committed calls onCommit unless the database reported that the transaction failed.
+// Without such a report the commit may have succeeded.
+func (s commandSide) committed(id uuid.UUID, err error) {
+	if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
+		s.onCommit(s.aggregate(id))
+	}
+}
+
+func (s commandSide) aggregate(id uuid.UUID) envelope.Aggregate {
+	return envelope.Aggregate{Type: s.aggregateType, ID: id.String()}
+}
+
+// checkNext returns an error if an event is not the next one of an aggregate.
+func checkNext(id uuid.UUID, version int64, nextID uuid.UUID, nextVersion int64) error {
+	if nextID != id || nextVersion != version+1 {
+		return fmt.Errorf("decision on version %d of %s returned version %d of %s", version, id, nextVersion, nextID)
+	}
+	return nil
+}
+
+// notFound returns problem.NotFound for a row that does not exist, and any other error as
+// it is.
+func notFound(err error, what string, id uuid.UUID) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return problem.Errorf(problem.NotFound, "%s %q does not exist", what, id)
+	}
+	return err
+}
+
+// projected is an event as a row of a projection: the aggregate that has the row, and the
+// version and the event that made it.
+type projected struct {
+	aggregate, event uuid.UUID
+	version          int64
+}
+
+// projectRows applies the events that are new to a consumer in one transaction. write
+// writes the row of an event unless the row has this version or a newer one, or this version
+// of a later event. It returns what the row had before. The rows are locked in the order of
+// their ids, so that two batches cannot deadlock.
+func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, of func(E) projected,
+	write func(ctx context.Context, q *sqlcgen.Queries, event E) (before projected, err error),
+) ([]envelope.Outcome, error) {
+	ids := mapSlice(events, func(e E) uuid.UUID { return of(e).event })
+	return inbox.apply(ctx, consumerName, ids, func(ctx context.Context, q *sqlcgen.Queries, fresh []int) ([]envelope.Outcome, error) {
+		slices.SortStableFunc(fresh, func(a, b int) int { // in place: apply reads the outcomes in this order
+			first, second := of(events[a]).aggregate, of(events[b]).aggregate
+			return bytes.Compare(first[:], second[:])
+		})
+		outcomes := make([]envelope.Outcome, len(fresh))
+		for n, i := range fresh {
+			before, err := write(ctx, q, events[i])
+			if err != nil {
+				return nil, err
+			}
+			outcomes[n] = effectOf(before, of(events[i]))
+		}
+		return outcomes, nil
+	})
+}
+
+// effectOf returns the effect of an event on a row. Two events with one version are a
+// conflict: the owner lost a transaction in a failover after its event was published.
+func effectOf(before, event projected) envelope.Outcome {
+	switch {
+	case event.version > before.version+1:
+		return envelope.AppliedAfterGap
+	case event.version > before.version:
+		return envelope.Applied
+	case event.version == before.version && event.event != before.event:
+		return envelope.Conflict
+	default:
+		return envelope.Stale
+	}
+}

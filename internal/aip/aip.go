@@ -59,3 +59,48 @@ func Duration(d time.Duration) *durationpb.Duration {
 	}
 	return durationpb.New(d)
 }
+
+// Time returns the time of a message in UTC, or the zero time for nil.
+func Time(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// ID returns the UUID of a field that the rules of api/proto have checked, and uuid.Nil for
+// an empty one. In an update it is also called for fields that do not change and were not
+// checked: for a text that is no UUID it returns uuid.Nil, too.
+func ID(text string) uuid.UUID {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return uuid.Nil
+	}
+	return id
+}
+
+// IDText returns a UUID as text, and uuid.Nil as an empty one.
+func IDText(id uuid.UUID) string {
+	if id == uuid.Nil {
+		return ""
+	}
+	return id.String()
+}
+
+// IDs is ID for each text of a list.
+func IDs(texts []string) []uuid.UUID {
+	var ids []uuid.UUID
+	for _, text := range texts {
+		ids = append(ids, ID(text))
+	}
+	return ids
+}
+
+// IDTexts is IDText for each id of a list.
+func IDTexts(ids []uuid.UUID) []string {
+	var texts []string
+	for _, id := range ids {
+		texts = append(texts, IDText(id))
+	}
+	return texts
+}

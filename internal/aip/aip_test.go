@@ -5,8 +5,10 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/internal/problem"
@@ -34,6 +36,23 @@ func TestParseEtag(t *testing.T) {
 	for etag, want := range map[string]int64{"": 0, Etag(1): 1, Etag(12345): 12345, "1": -1, `"0"`: -1, `"-1"`: -1, `"01"`: -1, `W/"1"`: -1, `"x"`: -1, `"*"`: -1} {
 		if got := ParseEtag(etag); got != want {
 			t.Errorf("ParseEtag(%s) = %d, want %d", etag, got, want)
+		}
+	}
+}
+
+// Ids and times keep their values; what is not set is empty.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	ids := []uuid.UUID{uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003"), uuid.Nil}
+	if got := IDs(IDTexts(ids)); !slices.Equal(got, ids) {
+		t.Errorf("IDs() = %v, want %v", got, ids)
+	}
+	if got := ID("no id"); got != uuid.Nil {
+		t.Errorf("ID() = %s, want uuid.Nil", got)
+	}
+	for _, at := range []time.Time{{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} {
+		if got := Time(Timestamp(at)); !got.Equal(at) {
+			t.Errorf("Time() = %s, want %s", got, at)
 		}
 	}
 }

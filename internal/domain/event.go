@@ -6,9 +6,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventType is the type of an event, in the past tense.
-type EventType string
-
 // The events of a video.
 const (
 	VideoCreated     EventType = "VideoCreated"

@@ -3,9 +3,7 @@ package domain
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 
@@ -103,30 +101,9 @@ func (d Details) validate() error {
 	return nil
 }
 
-// blank reports whether a text has no visible character.
-func blank(text string) bool { return !strings.ContainsFunc(text, visible) }
-
-// visible reports whether a character is visible by itself. Unicode marks some
-// letters as ignorable, such as the Hangul filler. The blank Braille pattern is
-// a symbol without ink, and needs its own rule.
-func visible(r rune) bool {
-	return unicode.IsPrint(r) && r != ' ' && r != '\u2800' &&
-		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
-}
-
-// Stamp is the id of the next event, a UUIDv7, and its time in UTC. Decisions
-// get it from outside, so that they stay pure.
-type Stamp struct {
-	EventID uuid.UUID
-	Time    time.Time
-}
-
 // Decision is a command with its arguments. It returns the event that the
 // command causes for a video, or nil if the command changes nothing.
 type Decision func(Video) (*Event, error)
-
-// AnyVersion as the expected version of a command matches every version.
-const AnyVersion int64 = 0
 
 // Create returns the first event of a new video, which is a draft.
 func Create(id uuid.UUID, details Details, stamp Stamp) (*Event, error) {

@@ -10,7 +10,6 @@ package event
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,48 +63,10 @@ func checkEnvelope(m envelope.Message, id, aggregateID uuid.UUID, version int64)
 	return nil
 }
 
-func checkVersion(version int64) error {
-	if version < 1 || version > envelope.MaxVersion {
-		return envelope.Undecodable("version is %d, want a number from 1 to %d", version, int64(envelope.MaxVersion))
-	}
-	return nil
-}
-
-// checkDuration refuses milliseconds that overflow a time.Duration.
-func checkDuration(field string, ms int64) error {
-	const longest = math.MaxInt64 / int64(time.Millisecond)
-	if ms < -longest || ms > longest {
-		return envelope.Undecodable("%s %d is out of range", field, ms)
-	}
-	return nil
-}
-
-// checkTimes refuses milliseconds that no API can express: google.protobuf.Timestamp and
-// RFC 3339 cover the years 1 to 9999.
-func checkTimes(times ...int64) error {
-	const (
-		first = -62_135_596_800_000 // 0001-01-01T00:00:00Z
-		last  = 253_402_300_799_999 // 9999-12-31T23:59:59.999Z
-	)
-	for _, ms := range times {
-		if ms < first || ms > last {
-			return envelope.Undecodable("time %d ms is out of range", ms)
-		}
-	}
-	return nil
-}
-
-// unixMilli writes the zero time as 0. timeOf reads it back.
+// unixMilli writes the zero time as 0. envelope.Reader.Time reads it back.
 func unixMilli(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixMilli()
-}
-
-func timeOf(ms int64) time.Time {
-	if ms == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(ms).UTC()
 }

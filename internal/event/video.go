@@ -2,9 +2,7 @@ package event
 
 import (
 	"fmt"
-	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
@@ -59,12 +57,8 @@ func marshal(e *domain.Event) ([]byte, error) {
 			DeleteTimeMs:  unixMilli(v.DeleteTime),
 		},
 	}
-	switch v.State {
-	case domain.Draft:
-		pb.Video.State = videov1.VideoEvent_STATE_DRAFT
-	case domain.Published:
-		pb.Video.State = videov1.VideoEvent_STATE_PUBLISHED
-	default:
+	var known bool
+	if pb.Video.State, known = states[v.State]; !known {
 		return nil, fmt.Errorf("encode event %s: unknown state %q", e.ID, v.State)
 	}
 	switch e.Type {
@@ -113,48 +107,34 @@ func unmarshal(payload []byte) (domain.Event, error) {
 	if err := proto.Unmarshal(payload, &pb); err != nil {
 		return domain.Event{}, &envelope.DecodeError{Reason: "payload is not a VideoEvent", Err: err}
 	}
-	id, err := uuid.Parse(pb.GetEventId())
-	if err != nil {
-		return domain.Event{}, &envelope.DecodeError{Reason: "event_id", Err: err}
-	}
-	videoID, err := uuid.Parse(pb.GetVideoId())
-	if err != nil {
-		return domain.Event{}, &envelope.DecodeError{Reason: "video_id", Err: err}
-	}
-	if err := checkVersion(pb.GetVersion()); err != nil {
-		return domain.Event{}, err
-	}
 	snapshot := pb.GetVideo()
 	if snapshot == nil {
 		return domain.Event{}, envelope.Undecodable("video is missing")
 	}
-	state, err := stateOf(snapshot.GetState())
-	if err != nil {
-		return domain.Event{}, err
-	}
-	if err := checkRanges(&pb); err != nil {
-		return domain.Event{}, err
-	}
+	var r envelope.Reader
 	e := domain.Event{
-		ID: id,
+		ID: r.ID("event_id", pb.GetEventId()),
 		Video: domain.Video{
-			ID: videoID,
+			ID: r.ID("video_id", pb.GetVideoId()),
 			Details: domain.Details{
 				Title:        snapshot.GetTitle(),
 				Description:  snapshot.GetDescription(),
 				ReleaseYear:  snapshot.GetReleaseYear(),
-				Duration:     time.Duration(snapshot.GetDurationMs()) * time.Millisecond,
+				Duration:     r.Duration("duration_ms", snapshot.GetDurationMs()),
 				LanguageCode: snapshot.GetLanguageCode(),
 				Tags:         snapshot.GetTags(),
 			},
-			State:       state,
-			Version:     pb.GetVersion(),
-			CreateTime:  time.UnixMilli(snapshot.GetCreateTimeMs()).UTC(),
-			UpdateTime:  time.UnixMilli(snapshot.GetUpdateTimeMs()).UTC(),
-			PublishTime: timeOf(snapshot.GetPublishTimeMs()),
-			DeleteTime:  timeOf(snapshot.GetDeleteTimeMs()),
+			State:       envelope.ValueOf(&r, "state", snapshot.GetState(), states),
+			Version:     r.Version(pb.GetVersion()),
+			CreateTime:  r.Time("create_time_ms", snapshot.GetCreateTimeMs()),
+			UpdateTime:  r.Time("update_time_ms", snapshot.GetUpdateTimeMs()),
+			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
+			DeleteTime:  r.Time("delete_time_ms", snapshot.GetDeleteTimeMs()),
 		},
-		OccurredAt: time.UnixMilli(pb.GetOccurredAtMs()).UTC(),
+		OccurredAt: r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
+	}
+	if err := r.Err(); err != nil {
+		return domain.Event{}, err
 	}
 	e.Type, e.ChangedFields = typeOf(&pb)
 	return e, nil
@@ -180,22 +160,7 @@ func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
 	return "", nil
 }
 
-func stateOf(state videov1.VideoEvent_State) (domain.State, error) {
-	switch state {
-	case videov1.VideoEvent_STATE_DRAFT:
-		return domain.Draft, nil
-	case videov1.VideoEvent_STATE_PUBLISHED:
-		return domain.Published, nil
-	default:
-		return "", envelope.Undecodable("state %d is unknown", state)
-	}
-}
-
-// checkRanges refuses values that would be misread.
-func checkRanges(pb *videov1.VideoEvent) error {
-	snapshot := pb.GetVideo()
-	if err := checkDuration("duration_ms", snapshot.GetDurationMs()); err != nil {
-		return err
-	}
-	return checkTimes(pb.GetOccurredAtMs(), snapshot.GetCreateTimeMs(), snapshot.GetUpdateTimeMs(), snapshot.GetPublishTimeMs(), snapshot.GetDeleteTimeMs())
+var states = map[domain.State]videov1.VideoEvent_State{
+	domain.Draft:     videov1.VideoEvent_STATE_DRAFT,
+	domain.Published: videov1.VideoEvent_STATE_PUBLISHED,
 }

@@ -24,12 +24,16 @@ func notNil[T any](values []T) []T {
 	return values
 }
 
-func timeOf(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
+// valueOf returns the zero value for nil, which is NULL.
+func valueOf[T any](value *T) T {
+	if value == nil {
+		var zero T
+		return zero
 	}
-	return t.UTC()
+	return *value
 }
+
+func timeOf(t *time.Time) time.Time { return valueOf(t).UTC() }
 
 // byteLimit returns n, or for 0 a limit that no page reaches.
 func byteLimit(n int) int64 { return int64(cmp.Or(n, math.MaxInt)) }

@@ -1,0 +1,109 @@
+package envelope
+
+import (
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Reader converts the values of a payload, and keeps the first mistake. The zero Reader is
+// ready for use. After a mistake the values do not count: ask Err.
+type Reader struct{ err error }
+
+// Err returns the first mistake, a [*DecodeError].
+func (r *Reader) Err() error { return r.err }
+
+func (r *Reader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// ID reads a UUID.
+func (r *Reader) ID(field, text string) uuid.UUID {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		r.fail(&DecodeError{Reason: field, Err: err})
+	}
+	return id
+}
+
+// OptionalID reads a UUID as [IDText] writes it.
+func (r *Reader) OptionalID(field, text string) uuid.UUID {
+	if text == "" {
+		return uuid.Nil
+	}
+	return r.ID(field, text)
+}
+
+// IDs reads UUIDs.
+func (r *Reader) IDs(field string, texts []string) []uuid.UUID {
+	var ids []uuid.UUID
+	for _, text := range texts {
+		ids = append(ids, r.ID(field, text))
+	}
+	return ids
+}
+
+// Version reads the version of an aggregate, 1 to [MaxVersion].
+func (r *Reader) Version(version int64) int64 {
+	if version < 1 || version > MaxVersion {
+		r.fail(Undecodable("version is %d, want a number from 1 to %d", version, int64(MaxVersion)))
+	}
+	return version
+}
+
+// Duration reads milliseconds that a time.Duration can express.
+func (r *Reader) Duration(field string, ms int64) time.Duration {
+	const longest = math.MaxInt64 / int64(time.Millisecond)
+	if ms < -longest || ms > longest {
+		r.fail(Undecodable("%s %d is out of range", field, ms))
+	}
+	return time.Duration(ms) * time.Millisecond
+}
+
+// Time reads milliseconds since 1970-01-01 UTC; 0 is the zero time. It refuses what no API can
+// express: google.protobuf.Timestamp and RFC 3339 cover the years 1 to 9999.
+func (r *Reader) Time(field string, ms int64) time.Time {
+	const (
+		first = -62_135_596_800_000 // 0001-01-01T00:00:00Z
+		last  = 253_402_300_799_999 // 9999-12-31T23:59:59.999Z
+	)
+	if ms < first || ms > last {
+		r.fail(Undecodable("%s %d is out of range", field, ms))
+	}
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// ValueOf reads a value of an enum. values has the number of each value.
+func ValueOf[V, N comparable](r *Reader, field string, number N, values map[V]N) V {
+	for value, n := range values {
+		if n == number {
+			return value
+		}
+	}
+	r.fail(Undecodable("%s %v is unknown", field, number))
+	var none V
+	return none
+}
+
+// IDText returns a UUID as text, and uuid.Nil as an empty one.
+func IDText(id uuid.UUID) string {
+	if id == uuid.Nil {
+		return ""
+	}
+	return id.String()
+}
+
+// IDTexts returns UUIDs as texts.
+func IDTexts(ids []uuid.UUID) []string {
+	var texts []string
+	for _, id := range ids {
+		texts = append(texts, id.String())
+	}
+	return texts
+}

@@ -1,4 +1,4 @@
-# Generated from internal/names/names.yaml by make generate; do not edit.
+# Generated from internal/names by make generate; do not edit.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 SERVICE=videocatalog
 TOPICS=(video.events)

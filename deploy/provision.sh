@@ -9,7 +9,7 @@
 #   --dry-run       show the commands that would change something; change nothing
 #   --exactly-once  turn on exactly-once delivery for the subscription; the inbox makes it unnecessary
 #
-# Names are in internal/names/names.yaml. The environment variable REPOSITORY is the repository of images. Default: the name
+# Names are in internal/names. The environment variable REPOSITORY is the repository of images. Default: the name
 # of the service. destroy.sh removes everything again.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

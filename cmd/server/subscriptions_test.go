@@ -7,7 +7,7 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// Every subscription of the service is one that names.yaml has, so it is
+// Every subscription of the service is one that internal/names has, so it is
 // provisioned.
 func TestSubscriptionsAreInNames(t *testing.T) {
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 	}
 	for _, s := range subscriptions(registrations(config{}, nil)) {
 		if !slices.Contains(known, s.id) {
-			t.Errorf("subscription %s is not among %q of names.yaml", s.id, known)
+			t.Errorf("subscription %s is not among %q of internal/names", s.id, known)
 		}
 	}
 }

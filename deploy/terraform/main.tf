@@ -4,8 +4,9 @@
 #   terraform apply -var project=my-project -var region=europe-west1 -var image=…@sha256:…
 
 locals {
-  names   = yamldecode(file("${path.module}/../../internal/names/names.yaml"))
-  service = local.names.service
+  names   = "${path.module}/../../internal/names"
+  service = yamldecode(file("${local.names}/names.yaml")).service
+  topics  = [for name in fileset("${local.names}/topics", "*.yaml") : yamldecode(file("${local.names}/topics/${name}"))]
   apis    = ["artifactregistry", "cloudscheduler", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
@@ -40,12 +41,12 @@ module "iam" {
 
 module "pubsub" {
   source       = "./modules/pubsub"
-  for_each     = { for topic in local.names.topics : topic.name => topic }
+  for_each     = { for topic in local.topics : topic.name => topic }
   project      = var.project
   region       = var.region
   topic        = each.key
   schema       = file("${path.module}/../../${each.value.schema}")
-  consumers    = each.value.consumers
+  consumers    = try(each.value.consumers, [])
   exactly_once = var.exactly_once
   publishers   = [module.iam.members["all"], module.iam.members["publisher"]]
   subscribers  = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]

@@ -1,27 +1,29 @@
 // Package names has the names of the service, its topics and its subscriptions. Only
-// names.yaml defines them. The scripts read deploy/names.sh, which make generate writes.
-// Terraform reads names.yaml itself.
+// names.yaml and the files of topics, one per topic, define them. The scripts read
+// deploy/names.sh, which make generate writes. Terraform reads the files itself.
 package names
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"regexp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// Names is the content of names.yaml.
+// Names is the content of names.yaml, with the topics.
 type Names struct {
 	Service     string  `yaml:"service"`
 	ErrorDomain string  `yaml:"error_domain"`
-	Topics      []Topic `yaml:"topics"`
+	Topics      []Topic `yaml:"-"` // in the order of the names of their files
 }
 
-// Topic is a Pub/Sub topic that this service publishes to.
+// Topic is a Pub/Sub topic that this service publishes to: the content of a file of topics.
 type Topic struct {
 	Name           string   `yaml:"name"`            // its schema has the same name
 	AggregateTypes []string `yaml:"aggregate_types"` // their events are published there
@@ -36,13 +38,13 @@ func (t Topic) Subscription(consumer string) string { return t.Name + "." + cons
 // of the subscription to that topic.
 func (t Topic) DeadLetters(consumer string) string { return t.Subscription(consumer) + ".dead" }
 
-//go:embed names.yaml
-var file []byte
+//go:embed names.yaml topics/*.yaml
+var files embed.FS
 
 var all = func() Names {
-	n, err := Parse(file)
+	n, err := Parse(files)
 	if err != nil {
-		panic(err) //nolint:forbidigo // the file is part of the program; TestNames reads it too
+		panic(err) //nolint:forbidigo // the files are part of the program; TestNames reads them too
 	}
 	return n
 }()
@@ -56,15 +58,15 @@ func ErrorDomain() string { return all.ErrorDomain }
 // Topics returns all topics.
 func Topics() []Topic { return slices.Clone(all.Topics) }
 
-// TopicOf returns the topic of an aggregate type. If there is none, names.yaml is wrong,
-// and TopicOf panics.
+// TopicOf returns the topic of an aggregate type. If there is none, a file of topics is
+// missing, and TopicOf panics.
 func TopicOf(aggregateType string) Topic {
 	for _, t := range all.Topics {
 		if slices.Contains(t.AggregateTypes, aggregateType) {
 			return t
 		}
 	}
-	panic("names.yaml: no topic has the aggregate type " + aggregateType) //nolint:forbidigo // a mistake in the program, met at its start
+	panic("topics/*.yaml: no topic has the aggregate type " + aggregateType) //nolint:forbidigo // a mistake in the program, met at its start
 }
 
 // Google Cloud's rules for names. A service account is called SERVICE-publisher, and its
@@ -75,50 +77,87 @@ var (
 	consumerRule = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,29}$`)
 )
 
-// Parse reads the content of a file such as names.yaml. The error names every field that
-// breaks a rule.
-func Parse(content []byte) (Names, error) {
+// Parse reads names.yaml and topics/*.yaml. The error names every field that breaks a rule,
+// with its file.
+func Parse(fsys fs.FS) (Names, error) {
+	const file = "names.yaml"
 	var n Names
-	d := yaml.NewDecoder(bytes.NewReader(content))
-	d.KnownFields(true)
-	if err := d.Decode(&n); err != nil {
-		return Names{}, fmt.Errorf("names.yaml: %w", err)
+	if err := decode(fsys, file, &n); err != nil {
+		return Names{}, err
 	}
 	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("names.yaml: "+format, args...)) }
 	if !serviceRule.MatchString(n.Service) {
-		wrong("service is %q, want %s", n.Service, serviceRule)
+		errs = append(errs, fmt.Errorf("%s: service is %q, want %s", file, n.Service, serviceRule))
 	}
 	if n.ErrorDomain == "" {
-		wrong("error_domain is empty")
+		errs = append(errs, fmt.Errorf("%s: error_domain is empty", file))
 	}
-	seen := make(map[string]bool) // by kind and name
-	once := func(what, name string) {
-		if seen[what+name] {
-			wrong("%s %q is listed twice", what, name)
-		}
-		seen[what+name] = true
+	topics, err := fs.Glob(fsys, "topics/*.yaml") // sorted
+	if err == nil && len(topics) == 0 {
+		err = errors.New("topics/*.yaml: there is no file, want one per topic")
 	}
-	if len(n.Topics) == 0 {
-		wrong("topics is empty, want at least one")
-	}
-	for i, t := range n.Topics {
-		if !topicRule.MatchString(t.Name) {
-			wrong("topics[%d].name is %q, want %s", i, t.Name, topicRule)
+	errs = append(errs, err)
+	where := make(map[string]string) // the files of what must be there once
+	for _, file := range topics {
+		var t Topic
+		if err := decode(fsys, file, &t); err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		once("topic", t.Name)
-		for _, a := range t.AggregateTypes {
-			once("aggregate type", a)
-		}
-		for _, c := range t.Consumers {
-			if !consumerRule.MatchString(c) {
-				wrong("topics[%d].consumers has %q, want %s", i, c, consumerRule)
-			}
-			once("subscription", t.Subscription(c))
-		}
-		if t.Schema == "" || len(t.AggregateTypes) == 0 {
-			wrong("topics[%d] has no schema or no aggregate_types", i)
-		}
+		errs = append(errs, t.check(file, where))
+		n.Topics = append(n.Topics, t)
 	}
 	return n, errors.Join(errs...)
+}
+
+// decode reads a file with one document of YAML. Fields that v does not have are errors.
+func decode(fsys fs.FS, file string, v any) error {
+	content, err := fs.ReadFile(fsys, file)
+	if err != nil {
+		return err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(content))
+	d.KnownFields(true)
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: there is a second document, want one", file)
+	}
+	return nil
+}
+
+// check returns what is wrong with a topic. where has the files of the names, aggregate
+// types and subscriptions of the topics before.
+func (t Topic) check(file string, where map[string]string) error {
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %w", file, fmt.Errorf(format, args...)))
+	}
+	once := func(what, name string) {
+		if first, ok := where[what+name]; ok {
+			wrong("%s %q is also in %s", what, name, first)
+		}
+		where[what+name] = file
+	}
+	if !topicRule.MatchString(t.Name) {
+		wrong("name is %q, want %s", t.Name, topicRule)
+	}
+	once("topic", t.Name)
+	if len(t.AggregateTypes) == 0 {
+		wrong("aggregate_types is empty, want at least one")
+	}
+	for _, a := range t.AggregateTypes {
+		once("aggregate type", a)
+	}
+	if t.Schema == "" {
+		wrong("schema is empty, want the path of a proto file")
+	}
+	for _, c := range t.Consumers {
+		if !consumerRule.MatchString(c) {
+			wrong("consumers has %q, want %s", c, consumerRule)
+		}
+		once("subscription", t.Subscription(c))
+	}
+	return errors.Join(errs...)
 }

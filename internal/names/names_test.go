@@ -4,11 +4,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"example.com/videocatalog/internal/names"
 )
 
-// The schemas of names.yaml are files.
+// The schemas of the topics are files.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	for _, topic := range names.Topics() {
@@ -18,42 +19,55 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A mistake is an error that names the field; all mistakes are reported at once.
+// A mistake is an error that names the file and the field; all mistakes are reported at
+// once. Topics are in the order of their files.
 func TestParse(t *testing.T) {
 	t.Parallel()
-	const good = `
-service: shopping
-error_domain: shopping.example.com
-topics:
-  - {name: order.events, aggregate_types: [order], schema: order.proto, consumers: [billing, search]}
-  - {name: cart.events, aggregate_types: [cart], schema: cart.proto}
-`
-	n, err := names.Parse([]byte(good))
-	if err != nil {
-		t.Fatal(err)
+	good := map[string]string{
+		"names.yaml":        "service: shopping\nerror_domain: shopping.example.com\n",
+		"topics/order.yaml": "name: order.events\naggregate_types: [order]\nschema: order.proto\nconsumers: [billing, search]\n",
+		"topics/cart.yaml":  "name: cart.events\naggregate_types: [cart]\nschema: cart.proto\n",
+		"topics/README.md":  "no topic",
 	}
-	if got, want := n.Topics[0].DeadLetters(n.Topics[0].Consumers[1]), "order.events.search.dead"; got != want {
+	parse := func(from, to string) (names.Names, error) {
+		files := make(fstest.MapFS)
+		for name, content := range good {
+			files[name] = &fstest.MapFile{Data: []byte(strings.ReplaceAll(content, from, to))}
+		}
+		return names.Parse(files)
+	}
+	n, err := parse("", "")
+	if err != nil || len(n.Topics) != 2 || n.Topics[0].Name != "cart.events" {
+		t.Fatalf("Parse() = %+v, %v, want two topics, cart.events first", n, err)
+	}
+	if got, want := n.Topics[1].DeadLetters(n.Topics[1].Consumers[1]), "order.events.search.dead"; got != want {
 		t.Errorf("dead letters = %q, want %q", got, want)
 	}
+	const cart, order = "topics/cart.yaml: ", "topics/order.yaml: "
 	for _, tt := range []struct{ name, from, to, want string }{
-		{"unknown field", "service:", "servise:", "servise"},
-		{"short service", "shopping", "shop", "service"},
-		{"long service", "shopping", "a-name-of-21-character", "service"},
-		{"upper case", "shopping", "Shopping", "service"},
-		{"topic's name", "order.events", "1.events", "topics[0].name"},
-		{"topic twice", "cart.events", "order.events", `topic "order.events"`},
-		{"aggregate type twice", "[cart]", "[order]", `aggregate type "order"`},
-		{"no aggregate type", "[cart]", "[]", "topics[1]"},
-		{"consumer's name", "billing", "bill.ing", "topics[0].consumers"},
-		{"consumer twice", "billing", "search", `subscription "order.events.search"`},
-		{"no schema", "schema: cart.proto", `schema: ""`, "topics[1]"},
+		{"unknown field", "service:", "servise:", "names.yaml: "},
+		{"topic in names.yaml", "service:", "topics: []\nservice:", "names.yaml: "},
+		{"short service", "shopping", "shop", "names.yaml: service"},
+		{"long service", "shopping", "a-name-of-21-character", "names.yaml: service"},
+		{"upper case", "shopping", "Shopping", "names.yaml: service"},
+		{"unknown field of a topic", "consumers:", "consumer:", order},
+		{"a list of topics", "name: cart.events", "- name: cart.events", cart},
+		{"two topics in a file", "schema: cart.proto\n", "schema: cart.proto\n---\nname: more.events\n", cart + "there is a second document"},
+		{"topic's name", "order.events", "1.events", order + "name"},
+		{"topic twice", "cart.events", "order.events", order + `topic "order.events" is also in topics/cart.yaml`},
+		{"aggregate type twice", "[cart]", "[order]", order + `aggregate type "order" is also in topics/cart.yaml`},
+		{"no aggregate type", "[cart]", "[]", cart + "aggregate_types"},
+		{"consumer's name", "billing", "bill.ing", order + "consumers"},
+		{"consumer twice", "billing", "search", order + `subscription "order.events.search"`},
+		{"no schema", "schema: cart.proto", `schema: ""`, cart + "schema"},
 	} {
-		_, err := names.Parse([]byte(strings.ReplaceAll(good, tt.from, tt.to)))
+		_, err := parse(tt.from, tt.to)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: error %v, want %q in it", tt.name, err, tt.want)
 		}
 	}
-	if _, err := names.Parse([]byte("service: x\n")); err == nil || strings.Count(err.Error(), "names.yaml: ") != 3 {
+	_, err = names.Parse(fstest.MapFS{"names.yaml": {Data: []byte("service: x\n")}})
+	if err == nil || strings.Count(err.Error(), ".yaml: ") != 3 {
 		t.Errorf("error = %v, want the service, the domain and the topics in it", err)
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"example.com/videocatalog/lab/internal/clone"
 )
 
-// After a change of names.yaml and make generate nothing has the old names, and
+// After a change of the names and make generate nothing has the old names, and
 // the alerts fire on the metrics of the new ones.
 func TestRename(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "clone")
 	clone.Tree(t, "../..", dir)
-	names := filepath.Join(dir, "internal", "names", "names.yaml")
-	edit(t, names, "service: videocatalog\n", "service: filmlibrary\n")
-	edit(t, names, "name: video.events\n", "name: film.changes\n")
+	names := filepath.Join(dir, "internal", "names")
+	edit(t, filepath.Join(names, "names.yaml"), "service: videocatalog\n", "service: filmlibrary\n")
+	edit(t, filepath.Join(names, "topics", "video.yaml"), "name: video.events\n", "name: film.changes\n")
 	clone.Run(t, dir, "make", "--silent", "generate-names")
 	clone.Run(t, dir, "go", "test", "./deploy/observe", "-run", "TestFilesAreUpToDate|TestRulesWithPromtool")
 

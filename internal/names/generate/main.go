@@ -1,5 +1,5 @@
-// Command generate writes the names of names.yaml where they cannot be read from
-// it: deploy/names.sh for the scripts, cloudbuild.yaml, and all Markdown, whose
+// Command generate writes the names of internal/names where they cannot be read from
+// its files: deploy/names.sh for the scripts, cloudbuild.yaml, and all Markdown, whose
 // commands people copy. It runs in the root of the repository.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"example.com/videocatalog/internal/names"
@@ -49,7 +50,7 @@ func render() []byte {
 			subscriptions = append(subscriptions, t.Subscription(c))
 		}
 	}
-	return fmt.Appendf(nil, `# Generated from internal/names/names.yaml by make generate; do not edit.
+	return fmt.Appendf(nil, `# Generated from internal/names by make generate; do not edit.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 SERVICE=%s
 TOPICS=(%s)
@@ -66,20 +67,9 @@ func words(script []byte) (all [][]string) {
 	return all
 }
 
-// rename replaces the names that have changed. Where a name was added or removed,
-// nobody can say which one became which: those are left to their author.
+// rename replaces the names that have changed.
 func rename(before, now [][]string) error {
-	if len(before) != len(now) {
-		return nil
-	}
-	to := make(map[string]string)
-	for i := range now {
-		for j := range now[i] {
-			if len(before[i]) == len(now[i]) && before[i][j] != now[i][j] {
-				to[before[i][j]] = now[i][j]
-			}
-		}
-	}
+	to := renamed(before, now)
 	if len(to) == 0 {
 		return nil
 	}
@@ -91,15 +81,41 @@ func rename(before, now [][]string) error {
 		if err != nil {
 			return err
 		}
-		renamed := content
+		text := content
 		for old, name := range to {
-			renamed = replace(renamed, old, name)
+			text = replace(text, old, name)
 		}
-		if bytes.Equal(renamed, content) {
+		if bytes.Equal(text, content) {
 			return nil
 		}
-		return os.WriteFile(path, renamed, 0o644) //nolint:gosec // everybody may read it
+		return os.WriteFile(path, text, 0o644) //nolint:gosec // everybody may read it
 	})
+}
+
+// renamed returns the new name of each name that has changed. Where more names have gone
+// than come, or the reverse, nobody can say which one became which: those are left to their
+// author. A name that only has another place, because its file is called otherwise, has not
+// changed.
+func renamed(before, now [][]string) map[string]string {
+	to := make(map[string]string)
+	if len(before) != len(now) {
+		return to
+	}
+	for i := range now {
+		gone, come := without(before[i], now[i]), without(now[i], before[i])
+		if len(gone) != len(come) {
+			continue
+		}
+		for j, old := range gone {
+			to[old] = come[j]
+		}
+	}
+	return to
+}
+
+// without returns the names that are not among the others.
+func without(all, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(others, name) })
 }
 
 // replace replaces a name where it is one, and no part of a longer word, of the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -8,7 +9,7 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// What is in the tree is what names.yaml says.
+// What is in the tree is what the files of internal/names say.
 func TestNamesAreUpToDate(t *testing.T) {
 	t.Chdir("../../..")
 	const remedy = "run make generate"
@@ -19,6 +20,29 @@ func TestNamesAreUpToDate(t *testing.T) {
 		got, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(got), want) {
 			t.Errorf("%s is stale (%v): %s", path, err, remedy)
+		}
+	}
+}
+
+// Names that changed are found by their place among those that changed. Nothing is renamed
+// where a name was added or removed, nor where names only changed places.
+func TestRenamed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, before, now string
+		want              map[string]string
+	}{
+		{"the same", "a b", "a b", nil},
+		{"one", "a b", "a c", map[string]string{"b": "c"}},
+		{"all", "a b", "c d", map[string]string{"a": "c", "b": "d"}},
+		{"added in front", "b", "a b", nil},
+		{"removed", "a b", "b", nil},
+		{"other places", "a b", "b a", nil},
+		{"one, and other places", "a b", "b c", map[string]string{"a": "c"}},
+	} {
+		got := renamed([][]string{strings.Fields(tt.before)}, [][]string{strings.Fields(tt.now)})
+		if !maps.Equal(got, tt.want) {
+			t.Errorf("%s: renamed = %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -12,7 +12,9 @@ import (
 	"example.com/videocatalog/internal/port"
 )
 
-// registration is what one aggregate type adds to a process.
+// registration is what one aggregate type adds to a process. A new type has a file like
+// videos.go. make generate finds the function there by its signature, and adds it to
+// registrations.
 type registration struct {
 	// services returns its services. It is also called with an empty backend, whose pools
 	// are nil: it must not use them before a call.
@@ -22,15 +24,6 @@ type registration struct {
 	// repair does the work that a replaced database of the query side needs at once. Nil:
 	// there is none.
 	repair step
-}
-
-// registrations returns the registration of each aggregate type. A new type has a file like
-// videos.go, and a line here. queries is the pool of the query side, or nil if the process
-// does not use it.
-func registrations(cfg config, queries *pgxpool.Pool) []registration {
-	return []registration{
-		videos(cfg, queries),
-	}
 }
 
 // backend is what handlers are made of.

@@ -46,6 +46,7 @@ var imports = map[string][]string{
 	"internal/reconnect":          {},
 	"internal/failpoint":          {},
 	"cmd/server":                  {"."},
+	"cmd/server/generate":         {},
 	"cmd/dev":                     {"."},
 	"cmd/new":                     {},
 	"deploy/smoke":                {"api"},

@@ -33,8 +33,8 @@ func CheckURL(url string) error {
 }
 
 // Check returns ErrUnfit, with all mistakes, if these pools cannot use their database.
-// pools must be all pools of this process to that database. A schema that is newer than
-// this build is accepted, because a roll-back meets one. Any other error means that the
+// pools must be all pools of this process to that database. A schema with more migrations
+// than this build is accepted, because a roll-back meets one. Any other error means that the
 // database was not reached.
 func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
 	conn, err := pools[0].Acquire(ctx)
@@ -58,7 +58,7 @@ func Check(ctx context.Context, pools ...*pgxpool.Pool) error {
 
 // settings are the properties of the database that a connection reads.
 type settings struct {
-	version                int64 // of the schema
+	versions               []int64 // the migrations that it has
 	encoding               string
 	synchronousCommit      string
 	role                   string
@@ -78,8 +78,8 @@ func readSettings(ctx context.Context, conn *pgx.Conn) (s settings, err error) {
 	if err != nil {
 		return s, fmt.Errorf("read settings of the database: %w", err)
 	}
-	err = conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM "+migrationsTable+" WHERE is_applied", unprepared).Scan(&s.version)
-	const undefinedTable = "42P01"
+	rows, _ := conn.Query(ctx, appliedVersions, unprepared) // CollectRows returns its error
+	s.versions, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil && codeOf(err) != undefinedTable {
 		return s, fmt.Errorf("read schema version: %w", err)
 	}
@@ -99,8 +99,8 @@ func (s settings) mistakes(most int32) (errs []error) {
 	if err := checkEncoding(s.encoding); err != nil {
 		wrong("%w", err)
 	}
-	if s.version < Version() {
-		wrong("%w: it is at version %d, this build needs %d", ErrSchemaTooOld, s.version, Version())
+	if lacks := missing(versions(), s.versions); len(lacks) > 0 {
+		wrong("%w: it lacks %d migrations of this build, the first is %05d", ErrSchemaTooOld, len(lacks), lacks[0])
 	}
 	if s.synchronousCommit == "off" {
 		wrong("synchronous_commit is off, so a crash of the server loses acknowledged commands: ALTER ROLE %s SET synchronous_commit = on", role)

@@ -3,6 +3,10 @@
 //
 // In production, migrations only go forward, and each has one purpose. Every build runs on
 // the schema before and after its newest migration: expand, deploy, contract.
+//
+// There are two sequences of migrations: the numbers below 01000 are those of the template,
+// and those of a service begin at 01000. Each sequence runs in order. A new migration of the
+// template may run after those of the service, so it depends on none of them.
 package db
 
 import (
@@ -11,9 +15,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"path"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,15 @@ const (
 // one work while the others wait. If a process dies, its lease ends after 30 s. The error
 // is ErrUnfit for a database that this build cannot use.
 func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return 0, fmt.Errorf("open migrations: %w", err)
+	}
+	return migrate(ctx, url, migrations, log)
+}
+
+// migrate is Migrate with the files of other builds.
+func migrate(ctx context.Context, url string, migrations fs.FS, log *slog.Logger) (int, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return 0, fmt.Errorf("parse database URL: %w", err)
@@ -50,9 +60,8 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 	if err := checkEncoding(encoding); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrUnfit, err)
 	}
-	migrations, err := fs.Sub(files, "migrations")
-	if err != nil {
-		return 0, fmt.Errorf("open migrations: %w", err)
+	if err := checkOrder(ctx, sqlDB, versionsOf(migrations)); err != nil {
+		return 0, err
 	}
 	// A waiting process tries every second, for five minutes. The default is every five
 	// seconds.
@@ -61,6 +70,7 @@ func Migrate(ctx context.Context, url string, log *slog.Logger) (int, error) {
 		return 0, fmt.Errorf("make migration lock: %w", err)
 	}
 	provider, err := goose.NewProvider(goose.DialectPostgres, sqlDB, migrations,
+		goose.WithAllowOutofOrder(true), // checkOrder has refused what may not be
 		goose.WithTableName(migrationsTable), goose.WithLocker(locker), goose.WithSlog(log), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, fmt.Errorf("load migrations: %w", err)
@@ -83,20 +93,4 @@ func noTransactionTimeout(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("set transaction_timeout: %w", err)
 	}
 	return nil
-}
-
-// Version returns the version of the newest migration in this build.
-func Version() int64 {
-	entries, err := fs.ReadDir(files, "migrations")
-	if err != nil {
-		return 0 // the directory is embedded: it cannot be missing
-	}
-	var newest int64
-	for _, entry := range entries {
-		number, _, _ := strings.Cut(path.Base(entry.Name()), "_")
-		if version, err := strconv.ParseInt(number, 10, 64); err == nil {
-			newest = max(newest, version)
-		}
-	}
-	return newest
 }

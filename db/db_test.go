@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -138,18 +140,26 @@ func schema(t testing.TB, pool *pgxpool.Pool) []string {
 	return lines
 }
 
-// The version of a build is the number of its newest migration, and the
-// numbers have no gap: two branches that both added one must notice.
-func TestVersionIsTheNewestMigration(t *testing.T) {
+// The version of a build is the number of its last migration. A number has five digits, so
+// that files are in the order in which they run, and is there once: two branches that both
+// added one must notice.
+func TestVersionIsTheLastMigration(t *testing.T) {
 	t.Parallel()
-	files := migrations(t)
-	for i, file := range files {
-		if want := fmt.Sprintf("%05d_", i+1); !strings.HasPrefix(filepath.Base(file), want) {
-			t.Errorf("migration %d is %s, want it to begin with %s", i+1, file, want)
+	number := regexp.MustCompile(`^(\d{5})_[a-z0-9_]+\.sql$`)
+	last, before := "", ""
+	for _, file := range migrations(t) {
+		found := number.FindStringSubmatch(filepath.Base(file))
+		if found == nil {
+			t.Errorf("%s: want a name like 01000_orders.sql", file)
+			continue
 		}
+		if found[1] == last {
+			t.Errorf("%s and %s have the same number", before, file)
+		}
+		last, before = found[1], file
 	}
-	if got := db.Version(); got != int64(len(files)) {
-		t.Errorf("Version() = %d, want %d", got, len(files))
+	if got := fmt.Sprintf("%05d", db.Version()); got != last {
+		t.Errorf("Version() = %s, want %s", got, last)
 	}
 }
 
@@ -163,6 +173,87 @@ func TestMigrateTwiceRunsOnce(t *testing.T) {
 		if got, err := db.Migrate(t.Context(), target, discard); got != want || err != nil {
 			t.Errorf("Migrate() = %d, %v, want %d, nil", got, err, want)
 		}
+	}
+}
+
+// build returns the files of a build: the migrations of the template, and more that make a
+// table of their name, such as 01000_orders.
+func build(t testing.TB, more ...string) fstest.MapFS {
+	t.Helper()
+	files := make(fstest.MapFS)
+	for _, name := range migrations(t) {
+		if filepath.Base(name) >= "01000" {
+			break
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.Base(name)] = &fstest.MapFile{Data: text}
+	}
+	for _, name := range more {
+		_, table, _ := strings.Cut(name, "_")
+		files[name+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE video_catalog." + table + " (id int);\n-- +goose Down\nDROP TABLE video_catalog." + table + ";\n")}
+	}
+	return files
+}
+
+// A service has run its own migrations, which begin at 01000, when a later version of the
+// template brings more of its own. They run, and make the schema that a new database gets
+// from all of them in order.
+func TestMigrateRunsLaterMigrationsOfTheTemplate(t *testing.T) {
+	t.Parallel()
+	target := fresh(t)
+	before := build(t, "01000_orders", "01001_invoices")
+	after := build(t, "00901_notes", "00902_letters", "01000_orders", "01001_invoices", "01002_bills")
+	for _, step := range []struct {
+		name  string
+		files fstest.MapFS
+		want  int
+	}{
+		{"a new database", before, len(before)}, {"again", before, 0}, {"the later version", after, 3}, {"again", after, 0}, {"the build before", before, 0},
+	} {
+		if got, err := db.MigrateFS(t.Context(), target, step.files, discard); got != step.want || err != nil {
+			t.Fatalf("%s: Migrate() = %d, %v, want %d, nil", step.name, got, err, step.want)
+		}
+	}
+	inOrder := fresh(t)
+	if _, err := db.MigrateFS(t.Context(), inOrder, after, discard); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(schema(t, open(t, inOrder)), schema(t, open(t, target))); diff != "" {
+		t.Errorf("schema (-of a new database +of one that was upgraded):\n%s", diff)
+	}
+}
+
+// A migration whose place in its sequence has passed does not run, nor does any other: a
+// new database would get them in another order.
+func TestMigrateRefusesAMigrationThatComesTooLate(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		before, after []string
+		want          string
+	}{
+		{"of the template", []string{"00902_letters"}, []string{"00901_notes", "00902_letters", "01000_orders"}, "00901"},
+		{"of the service", []string{"01001_invoices"}, []string{"00901_notes", "01000_orders", "01001_invoices"}, "01000"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			target := fresh(t)
+			if _, err := db.MigrateFS(t.Context(), target, build(t, test.before...), discard); err != nil {
+				t.Fatal(err)
+			}
+			pool := open(t, target)
+			before := schema(t, pool)
+			got, err := db.MigrateFS(t.Context(), target, build(t, test.after...), discard)
+			if got != 0 || !errors.Is(err, db.ErrUnfit) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Migrate() = %d, %v, want ErrUnfit with %s", got, err, test.want)
+			}
+			if diff := cmp.Diff(before, schema(t, pool)); diff != "" {
+				t.Errorf("schema (-before +after it was refused):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -223,6 +314,8 @@ func TestCheck(t *testing.T) {
 		{"fresh database", func(t *testing.T) *pgxpool.Pool { return open(t, fresh(t)) }, db.ErrSchemaTooOld},
 		{"no migration yet", after("DELETE FROM video_catalog_migrations"), db.ErrSchemaTooOld},
 		{"one migration less", after("DELETE FROM video_catalog_migrations WHERE version_id = " + newest), db.ErrSchemaTooOld},
+		{"one of the first less", after("DELETE FROM video_catalog_migrations WHERE version_id = 1"), db.ErrSchemaTooOld},
+		{"a later one instead", after("UPDATE video_catalog_migrations SET version_id = 99999 WHERE version_id = " + newest), db.ErrSchemaTooOld},
 		{"migrated", migrated, nil},
 		{"newer", after("INSERT INTO video_catalog_migrations (version_id, is_applied) VALUES (" + newest + " + 1, true)"), nil},
 	} {

@@ -1,0 +1,90 @@
+package db
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// firstOwn is the number of the first migration of a service. Those of the template are
+// below it.
+const firstOwn = 1000
+
+// Version returns the highest number of a migration in this build.
+func Version() int64 {
+	all := versions()
+	return all[len(all)-1]
+}
+
+// versions returns the numbers of the migrations in this build, in ascending order.
+func versions() []int64 {
+	migrations, err := fs.Sub(files, "migrations")
+	if err != nil {
+		return nil // the directory is embedded: it cannot be missing
+	}
+	return versionsOf(migrations)
+}
+
+func versionsOf(migrations fs.FS) (all []int64) {
+	names, err := fs.Glob(migrations, "*.sql")
+	if err != nil {
+		return nil // only a wrong pattern is an error
+	}
+	for _, name := range names {
+		number, _, _ := strings.Cut(name, "_")
+		if version, err := strconv.ParseInt(number, 10, 64); err == nil {
+			all = append(all, version)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// missing returns the versions of a build that a database lacks.
+func missing(build, applied []int64) []int64 {
+	return slices.DeleteFunc(slices.Clone(build), func(v int64) bool { return slices.Contains(applied, v) })
+}
+
+// appliedVersions is SQL for the versions that a database has.
+const appliedVersions = "SELECT version_id FROM " + migrationsTable + " WHERE is_applied"
+
+// undefinedTable is the SQLSTATE of a database without any migration.
+const undefinedTable = "42P01"
+
+// checkOrder returns ErrUnfit if a migration would run after a later one of its sequence.
+// While other processes migrate, the database has the first ones of each sequence, so it
+// needs no lock.
+func checkOrder(ctx context.Context, db *sql.DB, build []int64) error {
+	applied, err := readVersions(ctx, db)
+	if err != nil && codeOf(err) != undefinedTable {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	for _, v := range missing(build, applied) {
+		for _, later := range applied {
+			if v < later && (v < firstOwn) == (later < firstOwn) {
+				return fmt.Errorf("%w: migration %05d has run, and %05d has not, which comes before it: rename that file to a higher number", ErrUnfit, later, v)
+			}
+		}
+	}
+	return nil
+}
+
+func readVersions(ctx context.Context, db *sql.DB) (all []int64, err error) {
+	rows, err := db.QueryContext(ctx, appliedVersions)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var v int64
+		if err := rows.Scan(&v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}

@@ -21,7 +21,7 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/server"
@@ -29,7 +29,7 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// publish publishes a message to the topic of the service, as some other
+// publish publishes a message to the topic of the videos, as some other
 // program might.
 func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 	t.Helper()
@@ -38,7 +38,7 @@ func (s *stack) publish(t *testing.T, message *pubsub.Message) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	publisher := client.Publisher(localbroker.Topic)
+	publisher := client.Publisher(names.TopicOf(event.AggregateVideo).Name)
 	defer publisher.Stop()
 	if _, err := publisher.Publish(t.Context(), message).Get(t.Context()); err != nil {
 		t.Fatal(err)

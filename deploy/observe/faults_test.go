@@ -22,7 +22,7 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/deep"
-	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -201,7 +201,7 @@ func slowCatalogAndDuplicates(s *system) {
 	sent := s.broker.Published()[0]
 	maps.DeleteFunc(sent.Attributes, func(name, _ string) bool { return strings.HasPrefix(name, "goog") }) // Pub/Sub sets these attributes
 	again := func(ctx context.Context) {
-		topic := s.client.Publisher(localbroker.Topic)
+		topic := s.client.Publisher(names.TopicOf("video").Name)
 		defer topic.Stop()
 		for range 10 {
 			topic.Publish(ctx, &pubsub.Message{Data: sent.Data, Attributes: sent.Attributes})
@@ -232,7 +232,7 @@ func smallPoolAndQuarantine(s *system) {
 	s.resolve()
 
 	// It fits the schema of the topic, because all fields are optional, but it has no envelope.
-	result := s.client.Publisher(localbroker.Topic).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
+	result := s.client.Publisher(names.TopicOf("video").Name).Publish(s.Context(), &pubsub.Message{Attributes: map[string]string{"name": "not an event"}})
 	if _, err := result.Get(s.Context()); err != nil {
 		s.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package localbroker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,13 +17,18 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// The first topic of internal/names and its first consumer, for tests that work with any
-// topic.
+// The first topic of internal/names that has consumers, and the first of them, for tests
+// that work with any topic.
 var (
-	Topic        = names.Topics()[0].Name
-	Subscription = names.Topics()[0].Subscription(names.Topics()[0].Consumers[0])
-	DeadLetters  = names.Topics()[0].DeadLetters(names.Topics()[0].Consumers[0])
+	Topic        = first.Name
+	Subscription = first.Subscription(first.Consumers[0])
+	DeadLetters  = first.DeadLetters(first.Consumers[0])
 )
+
+var first = func() names.Topic {
+	all := names.Topics()
+	return all[slices.IndexFunc(all, func(t names.Topic) bool { return len(t.Consumers) > 0 })]
+}()
 
 // Resources are the topics and subscriptions that the service needs. The zero value has the
 // settings of production.

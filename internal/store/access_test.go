@@ -219,17 +219,17 @@ func TestSupportRoleLooks(t *testing.T) {
 	}
 }
 
-// privileges are those on our schemas and what is in them, and on goose's
-// table, that somebody else than the owner has: as grantee, object. The columns
-// of support_ro are in TestSupportRoleLooks.
+// privileges are those on all schemas and what is in them that somebody else than the owner
+// has: as grantee, object. The schema public itself is open, and has goose's tables only. The
+// columns of support_ro are in TestSupportRoleLooks.
 const privileges = `
-	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname IN ('video_catalog', 'video_catalog_read'))
+	WITH ours AS (SELECT * FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
 	SELECT DISTINCT format('%s: %s', CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, o.name)
 	FROM (
-		SELECT nspname::text AS name, coalesce(nspacl, acldefault('n', nspowner)) AS acl, nspowner AS owner FROM ours
+		SELECT nspname::text AS name, coalesce(nspacl, acldefault('n', nspowner)) AS acl, nspowner AS owner FROM ours WHERE nspname <> 'public'
 		UNION ALL
 		SELECT c.oid::regclass::text, coalesce(relacl, acldefault(CASE WHEN relkind = 'S' THEN 's' ELSE 'r' END::"char", relowner)), relowner
-		FROM pg_class c WHERE relkind IN ('r', 'p', 'S', 'v') AND (relnamespace IN (SELECT oid FROM ours) OR relname LIKE 'video_catalog_migrations%')
+		FROM pg_class c WHERE relkind IN ('r', 'p', 'S', 'v', 'm', 'f') AND relnamespace IN (SELECT oid FROM ours)
 		UNION ALL
 		SELECT p.oid::regprocedure::text, coalesce(proacl, acldefault('f', proowner)), proowner FROM pg_proc p WHERE pronamespace IN (SELECT oid FROM ours)
 	) o CROSS JOIN LATERAL aclexplode(o.acl) a
@@ -271,6 +271,7 @@ func TestDataAPISeesNothing(t *testing.T) {
 	// What comes later is closed as well, partitions too.
 	for _, sql := range []string{
 		"CREATE TABLE video_catalog.later (id bigint GENERATED ALWAYS AS IDENTITY)", "CREATE TABLE video_catalog_read.later ()",
+		"CREATE VIEW video_catalog.later_view AS SELECT 1 AS one", "CREATE MATERIALIZED VIEW video_catalog_read.later_view AS SELECT 1 AS one",
 		"CREATE FUNCTION video_catalog.later() RETURNS int LANGUAGE sql RETURN 1", "CREATE FUNCTION video_catalog_read.later() RETURNS int LANGUAGE sql RETURN 1",
 		"SELECT video_catalog.outbox_maintain(20, '7 days')",
 	} {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/names"
 )
 
 // stand is a project in which provision.sh runs, with clients that read the created resources.
@@ -55,12 +56,14 @@ func newStand(t *testing.T) (*stand, bool) {
 	return s, true
 }
 
+// The resources of one topic and of its consumer.
 var (
-	topicName        = "projects/" + project + "/topics/" + localbroker.Topic
-	deadTopicName    = "projects/" + project + "/topics/" + localbroker.DeadLetters
-	subscriptionName = "projects/" + project + "/subscriptions/" + localbroker.Subscription
-	deadName         = "projects/" + project + "/subscriptions/" + localbroker.DeadLetters
-	schemaName       = "projects/" + project + "/schemas/" + localbroker.Topic
+	videoTopic       = names.TopicOf("video")
+	topicName        = "projects/" + project + "/topics/" + videoTopic.Name
+	deadTopicName    = "projects/" + project + "/topics/" + videoTopic.DeadLetters("catalog")
+	subscriptionName = "projects/" + project + "/subscriptions/" + videoTopic.Subscription("catalog")
+	deadName         = "projects/" + project + "/subscriptions/" + videoTopic.DeadLetters("catalog")
+	schemaName       = "projects/" + project + "/schemas/" + videoTopic.Name
 )
 
 func account(name string) string {
@@ -309,7 +312,7 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 	s.control.changed()
 
 	out, err := script(t, s.env, "provision.sh", "--dry-run", "--exactly-once", project, region)
-	if changes := s.control.changed(); err == nil || len(changes) != 0 || !strings.Contains(out, "+ gcloud pubsub topics update "+localbroker.Topic) {
+	if changes := s.control.changed(); err == nil || len(changes) != 0 || !strings.Contains(out, "+ gcloud pubsub topics update "+videoTopic.Name) {
 		t.Errorf("a dry run: error %v, changes %v, want it to show the update of the topic, and the failure, and to change nothing; output:\n%s", err, changes, out)
 	}
 	out, err = script(t, s.env, "provision.sh", "--exactly-once", project, region)

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"example.com/videocatalog/internal/failpoint"
-	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -387,7 +386,7 @@ func duplicateDeliveries(_ context.Context, l *lab, r *rand.Rand, record *FaultR
 	n := 1 + r.IntN(100)
 	record.Target = fmt.Sprint(n)
 	return errors.Join(
-		l.broker.Duplicate("projects/"+project+"/subscriptions/"+localbroker.Subscription, n),
+		l.broker.Duplicate(subscriptionName, n),
 		l.broker.Duplicate("projects/"+project+"/subscriptions/"+tapName, n))
 }
 

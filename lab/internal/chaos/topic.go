@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -39,8 +41,12 @@ type broker struct {
 	unreadable   []string             // guarded by mu: messages that cannot be decoded as events
 }
 
-// tapName is the name of the checker's own subscription.
-var tapName = localbroker.Topic + ".chaos"
+// The topic of the videos, the subscription of the catalog, and the checker's own.
+var (
+	topicName        = "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name
+	subscriptionName = "projects/" + project + "/subscriptions/" + names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	tapName          = names.TopicOf(event.AggregateVideo).Name + ".chaos"
+)
 
 func startBroker(ctx context.Context) (*broker, error) {
 	b := &broker{clock: &pubsublocal.Clock{}, publications: map[string]time.Time{}, seen: map[string]bool{}}
@@ -60,7 +66,7 @@ func startBroker(ctx context.Context) (*broker, error) {
 		return nil, err
 	}
 	_, err = b.client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-		Name: "projects/" + project + "/subscriptions/" + tapName, Topic: "projects/" + project + "/topics/" + localbroker.Topic,
+		Name: "projects/" + project + "/subscriptions/" + tapName, Topic: topicName,
 		EnableMessageOrdering: true, AckDeadlineSeconds: 60, ExpirationPolicy: &pubsubpb.ExpirationPolicy{},
 		MessageRetentionDuration: durationpb.New(7 * 24 * time.Hour),
 	})
@@ -102,14 +108,14 @@ func (b *broker) observe(e pubsublocal.Event) {
 	case e.Kind == pubsublocal.DeadLettered:
 		b.dead++
 	case e.Kind == pubsublocal.Acked:
-		if e.Subscription == "projects/"+project+"/subscriptions/"+localbroker.Subscription {
+		if e.Subscription == subscriptionName {
 			published := b.publications[e.MessageID]
 			b.acks = append(b.acks, Ack{published, now})
 			if published.After(b.newest) {
 				b.newest = published
 			}
 		}
-	case e.Topic == "projects/"+project+"/topics/"+localbroker.Topic:
+	case e.Topic == topicName:
 		b.publications[e.MessageID] = now
 		b.last = now
 	}

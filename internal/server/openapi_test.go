@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/json"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +26,10 @@ type described struct {
 	body      string
 	want      int // the status; what is 400 the description refuses too
 }
+
+// ofVideos matches the operations and the paths of videos and their catalog. Other aggregates
+// have tests of their own.
+var ofVideos = regexp.MustCompile(`^(VideoService_|CatalogService_|/v1/videos\b|/v1/catalogEntries\b)`)
 
 // What the description allows the server takes, what it refuses the server
 // refuses, and every response looks as it says.
@@ -76,7 +82,8 @@ func TestServerDoesWhatOpenAPISays(t *testing.T) {
 	}
 	for _, item := range doc.Paths.Map() {
 		for _, operation := range item.Operations() {
-			if id := operation.OperationID; !asked[id] && id != "CatalogService_WatchCatalogEntries" {
+			id := operation.OperationID
+			if ofVideos.MatchString(id) && !asked[id] && id != "CatalogService_WatchCatalogEntries" {
 				t.Errorf("%s is described, but not tried", id)
 			}
 		}
@@ -127,7 +134,8 @@ func TestOpenAPIIsComplete(t *testing.T) {
 		"/v1/catalogEntries", "/v1/catalogEntries/{catalogEntry}", "/v1/catalogEntries:search", "/v1/catalogEntries:watch",
 		"/v1/videos", "/v1/videos/{video}", "/v1/videos/{video}:publish", "/v1/videos/{video}:undelete", "/v1/videos/{video}:unpublish",
 	}
-	if diff := cmp.Diff(want, doc.Paths.Keys()); diff != "" {
+	paths := slices.DeleteFunc(doc.Paths.Keys(), func(path string) bool { return !ofVideos.MatchString(path) })
+	if diff := cmp.Diff(want, paths); diff != "" {
 		t.Errorf("paths (-want +got):\n%s", diff)
 	}
 	for path, item := range doc.Paths.Map() {

@@ -324,7 +324,7 @@ func fitsRole(who, what string, versioned []string) bool {
 	if len(may) == 3 && !slices.Contains(versioned, table) {
 		may = append(may, "DELETE")
 	}
-	for _, privilege := range strings.Fields(what) {
+	for privilege := range strings.FieldsSeq(what) {
 		if !slices.Contains(may, privilege) {
 			return false
 		}

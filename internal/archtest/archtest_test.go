@@ -48,6 +48,7 @@ var imports = map[string][]string{
 	"cmd/server":                  {"."},
 	"cmd/server/generate":         {},
 	"cmd/dev":                     {"."},
+	"cmd/entity":                  {"internal/names"},
 	"cmd/new":                     {},
 	"deploy/smoke":                {"api"},
 	"internal/store/storetest":    {"db", "internal/envelope", "internal/localbouncer", "internal/localpg", "internal/store/internal/sqlcgen"},

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"example.com/videocatalog/internal/names"
+)
+
+// entity is a description: all that the files of an aggregate type are made of. It is kept
+// in internal/entities.
+type entity struct {
+	Name        string       `yaml:"name"`
+	Plural      string       `yaml:"plural"`
+	Fields      []field      `yaml:"fields"`
+	Transitions []transition `yaml:"transitions,omitempty"`
+	// Migration is the number of the migration that makes the tables.
+	Migration int `yaml:"migration"`
+	// Rendered are the hashes of the files as they were made. A file with another one has
+	// been edited, and belongs to its owner.
+	Rendered map[string]string `yaml:"rendered,omitempty"`
+
+	Model string `yaml:"-"` // the type of a row in the code of sqlc
+}
+
+// transition is a command that changes the state.
+type transition struct {
+	From    string `yaml:"from"`
+	To      string `yaml:"to"`
+	Command string `yaml:"command"`
+}
+
+// folder has the descriptions.
+const folder = "internal/entities"
+
+func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
+
+// load reads a description.
+func load(path string) (entity, error) {
+	var e entity
+	text, err := os.ReadFile(path) //nolint:gosec // a description of this repository
+	if err != nil {
+		return e, err
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&e); err != nil {
+		return e, fmt.Errorf("%s: %w", path, err)
+	}
+	e.adopt()
+	return e, e.check()
+}
+
+// save writes the description.
+func (e entity) save() error {
+	text := bytes.NewBufferString("# What `go run ./cmd/entity` made this entity of. It maintains this file.\n")
+	encoder := yaml.NewEncoder(text)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(e); err != nil {
+		return err
+	}
+	return writeFile(pathOf(e.Name), text.Bytes())
+}
+
+// adopt tells the fields whose they are.
+func (e *entity) adopt() {
+	for i := range e.Fields {
+		e.Fields[i].entity = camel(e.Name)
+		for j := range e.Fields[i].Parts {
+			e.Fields[i].Parts[j].entity = camel(e.Name)
+		}
+	}
+}
+
+// firstNumber is that of the first field of an owner. The smaller ones are those of the
+// fields that every entity has.
+const firstNumber = 10
+
+// check returns all mistakes in a description.
+func (e entity) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case !snake.MatchString(e.Name) || len(e.Name) > 30:
+		wrong("entity %q: the name must be lower_snake_case with at most 30 characters, in the singular", e.Name)
+	case token.IsKeyword(e.Name) || slices.Contains(predeclared, e.Name) || slices.Contains(packages, e.Name):
+		wrong("entity %q: the name is a word of Go, or of a package that the new code uses: choose another", e.Name)
+	}
+	for _, name := range []string{e.Name, e.Plural} {
+		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && slices.Contains(platforms, last) {
+			wrong("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", name, last)
+		}
+	}
+	switch {
+	case !snake.MatchString(e.Plural) || len(e.Plural) > 30:
+		wrong("plural %q must be lower_snake_case with at most 30 characters", e.Plural)
+	case e.Plural == e.Name:
+		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
+	case names.IsKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
+		wrong("plural %q is a word of SQL or Go, or of a package that the new code uses: choose another", e.Plural)
+	}
+	if len(e.Fields) == 0 {
+		wrong("an entity needs at least one field")
+	}
+	for i, f := range e.Fields {
+		errs = append(errs, f.check()...)
+		if f.Name == e.Name || f.Name == e.Name+"_id" {
+			wrong("field %q: the entity has this name", f.Name)
+		}
+		if slices.ContainsFunc(e.Fields[:i], func(other field) bool { return camel(other.Name) == camel(f.Name) }) {
+			wrong("field %q is listed twice", f.Name)
+		}
+	}
+	errs = append(errs, e.checkTransitions()...)
+	return errors.Join(errs...)
+}
+
+// platforms are the ends of the names of Go files with a meaning
+// (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
+var platforms = strings.Fields(`test aix android darwin dragonfly freebsd illumos ios js linux netbsd openbsd plan9 solaris wasip1 windows 386 amd64 arm
+	arm64 loong64 mips mipsle mips64 mips64le ppc64 ppc64le riscv64 s390x wasm unix`)
+
+// predeclared are the identifiers of Go that a name would hide.
+var predeclared = strings.Fields(`any append bool byte cap clear close comparable complex complex64 complex128 copy delete error false float32
+	float64 imag int int8 int16 int32 int64 iota len make max min new nil panic print println real recover rune string true uint uint8 uint16
+	uint32 uint64 uintptr`)
+
+// packages are names in the code that is made.
+var packages = strings.Fields(`aip bytes cipher config consumer context domain envelope errors event fmt grpc json main names pgx pgxpool port
+	problem proto queries registration runtime scanner server slices snapshot sqlcgen store subscription time uuid view views backend`)
+
+func (e entity) checkTransitions() (errs []error) {
+	wrong := func(t transition, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("transition %s→%s:%s: "+format, append([]any{t.From, t.To, t.Command}, args...)...))
+	}
+	for i, t := range e.Transitions {
+		for _, word := range []string{t.From, t.To, t.Command} {
+			if !snake.MatchString(word) || word == "unspecified" {
+				wrong(t, "%q must be lower_snake_case, other than unspecified", word)
+			}
+		}
+		if slices.Contains([]string{"create", "get", "list", "update", "delete", "undelete", "move", "change"}, t.Command) {
+			wrong(t, "the command %q is one that every entity has, or needs", t.Command)
+		}
+		if slices.Contains([]string{"deleted", "created", "updated", "undeleted"}, t.To) {
+			wrong(t, "the state %q is no state: the event of that name exists", t.To)
+		}
+		if t.From == t.To {
+			wrong(t, "it changes nothing")
+		}
+		for _, other := range e.Transitions[:i] {
+			switch {
+			case other == t:
+				wrong(t, "it is listed twice")
+			case other.Command == t.Command && other.To != t.To:
+				wrong(t, "the command %q leads to %s too: a command has one target", t.Command, other.To)
+			}
+		}
+	}
+	return errs
+}
+
+// parseFields reads fields as they are on the command line, such as
+// customer_id:uuid! note:string? color:enum(red,green).
+func parseFields(text string) ([]field, error) {
+	var fields []field
+	var errs []error
+	for _, word := range splitOutside(text, ' ') {
+		name, typ, ok := strings.Cut(word, ":")
+		if !ok || typ == "" {
+			errs = append(errs, fmt.Errorf("field %q: want NAME:TYPE, such as total_cents:int64", word))
+			continue
+		}
+		f := field{Name: name}
+		typ, f.Required = strings.CutSuffix(typ, "!")
+		typ, f.Optional = strings.CutSuffix(typ, "?")
+		f.Type = typ
+		if values, ok := strings.CutPrefix(typ, "enum("); ok {
+			f.Type, f.Values = typeEnum, splitOutside(strings.TrimSuffix(values, ")"), ',')
+		}
+		if parts, ok := strings.CutPrefix(typ, "{"); ok {
+			f.Type = typeMessage
+			inner, err := parseFields(strings.ReplaceAll(strings.TrimSuffix(parts, "}"), ",", " "))
+			errs = append(errs, err)
+			f.Parts = inner
+		}
+		fields = append(fields, f)
+	}
+	return fields, errors.Join(errs...)
+}
+
+// splitOutside splits a text at a separator that is in no brackets, and drops empty parts.
+func splitOutside(text string, separator rune) (parts []string) {
+	depth := 0
+	return strings.FieldsFunc(text, func(r rune) bool {
+		switch r {
+		case '(', '{':
+			depth++
+		case ')', '}':
+			depth--
+		}
+		return depth == 0 && (r == separator || separator == ' ' && (r == '\n' || r == '\t'))
+	})
+}
+
+// parseTransitions reads transitions as they are on the command line, such as
+// draft→placed:place placed->canceled:cancel. The first state is that of a new entity.
+func parseTransitions(text string) ([]transition, error) {
+	var all []transition
+	var errs []error
+	for word := range strings.FieldsSeq(strings.ReplaceAll(text, "->", "→")) {
+		states, command, ok := strings.Cut(word, ":")
+		from, to, ok2 := strings.Cut(states, "→")
+		if !ok || !ok2 {
+			errs = append(errs, fmt.Errorf("transition %q: want FROM→TO:COMMAND, such as draft→placed:place", word))
+			continue
+		}
+		all = append(all, transition{From: from, To: to, Command: command})
+	}
+	return all, errors.Join(errs...)
+}
+
+// grow returns the entity with the fields and transitions that a new description adds. What
+// was there must still be the same: databases and events have it.
+func (e entity) grow(next entity, migration int) (entity, error) {
+	var errs []error
+	highest := firstNumber - 1
+	for _, f := range e.Fields {
+		highest = max(highest, f.Number)
+		i := slices.IndexFunc(next.Fields, func(n field) bool { return n.Name == f.Name })
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("field %q is gone: databases and events have it, so it cannot be removed by this command", f.Name))
+		case !f.sameType(next.Fields[i]):
+			errs = append(errs, fmt.Errorf("field %q had another type, or other rules: add a field with another name", f.Name))
+		}
+	}
+	for _, t := range e.Transitions {
+		if !slices.Contains(next.Transitions, t) {
+			errs = append(errs, fmt.Errorf("transition %s→%s:%s is gone, and cannot be removed by this command", t.From, t.To, t.Command))
+		}
+	}
+	if e.Migration != 0 && len(next.States()) != len(e.States()) {
+		errs = append(errs, errors.New("the states have changed: the constraint of the column and the messages must follow, which this command cannot do: add them by hand"))
+	}
+	fields := slices.Clone(e.Fields)
+	for _, f := range next.Fields {
+		if !slices.ContainsFunc(e.Fields, func(old field) bool { return old.Name == f.Name }) {
+			highest++
+			f.Number, f.Migration = highest, migration
+			fields = append(fields, f)
+		}
+	}
+	e.Name, e.Plural, e.Fields, e.Transitions = next.Name, next.Plural, fields, next.Transitions
+	if e.Migration == 0 {
+		e.Migration = migration
+	}
+	e.adopt()
+	return e, errors.Join(errs...)
+}
+
+// sameType reports whether two fields differ in their comment at most.
+func (f field) sameType(other field) bool {
+	return f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required && slices.Equal(f.Values, other.Values) &&
+		slices.EqualFunc(f.Parts, other.Parts, field.sameType)
+}

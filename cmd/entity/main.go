@@ -1,0 +1,207 @@
+// Command entity makes the files of an aggregate type: messages, migration, queries,
+// decisions, events, store, handlers, projection, registration and tests.
+//
+//	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
+//
+// It writes new files only. The description stays in internal/entities; when it has grown,
+// the command runs again, adds a migration for the new columns, and writes those files again
+// that nobody has edited. It lists the others.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
+
+  FILE.proto          takes the fields from the message with the name of the entity, or:
+  --fields LIST       fields as NAME:TYPE, separated by spaces. TYPE is
+                        string bool int32 int64 double bytes time duration uuid   one value; ? behind a scalar: optional
+                        strings bools int32s int64s doubles uuids                 a list
+                        enum(red,green)                                           one of some values
+                        {street:string,city:string}                               a message of scalars
+                      ! behind string, bytes, time, uuid, enum and lists: required
+  --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
+                      -> is the same as →. A new entity has the first state.
+  --plural NAME       default: the regular plural
+
+For an entity that exists it adds the fields that are new. Its other commands:
+
+go run ./cmd/entity render   makes all files of internal/entities again that nobody has edited
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "entity:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, usage)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat("sqlc.yaml"); err != nil {
+		return errors.New("this folder is no service: run the command in the root of the repository")
+	}
+	if o.render {
+		paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+		if err != nil {
+			return err
+		}
+		var all []entity
+		for _, path := range paths {
+			e, err := load(path)
+			if err != nil {
+				return err
+			}
+			all = append(all, e)
+		}
+		return render(ctx, all, stdout)
+	}
+	e, err := o.entity(ctx)
+	if err != nil {
+		return err
+	}
+	return render(ctx, []entity{e}, stdout)
+}
+
+// options are the command line.
+type options struct {
+	render                            bool
+	name, file, fields, moves, plural string
+}
+
+func parse(args []string) (o options, err error) {
+	flags := flag.NewFlagSet("entity", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says enough
+	flags.StringVar(&o.fields, "fields", "", "")
+	flags.StringVar(&o.moves, "transitions", "", "")
+	flags.StringVar(&o.plural, "plural", "", "")
+	var words []string
+	for { // the flag package stops at the first argument that is not a flag
+		if err := flags.Parse(args); err != nil {
+			return o, fmt.Errorf("%w: try go run ./cmd/entity --help", err)
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
+	}
+	switch {
+	case len(words) == 1 && words[0] == "render" && flags.NFlag() == 0:
+		o.render = true
+	case len(words) == 2 && words[0] == "add":
+		o.name = words[1]
+	case len(words) == 3 && words[0] == "add":
+		o.name, o.file = words[1], words[2]
+	default:
+		return o, errors.New("want add NAME [FILE.proto], or render: try go run ./cmd/entity --help")
+	}
+	if !o.render && (o.file == "") == (o.fields == "") {
+		return o, errors.New("want the fields from a file, or from --fields, and not both")
+	}
+	return o, nil
+}
+
+// entity returns what the options describe. If the entity exists, they may only add to it.
+func (o options) entity(ctx context.Context) (entity, error) {
+	before, err := load(pathOf(o.name))
+	exists := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return entity{}, err
+	}
+	next := entity{Name: o.name, Plural: o.plural}
+	if next.Plural == "" && exists {
+		next.Plural = before.Plural
+	} else if next.Plural == "" && snake.MatchString(o.name) {
+		next.Plural = pluralOf(o.name)
+	}
+	var fieldErr error
+	if o.file != "" {
+		next.Fields, fieldErr = readProto(ctx, o.file, o.name)
+	} else {
+		next.Fields, fieldErr = parseFields(o.fields)
+	}
+	var moveErr error
+	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
+		next.Transitions = before.Transitions
+	}
+	if err := errors.Join(fieldErr, moveErr); err != nil {
+		return entity{}, err
+	}
+	if err := next.check(); err != nil {
+		return entity{}, err
+	}
+	if exists && next.Plural != before.Plural {
+		return entity{}, fmt.Errorf("the plural of %s is %s, and cannot change", before.Name, before.Plural)
+	}
+	number, err := nextMigration()
+	if err != nil {
+		return entity{}, err
+	}
+	grown, err := before.grow(next, number)
+	if err == nil && !exists {
+		err = grown.checkFree()
+	}
+	return grown, err
+}
+
+// A service numbers its own migrations from here. The template uses smaller numbers.
+const firstMigration = 1000
+
+// nextMigration returns the number of the next migration of this service.
+func nextMigration() (int, error) {
+	files, err := filepath.Glob("db/migrations/*.sql")
+	if err != nil {
+		return 0, err
+	}
+	number := firstMigration
+	for _, file := range files {
+		var n int
+		if _, err := fmt.Sscanf(filepath.Base(file), "%d_", &n); err == nil && n >= number {
+			number = n + 1
+		}
+	}
+	return number, nil
+}
+
+// checkFree returns an error if something of the entity exists already.
+func (e entity) checkFree() error {
+	var errs []error
+	for _, f := range e.files() {
+		if _, err := os.Stat(f.path); err == nil {
+			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", f.path, e.Name))
+		}
+	}
+	return errors.Join(append(errs, e.checkNames())...)
+}
+
+func writeFile(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // a folder of sources
+		return err
+	}
+	return os.WriteFile(path, content, 0o644) //nolint:gosec // a source
+}
+
+// indent begins each line of a text with two spaces.
+func indent(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
+}

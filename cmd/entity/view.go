@@ -1,0 +1,282 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The methods below are what the templates read.
+
+// Go is the name in Go: PurchaseOrder.
+func (e entity) Go() string { return camel(e.Name) }
+
+// GoPlural is the plural in Go.
+func (e entity) GoPlural() string { return camel(e.Plural) }
+
+// Var begins the names of what is not exported.
+func (e entity) Var() string { return strings.ToLower(e.Go()[:1]) + e.Go()[1:] }
+
+// VarPlural is the name of the registration.
+func (e entity) VarPlural() string { return lowerCamel(e.Plural) }
+
+// ProtoGo is the name of a field of this name in the code of protoc-gen-go.
+func (e entity) ProtoGo() string { return protoCamel(e.Name) }
+
+// ProtoGoPlural is the same of the plural.
+func (e entity) ProtoGoPlural() string { return protoCamel(e.Plural) }
+
+// SQLGo is the name in the code of sqlc.
+func (e entity) SQLGo() string { return sqlCamel(e.Name) }
+
+// GoPackage is the name of the Go package of the messages.
+func (e entity) GoPackage() string { return strings.ReplaceAll(e.Name, "_", "") + "v1" }
+
+// ProtoPackage is the package of the messages.
+func (e entity) ProtoPackage() string { return e.Name + ".v1" }
+
+// ProtoDir is the folder of the messages, in api/proto.
+func (e entity) ProtoDir() string { return e.Name + "/v1" }
+
+// JSON is the name in JSON and in resource types.
+func (e entity) JSON() string { return lowerCamel(e.Name) }
+
+// Collection is the first part of resource names.
+func (e entity) Collection() string { return lowerCamel(e.Plural) }
+
+// ViewCollection is the first part of the resource names of views.
+func (e entity) ViewCollection() string { return lowerCamel(e.Name) + "Views" }
+
+// Topic is the name of the topic.
+func (e entity) Topic() string { return strings.ReplaceAll(e.Name, "_", "-") + ".events" }
+
+// Consumer is the name of the consumer of the projection.
+func (e entity) Consumer() string { return strings.ReplaceAll(e.Name, "_", "-") + "-views" }
+
+// Words is the name in prose.
+func (e entity) Words() string { return words(e.Name) }
+
+// PluralWords is the plural in prose.
+func (e entity) PluralWords() string { return words(e.Plural) }
+
+// A is the name in prose with its article, at the begin of a sentence.
+func (e entity) A() string { return sentence(article(words(e.Name))) }
+
+// AnEvent is the name of the event's message with its article.
+func (e entity) AnEvent() string {
+	a, _, _ := strings.Cut(article(words(e.Name)), " ")
+	return a + " " + e.Go() + "Event"
+}
+
+// Has reports whether there is a field of a type.
+func (e entity) Has(typ string) bool {
+	return slices.ContainsFunc(e.Fields, func(f field) bool { return f.kind() == typ })
+}
+
+func (e entity) where(is func(field) bool) []field {
+	return slices.DeleteFunc(slices.Clone(e.Fields), func(f field) bool { return !is(f) })
+}
+
+// Enums are the fields that are enums.
+func (e entity) Enums() []field { return e.where(func(f field) bool { return f.Type == typeEnum }) }
+
+// Messages are the fields that are messages.
+func (e entity) Messages() []field {
+	return e.where(func(f field) bool { return f.Type == typeMessage })
+}
+
+// Required are the fields that must be set.
+func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }
+
+// Clones are the fields whose copies share memory.
+func (e entity) Clones() []field { return e.where(field.isShared) }
+
+// Truncates are the fields whose precision is limited.
+func (e entity) Truncates() []field { return e.where(field.isTruncated) }
+
+// FirstFields are the fields of the first migration.
+func (e entity) FirstFields() []field {
+	return e.where(func(f field) bool { return f.Migration == e.Migration })
+}
+
+// RowBytes is an expression of SQL: about how large a row is.
+func (e entity) RowBytes() string {
+	var parts []string
+	for _, f := range e.Fields {
+		if bytes := f.Bytes(); bytes != "" {
+			parts = append(parts, bytes)
+		}
+	}
+	return strings.Join(append(parts, "100"), " + ") // 100: the columns of a fixed size
+}
+
+// State is a state of an entity.
+type State struct{ Name string }
+
+// Go is the end of its name in Go.
+func (s State) Go() string { return camel(s.Name) }
+
+// Comment says what it means.
+func (s State) Comment() string { return sentence(words(s.Name)) + "." }
+
+// States are the states in the order of their first mention. A new entity has the first.
+func (e entity) States() (states []State) {
+	for _, t := range e.Transitions {
+		for _, name := range []string{t.From, t.To} {
+			if !slices.Contains(states, State{name}) {
+				states = append(states, State{name})
+			}
+		}
+	}
+	return states
+}
+
+// StateList are the states as SQL.
+func (e entity) StateList() string {
+	var list []string
+	for _, s := range e.States() {
+		list = append(list, "'"+s.Name+"'")
+	}
+	return strings.Join(list, ", ")
+}
+
+// Command is a command that changes the state.
+type Command struct {
+	Name, To string
+	From     []string
+	Event    string
+}
+
+// Go is its name in Go.
+func (c Command) Go() string { return camel(c.Name) }
+
+// JSON is its name in URLs.
+func (c Command) JSON() string { return lowerCamel(c.Name) }
+
+// FromWords are the states from which it leads, in prose.
+func (c Command) FromWords() string {
+	var list []string
+	for _, from := range c.From {
+		list = append(list, words(from))
+	}
+	return strings.Join(list, " or ")
+}
+
+// Commands are the commands that change the state.
+func (e entity) Commands() (commands []Command) {
+	for _, t := range e.Transitions {
+		i := slices.IndexFunc(commands, func(c Command) bool { return c.Name == t.Command })
+		if i < 0 {
+			commands = append(commands, Command{Name: t.Command, To: t.To, Event: e.eventOf(t)})
+			i = len(commands) - 1
+		}
+		commands[i].From = append(commands[i].From, t.From)
+	}
+	return commands
+}
+
+// eventOf returns the name of a transition's event. It is that of the state it leads to. The
+// way back to the first state is named after its command.
+func (e entity) eventOf(t transition) string {
+	if t.To == e.States()[0].Name {
+		return e.Go() + camel(participle(t.Command))
+	}
+	return e.Go() + camel(t.To)
+}
+
+// participle returns the regular past participle of a command.
+func participle(command string) string {
+	if strings.HasSuffix(command, "e") {
+		return command + "d"
+	}
+	return command + "ed"
+}
+
+// Event is a type of event.
+type Event struct {
+	Go      string // OrderPlaced
+	Field   string // placed
+	Number  int
+	Comment string
+	Updated bool
+}
+
+// Message is the name of its message.
+func (v Event) Message() string { return v.Go }
+
+// FieldGo is the name of its field in Go.
+func (v Event) FieldGo() string { return protoCamel(v.Field) }
+
+// Events are the types of events, in the order of their numbers.
+func (e entity) Events() []Event {
+	a := e.A()
+	events := []Event{
+		{Go: e.Go() + "Created", Field: "created", Number: 10, Comment: a + " was created."},
+		{Go: e.Go() + "Updated", Field: "updated", Number: 11, Comment: "Some fields of " + lowerFirst(a) + " changed.", Updated: true},
+		{Go: e.Go() + "Deleted", Field: "deleted", Number: 12, Comment: a + " was deleted; it can be undeleted."},
+		{Go: e.Go() + "Undeleted", Field: "undeleted", Number: 13, Comment: a + " was restored."},
+	}
+	for _, t := range e.Transitions {
+		name := e.eventOf(t)
+		if slices.ContainsFunc(events, func(v Event) bool { return v.Go == name }) {
+			continue
+		}
+		field := t.To
+		if field == e.States()[0].Name {
+			field = participle(t.Command)
+		}
+		events = append(events, Event{Go: name, Field: field, Number: len(events) + 16, Comment: fmt.Sprintf("%s became %s.", a, words(t.To))})
+	}
+	return events
+}
+
+// Imports are the packages that a file needs: of the standard library, of others, and ours.
+func (e entity) Imports(layer string) []string {
+	const ours = "example.com/videocatalog/"
+	messages := e.GoPackage() + ` "` + ours + `api/proto/` + e.ProtoDir() + `"`
+	quoted := func(paths ...string) (out []string) {
+		for _, p := range paths {
+			if p != "" && !strings.Contains(p, `"`) {
+				p = `"` + p + `"`
+			}
+			out = append(out, p)
+		}
+		return out
+	}
+	list := func(needed bool, paths ...string) []string {
+		if needed {
+			return paths
+		}
+		return nil
+	}
+	switch layer {
+	case "domain":
+		return quoted(slices.Concat(list(slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeBytes }), "bytes"), []string{"slices", "time", "", "github.com/google/uuid", "", ours + "internal/problem"})...)
+	case "event":
+		return quoted("fmt", "", "google.golang.org/protobuf/proto", "", messages, ours+"internal/domain", ours+"internal/envelope")
+	case "store":
+		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
+			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
+			"", ours + "internal/domain", ours + "internal/envelope", ours + "internal/event", ours + "internal/store/internal/sqlcgen",
+		})...)
+	default: // server
+		return quoted(slices.Concat([]string{"context", "crypto/cipher", "fmt"}, list(len(e.States()) > 0, "text/scanner"), []string{
+			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
+			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
+		})...)
+	}
+}
+
+// Walk are commands that can follow each other, from the first state on.
+func (e entity) Walk() (walk []Command) {
+	if len(e.States()) == 0 {
+		return nil
+	}
+	state := e.States()[0].Name
+	for _, c := range e.Commands() {
+		if slices.Contains(c.From, state) {
+			walk, state = append(walk, c), c.To
+		}
+	}
+	return walk
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"strings"
+	"unicode"
+)
+
+// camel returns a lower_snake_case name as Go writes it: OrderID, HomeURL.
+func camel(name string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(name, "_") {
+		switch part {
+		case "id", "url", "uri", "api", "ip", "html", "http", "json", "sql", "uid", "uuid", "xml":
+			out.WriteString(strings.ToUpper(part))
+		case "ids", "urls", "uuids":
+			out.WriteString(strings.ToUpper(part[:len(part)-1]) + "s")
+		default:
+			out.WriteString(capital(part))
+		}
+	}
+	return out.String()
+}
+
+// protoCamel returns a name as protoc-gen-go writes it: OrderId.
+func protoCamel(name string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(name, "_") {
+		out.WriteString(capital(part))
+	}
+	return out.String()
+}
+
+// sqlCamel returns a name as sqlc writes it, for which only id is an abbreviation.
+func sqlCamel(name string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(name, "_") {
+		if part == "id" {
+			out.WriteString("ID")
+			continue
+		}
+		out.WriteString(capital(part))
+	}
+	return out.String()
+}
+
+// lowerCamel returns a name as JSON writes it: orderId.
+func lowerCamel(name string) string {
+	whole := protoCamel(name)
+	return strings.ToLower(whole[:1]) + whole[1:]
+}
+
+func capital(part string) string {
+	if part == "" {
+		return ""
+	}
+	return strings.ToUpper(part[:1]) + part[1:]
+}
+
+// words returns a name as prose.
+func words(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+// sentence begins a text with a capital letter.
+func sentence(text string) string { return capital(text) }
+
+// article returns a text with a or an before it. It knows the usual exceptions.
+func article(text string) string {
+	for _, exception := range []string{"uni", "use", "usa", "user", "euro", "one"} {
+		if strings.HasPrefix(text, exception) && !strings.HasPrefix(text, "unin") && !strings.HasPrefix(text, "unim") {
+			return "a " + text
+		}
+	}
+	for _, silent := range []string{"hour", "honor", "honest", "heir"} {
+		if strings.HasPrefix(text, silent) {
+			return "an " + text
+		}
+	}
+	if strings.ContainsRune("aeiou", rune(text[0])) {
+		return "an " + text
+	}
+	return "a " + text
+}
+
+// pluralOf returns the regular plural of a name.
+func pluralOf(name string) string {
+	last := name[len(name)-1]
+	switch {
+	case strings.HasSuffix(name, "s"), strings.HasSuffix(name, "x"), strings.HasSuffix(name, "z"), strings.HasSuffix(name, "ch"), strings.HasSuffix(name, "sh"):
+		return name + "es"
+	case last == 'y' && len(name) > 1 && !strings.ContainsRune("aeiou", rune(name[len(name)-2])):
+		return name[:len(name)-1] + "ies"
+	}
+	return name + "s"
+}
+
+// lowerFirst begins a text with a small letter.
+func lowerFirst(text string) string {
+	for i, r := range text {
+		if i == 0 {
+			return string(unicode.ToLower(r)) + text[len(string(r)):]
+		}
+	}
+	return text
+}

@@ -276,7 +276,7 @@ func (s *stand) checkSchema(t *testing.T) {
 }
 
 // The topic, the subscription and the schema were changed, and IAM refuses a request. The script corrects the first
-// three, turns on exactly-once delivery, and stops at the failure.
+// three, turns on exactly-once delivery everywhere, and stops at the failure.
 func (s *stand) checkDriftAndFailure(t *testing.T) {
 	_, err := s.client.TopicAdminClient.UpdateTopic(t.Context(), &pubsubpb.UpdateTopicRequest{
 		Topic:      &pubsubpb.Topic{Name: topicName, MessageRetentionDuration: durationpb.New(time.Hour)},
@@ -323,9 +323,13 @@ func (s *stand) checkDriftAndFailure(t *testing.T) {
 	for _, change := range s.control.changed() {
 		got = append(got, change.String())
 	}
-	if diff := cmp.Diff([]string{
-		"POST /v1/" + schemaName + ":commit", "PATCH /v1/" + topicName, "PATCH /v1/" + subscriptionName,
-	}, got); diff != "" {
+	wantChanges := []string{"POST /v1/" + schemaName + ":commit", "PATCH /v1/" + topicName}
+	for _, topic := range names.Topics() { // exactly-once delivery is new for all subscriptions
+		for _, consumer := range topic.Consumers {
+			wantChanges = append(wantChanges, "PATCH /v1/projects/"+project+"/subscriptions/"+topic.Subscription(consumer))
+		}
+	}
+	if diff := cmp.Diff(wantChanges, got); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	subscription, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: subscriptionName})

@@ -207,10 +207,14 @@ func openPubSub(ctx context.Context, cfg config) (*pubsub.Client, error) {
 	return client, nil
 }
 
-// openTopics returns the topics of internal/names, by aggregate type.
+// openTopics returns the topics of internal/names that this service publishes to, by
+// aggregate type.
 func openTopics(client *pubsub.Client, cfg config) outbox.Topics {
 	topics := make(outbox.Topics)
 	for _, t := range names.Topics() {
+		if t.Foreign {
+			continue
+		}
 		topic := outbox.NewTopic(client.Publisher(t.Name), cfg.outbox.RequestTimeout, cfg.inFlight())
 		for _, aggregateType := range t.AggregateTypes {
 			topics[aggregateType] = topic

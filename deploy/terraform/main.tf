@@ -47,6 +47,7 @@ module "pubsub" {
   topic        = each.key
   schema       = file("${path.module}/../../${each.value.schema}")
   consumers    = try(each.value.consumers, [])
+  foreign      = try(each.value.foreign, false)
   exactly_once = var.exactly_once
   publishers   = [module.iam.members["all"], module.iam.members["publisher"]]
   subscribers  = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]

@@ -53,7 +53,8 @@ type Resources struct {
 }
 
 // Create creates the topics of internal/names with their schemas and subscriptions, through
-// a client of any server. It does not change what already exists. No subscription ever
+// a client of any server; foreign ones too, which elsewhere their owner creates. It does not
+// change what already exists. No subscription ever
 // expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	for _, t := range names.Topics() {

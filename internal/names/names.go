@@ -23,12 +23,15 @@ type Names struct {
 	Topics      []Topic `yaml:"-"` // in the order of the names of their files
 }
 
-// Topic is a Pub/Sub topic that this service publishes to: the content of a file of topics.
+// Topic is a Pub/Sub topic: the content of a file of topics.
 type Topic struct {
 	Name           string   `yaml:"name"`            // its schema has the same name
 	AggregateTypes []string `yaml:"aggregate_types"` // their events are published there
 	Schema         string   `yaml:"schema"`          // path of its proto file, from the root of the repository
 	Consumers      []string `yaml:"consumers"`
+	// Foreign says that another service owns the topic and publishes there. This one has only
+	// the subscriptions of its consumers, which it names differently from all other services.
+	Foreign bool `yaml:"foreign"`
 }
 
 // Subscription returns the name of a consumer's subscription.
@@ -152,6 +155,9 @@ func (t Topic) check(file string, where map[string]string) error {
 	}
 	if t.Schema == "" {
 		wrong("schema is empty, want the path of a proto file")
+	}
+	if t.Foreign && len(t.Consumers) == 0 {
+		wrong("consumers is empty, and this service does not publish to a foreign topic: remove the file")
 	}
 	for _, c := range t.Consumers {
 		if !consumerRule.MatchString(c) {

@@ -43,6 +43,9 @@ func TestParse(t *testing.T) {
 	if got, want := n.Topics[1].DeadLetters(n.Topics[1].Consumers[1]), "order.events.search.dead"; got != want {
 		t.Errorf("dead letters = %q, want %q", got, want)
 	}
+	if n, err := parse("schema: order.proto", "schema: order.proto\nforeign: true"); err != nil || n.Topics[0].Foreign || !n.Topics[1].Foreign {
+		t.Errorf("Parse() = %+v, %v, want order.events to be foreign", n, err)
+	}
 	const cart, order = "topics/cart.yaml: ", "topics/order.yaml: "
 	for _, tt := range []struct{ name, from, to, want string }{
 		{"unknown field", "service:", "servise:", "names.yaml: "},
@@ -59,6 +62,7 @@ func TestParse(t *testing.T) {
 		{"no aggregate type", "[cart]", "[]", cart + "aggregate_types"},
 		{"consumer's name", "billing", "bill.ing", order + "consumers"},
 		{"consumer twice", "billing", "search", order + `subscription "order.events.search"`},
+		{"foreign without consumers", "schema: cart.proto", "schema: cart.proto\nforeign: true", cart + "consumers is empty"},
 		{"no schema", "schema: cart.proto", `schema: ""`, cart + "schema"},
 	} {
 		_, err := parse(tt.from, tt.to)

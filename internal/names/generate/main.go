@@ -33,7 +33,7 @@ func run() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	now := render()
+	now := render(names.Topics())
 	if err := rename(words(before), words(now)); err != nil {
 		return err
 	}
@@ -41,11 +41,12 @@ func run() error {
 }
 
 // render returns the script.
-func render() []byte {
+func render(all []names.Topic) []byte {
 	var topics, schemas, subscriptions []string
-	for _, t := range names.Topics() {
-		topics = append(topics, t.Name)
-		schemas = append(schemas, t.Schema)
+	for _, t := range all {
+		if !t.Foreign {
+			topics, schemas = append(topics, t.Name), append(schemas, t.Schema)
+		}
 		for _, c := range t.Consumers {
 			subscriptions = append(subscriptions, t.Subscription(c))
 		}

@@ -14,12 +14,25 @@ func TestNamesAreUpToDate(t *testing.T) {
 	t.Chdir("../../..")
 	const remedy = "run make generate"
 	for path, want := range map[string]string{
-		script:            string(render()),
+		script:            string(render(names.Topics())),
 		"cloudbuild.yaml": "  _SERVICE: " + names.Service() + " ",
 	} {
 		got, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(got), want) {
 			t.Errorf("%s is stale (%v): %s", path, err, remedy)
+		}
+	}
+}
+
+// The topics and schemas of other services are not created, only subscribed to.
+func TestForeignTopics(t *testing.T) {
+	t.Parallel()
+	script := string(render([]names.Topic{
+		{Name: "order.events", Schema: "order.proto", Consumers: []string{"search"}}, {Name: "cart.events", Schema: "cart.proto", Consumers: []string{"billing"}, Foreign: true},
+	}))
+	for _, want := range []string{"TOPICS=(order.events)", "SUBSCRIPTIONS=(order.events.search cart.events.billing)", "SCHEMA_FILES=(order.proto)"} {
+		if !strings.Contains(script, want) {
+			t.Errorf("the script has no %s:\n%s", want, script)
 		}
 	}
 }

@@ -1,10 +1,11 @@
-# A topic with its schema, and for each consumer a subscription and its dead letters.
+# A topic with its schema, unless another service owns it, and for each consumer a subscription and its dead letters.
 
 variable "project" { type = string }
 variable "region" { type = string }
 variable "topic" { type = string }
 variable "schema" { type = string } # a protobuf file with one message
 variable "consumers" { type = list(string) }
+variable "foreign" { type = bool } # another service owns the topic
 variable "exactly_once" { type = bool }
 variable "publishers" { type = list(string) }
 variable "subscribers" { type = list(string) }
@@ -19,6 +20,7 @@ locals {
 }
 
 resource "google_pubsub_schema" "this" {
+  count      = var.foreign ? 0 : 1
   project    = var.project
   name       = var.topic
   type       = "PROTOCOL_BUFFER"
@@ -26,11 +28,12 @@ resource "google_pubsub_schema" "this" {
 }
 
 resource "google_pubsub_topic" "events" {
+  count                      = var.foreign ? 0 : 1
   project                    = var.project
   name                       = var.topic
   message_retention_duration = local.week
   schema_settings {
-    schema   = google_pubsub_schema.this.id
+    schema   = google_pubsub_schema.this[0].id
     encoding = "BINARY"
   }
   # Order is kept only where publishers use one region.
@@ -52,7 +55,7 @@ resource "google_pubsub_subscription" "events" {
   for_each                     = local.subscriptions
   project                      = var.project
   name                         = each.value
-  topic                        = google_pubsub_topic.events.id
+  topic                        = var.foreign ? "projects/${var.project}/topics/${var.topic}" : google_pubsub_topic.events[0].id
   ack_deadline_seconds         = 60
   enable_message_ordering      = true
   enable_exactly_once_delivery = var.exactly_once
@@ -85,9 +88,9 @@ resource "google_pubsub_subscription" "dead" {
 }
 
 resource "google_pubsub_topic_iam_member" "publisher" {
-  count   = length(var.publishers) # their names are known only later
+  count   = var.foreign ? 0 : length(var.publishers) # their names are known only later
   project = var.project
-  topic   = google_pubsub_topic.events.name
+  topic   = google_pubsub_topic.events[0].name
   role    = "roles/pubsub.publisher"
   member  = var.publishers[count.index]
 }

@@ -22,6 +22,11 @@ type entity struct {
 	Plural      string       `yaml:"plural"`
 	Fields      []field      `yaml:"fields"`
 	Transitions []transition `yaml:"transitions,omitempty"`
+	// ReplicaOf is the topic of another service that owns the entity. Empty: it is our own.
+	ReplicaOf string `yaml:"replica_of,omitempty"`
+	// Reader is the name of the consumer of a replica. It differs from those of all services
+	// that read the topic.
+	Reader string `yaml:"reader,omitempty"`
 	// Migration is the number of the migration that makes the tables.
 	Migration int `yaml:"migration"`
 	// Rendered are the hashes of the files as they were made. A file with another one has

@@ -36,6 +36,8 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
 
 For an entity that exists it adds the fields that are new. Its other commands:
 
+go run ./cmd/entity replicate NAME DIR   keeps a copy of an entity of the service in DIR, made of its events
+
 go run ./cmd/entity render   makes all files of internal/entities again that nobody has edited
 `
 
@@ -76,7 +78,12 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		return render(ctx, all, stdout)
 	}
-	e, err := o.entity(ctx)
+	var e entity
+	if o.owner != "" {
+		e, err = replica(o.name, o.owner)
+	} else {
+		e, err = o.entity(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -87,6 +94,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 type options struct {
 	render                            bool
 	name, file, fields, moves, plural string
+	owner                             string // of a replica: the folder of its service
 }
 
 func parse(args []string) (o options, err error) {
@@ -112,8 +120,11 @@ func parse(args []string) (o options, err error) {
 		o.name = words[1]
 	case len(words) == 3 && words[0] == "add":
 		o.name, o.file = words[1], words[2]
+	case len(words) == 3 && words[0] == "replicate" && flags.NFlag() == 0:
+		o.name, o.owner = words[1], words[2]
+		return o, nil
 	default:
-		return o, errors.New("want add NAME [FILE.proto], or render: try go run ./cmd/entity --help")
+		return o, errors.New("want add NAME [FILE.proto], replicate NAME DIR, or render: try go run ./cmd/entity --help")
 	}
 	if !o.render && (o.file == "") == (o.fields == "") {
 		return o, errors.New("want the fields from a file, or from --fields, and not both")

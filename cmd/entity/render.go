@@ -35,6 +35,9 @@ type file struct {
 
 // files are the files of an entity, except the migrations of columns that were added.
 func (e entity) files() []file {
+	if e.Replica() {
+		return e.replicaFiles()
+	}
 	return []file{
 		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + ".proto", template: "resource.proto"},
 		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_event.proto", template: "event.proto"},
@@ -54,8 +57,30 @@ func (e entity) files() []file {
 	}
 }
 
+// replicaFiles are the files of a replica. The contract and the samples of its events are
+// copies of the owner's.
+func (e entity) replicaFiles() []file {
+	return []file{
+		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + ".proto", template: "resource.proto"},
+		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_view_service.proto", template: "view.proto"},
+		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql"},
+		{path: "internal/names/topics/" + e.Name + ".yaml", template: "topic.yaml"},
+		{path: "internal/domain/" + e.Name + ".go", template: "domain.go"},
+		{path: "internal/event/" + e.Name + ".go", template: "event.go", after: true},
+		{path: "internal/event/" + e.Name + "_test.go", template: "replica_event_test.go", after: true},
+		{path: "internal/store/" + e.Plural + ".go", template: "store.go", after: true},
+		{path: "internal/store/" + e.Plural + "_test.go", template: "replica_store_test.go", after: true},
+		{path: "internal/server/" + e.Plural + ".go", template: "server.go", after: true},
+		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", after: true},
+		{path: "cmd/server/" + e.Plural + "_test.go", template: "replica_server_test.go", after: true},
+	}
+}
+
 // render makes the files of entities, and what is generated from them.
 func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
+	if err := os.RemoveAll(newFiles); err != nil { // of an earlier run
+		return err
+	}
 	var kept []string
 	written := new(undo)
 	defer func() {
@@ -121,7 +146,7 @@ const newFiles = ".local/entity"
 // write writes the files that nobody has edited, and returns the others.
 func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 	if after {
-		if e.Model, err = modelOf(e.Plural, "Lock"+e.Go()); err != nil {
+		if e.Model, err = modelOf(e.Plural, e.rowQuery()); err != nil {
 			return nil, err
 		}
 	} else if err := e.writeMigrations(written); err != nil {
@@ -251,6 +276,14 @@ func execute(name string, data any) ([]byte, error) {
 	return content, nil
 }
 
+// rowQuery is the query whose rows have the type from which the others are converted.
+func (e entity) rowQuery() string {
+	if e.Replica() {
+		return "Get" + e.Go() + "View"
+	}
+	return "Lock" + e.Go()
+}
+
 // modelOf returns the type of a row of a table: sqlc makes its name of the table's.
 func modelOf(plural, query string) (string, error) {
 	path := "internal/store/internal/sqlcgen/" + plural + ".sql.go"
@@ -363,6 +396,9 @@ func generateNames(ctx context.Context) error {
 // samples writes the golden samples of events, which are then never written again.
 func samples(ctx context.Context, all []entity) error {
 	for _, e := range all {
+		if e.Replica() {
+			continue // they are the owner's
+		}
 		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$", "-update"); err != nil {
 			return err
 		}

@@ -47,11 +47,24 @@ func (e entity) Collection() string { return lowerCamel(e.Plural) }
 // ViewCollection is the first part of the resource names of views.
 func (e entity) ViewCollection() string { return lowerCamel(e.Name) + "Views" }
 
+// Replica reports whether another service owns the entity.
+func (e entity) Replica() bool { return e.ReplicaOf != "" }
+
 // Topic is the name of the topic.
-func (e entity) Topic() string { return strings.ReplaceAll(e.Name, "_", "-") + ".events" }
+func (e entity) Topic() string {
+	if e.Replica() {
+		return e.ReplicaOf
+	}
+	return strings.ReplaceAll(e.Name, "_", "-") + ".events"
+}
 
 // Consumer is the name of the consumer of the projection.
-func (e entity) Consumer() string { return strings.ReplaceAll(e.Name, "_", "-") + "-views" }
+func (e entity) Consumer() string {
+	if e.Replica() {
+		return e.Reader
+	}
+	return strings.ReplaceAll(e.Name, "_", "-") + "-views"
+}
 
 // Words is the name in prose.
 func (e entity) Words() string { return words(e.Name) }
@@ -97,6 +110,28 @@ func (e entity) Truncates() []field { return e.where(field.isTruncated) }
 // FirstFields are the fields of the first migration.
 func (e entity) FirstFields() []field {
 	return e.where(func(f field) bool { return f.Migration == e.Migration })
+}
+
+// HasBytes reports whether a field has bytes, which people do not read.
+func (e entity) HasBytes() bool {
+	return slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeBytes })
+}
+
+// ForSupport are the columns that people may read, or nothing, which is all of them.
+func (e entity) ForSupport(first string) string {
+	if !e.HasBytes() {
+		return ""
+	}
+	columns := []string{first}
+	for _, f := range e.Fields {
+		if f.Type != typeBytes {
+			columns = append(columns, f.Column())
+		}
+	}
+	if len(e.States()) > 0 {
+		columns = append(columns, "state")
+	}
+	return " (" + strings.Join(append(columns, "version", "create_time", "update_time", "delete_time"), ", ") + ")"
 }
 
 // RowBytes is an expression of SQL: about how large a row is.
@@ -251,16 +286,16 @@ func (e entity) Imports(layer string) []string {
 	}
 	switch layer {
 	case "domain":
-		return quoted(slices.Concat(list(slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeBytes }), "bytes"), []string{"slices", "time", "", "github.com/google/uuid", "", ours + "internal/problem"})...)
+		return quoted(slices.Concat(list(e.HasBytes() && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
 	case "event":
-		return quoted("fmt", "", "google.golang.org/protobuf/proto", "", messages, ours+"internal/domain", ours+"internal/envelope")
+		return quoted(slices.Concat(list(!e.Replica(), "fmt"), []string{"", "google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":
 		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
-			"", ours + "internal/domain", ours + "internal/envelope", ours + "internal/event", ours + "internal/store/internal/sqlcgen",
-		})...)
+			"", ours + "internal/domain", ours + "internal/envelope",
+		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"})...)
 	default: // server
-		return quoted(slices.Concat([]string{"context", "crypto/cipher", "fmt"}, list(len(e.States()) > 0, "text/scanner"), []string{
+		return quoted(slices.Concat([]string{"context", "crypto/cipher"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
 			"", messages, ours + "internal/aip", ours + "internal/domain", ours + "internal/port",
 		})...)

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"example.com/videocatalog/internal/names"
+)
+
+// replica returns an entity of another service, whose root is dir, as one that this service
+// keeps a copy of. It copies the contract and the samples of its events.
+func replica(name, dir string) (entity, error) {
+	e, err := load(filepath.Join(dir, pathOf(name)))
+	if err != nil {
+		return entity{}, fmt.Errorf("%s has no entity %q that this command can read: %w", dir, name, err)
+	}
+	if e.Replica() {
+		return entity{}, fmt.Errorf("%s owns no %q, it has a replica itself: take it from its owner", dir, name)
+	}
+	before, err := load(pathOf(name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return entity{}, err
+	}
+	exists := err == nil
+	if exists && !before.Replica() {
+		return entity{}, fmt.Errorf("this service has an entity %q of its own", name)
+	}
+	next := entity{Name: e.Name, Plural: e.Plural, Fields: e.Fields, Transitions: e.Transitions}
+	if next.ReplicaOf, err = topicOf(dir, name); err != nil {
+		return entity{}, err
+	}
+	number, err := nextMigration()
+	if err != nil {
+		return entity{}, err
+	}
+	next.Reader, next.Rendered, next.Migration = reader(name), before.Rendered, number
+	if exists {
+		next.Migration = before.Migration
+	}
+	next.Fields = nil
+	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
+		f.Migration = number
+		for _, old := range before.Fields {
+			if old.Name == f.Name {
+				f.Migration = old.Migration
+			}
+		}
+		next.Fields = append(next.Fields, f)
+	}
+	next.adopt()
+	if !exists {
+		if err := next.checkFree(); err != nil {
+			return entity{}, err
+		}
+	}
+	return next, copyContract(next, dir)
+}
+
+// reader returns the name of the consumer of a replica.
+func reader(name string) string {
+	consumer := names.Service() + "-" + strings.ReplaceAll(name, "_", "-")
+	return consumer[:min(len(consumer), 30)] // as internal/names wants it
+}
+
+// topicOf returns the topic to which a service publishes the events of an entity.
+func topicOf(dir, name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "internal", "names", "topics", name+".yaml")) //nolint:gosec // of a service next to this one
+	if err != nil {
+		return "", err
+	}
+	var topic names.Topic
+	if err := yaml.Unmarshal(text, &topic); err != nil {
+		return "", fmt.Errorf("topic of %s: %w", name, err)
+	}
+	return topic.Name, nil
+}
+
+// perService matches the options of a proto file that differ from service to service.
+var perService = regexp.MustCompile(`(?m)^option (go_package|java_package) = .*\n`)
+
+// copyContract copies the proto file of the events, with the packages of this service, and
+// the samples.
+func copyContract(e entity, dir string) error {
+	path := "api/proto/" + e.ProtoDir() + "/" + e.Name + "_event.proto"
+	theirs, err := os.ReadFile(filepath.Join(dir, path)) //nolint:gosec // of a service next to this one
+	if err != nil {
+		return err
+	}
+	ours, err := e.execute("event.proto")
+	if err != nil {
+		return err
+	}
+	packages := make(map[string]string)
+	for _, found := range perService.FindAllSubmatch(ours, -1) {
+		packages[string(found[1])] = string(found[0])
+	}
+	contract := perService.ReplaceAllFunc(theirs, func(found []byte) []byte {
+		return []byte(packages[string(perService.FindSubmatch(found)[1])])
+	})
+	if err := writeFile(path, contract); err != nil {
+		return err
+	}
+	samples, err := filepath.Glob(filepath.Join(dir, "internal", "event", "testdata", e.Name, "*.binpb"))
+	if err != nil {
+		return err
+	}
+	for _, sample := range samples {
+		content, err := os.ReadFile(sample) //nolint:gosec // of a service next to this one
+		if err != nil {
+			return err
+		}
+		if err := writeFile(filepath.Join("internal", "event", "testdata", e.Name, filepath.Base(sample)), content); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -61,8 +61,8 @@ Ctrl-C stops everything, a second one without waiting for requests in flight.
 `
 
 func main() {
-	orders, release := listen()
-	err := run(orders, os.Args[1:], os.Environ(), os.Stdout)
+	interrupts, release := listen()
+	err := run(interrupts, os.Args[1:], os.Environ(), os.Stdout)
 	release()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "dev:", err)
@@ -76,7 +76,7 @@ var errInterrupted = errors.New("interrupted")
 // run starts the stack, loads the videos, and stops the stack after a signal or
 // when the server ends. If a stack already runs with the state folder, it only
 // loads the videos there.
-func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
+func run(interrupts interrupts, args, environ []string, stdout io.Writer) (err error) {
 	opts, err := parseOptions(args, environ)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
@@ -89,10 +89,10 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	screen := newScreen(stdout, opts.getenv, orders.cancel)
-	s := &stack{options: opts, screen: screen, killed: orders.kill}
+	screen := newScreen(stdout, opts.getenv, interrupts.cancel)
+	s := &stack{options: opts, screen: screen, killed: interrupts.kill}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	ctx, err := s.start(orders.stop)
+	ctx, err := s.start(interrupts.stop)
 	joined := errors.Is(err, errInUse) && s.joins()
 	if joined {
 		err = s.join(ctx)
@@ -107,13 +107,13 @@ func run(orders orders, args, environ []string, stdout io.Writer) (err error) {
 		}
 	}
 	switch {
-	case orders.stop.Err() != nil:
+	case interrupts.stop.Err() != nil:
 		return errInterrupted
 	case err != nil || opts.exit || joined:
 		return cmp.Or(err, context.Cause(ctx))
 	}
 	<-ctx.Done()
-	if orders.stop.Err() != nil {
+	if interrupts.stop.Err() != nil {
 		return nil
 	}
 	return context.Cause(ctx)
@@ -174,8 +174,8 @@ func (o options) getenv(name string) (value string) {
 	return value
 }
 
-// orders are the user's requests to stop, as contexts.
-type orders struct {
+// interrupts are the user's requests to stop, as contexts.
+type interrupts struct {
 	stop   context.Context // canceled by the first signal
 	kill   context.Context // canceled by the second signal: do not wait
 	cancel func()          // cancels stop
@@ -183,7 +183,7 @@ type orders struct {
 
 // listen handles signals until release is called. The third signal has its
 // default effect.
-func listen() (orders orders, release func()) {
+func listen() (interrupts interrupts, release func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
@@ -194,8 +194,8 @@ func listen() (orders orders, release func()) {
 	signal.Ignore(syscall.SIGPIPE)
 
 	var kill context.CancelFunc
-	orders.stop, orders.cancel = context.WithCancel(context.Background())
-	orders.kill, kill = context.WithCancel(context.Background())
+	interrupts.stop, interrupts.cancel = context.WithCancel(context.Background())
+	interrupts.kill, kill = context.WithCancel(context.Background())
 	parent := time.NewTicker(200 * time.Millisecond)
 	if !startedByGo() {
 		parent.Stop()
@@ -206,21 +206,21 @@ func listen() (orders orders, release func()) {
 		for {
 			select {
 			case <-signals:
-				if orders.stop.Err() != nil {
+				if interrupts.stop.Err() != nil {
 					kill()
 					signal.Stop(signals)
 				}
-				orders.cancel()
+				interrupts.cancel()
 			case <-parent.C:
 				if os.Getppid() != first {
-					orders.cancel()
+					interrupts.cancel()
 				}
 			case <-done:
 				return
 			}
 		}
 	}()
-	return orders, func() {
+	return interrupts, func() {
 		parent.Stop()
 		close(done)
 		<-ended

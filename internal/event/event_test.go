@@ -268,7 +268,7 @@ func TestDecodeChecksTheEnvelope(t *testing.T) {
 		change func(*envelope.Message)
 		reason string
 	}{
-		{func(m *envelope.Message) { m.AggregateType = "order" }, "attribute aggregate_type is"},
+		{func(m *envelope.Message) { m.AggregateType = "another" }, "attribute aggregate_type is"},
 		{func(m *envelope.Message) { m.SchemaVersion = event.SchemaVersion + 1 }, "schema version 2 is newer"},
 		{func(m *envelope.Message) { m.ID[0]++ }, "attribute event_id is"},
 		{func(m *envelope.Message) { m.AggregateID = "videos/" + m.AggregateID }, "attribute aggregate_id is"},

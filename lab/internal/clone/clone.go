@@ -32,6 +32,9 @@ func Tree(t testing.TB, from, to string, without ...string) {
 			}
 			return os.MkdirAll(filepath.Join(to, name), 0o750)
 		}
+		if name == ".git" {
+			return nil // of a worktree of git, which is a file
+		}
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() {
 			return err

@@ -1,0 +1,151 @@
+package archtest
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"example.com/videocatalog/internal/names"
+)
+
+// machineryFiles are the files of the machinery in folders that are yours: what the
+// outbox and the inbox need of the database.
+var machineryFiles = []string{
+	"db/migrations/00*_roles.sql", "db/migrations/00*_outbox.sql", "db/migrations/00*_inbox.sql", "db/migrations/00*_close.sql",
+	"db/queries/database.sql", "db/queries/inbox.sql", "db/queries/outbox.sql", "db/queries/quarantine.sql", "db/queries/requests.sql",
+	"internal/store/acquire.go", "internal/store/aggregates.go", "internal/store/inbox*.go", "internal/store/metrics.go", "internal/store/outbox*.go", "internal/store/quarantine*.go",
+	"internal/store/database.go", "internal/store/requests.go", "internal/store/tx.go", "internal/store/values.go",
+}
+
+// example matches the words of the example, which an owner replaces.
+var example = regexp.MustCompile(`(?i)video|(^|[^_])catalog|film`) // pg_catalog is a word of PostgreSQL
+
+// The machinery is the same in every service: it does not have the words of
+// the example, except in the files of testdata/words.txt.
+func TestMachineryIsEntityBlind(t *testing.T) {
+	list, err := os.ReadFile("testdata/words.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
+	for line := range strings.Lines(string(list)) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); name != "" && name != "#" {
+			listed[name] = false
+		}
+	}
+	paths := slices.Clone(rings["machinery"])
+	for _, pattern := range machineryFiles {
+		files, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil || len(files) == 0 {
+			t.Errorf("no file is like %s: %v", pattern, err)
+		}
+		paths = append(paths, files...)
+	}
+	for _, dir := range paths {
+		for _, name := range filesWithWords(t, dir) {
+			if _, ok := listed[name]; !ok {
+				t.Errorf("%s has a word of the example: the machinery is the same for every entity", name)
+			}
+			listed[name] = true
+		}
+	}
+	for name, found := range listed {
+		if !found {
+			t.Errorf("%s has no word of the example any more: remove it from testdata/words.txt", name)
+		}
+	}
+}
+
+// filesWithWords returns the sources that match example, below a folder or of one file. The
+// module path, which an owner renames with the imports, does not count, nor do
+// the names of internal/names and the schemas of PostgreSQL.
+func filesWithWords(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	ours := module(t)
+	var schemas []string
+	for _, sql := range sqlFiles(t, "db/migrations") {
+		for _, m := range createsSchema.FindAllStringSubmatch(sql, -1) {
+			schemas = append(schemas, m[1])
+		}
+	}
+	named := namesOfService(names.Service(), schemas, names.Topics())
+	err := fs.WalkDir(os.DirFS(root), dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if ring, _ := ringOf(name); ring != "machinery" || name == "deploy/terraform" || entry.Name() == "testdata" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".go", ".sh", ".sql", ".tmpl", ".yaml"}, path.Ext(name)) {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if example.MatchString(named.ReplaceAllString(strings.ReplaceAll(string(text), ours, ""), "")) {
+			found = append(found, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// createsSchema matches SQL that makes a schema.
+var createsSchema = regexp.MustCompile(`CREATE SCHEMA "?(\w+)`)
+
+// namesOfService matches the names of a service, its schemas, its topics, its
+// subscriptions and their dead letters, in any case and with other separators,
+// also as a part of a variable or a role. It matches no part of a longer word.
+func namesOfService(service string, schemas []string, topics []names.Topic) *regexp.Regexp {
+	all := append([]string{service}, schemas...)
+	for _, topic := range topics {
+		all = append(all, topic.Name)
+		for _, consumer := range topic.Consumers {
+			all = append(all, topic.Subscription(consumer), topic.DeadLetters(consumer))
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // the first that matches is the one
+	separator := regexp.MustCompile(`[^A-Za-z0-9]+`)
+	for i, name := range all {
+		all[i] = separator.ReplaceAllLiteralString(name, "[._-]")
+	}
+	return regexp.MustCompile(`(?i)(?:\b|_)(?:` + strings.Join(all, "|") + `)(?:\b|_)`)
+}
+
+// A name of the service is found in every form, and a word that only looks like
+// one stays.
+func TestNamesOfService(t *testing.T) {
+	named := namesOfService("my-shop", []string{"shelf"}, []names.Topic{{Name: "order.events", Consumers: []string{"billing"}}})
+	for text, want := range map[string]string{
+		"my-shop":                    "",
+		"my_shop_read":               "read",
+		"shelf.outbox":               ".outbox",
+		"shelf_rw":                   "rw",
+		"MY_SHOP_TEST":               "TEST",
+		"TEST_MY_SHOP":               "TEST",
+		"order.events":               "",
+		"order-events-billing":       "",
+		"order.events.billing.dead":  "",
+		"order.events.billing.later": ".later",
+		"order.events.search":        ".search",
+		"my-shops":                   "my-shops",
+		"myshop":                     "myshop",
+		"order.v1":                   "order.v1",
+		"preorder.events":            "preorder.events",
+		"order events":               "order events",
+	} {
+		if got := named.ReplaceAllString(text, ""); got != want {
+			t.Errorf("%q without names is %q, want %q", text, got, want)
+		}
+	}
+}

@@ -46,19 +46,32 @@ func (t template) files(ctx context.Context) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(list, "\x00"), "\x00"), err
 }
 
+// check returns an error if the words of the options collide with others of the template.
+func (t template) check(ctx context.Context, a options) error {
+	files, err := t.files(ctx)
+	if err != nil {
+		return err
+	}
+	return a.collisions(os.DirFS(t.root), files)
+}
+
 // generate generates what depends on the names: Go and OpenAPI from api/proto, Go from db,
 // the released contract, and the files with names of internal/names.
 func (r *renderer) generate() error {
-	tool := []string{"tool", "-modfile=tools/go.mod"}
-	for _, args := range [][]string{
+	tool := []string{"go", "tool", "-modfile=tools/go.mod"}
+	steps := [][]string{
 		append(tool, "buf", "generate"),
 		append(tool, "sqlc", "generate"),
 		append(tool, "buf", "build", "api/proto", "--exclude-source-info", "-o", "api/baseline.binpb"),
-		{"run", "./internal/names/generate"},
-		{"fmt", "./..."},
-		{"test", "./deploy/observe", "-run", "TestFilesAreUpToDate", "-update"},
-	} {
-		if err := command(r.ctx, r.dir, "go", args...); err != nil {
+		{"go", "run", "./internal/names/generate"},
+		{"gofmt", "-w", "."}, // all modules
+		{"go", "test", "./deploy/observe", "-run", "TestFilesAreUpToDate", "-update"},
+	}
+	if r.options.Entity != "" { // a collision of words that template.check does not see ends here
+		steps = append(steps, []string{"go", "vet", "./..."})
+	}
+	for _, args := range steps {
+		if err := command(r.ctx, r.dir, args[0], args[1:]...); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,12 @@
 //
 //	go run ./cmd/new ../orders --upgrade
 //
+// With --entity the words of the example become those of an entity of yours, in every form:
+// a video is then an order, and the catalog an overview. The fields stay; you edit those.
+// A word that would collide with another one is refused.
+//
+//	go run ./cmd/new ../orders --module github.com/acme/orders --entity order
+//
 // A wrong option is reported before anything is written. If a later step fails, the new
 // folder is removed.
 package main
@@ -35,6 +41,9 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: the last part of the module path
   --schema NAME    PostgreSQL schema and roles; default: SERVICE_db
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
+  --entity NAME    what the service stores instead of videos, in the singular: order, purchase_order; default: the example stays
+  --plural NAME    its plural; default: the regular one of English
+  --view NAME      one word for what the template calls the catalog, the side that answers queries; default: overview
   --without LIST   what to leave out, separated by commas: lab, terraform, decisions, chinese
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template
@@ -78,6 +87,9 @@ func run(ctx context.Context, args []string, stdin *os.File, stdout io.Writer) e
 	if err := errors.Join(a.check(), err); err != nil {
 		return err
 	}
+	if err := from.check(ctx, a); err != nil {
+		return err
+	}
 	return render(ctx, from, a, stdout)
 }
 
@@ -93,6 +105,9 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Service, "service", "", "")
 	flags.StringVar(&a.Schema, "schema", "", "")
 	flags.StringVar(&a.Domain, "domain", "", "")
+	flags.StringVar(&a.Entity, "entity", "", "")
+	flags.StringVar(&a.Plural, "plural", "", "")
+	flags.StringVar(&a.View, "view", "", "")
 	flags.StringVar(&without, "without", "", "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
@@ -128,13 +143,17 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	for _, question := range []struct {
 		text  string
 		field *string
-	}{{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain}} {
-		if *question.field != "" {
+	}{
+		{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain},
+		{"Entity instead of the video, in the singular", &a.Entity}, {"Its plural", &a.Plural}, {"Word for the catalog", &a.View},
+	} {
+		needsEntity := question.field == &a.Plural || question.field == &a.View
+		if *question.field != "" || needsEntity && a.Entity == "" {
 			continue
 		}
 		guess := *a
 		guess.setDefaults()
-		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain}[question.field]
+		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural, &a.View: guess.View}[question.field]
 		if _, err := fmt.Fprintf(stdout, "%s [%s]: ", question.text, byDefault); err != nil {
 			return err
 		}

@@ -27,7 +27,7 @@ func TestRename(t *testing.T) {
 		"myvideocatalog videocatalogs myvideo_catalog":         "myvideocatalog videocatalogs myvideo_catalog",
 		"a video catalog, CatalogService, video.events, video": "a video catalog, CatalogService, video.events, video",
 	} {
-		if got := a.rename(text); got != want {
+		if got := a.rename(text, spans("x.md", text)); got != want {
 			t.Errorf("rename(%q) = %q, want %q", text, got, want)
 		}
 	}
@@ -129,15 +129,19 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
 	a := options{Domain: "orders.acme.example"}
-	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\n"), &screen); err != nil {
+	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\nledger\n"), &screen); err != nil {
 		t.Fatal(err)
 	}
 	a.setDefaults()
-	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" {
+	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" || a.View != "ledger" {
 		t.Errorf("options = %+v", a)
 	}
-	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || strings.Contains(text, "Domain") {
+	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || strings.Contains(text, "Domain") {
 		t.Errorf("screen = %q, want the defaults, and no question about the domain", text)
+	}
+	screen.Reset()
+	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e"}, strings.NewReader("\n"), &screen); err != nil || strings.Contains(screen.String(), "Its plural") {
+		t.Errorf("ask() = %v, and it asks for a plural of no entity: %s", err, screen.String())
 	}
 	if err := ask(new(options), strings.NewReader("github.com/acme/orders\n"), &screen); err == nil {
 		t.Error("ask() of an input that ends = nil")
@@ -157,7 +161,7 @@ func TestUnlink(t *testing.T) {
 func TestForget(t *testing.T) {
 	t.Parallel()
 	const text = "# Contributing\n\n## A service of your own\n\ngo run ./cmd/new\nand more\n\n## Next\nlint ./playlist/... ./scaffold/...\n| `cmd/new/` | x |\nkept\n"
-	if got, want := forget(text), "# Contributing\n\n## Next\nlint ./playlist/...\nkept\n"; got != want {
+	if got, want := forget(text, "cmd/new"), "# Contributing\n\n## Next\nlint ./playlist/...\nkept\n"; got != want {
 		t.Errorf("forget() = %q, want %q", got, want)
 	}
 }

@@ -20,6 +20,12 @@ type options struct {
 	Domain  string   `json:"domain"`
 	Without []string `json:"without,omitempty"`
 
+	// What the new service has instead of videos and the catalog. Without an entity the
+	// example stays, also in what an older version of this command recorded.
+	Entity string `json:"entity,omitempty"`
+	Plural string `json:"plural,omitempty"`
+	View   string `json:"view,omitempty"`
+
 	dir string
 }
 
@@ -28,6 +34,10 @@ func (a *options) setDefaults() {
 	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(a.Module)))
 	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
+	if a.Entity != "" {
+		a.Plural = cmp.Or(a.Plural, plural(a.Entity))
+		a.View = cmp.Or(a.View, "overview")
+	}
 }
 
 // optional are the parts that a service can do without, by name.
@@ -39,6 +49,8 @@ var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 	serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	schemaName  = regexp.MustCompile(`^[a-z][a-z0-9_]{1,39}$`)
+	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+	viewName    = regexp.MustCompile(`^[a-z]{2,16}$`)
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
 
@@ -58,6 +70,7 @@ func (a *options) check() error {
 	if a.Module != "" || a.Service != "" && a.Service != "." {
 		a.checkNames(wrong)
 	}
+	a.checkWords(wrong)
 	for _, part := range a.Without {
 		if _, ok := optional[part]; !ok {
 			wrong("--without %q must be one of lab, terraform, decisions, chinese", part)
@@ -91,6 +104,57 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 		wrong("--domain %q must be a domain, such as orders.acme.example", a.Domain)
 	}
 }
+
+// checkWords checks the words of the entity.
+func (a *options) checkWords(wrong func(string, ...any)) {
+	if a.Entity == "" {
+		if a.Plural != "" || a.View != "" {
+			wrong("--plural and --view need --entity")
+		}
+		return
+	}
+	switch {
+	case !a.checkWord(wrong, "entity", a.Entity), !a.checkWord(wrong, "plural", a.Plural):
+	case a.Plural == a.Entity:
+		wrong("--plural %q must differ from the singular: choose another, such as %s_items", a.Plural, a.Entity)
+	}
+	switch {
+	case !viewName.MatchString(a.View):
+		wrong("--view %q must have 2 to 16 lower-case letters", a.View)
+	case slices.ContainsFunc([]string{a.Entity, a.Plural}, func(s string) bool { return s == a.View || s == plural(a.View) }):
+		wrong("--view %q must differ from the entity and its plural", a.View)
+	default:
+		_ = a.checkWord(wrong, "view", a.View)
+	}
+}
+
+// checkWord checks one of the words. The plural may be the service: orders is the service of
+// the entity order.
+func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok bool) {
+	isPart := func(word string) bool { return slices.Contains(strings.Split(name, "_"), word) }
+	switch {
+	case !entityName.MatchString(name) || len(name) < 2 || len(name) > 24:
+		wrong("--%s %q must have 2 to 24 lower-case letters, with one underscore between words", flag, name)
+	case name == a.Schema || flag != "plural" && write(name, kebab) == a.Service:
+		wrong("--%s %q must differ from the service and the schema: a later change of one must not change the other", flag, name)
+	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
+		wrong("--%s %q has a word of the example: without --entity it stays", flag, name)
+	case isPart("id"):
+		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
+	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || plural(word) == name }):
+		wrong("--%s %q is a word of the machinery: choose another, such as order_%s", flag, name, name)
+	default:
+		return true
+	}
+	return false
+}
+
+// machinery are words that every service has for something else, the packages and folders of
+// Go among them, and the keywords of protobuf that stand where an entity would.
+var machinery = strings.Fields(`aggregate attribute claim consumer decision domain entry envelope event fence google grpc health
+	inbox internal lane lease message outbox playlist problem projection projector publisher pubsub quarantine
+	schema server service store subscription support telemetry testdata topic vendor
+	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)
 
 // keywords are the reserved words of PostgreSQL
 // (https://www.postgresql.org/docs/current/sql-keywords-appendix.html).

@@ -17,6 +17,11 @@ import (
 // notCopied are what only the template needs.
 var notCopied = []string{"CHANGELOG.md", "cmd/new", "lab/scaffold"}
 
+// notCopiedWithEntity are what only a template with the example needs: the test that the
+// machinery has no word of the example. The words of an entity may be words of the
+// machinery, too.
+var notCopiedWithEntity = []string{"internal/archtest/words_test.go", "internal/archtest/testdata/words.txt"}
+
 // render makes the service in a folder beside the new one, and moves it there when it is
 // complete. So a failure or a crash leaves no half of a service under its name.
 func render(ctx context.Context, from template, a options, stdout io.Writer) (err error) {
@@ -80,6 +85,9 @@ func (r *renderer) copy() error {
 	for _, part := range r.options.Without {
 		left = append(left, optional[part])
 	}
+	if r.options.Entity != "" {
+		left = append(left, notCopiedWithEntity...)
+	}
 	for _, name := range files {
 		if isBelow(name, notCopied) || isBelow(name, left) {
 			continue
@@ -109,7 +117,7 @@ func (r *renderer) copyFile(name string, left []string) error {
 		return err
 	}
 	if filepath.Ext(name) != ".binpb" && filepath.Ext(name) != ".svg" {
-		text := r.options.rename(string(content))
+		text := r.options.rename(string(content), spans(name, string(content)))
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Two commands", introduction)
@@ -119,10 +127,13 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if filepath.Ext(name) == ".md" {
 			text = unlink(text, left)
 		}
-		text = forget(text)
+		text = forget(text, "cmd/new")
+		if r.options.Entity != "" {
+			text = forget(text, "testdata/words.txt")
+		}
 		content = []byte(text)
 	}
-	to := filepath.Join(r.dir, filepath.FromSlash(r.options.rename(name)))
+	to := filepath.Join(r.dir, filepath.FromSlash(r.options.renamePath(name)))
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // a folder of sources
 		return err
 	}
@@ -139,22 +150,44 @@ func isBelow(name string, paths []string) bool {
 }
 
 // The names of the template, the longer ones first.
-var names = regexp.MustCompile(`example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`)
+const names = `example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`
 
-// rename replaces the names of the template in a text. It replaces no part of a longer
-// word.
-func (a options) rename(text string) string {
+// What is replaced, or left as it is: the untouched words in the first group, then the
+// names, then the words of the example.
+var replaced = regexp.MustCompile(`(` + untouched + `)|(` + names + `)|` + example)
+
+// rename replaces the names of the template in a text, and the words of the example if the
+// options have an entity. It replaces no part of a longer word. The spans say how the parts
+// of the text are written.
+func (a options) rename(text string, spans []span) string {
 	var out strings.Builder
 	end := 0
-	for _, found := range names.FindAllStringIndex(text, -1) {
-		out.WriteString(text[end:found[0]])
-		end = found[1]
-		old := text[found[0]:found[1]]
-		if isPart(text, found, old) {
-			out.WriteString(old)
+	for _, at := range replaced.FindAllStringSubmatchIndex(text, -1) {
+		if at[2] >= 0 || at[4] >= 0 && isPart(text, at, text[at[0]:at[1]]) {
 			continue
 		}
-		out.WriteString(a.newName(old))
+		for len(spans) > 1 && spans[0].end <= at[0] {
+			spans = spans[1:]
+		}
+		before, name := text[end:at[0]], ""
+		if at[4] >= 0 {
+			name = a.newName(text[at[0]:at[1]])
+		} else {
+			if a.Entity == "" {
+				continue
+			}
+			word, ok := words{a.Entity, a.Plural, a.View}.replace(text, at, spans[0].kind)
+			if !ok {
+				continue
+			}
+			if spans[0].kind != golang {
+				before = withArticle(before, word)
+			}
+			name = word
+		}
+		out.WriteString(before)
+		out.WriteString(name)
+		end = at[1]
 	}
 	out.WriteString(text[end:])
 	return out.String()
@@ -167,6 +200,11 @@ func isPart(text string, at []int, old string) bool {
 	before := at[0] > 0 && isLower(text[at[0]-1])
 	after := at[1] < len(text) && isLower(text[at[1]])
 	return after || before && old != "VideoCatalog"
+}
+
+// renamePath returns the path of a file in the new service.
+func (a options) renamePath(name string) string {
+	return a.rename(name, []span{{len(name), code}})
 }
 
 func (a options) newName(old string) string {
@@ -211,13 +249,13 @@ var section = regexp.MustCompile(`(?s)## A service of your own\n.*?\n(## )`)
 // scaffold matches the tests of this command in a list of packages.
 var scaffold = regexp.MustCompile(` \./scaffold(/\.\.\.)?`)
 
-// forget removes what only the template needs: the section and the lines about this
-// command, and the folder of its tests.
-func forget(text string) string {
+// forget removes what only the template needs: the section about this command, the folder
+// of its tests, and the lines with the path of a file that is not copied.
+func forget(text, path string) string {
 	text = section.ReplaceAllString(text, "$1")
 	var kept strings.Builder
 	for line := range strings.Lines(scaffold.ReplaceAllString(text, "")) {
-		if !strings.Contains(line, "cmd/new") {
+		if !strings.Contains(line, path) {
 			kept.WriteString(line)
 		}
 	}

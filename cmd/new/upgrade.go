@@ -56,6 +56,7 @@ func renderAgain(ctx context.Context, from template, o options, dir string) (err
 	tree := filepath.Join(work, "tree")
 	r := &renderer{ctx: ctx, from: from, options: o, dir: tree}
 	for _, step := range []func() error{
+		func() error { return from.check(ctx, o) },
 		func() error { return command(ctx, dir, "git", "worktree", "add", "--quiet", tree, "template") },
 		func() error { return command(ctx, tree, "git", "rm", "-r", "--quiet", ".") },
 		r.copy,

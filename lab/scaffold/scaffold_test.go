@@ -62,6 +62,61 @@ func TestTwoServices(t *testing.T) {
 	}
 }
 
+// A service with an entity of its own has no word of the example, keeps the words of
+// PostgreSQL, and passes its tests.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	template := newTemplate(t, dir)
+	one, two := filepath.Join(dir, "orders"), filepath.Join(dir, "procurement")
+	newService(t, template, one, "--module", "github.com/acme/orders", "--entity", "order", "--without", "lab,terraform,decisions")
+	newService(t, template, two, "--module", "github.com/acme/procurement", "--schema", "buying", "--entity", "purchase_order", "--view", "ledger")
+	for _, service := range []string{one, two} {
+		checkNames(t, service)
+		checkWords(t, service)
+		checkRecord(t, service)
+		if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
+			t.Errorf("%s: gofmt would change %s", service, unformatted)
+		}
+		clone.Run(t, service, "go", "vet", "./...")
+		clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/names/...", "./api/...", "./internal/domain", "./internal/event", "./internal/port")
+		clone.Run(t, service, "go", "test", "./cmd/server", "-run", "Documented|Config|Help|Subscriptions|Defaults")
+	}
+	clone.Run(t, one, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Catalog|Overview|Order")
+	clone.Run(t, two, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Ledger|PurchaseOrder")
+	for _, service := range []string{one, two} {
+		if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
+			t.Errorf("%s: the tests changed %s", service, changes)
+		}
+	}
+}
+
+// checkWords looks for words of the example in all files, and in their paths.
+func checkWords(t *testing.T, dir string) {
+	t.Helper()
+	example := regexp.MustCompile(`(?i)video|catalog|film|视频|影片|目录`)
+	others := regexp.MustCompile(`pg_catalog|catalog_xmin|目录树`) // the words of PostgreSQL, and a tree of folders
+	kept := 0
+	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept += len(others.FindAll(content, -1))
+		if example.MatchString(name) {
+			t.Errorf("the path %s has a word of the example", name)
+		}
+		for line := range strings.Lines(others.ReplaceAllString(string(content), "")) {
+			if found := example.FindString(line); found != "" {
+				t.Errorf("%s has the word %q of the example: %.200s", name, found, line)
+			}
+		}
+	}
+	if kept < 5 {
+		t.Errorf("only %d words of PostgreSQL are left", kept)
+	}
+}
+
 // newTemplate copies the working tree into a repository.
 func newTemplate(t *testing.T, dir string) string {
 	t.Helper()

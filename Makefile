@@ -59,7 +59,7 @@ generate-registrations:
 .PHONY: generate-names
 generate-names:
 	go run ./internal/names/generate
-	go test ./deploy/observe -run TestFilesAreUpToDate -update
+	go run ./deploy/observe/generate
 
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.

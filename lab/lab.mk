@@ -7,12 +7,12 @@ build: lab-build
 .PHONY: lab-check
 lab-check: deploy-test slim-check ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
-	cd lab && go test -shuffle=on ./bench/... ./deploytest ./guarantees ./licenses ./playlist ./scaffold
+	cd lab && go test -shuffle=on ./bench/... ./deploytest ./entity ./guarantees ./licenses ./scaffold
 	$(MAKE) --no-print-directory chaos
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./guarantees/... ./internal/... ./playlist/... ./scaffold/...
+	cd lab && $(LINT) run ./cmd/... ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/...
 
 .PHONY: lab-build
 lab-build:

@@ -286,7 +286,7 @@ func TestHTTPErrors(t *testing.T) {
 		{codes.AlreadyExists, 409, "ALREADY_EXISTS"},
 		{codes.Aborted, 409, "ABORTED"},
 		{codes.ResourceExhausted, 429, "RESOURCE_EXHAUSTED"},
-		{codes.Canceled, 499, "CANCELLED"}, //nolint:misspell // gRPC's spelling
+		{codes.Canceled, 499, "CANCELLED"},
 		{codes.Internal, 500, "INTERNAL"},
 		{codes.Unknown, 500, "UNKNOWN"},
 		{codes.DataLoss, 500, "DATA_LOSS"},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
@@ -33,7 +34,9 @@ type entity struct {
 	// been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
-	Model string `yaml:"-"` // the type of a row in the code of sqlc
+	whole  bool              // write what is missing, too, whoever removed it
+	copies map[string][]byte // the owner's files of a replica
+	Model  string            `yaml:"-"` // the type of a row in the code of sqlc
 }
 
 // transition is a command that changes the state.
@@ -65,23 +68,20 @@ func load(path string) (entity, error) {
 }
 
 // save writes the description.
-func (e entity) save() error {
+func (e entity) save(written *undo) error {
 	text := bytes.NewBufferString("# What `go run ./cmd/entity` made this entity of. It maintains this file.\n")
 	encoder := yaml.NewEncoder(text)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(e); err != nil {
 		return err
 	}
-	return writeFile(pathOf(e.Name), text.Bytes())
+	return written.write(pathOf(e.Name), text.Bytes())
 }
 
 // adopt tells the fields whose they are.
 func (e *entity) adopt() {
 	for i := range e.Fields {
-		e.Fields[i].entity = camel(e.Name)
-		for j := range e.Fields[i].Parts {
-			e.Fields[i].Parts[j].entity = camel(e.Name)
-		}
+		e.Fields[i].entity = e.Name
 	}
 }
 
@@ -105,8 +105,9 @@ func (e entity) check() error {
 		}
 	}
 	switch {
-	case !snake.MatchString(e.Plural) || len(e.Plural) > 30:
-		wrong("plural %q must be lower_snake_case with at most 30 characters", e.Plural)
+	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
+	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
+		wrong("plural %q must be lower_snake_case with at most 32 characters", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
 	case names.IsKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
@@ -117,11 +118,13 @@ func (e entity) check() error {
 	}
 	for i, f := range e.Fields {
 		errs = append(errs, f.check()...)
-		if f.Name == e.Name || f.Name == e.Name+"_id" {
-			wrong("field %q: the entity has this name", f.Name)
+		if slices.Contains([]string{e.Name, e.Name + "_id", e.Name + "_details"}, f.Name) {
+			wrong("field %q: the entity itself has this name", f.Name)
 		}
-		if slices.ContainsFunc(e.Fields[:i], func(other field) bool { return camel(other.Name) == camel(f.Name) }) {
-			wrong("field %q is listed twice", f.Name)
+		for _, other := range e.Fields[:i] {
+			if f.sharesName(other) {
+				wrong("field %q: the field %q has this name, or needs it", f.Name, other.Name)
+			}
 		}
 	}
 	errs = append(errs, e.checkTransitions()...)
@@ -161,16 +164,34 @@ func (e entity) checkTransitions() (errs []error) {
 		if t.From == t.To {
 			wrong(t, "it changes nothing")
 		}
+		if !e.isReached(t.From) {
+			wrong(t, "no transition leads from %s to %s", e.Transitions[0].From, t.From)
+		}
 		for _, other := range e.Transitions[:i] {
 			switch {
 			case other == t:
 				wrong(t, "it is listed twice")
 			case other.Command == t.Command && other.To != t.To:
 				wrong(t, "the command %q leads to %s too: a command has one target", t.Command, other.To)
+			case other.To != t.To && e.eventOf(other) == e.eventOf(t):
+				wrong(t, "its event would be %s, as that of the command %q: choose another command", e.eventOf(t), other.Command)
 			}
 		}
 	}
 	return errs
+}
+
+// isReached reports whether transitions lead from the first state to another one.
+func (e entity) isReached(state string) bool {
+	reached := []string{e.Transitions[0].From}
+	for range e.Transitions { // each round reaches one more state, or none
+		for _, t := range e.Transitions {
+			if slices.Contains(reached, t.From) {
+				reached = append(reached, t.To)
+			}
+		}
+	}
+	return slices.Contains(reached, state)
 }
 
 // parseFields reads fields as they are on the command line, such as
@@ -178,7 +199,7 @@ func (e entity) checkTransitions() (errs []error) {
 func parseFields(text string) ([]field, error) {
 	var fields []field
 	var errs []error
-	for _, word := range splitOutside(text, ' ') {
+	for _, word := range splitOutside(text) {
 		name, typ, ok := strings.Cut(word, ":")
 		if !ok || typ == "" {
 			errs = append(errs, fmt.Errorf("field %q: want NAME:TYPE, such as total_cents:int64", word))
@@ -188,22 +209,30 @@ func parseFields(text string) ([]field, error) {
 		typ, f.Required = strings.CutSuffix(typ, "!")
 		typ, f.Optional = strings.CutSuffix(typ, "?")
 		f.Type = typ
-		if values, ok := strings.CutPrefix(typ, "enum("); ok {
-			f.Type, f.Values = typeEnum, splitOutside(strings.TrimSuffix(values, ")"), ',')
+		if values, ok := inBrackets(typ, "enum(", ")"); ok {
+			f.Type = typeEnum
+			if values != "" {
+				f.Values = strings.Split(values, ",")
+			}
 		}
-		if parts, ok := strings.CutPrefix(typ, "{"); ok {
-			f.Type = typeMessage
-			inner, err := parseFields(strings.ReplaceAll(strings.TrimSuffix(parts, "}"), ",", " "))
+		if parts, ok := inBrackets(typ, "{", "}"); ok {
+			inner, err := parseFields(strings.ReplaceAll(parts, ",", " "))
 			errs = append(errs, err)
-			f.Parts = inner
+			f.Type, f.Parts = typeMessage, inner
 		}
 		fields = append(fields, f)
 	}
 	return fields, errors.Join(errs...)
 }
 
-// splitOutside splits a text at a separator that is in no brackets, and drops empty parts.
-func splitOutside(text string, separator rune) (parts []string) {
+func inBrackets(text, left, right string) (inner string, ok bool) {
+	inner, begins := strings.CutPrefix(text, left)
+	inner, ends := strings.CutSuffix(inner, right)
+	return inner, begins && ends
+}
+
+// splitOutside splits a text at spaces that are in no brackets.
+func splitOutside(text string) []string {
 	depth := 0
 	return strings.FieldsFunc(text, func(r rune) bool {
 		switch r {
@@ -212,7 +241,7 @@ func splitOutside(text string, separator rune) (parts []string) {
 		case ')', '}':
 			depth--
 		}
-		return depth == 0 && (r == separator || separator == ' ' && (r == '\n' || r == '\t'))
+		return depth == 0 && unicode.IsSpace(r)
 	})
 }
 
@@ -253,8 +282,12 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 			errs = append(errs, fmt.Errorf("transition %s→%s:%s is gone, and cannot be removed by this command", t.From, t.To, t.Command))
 		}
 	}
-	if e.Migration != 0 && len(next.States()) != len(e.States()) {
-		errs = append(errs, errors.New("the states have changed: the constraint of the column and the messages must follow, which this command cannot do: add them by hand"))
+	// What is new comes last: the numbers of events follow from the order.
+	before, transitions := e.States(), slices.Clone(e.Transitions)
+	for _, t := range next.Transitions {
+		if !slices.Contains(transitions, t) {
+			transitions = append(transitions, t)
+		}
 	}
 	fields := slices.Clone(e.Fields)
 	for _, f := range next.Fields {
@@ -264,9 +297,11 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 			fields = append(fields, f)
 		}
 	}
-	e.Name, e.Plural, e.Fields, e.Transitions = next.Name, next.Plural, fields, next.Transitions
+	e.Name, e.Plural, e.Fields, e.Transitions = next.Name, next.Plural, fields, transitions
 	if e.Migration == 0 {
 		e.Migration = migration
+	} else if !slices.Equal(before, e.States()) {
+		errs = append(errs, errors.New("the states have changed, and this command cannot change the constraint of the column: add them by hand"))
 	}
 	e.adopt()
 	return e, errors.Join(errs...)

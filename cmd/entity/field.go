@@ -23,7 +23,7 @@ type field struct {
 	// Migration is the number of the migration that adds the column.
 	Migration int `yaml:"migration,omitempty"`
 
-	entity string // its name in Go
+	entity string // its name
 }
 
 // The types by their names on the command line. A list has the letter s behind the type of
@@ -44,7 +44,7 @@ const (
 
 var (
 	scalars = []string{typeString, typeBool, typeInt32, typeInt64, typeDouble}
-	single  = append([]string{typeBytes, typeTime, typeDuration, typeUUID, typeEnum, typeMessage}, scalars...)
+	single  = append(slices.Clone(scalars), typeBytes, typeTime, typeDuration, typeUUID, typeEnum, typeMessage)
 	lists   = []string{"strings", "bools", "int32s", "int64s", "doubles", "uuids"}
 )
 
@@ -61,7 +61,19 @@ func (f field) isList() bool { return slices.Contains(lists, f.Type) }
 var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 
 // taken are the names of fields that every entity has, or that generated code needs.
-var taken = []string{"id", "name", "state", "version", "create_time", "update_time", "delete_time", "etag", "event_id", "has_next", "bytes_before", "deleted", "descriptor", "string", "reset"}
+var taken = append([]string{
+	"id", "name", "state", "version", "create_time", "update_time", "delete_time", "etag", "event_id", "has_next", "bytes_before", "deleted",
+}, methods...)
+
+// methods are names that protoc-gen-go changes, because messages have methods of these names.
+var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
+
+// reserved are the names that the API linter refuses: clients in Java, JavaScript or Python
+// could not write them.
+var reserved = strings.Fields(`abstract and arguments as assert async await boolean break byte case catch char class const continue crate debugger def
+	default del delete do double elif else enum eval except export extends false final finally float for from function global goto if implements
+	import in instanceof int interface is lambda let long native new nonlocal not null or package pass private protected public raise return self
+	short static strictfp super switch synchronized this throw throws transient true try typeof var void volatile while with yield`)
 
 // check returns the mistakes in a field.
 func (f field) check() (errs []error) {
@@ -73,6 +85,8 @@ func (f field) check() (errs []error) {
 		wrong("the name must be lower_snake_case with at most 40 characters")
 	case slices.Contains(taken, f.Name):
 		wrong("every entity has this name, or needs it: choose another")
+	case slices.Contains(reserved, f.Name):
+		wrong("the name is a word of Java, JavaScript or Python: choose another")
 	case names.IsKeyword(f.Name):
 		wrong("the name is a keyword of SQL: choose another")
 	case f.Type == typeTime && strings.HasSuffix(f.Name, "_ms"), f.Type == typeDuration && strings.HasSuffix(f.Name, "_ms"):
@@ -87,31 +101,50 @@ func (f field) check() (errs []error) {
 	if f.Required && (f.Optional || slices.Contains(append([]string{typeDuration, typeMessage}, scalars[1:]...), f.Type)) {
 		wrong("%s cannot be required: required is for string, bytes, time, uuid, enum and lists", f.Type)
 	}
-	if (f.Type == typeEnum) != (len(f.Values) > 0) || (f.Type == typeMessage) != (len(f.Parts) > 0) {
-		wrong("an enum has values, as in color:enum(red,green), and a message has parts, as in address:{street:string,city:string}")
+	switch {
+	case f.Type == typeEnum && len(f.Values) < 2:
+		wrong("an enum has two values or more, as in color:enum(red,green)")
+	case f.Type == typeMessage && len(f.Parts) == 0:
+		wrong("a message has parts, as in address:{street:string,city:string}")
+	case f.Type != typeEnum && len(f.Values) > 0, f.Type != typeMessage && len(f.Parts) > 0:
+		wrong("%s has neither values nor parts", f.Type)
+	case (f.Type == typeEnum || f.Type == typeMessage) && slices.Contains([]string{"snapshot", "created", "updated", "undeleted"}, f.Name):
+		wrong("the event has a message of this name: choose another")
 	}
-	errs = append(errs, f.checkInner(wrong)...)
-	return errs
+	return append(errs, f.checkInner()...)
 }
 
 // checkInner checks the values of an enum and the parts of a message.
-func (f field) checkInner(wrong func(format string, args ...any)) (errs []error) {
+func (f field) checkInner() (errs []error) {
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("field %q: "+format, append([]any{f.Name}, args...)...))
+	}
 	for i, value := range f.Values {
 		if !snake.MatchString(value) || value == "unspecified" || slices.Contains(f.Values[:i], value) {
 			wrong("the value %q must be lower_snake_case, other than unspecified, and listed once", value)
 		}
 	}
 	for i, part := range f.Parts {
-		if !slices.Contains(scalars, part.Type) || part.Optional || part.Required {
-			wrong("the part %q must be a %s", part.Name, strings.Join(scalars, ", "))
-			continue
-		}
-		errs = append(errs, part.check()...)
-		if slices.ContainsFunc(f.Parts[:i], func(other field) bool { return other.Name == part.Name }) {
+		switch {
+		case !snake.MatchString(part.Name) || len(part.Name) > 40:
+			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
+		case slices.Contains(methods, part.Name):
+			wrong("the part %q has the name of a method of messages: choose another", part.Name)
+		case slices.Contains(reserved, part.Name):
+			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)
+		case !slices.Contains(scalars, part.Type) || part.Optional || part.Required:
+			wrong("the part %q must be one of %s, without ! and ?", part.Name, strings.Join(scalars, ", "))
+		case slices.ContainsFunc(f.Parts[:i], part.sharesName):
 			wrong("the part %q is listed twice", part.Name)
 		}
 	}
 	return errs
+}
+
+// sharesName reports whether two fields would have one name in a layer.
+func (f field) sharesName(other field) bool {
+	return f.Go() == other.Go() || f.EventName() == other.EventName() || f.Column() == other.Column() ||
+		f.Name == "get_"+other.Name || other.Name == "get_"+f.Name // the method that reads a field
 }
 
 // Names.
@@ -132,10 +165,10 @@ func (f field) Var() string { return lowerCamel(f.Name) + "JSON" }
 func (f field) Proto() string { return protoCamel(f.Name) }
 
 // DomainType is the name of the type of an enum or a message in the domain.
-func (f field) DomainType() string { return f.entity + camel(f.Name) }
+func (f field) DomainType() string { return camel(f.entity + "_" + f.Name) }
 
 // MapName begins the names of the functions that convert an enum or a message.
-func (f field) MapName() string { return strings.ToLower(f.entity[:1]) + f.entity[1:] + camel(f.Name) }
+func (f field) MapName() string { return unexported(f.entity + "_" + f.Name) }
 
 // Column is the name of the column.
 func (f field) Column() string {
@@ -161,31 +194,42 @@ func (f field) EventGo() string { return protoCamel(f.EventName()) }
 
 // Comments.
 
+// subject is what the field has, as the begin of a sentence.
+func (f field) subject() string {
+	if past, ok := strings.CutSuffix(f.Name, "ed_at"); ok && f.Type == typeTime {
+		return "When it was " + words(past) + "ed"
+	}
+	if f.Type == typeBool {
+		if has, ok := strings.CutPrefix(f.Name, "has_"); ok {
+			return "Whether it has " + words(has)
+		}
+		return "Whether it is " + words(strings.TrimPrefix(f.Name, "is_"))
+	}
+	return "The " + words(f.Name)
+}
+
 // Doc is the comment in the API.
 func (f field) Doc() string {
-	text := f.Comment
-	if text == "" {
-		text = "The " + words(f.Name) + "."
-	}
 	switch {
 	case f.Comment != "":
+		return f.Comment
 	case f.Required:
-		text = strings.TrimSuffix(text, ".") + "; required."
+		return f.subject() + "; required."
 	case f.Type == typeString:
-		text = strings.TrimSuffix(text, ".") + ", at most 200 characters."
+		return f.subject() + ", at most 200 characters."
 	}
-	return strings.Join(strings.Fields(text), " ")
+	return f.subject() + "."
 }
 
 // EventDoc is the comment in the event.
 func (f field) EventDoc() string {
 	switch f.Type {
 	case typeTime:
-		return "The " + words(f.Name) + " in milliseconds since 1970-01-01 UTC; 0: not set."
+		return f.subject() + ", in milliseconds since 1970-01-01 UTC; 0: not set."
 	case typeDuration:
-		return "The " + words(f.Name) + " in milliseconds."
+		return f.subject() + ", in milliseconds."
 	default:
-		return "The " + words(f.Name) + "."
+		return f.subject() + "."
 	}
 }
 
@@ -207,25 +251,44 @@ func (f field) GoComment() string {
 
 // prepositions are words that the API linter does not want in names.
 var prepositions = []string{
-	"after", "at", "before", "between", "but", "by", "except", "for", "from", "in", "including", "into", "of", "over", "per", "since", "to", "toward",
+	"after", "at", "before", "between", "but", "by", "except", "for", "from", "in", "including", "into", "of", "over", "since", "to", "toward",
 	"under", "upon", "with", "within", "without",
 }
+
+// pastWords are those in whose place the API linter wants the imperative: expire_time.
+var pastWords = []string{"created", "creation", "expired", "modified", "updated", "purged"}
 
 // LintExceptions are the rules of the API linter that the name breaks.
 func (f field) LintExceptions() (rules []string) {
 	if slices.ContainsFunc(strings.Split(f.Name, "_"), func(part string) bool { return slices.Contains(prepositions, part) }) {
 		rules = append(rules, "core::0140::prepositions")
 	}
-	if f.Type == typeTime && !strings.HasSuffix(f.Name, "_time") {
+	past := func(word string) bool { return strings.Contains(f.Name, word) }
+	if f.Type == typeTime && (!strings.HasSuffix(f.Name, "_time") || slices.ContainsFunc(pastWords, past)) {
 		rules = append(rules, "core::0142::time-field-names")
 	}
 	return append(rules, f.EventLintExceptions()...)
 }
 
+// allowedNames are names that end in _name, which the API linter knows.
+var allowedNames = []string{"display_name", "family_name", "given_name"}
+
 // EventLintExceptions are the rules of the API linter that the name breaks in the event.
-func (f field) EventLintExceptions() []string {
-	if slices.Contains([]string{"currency", "country", "language", "lang", "mime", "region", "timezone", "zone", "content_type"}, f.Name) {
-		return []string{"core::0143::standardized-codes"}
+func (f field) EventLintExceptions() (rules []string) {
+	if strings.HasSuffix(f.Name, "_name") && !strings.HasSuffix(f.Name, "_display_name") && !slices.Contains(allowedNames, f.Name) {
+		rules = append(rules, "core::0122::name-suffix")
 	}
-	return nil
+	if strings.HasPrefix(f.Name, "num_") {
+		rules = append(rules, "core::0141::count-suffix")
+	}
+	if slices.Contains(codes, f.Name) {
+		rules = append(rules, "core::0143::standardized-codes")
+	}
+	if slices.Contains([]string{"first_name", "last_name"}, f.Name) {
+		rules = append(rules, "core::0148::human-names")
+	}
+	return rules
 }
+
+// codes are names for which the API linter wants others.
+var codes = []string{"content_type", "country", "country_code", "currency", "lang", "language", "mime", "mimetype", "timezone", "tz"}

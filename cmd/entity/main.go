@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 )
 
@@ -74,6 +73,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			if err != nil {
 				return err
 			}
+			e.whole = true
 			all = append(all, e)
 		}
 		return render(ctx, all, stdout)
@@ -169,10 +169,13 @@ func (o options) entity(ctx context.Context) (entity, error) {
 		return entity{}, err
 	}
 	grown, err := before.grow(next, number)
-	if err == nil && !exists {
+	if err != nil {
+		return entity{}, err
+	}
+	if !exists {
 		err = grown.checkFree()
 	}
-	return grown, err
+	return grown, errors.Join(err, grown.checkNames())
 }
 
 // A service numbers its own migrations from here. The template uses smaller numbers.
@@ -202,17 +205,5 @@ func (e entity) checkFree() error {
 			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", f.path, e.Name))
 		}
 	}
-	return errors.Join(append(errs, e.checkNames())...)
-}
-
-func writeFile(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // a folder of sources
-		return err
-	}
-	return os.WriteFile(path, content, 0o644) //nolint:gosec // a source
-}
-
-// indent begins each line of a text with two spaces.
-func indent(text string) string {
-	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
+	return errors.Join(errs...)
 }

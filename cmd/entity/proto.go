@@ -28,7 +28,10 @@ func readProto(ctx context.Context, path, name string) ([]field, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile: %w", err)
 	}
-	message := files[0].Messages().ByName(protoreflect.Name(protoCamel(name)))
+	message := files[0].Messages().ByName(protoreflect.Name(camel(name)))
+	if message == nil {
+		message = files[0].Messages().ByName(protoreflect.Name(protoCamel(name)))
+	}
 	if message == nil {
 		return nil, fmt.Errorf("%s has no message %s", path, protoCamel(name))
 	}
@@ -55,53 +58,75 @@ func isGiven(name string) bool {
 	return false
 }
 
+// fieldOf reads a field of a message.
 func fieldOf(d protoreflect.FieldDescriptor) (field, error) {
-	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword()}
-	location := d.ParentFile().SourceLocations().ByDescriptor(d)
-	f.Comment = strings.Join(strings.Fields(location.LeadingComments), " ")
-	unsupported := fmt.Errorf("field %q: %s is not supported: use one of the types of --help", f.Name, d.Kind())
+	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword(), Required: hasOption(d, "field_behavior]:REQUIRED")}
+	f.Comment = strings.Join(strings.Fields(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments), " ")
 	if d.IsMap() || d.ContainingOneof() != nil && !f.Optional {
 		return f, fmt.Errorf("field %q: maps and oneofs are not supported", f.Name)
 	}
+	var err error
 	switch d.Kind() {
 	case protoreflect.StringKind, protoreflect.BoolKind, protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.DoubleKind, protoreflect.BytesKind:
 		f.Type = d.Kind().String()
-		if isUUID(d) {
+		if d.Kind() == protoreflect.StringKind && hasOption(d, "uuid:true") {
 			f.Type = typeUUID
 		}
 	case protoreflect.EnumKind:
 		f.Type = typeEnum
-		prefix := strings.ToUpper(f.Name) + "_"
-		for i := 1; i < d.Enum().Values().Len(); i++ { // 0 is not set
-			f.Values = append(f.Values, strings.ToLower(strings.TrimPrefix(string(d.Enum().Values().Get(i).Name()), prefix)))
-		}
+		f.Values, err = valuesOf(d)
 	case protoreflect.MessageKind:
-		switch d.Message().FullName() {
-		case "google.protobuf.Timestamp":
-			f.Type = typeTime
-		case "google.protobuf.Duration":
-			f.Type = typeDuration
-		default:
-			f.Type = typeMessage
-			for i := range d.Message().Fields().Len() {
-				part, err := fieldOf(d.Message().Fields().Get(i))
-				if err != nil {
-					return f, err
-				}
-				part.Comment = ""
-				f.Parts = append(f.Parts, part)
-			}
-		}
+		f.Type, f.Parts, err = messageOf(d)
 	default:
-		return f, unsupported
+		err = fmt.Errorf("field %q: %s is not supported: use one of the types of --help", f.Name, d.Kind())
 	}
-	if d.IsList() {
-		f.Type += "s"
+	if err == nil && d.IsList() {
+		if f.Type += "s"; !f.isList() {
+			err = fmt.Errorf("field %q: a list of %s is not supported: use one of the types of --help", f.Name, d.Kind())
+		}
 	}
-	return f, nil
+	return f, err
 }
 
-// isUUID reports whether the options of a field say that it is a UUID.
-func isUUID(d protoreflect.FieldDescriptor) bool {
-	return d.Kind() == protoreflect.StringKind && strings.Contains(strings.ReplaceAll(fmt.Sprint(d.Options()), " ", ""), "uuid:true")
+// valuesOf returns the values of an enum, without the prefix of their names and without the
+// first, which stands for a field that is not set.
+func valuesOf(d protoreflect.FieldDescriptor) (values []string, err error) {
+	all := d.Enum().Values()
+	prefix, ok := strings.CutSuffix(string(all.Get(0).Name()), "UNSPECIFIED")
+	if !ok {
+		return nil, fmt.Errorf("field %q: the first value of the enum %s must end in UNSPECIFIED, and means that the field is not set", d.Name(), d.Enum().Name())
+	}
+	for i := 1; i < all.Len(); i++ {
+		values = append(values, strings.ToLower(strings.TrimPrefix(string(all.Get(i).Name()), prefix)))
+	}
+	return values, nil
+}
+
+// messageOf returns the type of a field that has a message, and the parts of the message.
+func messageOf(d protoreflect.FieldDescriptor) (typ string, parts []field, err error) {
+	switch name := d.Message().FullName(); {
+	case name == "google.protobuf.Timestamp":
+		return typeTime, nil, nil
+	case name == "google.protobuf.Duration":
+		return typeDuration, nil, nil
+	case name.Parent() == "google.protobuf":
+		return "", nil, fmt.Errorf("field %q: %s is not supported: use one of the types of --help", d.Name(), name)
+	}
+	for i := range d.Message().Fields().Len() {
+		of := d.Message().Fields().Get(i)
+		if of.Kind() == protoreflect.MessageKind || of.IsList() {
+			return "", nil, fmt.Errorf("field %q: its part %q must be a %s", d.Name(), of.Name(), strings.Join(scalars, ", "))
+		}
+		part, err := fieldOf(of)
+		if err != nil {
+			return "", nil, fmt.Errorf("field %q: %w", d.Name(), err)
+		}
+		parts = append(parts, part)
+	}
+	return typeMessage, parts, nil
+}
+
+// hasOption reports whether the options of a field have one, as protobuf writes it in text.
+func hasOption(d protoreflect.FieldDescriptor, option string) bool {
+	return strings.Contains(strings.ReplaceAll(fmt.Sprint(d.Options()), " ", ""), option)
 }

@@ -8,14 +8,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"go/ast"
 	"go/format"
-	"go/parser"
-	"go/token"
 	"io"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -76,26 +71,19 @@ func (e entity) replicaFiles() []file {
 	}
 }
 
-// render makes the files of entities, and what is generated from them.
+// render makes the files of entities, and what is generated from them. If it fails, all files
+// are as they were.
 func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
-	if err := os.RemoveAll(newFiles); err != nil { // of an earlier run
+	written := new(undo)
+	if err := written.remember(generated(all)); err != nil {
 		return err
 	}
-	var kept []string
-	written := new(undo)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, written.all())
 		}
 	}()
-	step := func(name string, do func() error) error {
-		start := time.Now()
-		if err := do(); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		_, err := fmt.Fprintf(stdout, "%-36s%.1f s\n", name, time.Since(start).Seconds())
-		return err
-	}
+	var kept []string
 	write := func(after bool) func() error {
 		return func() error {
 			for i := range all {
@@ -108,35 +96,53 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 			return nil
 		}
 	}
+	var samplesErr error
 	for _, s := range []struct {
 		name string
 		do   func() error
 	}{
 		{"messages, migration, queries", write(false)},
-		{"generate Go from them", func() error {
-			return generate(ctx, [][]string{{"buf", "format", "--write", "api/proto"}, {"buf", "generate"}, {"sqlc", "generate"}})
-		}},
+		{"generate Go from them", func() error { return generate(ctx, [][]string{{"buf", "generate"}, {"sqlc", "generate"}}) }},
 		{"decisions, events, store, handlers", write(true)},
 		{"topics, registrations", func() error { return generateNames(ctx) }},
-		{"golden samples", func() error { return samples(ctx, all) }},
+		{"golden samples", func() error {
+			if samplesErr = samples(ctx, all); len(kept) > 0 && ctx.Err() == nil {
+				return nil // the files that were kept may have to change before they compile
+			}
+			return samplesErr
+		}},
+		{"description", func() error {
+			for _, e := range all {
+				if err := e.save(written); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
 	} {
-		if err := step(s.name, s.do); err != nil {
+		start := time.Now()
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if _, err := fmt.Fprintf(stdout, "%-36s%.1f s\n", s.name, time.Since(start).Seconds()); err != nil {
 			return err
 		}
 	}
-	for _, e := range all {
-		if err := e.remember(); err != nil {
-			return err
-		}
-	}
-	if len(kept) > 0 {
-		_, err = fmt.Fprintf(stdout, "\nYou have edited these files, so they are as they were. What they would be is in %s:\n\n  %s\n", newFiles, strings.Join(kept, "\n  "))
-	}
-	return errors.Join(err, next(stdout))
+	return report(stdout, kept, samplesErr)
 }
 
-func next(stdout io.Writer) error {
-	_, err := io.WriteString(stdout, "\nNext:\n\n  git status\n  go test ./...\n")
+// report says what the owner does next.
+func report(stdout io.Writer, kept []string, samplesErr error) error {
+	var text strings.Builder
+	if len(kept) > 0 {
+		fmt.Fprintf(&text, "\nYou have edited these files, so they are as they were. What they would be is in %s:\n\n  %s\n", newFiles, strings.Join(kept, "\n  "))
+	}
+	text.WriteString("\nNext:\n\n")
+	if samplesErr != nil {
+		text.WriteString("  take what is new into these files, until the code compiles\n  go run ./cmd/entity render    makes the golden samples\n")
+	}
+	text.WriteString("  git status\n  go test ./...\n")
+	_, err := io.WriteString(stdout, text.String())
 	return err
 }
 
@@ -149,8 +155,11 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 		if e.Model, err = modelOf(e.Plural, e.rowQuery()); err != nil {
 			return nil, err
 		}
-	} else if err := e.writeMigrations(written); err != nil {
+	} else if err := errors.Join(e.writeMigrations(written), e.writeCopies(written)); err != nil {
 		return nil, err
+	}
+	if e.Rendered == nil {
+		e.Rendered = make(map[string]string)
 	}
 	for _, f := range e.files() {
 		if f.after != after {
@@ -160,51 +169,31 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.isEdited(f.path) {
+		aside := filepath.Join(newFiles, f.path)
+		if e.isEdited(f.path, content) {
 			kept = append(kept, f.path)
-			if err := writeFile(filepath.Join(newFiles, f.path), content); err != nil {
+			if err := written.write(aside, content); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if err := written.write(f.path, content); err != nil {
+		if err := errors.Join(written.remove(aside), written.write(f.path, content)); err != nil {
 			return nil, err
 		}
+		e.Rendered[f.path] = hash(content)
 	}
 	return kept, nil
 }
 
-// isEdited reports whether a file is no longer as it was made, or was removed.
-func (e *entity) isEdited(path string) bool {
+// isEdited reports whether a file is no longer as it was made, or was removed. One that has
+// the new content already is not edited.
+func (e *entity) isEdited(path string, content []byte) bool {
 	made, known := e.Rendered[path]
-	content, err := os.ReadFile(path) //nolint:gosec // a file of this repository
+	there, err := os.ReadFile(path) //nolint:gosec // a file of this repository
 	if err != nil {
-		return known
+		return known && !e.whole
 	}
-	return !known || made != hash(content)
-}
-
-// remember saves the description with the hashes of the files as they were made. It runs
-// last: buf formats files after they are written.
-func (e *entity) remember() error {
-	edited := make(map[string]string)
-	for _, f := range e.files() {
-		if _, err := os.Stat(filepath.Join(newFiles, f.path)); err == nil {
-			edited[f.path] = e.Rendered[f.path]
-			continue
-		}
-		content, err := os.ReadFile(f.path)
-		if errors.Is(err, fs.ErrNotExist) {
-			edited[f.path] = e.Rendered[f.path]
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		edited[f.path] = hash(content)
-	}
-	e.Rendered = edited
-	return e.save()
+	return !bytes.Equal(there, content) && (!known || made != hash(there))
 }
 
 func hash(content []byte) string {
@@ -215,13 +204,7 @@ func hash(content []byte) string {
 // writeMigrations writes the migrations that do not exist. One that exists never changes:
 // databases have run it.
 func (e *entity) writeMigrations(written *undo) error {
-	var numbers []int
-	for _, f := range e.Fields {
-		if !slices.Contains(numbers, f.Migration) {
-			numbers = append(numbers, f.Migration)
-		}
-	}
-	for _, number := range numbers {
+	for _, number := range e.Migrations() {
 		if found, err := filepath.Glob(fmt.Sprintf("db/migrations/%05d_*.sql", number)); err != nil || len(found) > 0 {
 			if err != nil {
 				return err
@@ -251,13 +234,29 @@ type columns struct {
 	NewFields []field
 }
 
+// Readable are the columns that people may read: all but those of bytes, which may have
+// anything. Empty: there are no bytes.
+func (c columns) Readable(keys ...string) string {
+	last := c.NewFields[0].Migration
+	until := c.entity
+	until.Fields = c.where(func(f field) bool { return f.Migration <= last })
+	all := until.Columns("", keys...)
+	readable := slices.DeleteFunc(slices.Clone(all), func(column string) bool {
+		return slices.ContainsFunc(until.Fields, func(f field) bool { return f.Type == typeBytes && f.Name == column })
+	})
+	if len(readable) == len(all) {
+		return ""
+	}
+	return " (\n\t" + wrap("\t", ", ", readable) + "\n)"
+}
+
 // execute returns the content of a file.
 func (e entity) execute(name string) ([]byte, error) { return execute(name, e) }
 
 func execute(name string, data any) ([]byte, error) {
 	t, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": sentence, "camel": camel,
-		"inc": func(i int) int { return i + 1 },
+		"inc": func(i int) int { return i + 1 }, "wrap": wrap, "literal": literal, "comment": comment,
 	}).ParseFS(templates, "templates/"+name+".tmpl")
 	if err != nil {
 		return nil, err
@@ -266,7 +265,7 @@ func execute(name string, data any) ([]byte, error) {
 	if err := t.Execute(&out, data); err != nil {
 		return nil, err
 	}
-	if !strings.HasSuffix(strings.TrimSuffix(name, "_test"), ".go") && !strings.HasSuffix(name, ".go") {
+	if !strings.HasSuffix(name, ".go") {
 		return out.Bytes(), nil
 	}
 	content, err := format.Source(out.Bytes())
@@ -296,146 +295,4 @@ func modelOf(plural, query string) (string, error) {
 		return "", fmt.Errorf("%s has no query %s", path, query)
 	}
 	return string(found[1]), nil
-}
-
-// checkNames returns an error if a package has an identifier that the new code declares.
-func (e entity) checkNames() error {
-	e.Model = "Model" // does not matter here
-	var errs []error
-	for _, f := range e.files() {
-		if filepath.Ext(f.path) != ".go" {
-			continue
-		}
-		content, err := e.execute(f.template)
-		if err != nil {
-			return err
-		}
-		made, err := declarations(f.path, content)
-		if err != nil {
-			return err
-		}
-		others, err := filepath.Glob(filepath.Join(filepath.Dir(f.path), "*.go"))
-		if err != nil {
-			return err
-		}
-		for _, other := range others {
-			there, err := declarations(other, nil)
-			if err != nil {
-				return err
-			}
-			for _, name := range made {
-				if slices.Contains(there, name) {
-					errs = append(errs, fmt.Errorf("%s declares %s, as %s would: choose another name than %s", other, name, f.path, e.Name))
-				}
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// declarations returns the identifiers that a Go file declares for its package. Files of
-// tests outside of the package get other names, so that they cannot be mistaken.
-func declarations(path string, content []byte) (declared []string, err error) {
-	var source any
-	if content != nil {
-		source = content
-	}
-	tree, err := parser.ParseFile(token.NewFileSet(), path, source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
-	add := func(name string) {
-		if name != "_" && name != "init" {
-			declared = append(declared, tree.Name.Name+"."+name)
-		}
-	}
-	for _, decl := range tree.Decls {
-		switch decl := decl.(type) {
-		case *ast.FuncDecl:
-			if decl.Recv == nil {
-				add(decl.Name.Name)
-			}
-		case *ast.GenDecl:
-			for _, spec := range decl.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					add(spec.Name.Name)
-				case *ast.ValueSpec:
-					for _, name := range spec.Names {
-						add(name.Name)
-					}
-				}
-			}
-		}
-	}
-	return declared, nil
-}
-
-// generate runs tools of tools/go.mod.
-func generate(ctx context.Context, tools [][]string) error {
-	for _, tool := range tools {
-		if err := command(ctx, append([]string{"tool", "-modfile=tools/go.mod"}, tool...)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// generateNames generates what follows from the topics and the registrations.
-func generateNames(ctx context.Context) error {
-	for _, args := range [][]string{
-		{"run", "./cmd/server/generate"}, {"run", "./internal/names/generate"}, {"test", "./deploy/observe", "-run", "TestFilesAreUpToDate", "-update"},
-	} {
-		if err := command(ctx, args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// samples writes the golden samples of events, which are then never written again.
-func samples(ctx context.Context, all []entity) error {
-	for _, e := range all {
-		if e.Replica() {
-			continue // they are the owner's
-		}
-		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$", "-update"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// command runs the Go command. Its error has what the command printed.
-func command(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput() //nolint:gosec // of this file
-	if err != nil {
-		return fmt.Errorf("go %s: %w:\n%s", strings.Join(args, " "), err, indent(string(out)))
-	}
-	return nil
-}
-
-// undo remembers the files that were written, to bring back those of before.
-type undo struct{ steps []func() error }
-
-func (u *undo) write(path string, content []byte) error {
-	before, err := os.ReadFile(path) //nolint:gosec // a file of this repository
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		u.steps = append(u.steps, func() error { return os.Remove(path) })
-	case err != nil:
-		return err
-	default:
-		u.steps = append(u.steps, func() error { return writeFile(path, before) })
-	}
-	return writeFile(path, content)
-}
-
-// all undoes everything. What was generated from the files comes back with make generate.
-func (u *undo) all() error {
-	var errs []error
-	for _, step := range slices.Backward(u.steps) {
-		errs = append(errs, step())
-	}
-	return errors.Join(errs...)
 }

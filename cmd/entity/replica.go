@@ -59,7 +59,8 @@ func replica(name, dir string) (entity, error) {
 			return entity{}, err
 		}
 	}
-	return next, copyContract(next, dir)
+	next.copies, err = contract(next, dir)
+	return next, err
 }
 
 // reader returns the name of the consumer of a replica.
@@ -84,40 +85,44 @@ func topicOf(dir, name string) (string, error) {
 // perService matches the options of a proto file that differ from service to service.
 var perService = regexp.MustCompile(`(?m)^option (go_package|java_package) = .*\n`)
 
-// copyContract copies the proto file of the events, with the packages of this service, and
-// the samples.
-func copyContract(e entity, dir string) error {
+// contract returns the owner's files that a replica has copies of: the proto file of the
+// events, with the packages of this service, and the samples.
+func contract(e entity, dir string) (map[string][]byte, error) {
 	path := "api/proto/" + e.ProtoDir() + "/" + e.Name + "_event.proto"
 	theirs, err := os.ReadFile(filepath.Join(dir, path)) //nolint:gosec // of a service next to this one
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ours, err := e.execute("event.proto")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	packages := make(map[string]string)
 	for _, found := range perService.FindAllSubmatch(ours, -1) {
 		packages[string(found[1])] = string(found[0])
 	}
-	contract := perService.ReplaceAllFunc(theirs, func(found []byte) []byte {
+	copies := map[string][]byte{path: perService.ReplaceAllFunc(theirs, func(found []byte) []byte {
 		return []byte(packages[string(perService.FindSubmatch(found)[1])])
-	})
-	if err := writeFile(path, contract); err != nil {
-		return err
-	}
-	samples, err := filepath.Glob(filepath.Join(dir, "internal", "event", "testdata", e.Name, "*.binpb"))
+	})}
+	samples, err := filepath.Glob(filepath.Join(dir, "internal", "event", "testdata", e.Name, "*", "*.binpb"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, sample := range samples {
 		content, err := os.ReadFile(sample) //nolint:gosec // of a service next to this one
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := writeFile(filepath.Join("internal", "event", "testdata", e.Name, filepath.Base(sample)), content); err != nil {
-			return err
-		}
+		copies[filepath.Join("internal", "event", "testdata", e.Name, filepath.Base(filepath.Dir(sample)), filepath.Base(sample))] = content
 	}
-	return nil
+	return copies, nil
+}
+
+// writeCopies writes the owner's files.
+func (e *entity) writeCopies(written *undo) error {
+	var errs []error
+	for path, content := range e.copies {
+		errs = append(errs, written.write(path, content))
+	}
+	return errors.Join(errs...)
 }

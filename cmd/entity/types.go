@@ -38,13 +38,13 @@ var types = map[string]struct {
 		sample: [3]string{`[]byte("alpha")`, `[]byte{0, 255}`, `[]byte("gamma")`},
 	},
 	typeTime: {
-		proto: "google.protobuf.Timestamp", rules: "timestamp = {\n gt: {seconds: -62135596800}\n lte: {seconds: 253402300799}\n }",
+		proto: "google.protobuf.Timestamp", rules: "timestamp = {\n  gt: {seconds: -62135596800}\n  lte: {seconds: 253402300799}\n}",
 		event: "int64", sql: "timestamptz", domain: "time.Time", toRow: "optional(%s)", fromRow: "timeOf(%s)",
 		toEvent: "unixMilli(%s)", fromEvent: "r.Time(%[2]q, %[1]s)", toProto: "aip.Timestamp(%s)", fromProto: "aip.Time(%s)",
 		sample: [3]string{"time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)", "time.Date(2027, 2, 3, 0, 0, 0, 0, time.UTC)", "time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC)"},
 	},
 	typeDuration: {
-		proto: "google.protobuf.Duration", rules: "duration = {\n gte: {}\n lte: {seconds: 3600000}\n }", event: "int64", sql: "bigint", empty: "0",
+		proto: "google.protobuf.Duration", rules: "duration = {\n  gte: {}\n  lte: {seconds: 3600000}\n}", event: "int64", sql: "bigint", empty: "0",
 		domain: "time.Duration", toRow: "%s.Milliseconds()", fromRow: "time.Duration(%s) * time.Millisecond",
 		toEvent: "%s.Milliseconds()", fromEvent: "r.Duration(%[2]q, %[1]s)", toProto: "aip.Duration(%s)", fromProto: "%s.AsDuration()",
 		sample: [3]string{"90*time.Minute", "1500*time.Millisecond", "time.Second"},
@@ -76,37 +76,45 @@ func (f field) ProtoType() string {
 	return t
 }
 
-// ProtoRules are the options of the field in the API.
-func (f field) ProtoRules() string {
+// ProtoOptions are the options of the field in the API, as buf formats them.
+func (f field) ProtoOptions() string {
 	behavior, rules := "OPTIONAL", types[f.kind()].rules
 	if f.Required {
 		behavior = "REQUIRED"
 	}
-	out := []string{"(google.api.field_behavior) = " + behavior}
+	options := []string{"(google.api.field_behavior) = " + behavior}
 	switch {
+	case f.isList() && rules != "":
+		of, rule, _ := strings.Cut(rules, ".")
+		name, value, _ := strings.Cut(rule, " = ")
+		list := fmt.Sprintf("  max_items: 100\n  items: {\n    %s: {%s: %s}\n  }", of, name, value)
+		options = append(options, "(buf.validate.field).repeated = {\n"+list+"\n}")
 	case f.isList():
-		list := "max_items: 100"
-		if rules != "" {
-			of, rule, _ := strings.Cut(rules, ".")
-			name, value, _ := strings.Cut(rule, " = ")
-			list += fmt.Sprintf("\n items: {\n %s: {%s: %s}\n }", of, name, value)
-		}
-		out = append(out, "(buf.validate.field).repeated = {\n "+list+"\n }")
+		options = append(options, "(buf.validate.field).repeated = {max_items: 100}")
 	case f.Type == typeUUID:
-		out = append(out, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE", "(buf.validate.field)."+rules)
+		options = append(options, "(buf.validate.field).ignore = IGNORE_IF_ZERO_VALUE", "(buf.validate.field)."+rules)
 	case rules != "":
-		out = append(out, "(buf.validate.field)."+rules)
+		options = append(options, "(buf.validate.field)."+rules)
 	}
-	return "\n    " + strings.Join(out, ",\n    ")
+	return bracketed("  ", options)
 }
 
-// PartRule is the rule of a part of a message.
-func (f field) PartRule() string {
-	options := "(google.api.field_behavior) = OPTIONAL"
+// PartOptions are the options of a part of a message.
+func (f field) PartOptions() string {
+	options := []string{"(google.api.field_behavior) = OPTIONAL"}
 	if rules := types[f.Type].rules; rules != "" {
-		options += ", (buf.validate.field)." + rules
+		options = append(options, "(buf.validate.field)."+rules)
 	}
-	return " [" + options + "]"
+	return bracketed("    ", options)
+}
+
+// bracketed writes one option behind its field, and more in lines of their own.
+func bracketed(indent string, options []string) string {
+	if len(options) == 1 {
+		return " [" + options[0] + "]"
+	}
+	lines := "\n" + strings.Join(options, ",\n")
+	return " [" + strings.ReplaceAll(lines, "\n", "\n"+indent+"  ") + "\n" + indent + "]"
 }
 
 // EventType is the type in the event.
@@ -348,9 +356,9 @@ func (f field) Sample(n int) string {
 		for _, p := range f.Parts {
 			parts = append(parts, p.Go()+": "+p.Sample(n))
 		}
-		return "domain." + f.DomainType() + "{" + strings.Join(parts, ", ") + "}"
+		return literal("\t\t\t", "domain."+f.DomainType(), parts)
 	case f.isList():
-		return "[]" + t.domain + "{" + strings.Join(slices.Concat(t.sample[n:], t.sample[:n]), ", ") + "}"
+		return literal("\t\t\t", "[]"+t.domain, slices.Concat(t.sample[n:], t.sample[:n]))
 	case f.Optional:
 		return "new(" + t.domain + "(" + t.sample[n] + "))"
 	}
@@ -370,15 +378,15 @@ func (f field) ProtoSample(n int) string {
 	text := strings.NewReplacer(`uuid.MustParse(`, "", `)`, "")
 	switch {
 	case f.Type == typeEnum:
-		return fmt.Sprintf("%s.%s_%s_%s", f.messages(), f.entity, strings.ToUpper(f.Name), strings.ToUpper(f.Values[n%len(f.Values)]))
+		return fmt.Sprintf("%s.%s_%s_%s", f.messages(), camel(f.entity), strings.ToUpper(f.Name), strings.ToUpper(f.Values[n%len(f.Values)]))
 	case f.Type == typeMessage:
 		var parts []string
 		for _, p := range f.Parts {
 			parts = append(parts, p.ProtoGo()+": "+p.Sample(n))
 		}
-		return "&" + f.messages() + "." + f.entity + "_" + f.Proto() + "{" + strings.Join(parts, ", ") + "}"
+		return literal("\t\t", "&"+f.messages()+"."+camel(f.entity)+"_"+f.Proto(), parts)
 	case f.Type == "uuids":
-		return "[]string{" + text.Replace(strings.Join(slices.Concat(t.sample[n:], t.sample[:n]), ", ")) + "}"
+		return text.Replace(literal("\t\t", "[]string", slices.Concat(t.sample[n:], t.sample[:n])))
 	case f.Type == typeUUID:
 		return text.Replace(t.sample[n])
 	case f.Type == typeTime:
@@ -390,4 +398,4 @@ func (f field) ProtoSample(n int) string {
 }
 
 // messages is the Go package of the messages.
-func (f field) messages() string { return strings.ToLower(f.entity) + "v1" }
+func (f field) messages() string { return strings.ReplaceAll(f.entity, "_", "") + "v1" }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,10 +16,10 @@ func (e entity) Go() string { return camel(e.Name) }
 func (e entity) GoPlural() string { return camel(e.Plural) }
 
 // Var begins the names of what is not exported.
-func (e entity) Var() string { return strings.ToLower(e.Go()[:1]) + e.Go()[1:] }
+func (e entity) Var() string { return unexported(e.Name) }
 
 // VarPlural is the name of the registration.
-func (e entity) VarPlural() string { return lowerCamel(e.Plural) }
+func (e entity) VarPlural() string { return unexported(e.Plural) }
 
 // ProtoGo is the name of a field of this name in the code of protoc-gen-go.
 func (e entity) ProtoGo() string { return protoCamel(e.Name) }
@@ -117,32 +118,77 @@ func (e entity) HasBytes() bool {
 	return slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeBytes })
 }
 
-// ForSupport are the columns that people may read, or nothing, which is all of them.
-func (e entity) ForSupport(first string) string {
-	if !e.HasBytes() {
-		return ""
+// LaterFields are the fields of later migrations.
+func (e entity) LaterFields() []field {
+	return e.where(func(f field) bool { return f.Migration != e.Migration })
+}
+
+// FirstNames are the quoted names of the fields of the first migration.
+func (e entity) FirstNames() (names []string) {
+	for _, f := range e.FirstFields() {
+		names = append(names, strconv.Quote(f.Name))
 	}
-	columns := []string{first}
+	return names
+}
+
+// Migrations are the numbers of the migrations that add fields.
+func (e entity) Migrations() (numbers []int) {
 	for _, f := range e.Fields {
-		if f.Type != typeBytes {
-			columns = append(columns, f.Column())
+		if !slices.Contains(numbers, f.Migration) {
+			numbers = append(numbers, f.Migration)
 		}
+	}
+	return numbers
+}
+
+// RowBytes are the terms of an expression of SQL: about how large a row is.
+func (e entity) RowBytes() (terms []string) {
+	for _, f := range e.Fields {
+		if bytes := f.Bytes(); bytes != "" {
+			terms = append(terms, bytes)
+		}
+	}
+	return append(terms, "100") // the columns of a fixed size
+}
+
+// Columns are all columns, each behind a prefix: keys, and those that follow the fields.
+func (e entity) Columns(prefix string, keys ...string) []string {
+	columns := slices.Clone(keys)
+	for _, f := range e.Fields {
+		columns = append(columns, f.Column())
 	}
 	if len(e.States()) > 0 {
 		columns = append(columns, "state")
 	}
-	return " (" + strings.Join(append(columns, "version", "create_time", "update_time", "delete_time"), ", ") + ")"
+	columns = append(columns, "version", "create_time", "update_time", "delete_time")
+	for i := range columns {
+		columns[i] = prefix + columns[i]
+	}
+	return columns
 }
 
-// RowBytes is an expression of SQL: about how large a row is.
-func (e entity) RowBytes() string {
-	var parts []string
-	for _, f := range e.Fields {
-		if bytes := f.Bytes(); bytes != "" {
-			parts = append(parts, bytes)
+// Live are the columns of a row that is not deleted.
+func (e entity) Live(keys ...string) []string {
+	all := e.Columns("", keys...)
+	return all[:len(all)-1]
+}
+
+// Sets set all columns but keys, and but one.
+func (e entity) Sets(prefix, except string) (sets []string) {
+	for _, column := range e.Columns("") {
+		if column != except {
+			sets = append(sets, column+" = "+prefix+column)
 		}
 	}
-	return strings.Join(append(parts, "100"), " + ") // 100: the columns of a fixed size
+	return sets
+}
+
+// FieldNames are the constants of the fields in the domain.
+func (e entity) FieldNames(prefix string) (names []string) {
+	for _, f := range e.Fields {
+		names = append(names, prefix+e.Go()+"Field"+f.Go())
+	}
+	return names
 }
 
 // State is a state of an entity.
@@ -184,6 +230,9 @@ type Command struct {
 
 // Go is its name in Go.
 func (c Command) Go() string { return camel(c.Name) }
+
+// Var is the name of a variable with its result.
+func (c Command) Var() string { return "after" + camel(c.Name) }
 
 // JSON is its name in URLs.
 func (c Command) JSON() string { return lowerCamel(c.Name) }

@@ -21,6 +21,12 @@ func camel(name string) string {
 	return out.String()
 }
 
+// unexported is camel for a name that is not exported: orderID, urlItem.
+func unexported(name string) string {
+	first, rest, _ := strings.Cut(name, "_")
+	return first + camel(rest)
+}
+
 // protoCamel returns a name as protoc-gen-go writes it: OrderId.
 func protoCamel(name string) string {
 	var out strings.Builder
@@ -100,4 +106,41 @@ func lowerFirst(text string) string {
 		}
 	}
 	return text
+}
+
+// lineWidth is the length of lines at which lists are broken.
+const lineWidth = 120
+
+// width is the length of a line, in which a tab counts as four characters.
+func width(line string) int { return len(line) + 3*strings.Count(line, "\t") }
+
+// wrap writes a list in lines that are not too long. All but the first begin with an indent.
+func wrap(indent, separator string, items []string) string {
+	var lines []string
+	line := ""
+	for _, item := range items {
+		switch {
+		case line == "":
+			line = item
+		case width(indent+line+separator+item) > lineWidth:
+			lines, line = append(lines, line+strings.TrimRight(separator, " ")), item
+		default:
+			line += separator + item
+		}
+	}
+	return strings.Join(append(lines, line), "\n"+indent)
+}
+
+// comment writes a text as a comment, in lines that are not too long.
+func comment(indent, text string) string {
+	return "// " + wrap(indent+"// ", " ", strings.Fields(text))
+}
+
+// literal writes a composite literal of Go: in one line, or with an item per line.
+func literal(indent, typ string, items []string) string {
+	line := typ + "{" + strings.Join(items, ", ") + "}"
+	if width(indent+line) <= lineWidth {
+		return line
+	}
+	return typ + "{\n" + indent + "\t" + strings.Join(items, ",\n"+indent+"\t") + ",\n" + indent + "}"
 }

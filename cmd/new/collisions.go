@@ -10,8 +10,9 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // collisions returns an error if the words of the options mean something else in a file of
@@ -270,7 +271,7 @@ func (c *checker) statements(name, source string) {
 			old := part[at[0]:at[1]]
 			renamed := c.options.rename(old, []span{{len(old), code}})
 			place := fmt.Sprintf("%s:%d", name, 1+strings.Count(source[:start+at[0]], "\n"))
-			if renamed != old && path.Ext(name) == ".sql" && slices.Contains(keywords, renamed) {
+			if renamed != old && path.Ext(name) == ".sql" && names.IsKeyword(renamed) {
 				c.refuse(old, fmt.Sprintf("in %s %s would become %s, a keyword of SQL", place, old, renamed))
 			}
 			c.add(s, old, renamed, place)

@@ -8,7 +8,8 @@
 // begins on main. template.json records the options.
 //
 // With --upgrade it brings a service that it made to the present version of this template:
-// it commits the new rendering to the branch template, and merges that branch.
+// it commits the new rendering to the branch template, and merges that branch. cmd/upgrade
+// in the service does that with a clone of the template.
 //
 //	go run ./cmd/new ../orders --upgrade
 //

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"example.com/videocatalog/internal/names"
 )
 
 // options say what the new service is called. They are recorded in template.json.
@@ -97,7 +99,7 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 		wrong("--schema %q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
 	case a.Schema == a.Service:
 		wrong("--schema %q must differ from the service: make generate renames the service in all pages, and must not rename the schema", a.Schema)
-	case slices.Contains(keywords, a.Schema):
+	case names.IsKeyword(a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
 	}
 	if !domainName.MatchString(a.Domain) {
@@ -152,18 +154,6 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 // machinery are words that every service has for something else, the packages and folders of
 // Go among them, and the keywords of protobuf that stand where an entity would.
 var machinery = strings.Fields(`aggregate attribute claim consumer decision domain entry envelope event fence google grpc health
-	inbox internal lane lease message outbox playlist problem projection projector publisher pubsub quarantine
+	inbox internal lane lease message outbox problem projection projector publisher pubsub quarantine
 	schema server service store subscription support telemetry testdata topic vendor
 	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)
-
-// keywords are the reserved words of PostgreSQL
-// (https://www.postgresql.org/docs/current/sql-keywords-appendix.html).
-var keywords = strings.Fields(`all analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
-	char character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role
-	current_schema current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false
-	fetch float for foreign freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect interval into
-	is isnull join lateral leading least left like limit localtime localtimestamp national natural nchar none normalize not notnull null nullif
-	numeric offset on only or order out outer overlaps overlay placing position precision primary real references returning right row select
-	session_user setof similar smallint some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
-	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
-	xmlparse xmlpi xmlroot xmlserialize xmltable analy` + "se") // the British form is a keyword too

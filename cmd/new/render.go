@@ -15,7 +15,7 @@ import (
 )
 
 // notCopied are what only the template needs.
-var notCopied = []string{"CHANGELOG.md", "cmd/new", "lab/scaffold"}
+var notCopied = []string{"CHANGELOG.md", "cmd/new", "lab/entity", "lab/scaffold"}
 
 // notCopiedWithEntity are what only a template with the example needs: the test that the
 // machinery has no word of the example. The words of an entity may be words of the
@@ -39,23 +39,13 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
+	err = inSteps(stdout, []step{
 		{"copy and rename", r.copy},
 		{"generate Go, OpenAPI and names", r.generate},
 		{"commit", r.commit},
-	} {
-		if _, err := fmt.Fprintf(stdout, "%-32s", step.name); err != nil {
-			return err
-		}
-		start := time.Now()
-		if err := step.do(); err != nil {
-			fmt.Fprintln(stdout)
-			return fmt.Errorf("%s: %w", step.name, err)
-		}
-		fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
+	})
+	if err != nil {
+		return err
 	}
 	if err := os.Remove(target); err != nil && !errors.Is(err, os.ErrNotExist) { // an empty folder
 		return err
@@ -99,7 +89,7 @@ func (r *renderer) copy() error {
 	if err := r.write("CHANGELOG.md", changelog); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(record{r.from.commit, r.options}, "", "  ")
+	text, err := json.MarshalIndent(record{r.from.commit, r.from.source, r.options}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -127,7 +117,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if filepath.Ext(name) == ".md" {
 			text = unlink(text, left)
 		}
-		text = forget(text, "cmd/new")
+		if !isBelow(name, []string{"cmd/upgrade"}) { // runs this command, in a clone of the template
+			text = forget(text, "cmd/new")
+		}
 		if r.options.Entity != "" {
 			text = forget(text, "testdata/words.txt")
 		}
@@ -150,11 +142,11 @@ func isBelow(name string, paths []string) bool {
 }
 
 // The names of the template, the longer ones first.
-const names = `example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`
+const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example\.videocatalog|VideoCatalog|VIDEOCATALOG|video_catalog|videocatalog`
 
 // What is replaced, or left as it is: the untouched words in the first group, then the
 // names, then the words of the example.
-var replaced = regexp.MustCompile(`(` + untouched + `)|(` + names + `)|` + example)
+var replaced = regexp.MustCompile(`(` + untouched + `)|(` + given + `)|` + example)
 
 // rename replaces the names of the template in a text, and the words of the example if the
 // options have an entity. It replaces no part of a longer word. The spans say how the parts
@@ -246,15 +238,15 @@ func (r *renderer) introduce(text, heading, introduction string) string {
 // section matches the section of CONTRIBUTING.md about this command.
 var section = regexp.MustCompile(`(?s)## A service of your own\n.*?\n(## )`)
 
-// scaffold matches the tests of this command in a list of packages.
-var scaffold = regexp.MustCompile(` \./scaffold(/\.\.\.)?`)
+// ours matches the tests of the template itself in a list of packages.
+var ours = regexp.MustCompile(` \./(scaffold|entity)(/\.\.\.)?`)
 
 // forget removes what only the template needs: the section about this command, the folder
 // of its tests, and the lines with the path of a file that is not copied.
 func forget(text, path string) string {
 	text = section.ReplaceAllString(text, "$1")
 	var kept strings.Builder
-	for line := range strings.Lines(scaffold.ReplaceAllString(text, "")) {
+	for line := range strings.Lines(ours.ReplaceAllString(text, "")) {
 		if !strings.Contains(line, path) {
 			kept.WriteString(line)
 		}

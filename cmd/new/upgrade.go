@@ -7,106 +7,224 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
 
 // record is the content of template.json.
 type record struct {
-	Template string `json:"template"` // the commit that was rendered
+	Template string `json:"template"`         // the commit that was rendered
+	Source   string `json:"source,omitempty"` // where cmd/upgrade finds the template
 	options
 }
 
+// service is the repository that is upgraded.
+type service struct {
+	record
+	root string
+	base string // the newest commit of the branch template
+	head string // the newest commit of the current branch
+	// adopted says that base has entities of the service that it had not before.
+	adopted bool
+	local   string // the same in this clone, or nothing: it may be on the remote only
+	work    string // a temporary folder
+}
+
+// errInterrupted means that a signal came before anything of the service had changed.
+var errInterrupted = errors.New("interrupted: the service is as it was")
+
 // upgrade brings a service to the version of this template. It renders the template with
 // the recorded options, commits that to the branch template, and merges the branch into
-// the current one with git.
+// the current one.
 //
-// It refuses a service with changes that are not committed, and a template that changed a
-// migration which the service has: databases have run it. Until the merge nothing but the
-// branch template changes. A conflict is git's: the service is then in the middle of a
+// It refuses a service with changes that are not committed, and a template whose
+// migrations contradict those of the service. Both happens in worktrees of their own, so a
+// failure, an interrupt or a crash before the end leaves the service as it was. Only where
+// both sides changed the same lines of a source, the service is then in the middle of a
 // merge, as after git merge.
-func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) error {
-	before, err := readRecord(ctx, dir)
+func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (err error) {
+	s, err := openService(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if before.Template != from.commit {
-		if err := renderAgain(ctx, from, before.options, dir); err != nil {
-			return err
-		}
-	} // else an earlier merge may have been aborted
-	out, err := output(ctx, dir, "git", append(identity(ctx, dir), "merge", "--no-edit", "template")...)
-	if err != nil {
-		return fmt.Errorf("git merge stopped: resolve the conflicts and git commit, or git merge --abort: %w", err)
+	if s.work, err = os.MkdirTemp("", "upgrade-"); err != nil {
+		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s\n\n%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", out, before.Service, from.commit, dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(s.work)) }()
+	if err := s.adopt(ctx, stdout); err != nil {
+		return err
+	}
+	next := s.base
+	if s.Template != from.commit || s.adopted {
+		next, err = s.render(ctx, from, stdout)
+	} else { // an earlier merge may have been aborted
+		err = s.checkMigrations(ctx, next)
+	}
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.merge(ctx, next, stdout); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "\n%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", s.Service, from.commit, dir)
 	return err
 }
 
-// renderAgain renders the template in a worktree of its own, and commits it to the branch
-// template. If it fails, the branch stays as it was.
-func renderAgain(ctx context.Context, from template, o options, dir string) (err error) {
-	work, err := os.MkdirTemp("", "upgrade-")
+// openService returns the service in a folder. Its error says why it cannot be upgraded.
+func openService(ctx context.Context, dir string) (s service, err error) {
+	if _, err := exec.LookPath("make"); err != nil {
+		return s, errors.New("make is not installed: the generated files of the service are made with it")
+	}
+	if s.root, err = output(ctx, dir, "git", "rev-parse", "--show-toplevel"); err != nil {
+		return s, fmt.Errorf("%s is in no git repository: %w", dir, err)
+	}
+	if err := s.findBranch(ctx); err != nil {
+		return s, err
+	}
+	text, err := output(ctx, s.root, "git", "show", s.base+":template.json")
 	if err != nil {
-		return err
+		return s, fmt.Errorf("the branch template of %s has no template.json, so this command did not make it: %w", dir, err)
 	}
-	defer func() {
-		err = errors.Join(err, os.RemoveAll(work), command(context.WithoutCancel(ctx), dir, "git", "worktree", "prune"))
-	}()
-	tree := filepath.Join(work, "tree")
-	r := &renderer{ctx: ctx, from: from, options: o, dir: tree}
-	for _, step := range []func() error{
-		func() error { return from.check(ctx, o) },
-		func() error { return command(ctx, dir, "git", "worktree", "add", "--quiet", tree, "template") },
-		func() error { return command(ctx, tree, "git", "rm", "-r", "--quiet", ".") },
-		r.copy,
-		r.generate,
-		func() error { return command(ctx, tree, "git", "add", "--all") },
-		func() error { return checkMigrations(ctx, tree) },
-		func() error { return r.commitAs("Template at " + from.commit) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
+	if err := json.Unmarshal([]byte(text), &s.record); err != nil {
+		return s, fmt.Errorf("template.json on the branch template: %w", err)
 	}
-	return nil
-}
-
-// readRecord reads the options with which a service was made. Its error says why the
-// service cannot be upgraded.
-func readRecord(ctx context.Context, dir string) (record, error) {
-	var r record
-	text, err := output(ctx, dir, "git", "show", "template:template.json")
+	if _, err := output(ctx, s.root, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err == nil {
+		return s, fmt.Errorf("%s is in the middle of a merge: git commit, or git merge --abort", dir)
+	}
+	changes, err := output(ctx, s.root, "git", "status", "--porcelain", "--untracked-files=normal")
 	if err != nil {
-		return r, fmt.Errorf("%s has no branch template with template.json, so this command did not make it: %w", dir, err)
-	}
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return r, fmt.Errorf("template.json on the branch template: %w", err)
-	}
-	changes, err := output(ctx, dir, "git", "status", "--porcelain")
-	if err != nil {
-		return r, err
+		return s, err
 	}
 	if changes != "" {
 		first, _, _ := strings.Cut(changes, "\n")
-		return r, fmt.Errorf("%s has changes that are not committed, such as %q: commit or stash them", dir, first)
+		return s, fmt.Errorf("%s has changes that are not committed, such as %q: commit or stash them", dir, first)
 	}
-	branch, err := output(ctx, dir, "git", "branch", "--show-current")
-	if err == nil && (branch == "template" || branch == "") {
-		err = fmt.Errorf("%s is on the branch %q: check out the one that the new version is for", dir, branch)
+	if s.head, err = output(ctx, s.root, "git", "rev-parse", "HEAD"); err != nil {
+		return s, err
 	}
-	return r, err
+	branch, err := output(ctx, s.root, "git", "branch", "--show-current")
+	switch {
+	case err != nil:
+		return s, err
+	case branch == "":
+		return s, fmt.Errorf("%s is on no branch (detached HEAD): check out the one that the new version is for", dir)
+	case branch == "template":
+		return s, fmt.Errorf("%s is on the branch template: check out the one that the new version is for", dir)
+	}
+	if _, err := output(ctx, s.root, "git", "merge-base", "HEAD", s.base); err != nil {
+		return s, fmt.Errorf("the branch %s of %s has no common history with the branch template: %s%w", branch, dir, s.advice(ctx), err)
+	}
+	return s, nil
 }
 
-// checkMigrations returns an error if the new rendering changes or removes a migration.
-func checkMigrations(ctx context.Context, tree string) error {
-	changed, err := output(ctx, tree, "git", "diff", "--cached", "--name-only", "--no-renames", "--diff-filter=MD", "--", "db/migrations")
+// findBranch finds the branch template. After a git clone it is on the remote only; after a
+// colleague's upgrade the one of the remote is newer.
+func (s *service) findBranch(ctx context.Context) error {
+	find := func(ref string) string {
+		commit, err := output(ctx, s.root, "git", "rev-parse", "--verify", "--quiet", ref+"^{commit}")
+		if err != nil {
+			return ""
+		}
+		return commit
+	}
+	contains := func(newer, older string) bool {
+		return command(ctx, s.root, "git", "merge-base", "--is-ancestor", older, newer) == nil
+	}
+	s.local = find("refs/heads/template")
+	remote := find("refs/remotes/origin/template")
+	switch {
+	case s.local == "" && remote == "":
+		return fmt.Errorf("%s has no branch template, and no origin/template: git fetch origin template:template, if this command made the service. %s", s.root, s.advice(ctx))
+	case s.local == "" || remote != "" && contains(remote, s.local):
+		s.base = remote
+	case remote == "" || contains(s.local, remote):
+		s.base = s.local
+	default:
+		return fmt.Errorf("template and origin/template of %s have both gone on: git branch --force template origin/template takes the one of the others", s.root)
+	}
+	return nil
+}
+
+// advice says what may help a shallow clone.
+func (s *service) advice(ctx context.Context) string {
+	if shallow, err := output(ctx, s.root, "git", "rev-parse", "--is-shallow-repository"); err != nil || shallow != "true" {
+		return ""
+	}
+	return "This is a shallow clone: git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*'. "
+}
+
+// inWorktree calls a function with a temporary worktree that has a commit checked out. It
+// has no branch, so no branch changes with it. All have one path, so that Go builds in the
+// second what differs from the first, and no more.
+func (s *service) inWorktree(ctx context.Context, commit string, use func(tree string) error, flags ...string) (err error) {
+	tree := filepath.Join(s.work, "tree")
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(tree), command(context.WithoutCancel(ctx), s.root, "git", "worktree", "prune"))
+	}()
+	args := append([]string{"worktree", "add", "--quiet", "--detach"}, flags...)
+	if err := command(ctx, s.root, "git", append(args, tree, commit)...); err != nil {
+		return err
+	}
+	return use(tree)
+}
+
+// render renders the template, and returns a commit that follows the branch template. The
+// branch does not change.
+func (s *service) render(ctx context.Context, from template, stdout io.Writer) (commit string, err error) {
+	err = s.inWorktree(ctx, s.base, func(tree string) error {
+		r := &renderer{ctx: ctx, from: from, options: s.options, dir: tree}
+		steps := []step{
+			{"check the names", func() error { return from.check(ctx, s.options) }},
+			{"copy and rename", r.copy},
+			{"entities of the service", func() error { return s.keep(ctx, tree) }},
+			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},
+			{"generate Go, OpenAPI and names", r.generate},
+			{"commit to the branch template", func() error {
+				if err := command(ctx, tree, "git", "add", "--all"); err != nil {
+					return err
+				}
+				return r.commitAs("Template at " + from.commit)
+			}},
+		}
+		if err := inSteps(stdout, steps); err != nil {
+			return err
+		}
+		commit, err = output(ctx, tree, "git", "rev-parse", "HEAD")
+		return err
+	}, "--no-checkout")
+	return commit, err
+}
+
+// checkRendered checks the migrations of a worktree, before the long steps.
+func (s *service) checkRendered(ctx context.Context, tree string) error {
+	if err := command(ctx, tree, "git", "add", "--all", "--", "db/migrations"); err != nil {
+		return err
+	}
+	staged, err := output(ctx, tree, "git", "write-tree")
 	if err != nil {
 		return err
 	}
-	if changed != "" {
-		return fmt.Errorf("the template changed migrations that databases of this service may have run, and they must not change: %s."+
-			" Write what is new as a migration of your own, and upgrade to a template that has the old ones", strings.Join(strings.Fields(changed), ", "))
+	return s.checkMigrations(ctx, staged)
+}
+
+// folderOf returns the part of a pattern before its first folder with a star.
+func folderOf(pattern string) string {
+	before, _, _ := strings.Cut(pattern, "*")
+	return before[:strings.LastIndexByte(before, '/')+1]
+}
+
+// files returns the files of a commit that are like a pattern of git.
+func (s *service) files(ctx context.Context, commit, pattern string) ([]string, error) {
+	list, err := output(ctx, s.root, "git", "ls-tree", "-r", "--name-only", "-z", commit, "--", folderOf(pattern))
+	var files []string
+	for name := range strings.SplitSeq(list, "\x00") {
+		if ok, err := filepath.Match(pattern, name); err == nil && ok {
+			files = append(files, name)
+		}
 	}
-	return nil
+	return files, err
 }

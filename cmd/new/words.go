@@ -115,7 +115,7 @@ func formOf(before, after string, k kind, isPlural bool) form {
 	switch {
 	case strings.HasSuffix(before, "_"), strings.HasPrefix(after, "_"):
 		return snake
-	case k == golang:
+	case k == golang, strings.HasSuffix(before, "\n\n// ") && isDoc.MatchString(after):
 		return camel
 	case strings.HasSuffix(before, "-") && !strings.HasSuffix(before, "--"), strings.HasPrefix(after, "-"):
 		return kebab
@@ -145,6 +145,7 @@ func formOf(before, after string, k kind, isPlural bool) form {
 
 var (
 	field        = regexp.MustCompile(`^\.[a-z]+[A-Z]`)
+	isDoc        = regexp.MustCompile(`^ [^\n]*\n(//[^\n]*\n)*(func|type|var|const) (video|catalog|film)s?\b`)
 	inJSON       = regexp.MustCompile(`^\\?":`)
 	isFile       = regexp.MustCompile(`^\.[a-z]`)
 	isCollection = regexp.MustCompile(`((singular|plural): "|/v1/\w+/\{)$`)

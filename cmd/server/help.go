@@ -48,8 +48,7 @@ func unknownSettings(environ []string) []string {
 
 func printHelp(w io.Writer) error {
 	var out bytes.Buffer
-	out.WriteString(`server is the video catalog service.
-
+	out.WriteString("server is the video catalog service.\n" + `
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit

@@ -2,8 +2,8 @@
 //
 // alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, and dashboard.yaml is a page of panels. From
 // them, Files generates the policies and the dashboard of Cloud Monitoring, the dashboard of Grafana, and a console
-// page for a Prometheus without Grafana. So all of them agree. The generated files are in monitoring and dashboard. A
-// test fails if they are out of date, and writes them with -update.
+// page for a Prometheus without Grafana. So all of them agree. The generated files are in monitoring and dashboard; the
+// command in generate writes them. A test fails if they are out of date.
 //
 // The sources use the names of Prometheus. The queries for Cloud Monitoring use the names of OpenTelemetry, because the
 // service sends its metrics there by OTLP, as deploy/run does.

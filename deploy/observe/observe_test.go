@@ -2,7 +2,6 @@ package observe
 
 import (
 	"bytes"
-	"flag"
 	"maps"
 	"os"
 	"os/exec"
@@ -16,8 +15,6 @@ import (
 
 	"example.com/videocatalog/internal/store/storetest"
 )
-
-var update = flag.Bool("update", false, "rewrite monitoring and dashboard")
 
 // root is the directory of the module.
 const root = "../.."
@@ -36,23 +33,7 @@ func TestFilesAreUpToDate(t *testing.T) {
 		}
 		found = append(found, paths...)
 	}
-	if *update {
-		for _, path := range found {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for path, content := range want {
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, content, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return
-	}
-	const remedy = "run go test ./deploy/observe -run TestFilesAreUpToDate -update"
+	const remedy = "run make generate"
 	slices.Sort(found)
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), found); diff != "" {
 		t.Errorf("files (-want +got):\n%s%s", diff, remedy)

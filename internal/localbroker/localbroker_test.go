@@ -3,6 +3,7 @@ package localbroker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -110,6 +111,45 @@ func TestPublished(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(localbroker.Message{}, "ID", "PublishTime")); diff != "" {
 		t.Errorf("Published() (-want +got):\n%s", diff)
+	}
+}
+
+// A schema that an earlier build made gets the definition of this one as a revision, once,
+// and however many there are.
+func TestSchemaGetsARevision(t *testing.T) {
+	t.Parallel()
+	_, client := start(t, localbroker.Resources{})
+	name := "projects/" + project + "/schemas/" + localbroker.Topic
+	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // as in Create
+	revisions := func() []*pubsubpb.Schema {
+		list, err := schemas.ListSchemaRevisions(t.Context(), &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: pubsubpb.SchemaView_FULL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list.GetSchemas()
+	}
+	ours := revisions()[0]
+	for i := range 20 {
+		if len(revisions()) == 20 {
+			oldest := revisions()[19]
+			if _, err := schemas.DeleteSchemaRevision(t.Context(), &pubsubpb.DeleteSchemaRevisionRequest{Name: name + "@" + oldest.GetRevisionId()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := schemas.CommitSchema(t.Context(), &pubsubpb.CommitSchemaRequest{Name: name, Schema: &pubsubpb.Schema{
+			Name: name, Type: ours.GetType(), Definition: fmt.Sprintf("%s// of build %d\n", ours.GetDefinition(), i),
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := (localbroker.Resources{}).Create(t.Context(), client); err != nil {
+			t.Fatalf("Create() = %v", err)
+		}
+		got := revisions()
+		if len(got) != 20 || got[0].GetDefinition() != ours.GetDefinition() {
+			t.Errorf("%d revisions, the newest %q, want 20 and ours first", len(got), got[0].GetDefinition())
+		}
 	}
 }
 

@@ -53,8 +53,8 @@ type Resources struct {
 }
 
 // Create creates the topics of internal/names with their schemas and subscriptions, through
-// a client of any server; foreign ones too, which elsewhere their owner creates. It does not
-// change what already exists. No subscription ever
+// a client of any server; foreign ones too, which elsewhere their owner creates. It changes
+// nothing that exists, except that a schema gets a new revision. No subscription ever
 // expires.
 func (r Resources) Create(ctx context.Context, client *pubsub.Client) error {
 	for _, t := range names.Topics() {
@@ -81,7 +81,8 @@ func (r Resources) createTopic(ctx context.Context, client *pubsub.Client, t nam
 }
 
 // createSchema creates the schema, and returns the settings by which a topic uses it; nil
-// if it uses none.
+// if it uses none. One that is there gets the definition as a revision, as
+// deploy/provision.sh does it: an earlier build may have made it.
 func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t names.Topic) (*pubsubpb.SchemaSettings, error) {
 	if r.Schemaless {
 		return nil, nil //nolint:nilnil // there may be none
@@ -91,11 +92,43 @@ func (r Resources) createSchema(ctx context.Context, client *pubsub.Client, t na
 		return nil, fmt.Errorf("schema of topic %s: %w", t.Name, err)
 	}
 	project := "projects/" + client.Project()
+	name := project + "/schemas/" + t.Name
 	schemas := pubsubpb.NewSchemaServiceClient(client.TopicAdminClient.Connection()) //nolint:staticcheck // a client of schemas is made of a connection, whichever it is
-	err = unlessExists(schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
+	if err := unlessExists(schemas.CreateSchema(ctx, &pubsubpb.CreateSchemaRequest{
 		Parent: project, SchemaId: t.Name, Schema: &pubsubpb.Schema{Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: string(definition)},
-	}))
-	return &pubsubpb.SchemaSettings{Schema: project + "/schemas/" + t.Name, Encoding: pubsubpb.Encoding_BINARY}, err
+	})); err != nil {
+		return nil, err
+	}
+	if err := commitRevision(ctx, schemas, name, string(definition)); err != nil {
+		return nil, fmt.Errorf("commit a revision of schema %s: %w", name, err)
+	}
+	return &pubsubpb.SchemaSettings{Schema: name, Encoding: pubsubpb.Encoding_BINARY}, nil
+}
+
+// maxRevisions is how many revisions of a schema Pub/Sub keeps.
+const maxRevisions = 20
+
+// commitRevision makes the definition a revision of the schema, unless it is one. Pub/Sub
+// takes each definition once only, and checks messages against all revisions.
+func commitRevision(ctx context.Context, schemas pubsubpb.SchemaServiceClient, name, definition string) error {
+	list, err := schemas.ListSchemaRevisions(ctx, &pubsubpb.ListSchemaRevisionsRequest{Name: name, View: pubsubpb.SchemaView_FULL, PageSize: maxRevisions})
+	if err != nil {
+		return err
+	}
+	revisions := list.GetSchemas() // the newest first
+	if slices.ContainsFunc(revisions, func(s *pubsubpb.Schema) bool { return s.GetDefinition() == definition }) {
+		return nil
+	}
+	if len(revisions) == maxRevisions {
+		oldest := name + "@" + revisions[maxRevisions-1].GetRevisionId()
+		if _, err := schemas.DeleteSchemaRevision(ctx, &pubsubpb.DeleteSchemaRevisionRequest{Name: oldest}); err != nil {
+			return err
+		}
+	}
+	_, err = schemas.CommitSchema(ctx, &pubsubpb.CommitSchemaRequest{
+		Name: name, Schema: &pubsubpb.Schema{Name: name, Type: pubsubpb.Schema_PROTOCOL_BUFFER, Definition: definition},
+	})
+	return err
 }
 
 // createSubscription creates a subscription, and the topic and subscription of its dead

@@ -23,17 +23,14 @@ func Tree(t testing.TB, from, to string, without ...string) {
 		if err != nil {
 			return err
 		}
-		if entry.Name() == ".git" && !entry.IsDir() { // of a worktree: git in the copy would work on the original
-			return nil
+		if entry.Name() == ".git" && !entry.IsDir() {
+			return nil // of a worktree: git in the copy would change the repository that it names
 		}
 		if entry.IsDir() {
 			if slices.Contains(without, name) || slices.Contains([]string{".git", ".local", "node_modules"}, entry.Name()) {
 				return fs.SkipDir
 			}
 			return os.MkdirAll(filepath.Join(to, name), 0o750)
-		}
-		if name == ".git" {
-			return nil // of a worktree of git, which is a file
 		}
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() {

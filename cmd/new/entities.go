@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"io"
+	"maps"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// The descriptions of the entities that a service has made with cmd/entity.
+const entities = "internal/entities/*.yaml"
+
+// adopt puts the entities that the service has made since its last upgrade on the branch
+// template: as its own cmd/entity made them, without what their owner has edited. A merge of
+// that commit, which changes nothing in the current branch, makes it the base for the merge
+// of the new version. So the edits stay, as those of all other files do.
+//
+// The commits are on no branch yet: a failure later leaves the service as it was.
+func (s *service) adopt(ctx context.Context, stdout io.Writer) error {
+	merged, err := output(ctx, s.root, "git", "merge-base", s.head, s.base)
+	if err != nil {
+		return err
+	}
+	before, err := s.descriptions(ctx, merged)
+	if err != nil {
+		return err
+	}
+	now, err := s.descriptions(ctx, s.head)
+	if err != nil || maps.Equal(before, now) {
+		return err
+	}
+	return inSteps(stdout, []step{{"entities, as they were made", func() error {
+		return s.inWorktree(ctx, merged, func(tree string) error { return s.adoptIn(ctx, tree, merged) })
+	}}})
+}
+
+// adoptIn does so in a worktree that has the commit of the branch template which the current
+// branch has merged.
+func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
+	if err := s.keep(ctx, tree); err != nil {
+		return err
+	}
+	if err := command(ctx, tree, "git", "add", "--all"); err != nil {
+		return err
+	}
+	files, err := output(ctx, tree, "git", "write-tree")
+	if err != nil {
+		return err
+	}
+	commit := func(files string, message string, parents ...string) (string, error) {
+		args := append(identity(ctx, tree), "commit-tree", files, "-m", message)
+		for _, parent := range parents {
+			args = append(args, "-p", parent)
+		}
+		return output(ctx, tree, "git", args...)
+	}
+	made, err := commit(files, "Entities as they were made", merged)
+	if err != nil {
+		return err
+	}
+	if s.head, err = commit(s.head+"^{tree}", "Merge the entities of the branch template", s.head, made); err != nil {
+		return err
+	}
+	s.adopted = true
+	if s.base == merged {
+		s.base = made
+		return nil
+	}
+	// A later version is on the branch template already: its merge was aborted.
+	s.base, err = commit(s.base+"^{tree}", "Merge the entities", s.base, made)
+	return err
+}
+
+// descriptions returns what the descriptions of a commit say, by their paths. The hashes of
+// rendered files do not count: each version has its own.
+func (s *service) descriptions(ctx context.Context, commit string) (map[string]string, error) {
+	paths, err := s.files(ctx, commit, entities)
+	if err != nil {
+		return nil, err
+	}
+	say := make(map[string]string)
+	for _, path := range paths {
+		text, err := output(ctx, s.root, "git", "show", commit+":"+path)
+		if err != nil {
+			return nil, err
+		}
+		say[path], _, _ = strings.Cut(text, "\nrendered:")
+	}
+	return say, nil
+}
+
+// keep takes the entities of the current branch into a worktree with a rendering of the
+// template, and renders them there. It takes what a rendering must not make anew: their
+// descriptions and migrations, which databases have run, the golden samples of their events,
+// and the contracts of replicas, which are copies of their owners'.
+func (s *service) keep(ctx context.Context, tree string) error {
+	descriptions, err := s.descriptions(ctx, s.head)
+	if err != nil || len(descriptions) == 0 {
+		return err
+	}
+	migrations, err := s.files(ctx, s.head, "db/migrations/*")
+	if err != nil {
+		return err
+	}
+	checkout := []string{"checkout", "--quiet", s.head, "--"}
+	for description, text := range descriptions {
+		name := strings.TrimSuffix(path.Base(description), ".yaml")
+		samples, err := s.files(ctx, s.head, "internal/event/testdata/"+name+"/*/*")
+		if err != nil {
+			return err
+		}
+		checkout = append(append(checkout, description), samples...)
+		if strings.Contains(text, "\nreplica_of: ") {
+			checkout = append(checkout, "api/proto/"+name+"/v1/"+name+"_event.proto")
+		}
+		for _, of := range ofEntity.FindAllStringSubmatch(text, -1) {
+			for _, migration := range migrations {
+				if strconv.Itoa(number(migration)) == of[1] {
+					checkout = append(checkout, migration)
+				}
+			}
+		}
+	}
+	if err := command(ctx, tree, "git", checkout...); err != nil {
+		return err
+	}
+	return command(ctx, tree, "go", "run", "./cmd/entity", "render")
+}
+
+// ofEntity matches the numbers of the migrations of an entity in its description.
+var ofEntity = regexp.MustCompile(`(?m)^\s*migration: (\d+)$`)

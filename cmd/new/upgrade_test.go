@@ -1,0 +1,346 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// newService makes a small service with the branches template and main.
+func newService(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	git(t, dir, "init", "--quiet", "--initial-branch=template")
+	git(t, dir, "config", "user.name", "test")
+	git(t, dir, "config", "user.email", "test@localhost")
+	writeFile(t, dir, "template.json", `{"template": "abc", "module": "github.com/acme/orders", "schema": "orders_db"}`)
+	writeFile(t, dir, "go.mod", "module github.com/acme/orders\n")
+	git(t, dir, "add", "--all")
+	git(t, dir, "commit", "--quiet", "--message", "template")
+	git(t, dir, "checkout", "--quiet", "-b", "main")
+	return dir
+}
+
+func writeFile(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// commitOn commits files on a branch, and goes back to main. An empty text removes a file.
+func commitOn(t *testing.T, dir, branch string, files map[string]string) {
+	t.Helper()
+	git(t, dir, "checkout", "--quiet", branch)
+	for name, text := range files {
+		if text == "" {
+			git(t, dir, "rm", "--quiet", name)
+			continue
+		}
+		writeFile(t, dir, name, text)
+	}
+	git(t, dir, "add", "--all")
+	git(t, dir, "commit", "--quiet", "--message", "changes")
+	git(t, dir, "checkout", "--quiet", "main")
+}
+
+// A service that is in no state for a merge is refused with a sentence that says what to do.
+func TestServiceIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		prepare func(t *testing.T, dir string)
+		want    string
+	}{
+		"a file that is not committed": {func(t *testing.T, dir string) { t.Helper(); writeFile(t, dir, "x", "x") }, "not committed"},
+		"on the branch template":       {func(t *testing.T, dir string) { t.Helper(); git(t, dir, "checkout", "--quiet", "template") }, "on the branch template"},
+		"detached":                     {func(t *testing.T, dir string) { t.Helper(); git(t, dir, "checkout", "--quiet", "--detach") }, "detached HEAD"},
+		"no branch template":           {func(t *testing.T, dir string) { t.Helper(); git(t, dir, "branch", "--delete", "template") }, "git fetch origin template:template"},
+		"no template.json": {func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "template", map[string]string{"template.json": ""})
+		}, "no template.json"},
+		"another template.json": {func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "template", map[string]string{"template.json": "x"})
+		}, "template.json on the branch"},
+		"no common history": {func(t *testing.T, dir string) {
+			t.Helper()
+			git(t, dir, "checkout", "--quiet", "--orphan", "other")
+			git(t, dir, "commit", "--quiet", "--message", "other")
+		}, "no common history"},
+		"in a merge": {func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "template", map[string]string{"x": "x"})
+			git(t, dir, "merge", "--quiet", "--no-commit", "--no-ff", "template")
+		}, "git merge --abort"},
+		"two branches template": {func(t *testing.T, dir string) {
+			t.Helper()
+			git(t, dir, "update-ref", "refs/remotes/origin/template", "template")
+			for _, branch := range []string{"template", "remote"} {
+				git(t, dir, "checkout", "--quiet", "-B", branch, "refs/remotes/origin/template")
+				commitOn(t, dir, branch, map[string]string{"x": branch})
+			}
+			git(t, dir, "update-ref", "refs/remotes/origin/template", "remote")
+		}, "git branch --force template origin/template"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newService(t)
+			test.prepare(t, dir)
+			if _, err := openService(t.Context(), dir); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("openService() = %v, want %q", err, test.want)
+			}
+		})
+	}
+	if _, err := openService(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no git repository") {
+		t.Errorf("openService() of a folder = %v", err)
+	}
+}
+
+// The newer one of template and origin/template is upgraded.
+func TestNewerBranchIsTaken(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	const local, remote = "refs/heads/template", "refs/remotes/origin/template"
+	git(t, dir, "branch", "next", local)
+	for _, ahead := range []string{remote, local, remote} {
+		git(t, dir, "update-ref", remote, "next")
+		git(t, dir, "update-ref", local, "next")
+		commitOn(t, dir, "next", map[string]string{"x": ahead})
+		git(t, dir, "update-ref", ahead, "next")
+		s, err := openService(t.Context(), dir)
+		want, _ := output(t.Context(), dir, "git", "rev-parse", "next")
+		if err != nil || s.base != want {
+			t.Errorf("base = %q, %v, want %s, which %s has", s.base, err, want, ahead)
+		}
+	}
+}
+
+// What a service has of its entities survives a rendering: descriptions, which the new
+// version renders again, their migrations, and the samples of their events.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	commitOn(t, dir, "main", map[string]string{
+		"internal/entities/book.yaml": "name: book\nmigration: 1000\nrendered: x\n", "internal/entities/sub/no.yaml": "x",
+		"db/migrations/00001_roles.sql": "old", "db/migrations/01000_book.sql": "as it ran\n", "db/migrations/01001_own.sql": "own",
+		"internal/event/testdata/book/01000/BookCreated.binpb": "bytes",
+	})
+	s, err := openService(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.work = t.TempDir()
+	err = s.inWorktree(t.Context(), s.base, func(tree string) error {
+		writeFile(t, tree, "go.mod", "module github.com/acme/orders\n")
+		writeFile(t, tree, "db/migrations/00001_roles.sql", "new")
+		// It stands in for the real one, which renders all descriptions of its folder.
+		writeFile(t, tree, "cmd/entity/main.go", `package main
+
+import (
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	found, _ := filepath.Glob("internal/entities/*.yaml")
+	if len(os.Args) == 2 && os.Args[1] == "render" && len(found) == 1 {
+		os.WriteFile("rendered", []byte(found[0]), 0o600)
+	}
+}
+`)
+		if err := s.keep(t.Context(), tree); err != nil {
+			return err
+		}
+		for name, want := range map[string]string{
+			"rendered": "internal/entities/book.yaml", "internal/entities/book.yaml": "name: book\nmigration: 1000\nrendered: x\n",
+			"db/migrations/00001_roles.sql": "new", "db/migrations/01000_book.sql": "as it ran\n",
+			"internal/event/testdata/book/01000/BookCreated.binpb": "bytes",
+		} {
+			if got, err := os.ReadFile(filepath.Join(tree, name)); err != nil || string(got) != want {
+				t.Errorf("%s = %q, %v, want %q", name, got, err, want)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(tree, "db/migrations/01001_own.sql")); err == nil {
+			t.Error("a migration of no entity is on the branch template")
+		}
+		return nil
+	}, "--no-checkout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(s.work); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// Migrations of a new version are refused if databases could not follow.
+func TestMigrations(t *testing.T) {
+	t.Parallel()
+	const sql = "-- +goose Up\nCREATE TABLE a (x int);\n"
+	for name, test := range map[string]struct {
+		template map[string]string
+		want     []string // parts of the error
+	}{
+		"a new one":               {map[string]string{"db/migrations/00003_c.sql": sql}, nil},
+		"the same as the service": {map[string]string{"db/migrations/00002_own.sql": "-- From the template.\n" + sql}, nil},
+		"another comment":         {map[string]string{"db/migrations/00001_a.sql": "-- +goose Up\n-- A table.\nCREATE  TABLE a (x int); -- of a\n"}, nil},
+		"another column":          {map[string]string{"db/migrations/00001_a.sql": "-- +goose Up\nCREATE TABLE a (y int);\n"}, []string{"changed the migration db/migrations/00001_a.sql"}},
+		"removed":                 {map[string]string{"db/migrations/00001_a.sql": ""}, []string{"removed the migration db/migrations/00001_a.sql"}},
+		"renamed":                 {map[string]string{"db/migrations/00001_a.sql": "", "db/migrations/00001_b.sql": sql}, []string{"removed the migration db/migrations/00001_a.sql", "00001_b.sql, and the service has its number in db/migrations/00001_a.sql"}},
+		"a number of the service": {map[string]string{"db/migrations/00002_b.sql": sql}, []string{"00002_b.sql, and the service has its number in db/migrations/00002_own.sql", "from 01000 on", "orders_db_migrations"}},
+		"a name of the service":   {map[string]string{"db/migrations/00002_own.sql": "-- +goose Up\nSELECT 2;\n"}, []string{"the service has its number in db/migrations/00002_own.sql"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newService(t)
+			commitOn(t, dir, "template", map[string]string{"db/migrations/00001_a.sql": sql})
+			git(t, dir, "merge", "--quiet", "template")
+			commitOn(t, dir, "main", map[string]string{"db/migrations/00002_own.sql": sql})
+			s, err := openService(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			git(t, dir, "branch", "next", "template")
+			commitOn(t, dir, "next", test.template)
+			err = s.checkMigrations(t.Context(), "next")
+			if (err == nil) != (test.want == nil) {
+				t.Errorf("checkMigrations() = %v, want %q", err, test.want)
+			}
+			for _, want := range test.want {
+				if err != nil && !strings.Contains(err.Error(), want) {
+					t.Errorf("checkMigrations() = %v, want %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// Comments and the length of empty space have no effect; texts, bodies of functions and what
+// goose reads have.
+func TestEssence(t *testing.T) {
+	t.Parallel()
+	for _, same := range [][2]string{
+		{"-- +goose Up\nSELECT 1;", "-- +goose Up\n-- One.\n\nSELECT  1; -- one\n"},
+		{"SELECT 1, 2;", "SELECT 1, /* it's\ntwo */ 2;"},
+		{"SELECT 'a';", "-- it's\nSELECT\t'a';"},
+	} {
+		if essence(same[0]) != essence(same[1]) {
+			t.Errorf("%q and %q differ: %q, %q", same[0], same[1], essence(same[0]), essence(same[1]))
+		}
+	}
+	for _, other := range [][2]string{
+		{"-- +goose Up\nSELECT 1;", "-- +goose Up\n-- +goose StatementBegin\nSELECT 1;"},
+		{"SELECT 'a -- b';", "SELECT 'a -- c';"},
+		{"SELECT 'a  b';", "SELECT 'a b';"},
+		{`SELECT E'it\'s -- b';`, `SELECT E'it\'s -- c';`},
+		{`SELECT "a  b";`, `SELECT "a b";`},
+		{"DO $$ -- one\nSELECT 1 $$;", "DO $$ -- two\nSELECT 1 $$;"},
+		{"DO $x$ a  b $x$;", "DO $x$ a b $x$;"},
+		{"SELECT 12;", "SELECT 1 2;"},
+	} {
+		if essence(other[0]) == essence(other[1]) {
+			t.Errorf("%q and %q are the same: %q", other[0], other[1], essence(other[0]))
+		}
+	}
+}
+
+// A merge leaves conflicts in sources only. Generated files, the released contract and
+// template.json have a side.
+func TestMergeInto(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	const generated = "<!-- Code generated by go test ./x -update. DO NOT EDIT. -->\n"
+	const marked = "// Code generated by a/tool; DO NOT EDIT.\n"
+	files := func(text string) map[string]string {
+		return map[string]string{
+			"api/a/a.pb.go": text, "api/openapi.json": text, "deploy/names.sh": text, "deploy/observe/dashboard/a.json": text,
+			"internal/store/internal/sqlcgen/a.sql.go": text, "api/baseline.binpb": text,
+			"docs/metrics.md": generated + text + "\n", "a_string.go": marked + text, "half.go": text,
+			"source.go": text, "docs/about.md": strings.Repeat("x\n", 20) + generated + text,
+			"template.json": `{"template": "` + text + `"}`,
+		}
+	}
+	commitOn(t, dir, "template", files("base"))
+	git(t, dir, "merge", "--quiet", "template")
+	ours, theirs := files("ours"), files("theirs")
+	ours["api/a/removed.pb.go"], theirs["half.go"] = "ours", marked+"theirs"
+	delete(ours, "deploy/names.sh")
+	commitOn(t, dir, "main", ours)
+	commitOn(t, dir, "main", map[string]string{"deploy/names.sh": ""})
+	commitOn(t, dir, "template", theirs)
+
+	m, err := mergeInto(t.Context(), dir, "template")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"docs/about.md", "half.go", "source.go"}; !slices.Equal(m.open, want) {
+		t.Errorf("conflicts = %q, want %q", m.open, want)
+	}
+	if len(m.generated) != 7 {
+		t.Errorf("generated files with conflicts: %q, want 7", m.generated)
+	}
+	if want := [][]string{{"make", "generate"}, {"go", "test", "./x", "-update"}, {"make", "generate"}}; !slices.EqualFunc(m.generators(), want, slices.Equal) {
+		t.Errorf("generators = %q, want %q", m.generators(), want)
+	}
+	for name, want := range map[string]string{
+		"api/a/a.pb.go": "ours", "api/a/removed.pb.go": "ours", "api/baseline.binpb": "ours",
+		"a_string.go": marked + "ours", "docs/metrics.md": generated + "ours\ntheirs\n", "template.json": `{"template": "theirs"}`,
+	} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s = %q, %v, want %q", name, got, err, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "deploy", "names.sh")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a generated file that the service removed: %v, want none until it is generated", err)
+	}
+}
+
+// Without make nothing can be generated after a merge.
+func TestMakeIsMissing(t *testing.T) {
+	path, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(path, filepath.Join(bin, "git")); err != nil {
+		t.Fatal(err)
+	}
+	dir := newService(t)
+	t.Setenv("PATH", bin)
+	if _, err := openService(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "make is not installed") {
+		t.Errorf("openService() without make = %v", err)
+	}
+}
+
+// The source of the template is its remote, without a password, or else its path.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	git(t, dir, "init", "--quiet")
+	if got := source(t.Context(), dir); got != dir {
+		t.Errorf("source() without a remote = %q, want %q", got, dir)
+	}
+	git(t, dir, "remote", "add", "origin", "x")
+	for url, want := range map[string]string{
+		"https://github.com/acme/template.git":                "https://github.com/acme/template.git",
+		"https://somebody:" + "word@github.com/acme/template": "https://github.com/acme/template",
+		"git@github.com:acme/template.git":                    "git@github.com:acme/template.git",
+		"ssh://git@github.com/acme/template":                  "ssh://git@github.com/acme/template",
+		dir + "/.":                                            dir,
+		"../" + filepath.Base(dir):                            dir,
+	} {
+		git(t, dir, "remote", "set-url", "origin", url)
+		if got := source(t.Context(), dir); got != want {
+			t.Errorf("source() of %s = %q, want %q", url, got, want)
+		}
+	}
+}

@@ -1,0 +1,354 @@
+package entity
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+const root = "../.."
+
+const (
+	orderFields      = "customer_id:uuid! currency:string total_cents:int64 tags:strings placed_at:time"
+	orderTransitions = "draft→placed:place placed→cancelled:cancel"
+)
+
+// Aggregate types of different shapes cost a command each. They pass all checks and their
+// own tests, serve calls, and grow beside the edits of their owner.
+func TestEntities(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "clone")
+	clone.Tree(t, root, dir, "lab")
+	clone.Run(t, dir, "git", "init", "--quiet")
+	clone.Run(t, dir, "git", "add", "--all")
+	clone.Run(t, dir, "git", "-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "--quiet", "--message", "before")
+	program := filepath.Join(t.TempDir(), "entity")
+	clone.Run(t, dir, "go", "build", "-o", program, "./cmd/entity")
+
+	interrupt(t, dir, program)
+	add := func(args ...string) string { return clone.Run(t, dir, program, append([]string{"add"}, args...)...) }
+	add("order", "--fields", orderFields, "--transitions", orderTransitions)
+	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
+		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
+	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
+	changesOnlyGenerated(t, dir)
+	check(t, dir)
+
+	api, stop := startStack(t, dir)
+	order := useOrders(t, api)
+	useOthers(t, api)
+	callGRPC(t, dir, api, order)
+	stop()
+
+	grow(t, dir, add)
+	api, _ = startStack(t, dir)
+	useGrownOrders(t, api, order)
+	breakLayers(t, dir)
+}
+
+// interrupt stops the command while buf and sqlc generate, and checks that nothing is left.
+func interrupt(t *testing.T, dir, program string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, "add", "order", "--fields", orderFields)
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "generate Go from them") { // the names are next
+			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the command ended well in spite of the interrupt")
+	}
+	if changes := clone.Run(t, dir, "git", "status", "--porcelain"); changes != "" {
+		t.Errorf("the interrupted command left:\n%s", changes)
+	}
+}
+
+// changesOnlyGenerated checks that new types change no file that people write.
+func changesOnlyGenerated(t *testing.T, dir string) {
+	t.Helper()
+	generated := regexp.MustCompile(`^(api/openapi\.json|cmd/server/registrations_gen\.go|deploy/names\.sh|deploy/observe/.*\.json|internal/store/internal/sqlcgen/models\.go)$`)
+	for name := range strings.FieldsSeq(clone.Run(t, dir, "git", "diff", "--name-only")) {
+		if !generated.MatchString(name) {
+			t.Errorf("%s has changed, and is not generated", name)
+		}
+	}
+}
+
+// check runs what make check runs, as far as it concerns the new files.
+func check(t *testing.T, dir string) {
+	t.Helper()
+	clone.Run(t, dir, "go", "vet", "./api/...", "./cmd/...", "./db/...", "./internal/...")
+	clone.Run(t, dir, "make", "--silent", "drift", "breaking")
+	clone.Run(t, dir, "go", "tool", "-modfile=tools/go.mod", "buf", "lint")
+	clone.Run(t, dir, "go", "tool", "-modfile=tools/go.mod", "buf", "format", "api/proto", "--diff", "--exit-code")
+	protos, err := filepath.Glob(filepath.Join(dir, "api", "proto", "*", "v1", "*.proto"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lint := []string{
+		"tool", "-modfile=tools/apilint/go.mod", "api-linter", "--set-exit-status", "--output-format", "github", "--config", "tools/apilint/rules.yaml",
+		"-I", "api/proto", "-I", "third_party/googleapis", "-I", "third_party/protovalidate",
+	}
+	for _, path := range protos {
+		name, _ := filepath.Rel(filepath.Join(dir, "api", "proto"), path)
+		lint = append(lint, name)
+	}
+	clone.Run(t, dir, "go", lint...)
+	clone.Run(t, dir, "go", "tool", "-modfile="+filepath.Join(dir, "tools", "lint", "go.mod"), "golangci-lint", "run", "--allow-parallel-runners",
+		"./internal/domain/...", "./internal/event/...", "./internal/store/...", "./internal/server/...", "./cmd/server/...")
+
+	const ours = "Order|PurchaseOrder|Status"
+	clone.Run(t, dir, "go", "test", "./internal/archtest", "./internal/names/...", "./cmd/server/generate", "./internal/domain", "./internal/event")
+	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestEveryMigrationGoesDownAndUpAgain")
+	clone.Run(t, dir, "go", "test", "./internal/store", "-run", ours+"|TestRolesHaveLeastPrivilege|TestDataAPISeesNothing|TestSupportRoleLooks")
+	clone.Run(t, dir, "go", "test", "./cmd/server", "-run", ours+"|TestSubscriptionsAreInNames")
+}
+
+const customer = "01890a5d-ac96-7f00-8b02-0c0d0e0f1003"
+
+// useOrders takes an order its whole way, and returns the name of one that stays.
+func useOrders(t *testing.T, api string) string {
+	t.Helper()
+	created := call(t, http.StatusOK, "POST", api+"orders", fmt.Sprintf(`{"customerId": %q, "currency": "EUR", "totalCents": "1200", "tags": ["a", "b"]}`, customer))
+	name, _ := created["name"].(string)
+	for field, body := range map[string]string{
+		"order.customerId":   `{"customerId": "nobody"}`,
+		"order.customerId: ": `{}`, // required
+		"order.currency":     fmt.Sprintf(`{"customerId": %q, "currency": %q}`, customer, strings.Repeat("x", 201)),
+		"color":              fmt.Sprintf(`{"customerId": %q, "color": "red"}`, customer),
+	} {
+		if refused := call(t, http.StatusBadRequest, "POST", api+"orders", body); !strings.Contains(fmt.Sprint(refused), field) {
+			t.Errorf("%s is refused without the name of the field %s: %v", body, field, refused)
+		}
+	}
+	call(t, http.StatusBadRequest, "POST", api+name+":cancel", "{}") // it is a draft
+	call(t, http.StatusOK, "POST", api+name+":place", "{}")
+	call(t, http.StatusOK, "PATCH", api+name+"?updateMask=currency,tags", `{"currency": "USD", "totalCents": "7"}`)
+	want := map[string]any{
+		"name": name, "customerId": customer, "currency": "USD", "totalCents": "1200", "tags": []any{}, "state": "STATE_PLACED", "version": "3", "etag": `"3"`,
+	}
+	without := cmp.FilterPath(func(p cmp.Path) bool {
+		return regexp.MustCompile(`"(create|update)Time"`).MatchString(p.Last().String())
+	}, cmp.Ignore())
+	view := strings.Replace(name, "orders/", "orderViews/", 1)
+	await(t, func() string {
+		_, got := request(t, "GET", api+view, "")
+		return cmp.Diff(map[string]any{"name": view, "order": want}, got, without)
+	})
+	for filter, n := range map[string]int{"state%20=%20STATE_PLACED": 1, "state%20=%20STATE_DRAFT": 0} {
+		if list, _ := call(t, http.StatusOK, "GET", api+"orders?filter="+filter, "")["orders"].([]any); len(list) != n {
+			t.Errorf("orders with %s = %v, want %d", filter, list, n)
+		}
+	}
+	call(t, http.StatusOK, "DELETE", api+name, "")
+	await(t, func() string {
+		if code, got := request(t, "GET", api+view, ""); code != http.StatusNotFound {
+			return fmt.Sprintf("the view of a deleted order: %d %v", code, got)
+		}
+		return ""
+	})
+	call(t, http.StatusOK, "POST", api+name+":undelete", "{}")
+	return name
+}
+
+// callGRPC lists orders with the generated client, in a program of the clone.
+func callGRPC(t *testing.T, dir, api, order string) {
+	t.Helper()
+	const program = `package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	orderv1 "example.com/videocatalog/api/proto/order/v1"
+)
+
+func main() {
+	conn, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		panic(err)
+	}
+	page, err := orderv1.NewOrderServiceClient(conn).ListOrders(context.Background(), &orderv1.ListOrdersRequest{Filter: "state = STATE_PLACED"})
+	for _, o := range page.GetOrders() {
+		fmt.Println(o.GetName(), o.GetCurrency())
+	}
+	_, notFound := orderv1.NewOrderServiceClient(conn).GetOrder(context.Background(), &orderv1.GetOrderRequest{Name: "orders/01890a5d-ac96-7f00-8b02-0c0d0e0f1003"})
+	fmt.Println(err, notFound)
+}
+`
+	path := filepath.Join(dir, "call", "main.go")
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := strings.TrimSuffix(strings.TrimPrefix(api, "http://"), "/v1/")
+	out := clone.Run(t, dir, "go", "run", "./call", address)
+	if !strings.HasPrefix(out, order+" USD\n<nil> rpc error: code = NotFound") {
+		t.Errorf("over gRPC: %s\nwant the order %s, and NotFound for another", out, order)
+	}
+	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// useOthers checks that the other types, and the one that was there, work beside orders.
+func useOthers(t *testing.T, api string) {
+	t.Helper()
+	purchase := `{
+		"supplierId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "payment": "PAYMENT_CREDIT_CARD", "address": {"street": "Weg 1", "homeUrl": "https://a.example", "floor": 3,
+		"code": "7", "latitude": 1.5, "verified": true}, "note": "", "floor": 0, "weight": "0", "discount": 0, "urgent": false, "attachment": "AP8=", "delivery": "1.500s",
+		"dueTime": "2026-01-02T03:04:05.678Z", "labels": ["a"], "flags": [true, false], "counts": [1, -2], "totals": ["3", "-4"], "prices": [0.5],
+		"itemIds": ["01890a5d-ac96-7f00-8b02-0c0d0e0f1004"], "title": "Paper", "open": true, "lines": 5, "totalCents": "6", "rate": 2.25}`
+	for collection, body := range map[string]string{
+		"purchaseOrders": purchase, "statuses": `{"label": "ok", "color": "COLOR_GREEN", "place": {"floor": 2}}`,
+	} {
+		created := call(t, http.StatusOK, "POST", api+collection, body)
+		name, _ := created["name"].(string)
+		one := map[string]string{"purchaseOrders": "purchaseOrder", "statuses": "status"}[collection]
+		await(t, func() string {
+			_, got := request(t, "GET", api+strings.Replace(name, collection+"/", one+"Views/", 1), "")
+			return cmp.Diff(created, got[one])
+		})
+	}
+	name, _ := call(t, http.StatusOK, "POST", api+"videos", `{"title": "Ran"}`)["name"].(string)
+	call(t, http.StatusOK, "POST", api+name+":publish", "{}")
+	entry := call(t, http.StatusOK, "GET", api+strings.Replace(name, "videos/", "catalogEntries/", 1)+"?minVersion=2", "")
+	if entry["title"] != "Ran" {
+		t.Errorf("the entry of the video = %v, want Ran", entry)
+	}
+}
+
+// grow edits two files of orders as their owner would, and adds fields to the description.
+func grow(t *testing.T, dir string, add func(...string) string) {
+	t.Helper()
+	const domain, server = "internal/domain/order.go", "internal/server/orders.go"
+	const rule = "\tcase d.Currency == \"XXX\":\n\t\treturn problem.InvalidField(\"order.currency\", \"must be a currency\")\n"
+	edit(t, filepath.Join(dir, domain), `(func \(d OrderDetails\) validate\(\) error \{\n\tswitch \{\n)`, "${1}"+rule)
+	edit(t, filepath.Join(dir, server), `// Prefixes of resource names\.`, "// Our prefixes of resource names.")
+	was := content(t, filepath.Join(dir, domain)) + content(t, filepath.Join(dir, server))
+	migration := content(t, filepath.Join(dir, "db/migrations/01000_orders.sql"))
+
+	out := add("order", "--fields", orderFields+" note:string? picture:bytes")
+	for _, path := range []string{domain, server} {
+		if !strings.Contains(out, "\n  "+path+"\n") {
+			t.Errorf("%s is not listed as edited:\n%s", path, out)
+		}
+	}
+	if is := content(t, filepath.Join(dir, domain)) + content(t, filepath.Join(dir, server)); is != was {
+		t.Error("files that were edited have changed")
+	}
+	if migration != content(t, filepath.Join(dir, "db/migrations/01000_orders.sql")) {
+		t.Error("a migration that was run has changed")
+	}
+	if text := content(t, filepath.Join(dir, "db/migrations/01003_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
+		t.Errorf("the migration of the new fields:\n%s", text)
+	}
+	if aside := clone.Run(t, dir, "find", ".local/entity", "-type", "f"); len(strings.Fields(aside)) != 2 {
+		t.Errorf("new versions aside:\n%s\nwant those of the two files", aside)
+	}
+	clone.Run(t, dir, "cp", ".local/entity/"+domain, domain)
+	clone.Run(t, dir, "cp", ".local/entity/"+server, server)
+	edit(t, filepath.Join(dir, domain), `(func \(d OrderDetails\) validate\(\) error \{\n\tswitch \{\n)`, "${1}"+rule)
+
+	out = clone.Run(t, dir, "go", "run", "./cmd/entity", "render")
+	if !strings.Contains(out, "\n  "+domain+"\n") || strings.Contains(out, "\n  "+server+"\n") {
+		t.Errorf("only %s is edited now:\n%s", domain, out)
+	}
+	clone.Run(t, dir, "go", "build", "./...")
+	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
+	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|TestSupportRoleLooks")
+}
+
+// useGrownOrders uses an order of before the new fields, and one with them.
+func useGrownOrders(t *testing.T, api, old string) {
+	t.Helper()
+	read := func(name string) map[string]any { return call(t, http.StatusOK, "GET", api+name, "") }
+	if order := read(old); order["currency"] != "USD" || order["note"] != nil {
+		t.Errorf("the order of before = %v, want it without a note", order)
+	}
+	call(t, http.StatusOK, "PATCH", api+old, `{"note": "", "picture": "AP8="}`)
+	if refused := call(t, http.StatusBadRequest, "PATCH", api+old, `{"currency": "XXX"}`); !strings.Contains(fmt.Sprint(refused), "order.currency: must be a currency") {
+		t.Errorf("the owner's rule: %v", refused)
+	}
+	want := read(old)
+	if note, ok := want["note"]; !ok || note != "" || want["picture"] != "AP8=" {
+		t.Errorf("the order of before with a note = %v", want)
+	}
+	await(t, func() string {
+		_, got := request(t, "GET", api+strings.Replace(old, "orders/", "orderViews/", 1), "")
+		return cmp.Diff(any(want), got["order"])
+	})
+}
+
+// breakLayers makes a mistake in each layer of orders, which its generated test must find.
+func breakLayers(t *testing.T, dir string) {
+	t.Helper()
+	for _, m := range []struct{ path, before, after, pkg string }{
+		{"internal/domain/order.go", `(OrderPlaced, expected, stamp), OrderStateDraft`, "$1", "./internal/domain"},
+		{"internal/event/order.go", `(?m)^\s+Currency:\s+snapshot\.GetCurrency\(\),\n`, "", "./internal/event"},
+		{"internal/store/orders.go", `(InsertOrderParams\{(?s:.*?)\n)\s+Currency:\s+o\.Currency,\n`, "$1", "./internal/store"},
+		{"internal/store/internal/sqlcgen/orders.sql.go", `\n\tWHERE \(p\.version, p\.event_id\) < \(excluded\.version, excluded\.event_id\)`, "", "./internal/store"},
+		{"internal/server/orders.go", `(?m)^\s+Currency:\s+o\.GetCurrency\(\),\n`, "", "./cmd/server"},
+	} {
+		path := filepath.Join(dir, m.path)
+		was := content(t, path)
+		edit(t, path, m.before, m.after)
+		cmd := exec.CommandContext(t.Context(), "go", "test", m.pkg, "-run", "^TestOrder")
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "--- FAIL: TestOrder") {
+			t.Errorf("the tests of %s do not find a mistake in %s: %v\n%s", m.pkg, m.path, err, out)
+		}
+		if err := os.WriteFile(path, []byte(was), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// edit replaces what a regular expression finds, which must be once in the file.
+func edit(t *testing.T, path, before, after string) {
+	t.Helper()
+	pattern, text := regexp.MustCompile(before), content(t, path)
+	if n := len(pattern.FindAllString(text, -1)); n != 1 {
+		t.Fatalf("%s has %d times %s, want once", path, n, before)
+	}
+	if err := os.WriteFile(path, []byte(pattern.ReplaceAllString(text, after)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,110 @@
+package entity
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+// startStack starts cmd/dev of the clone, with the database that an earlier stack left. It
+// returns the address of the API, and what stops the stack.
+func startStack(t *testing.T, dir string) (api string, stop func()) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "dev")
+	clone.Run(t, dir, "go", "build", "-o", program, "./cmd/dev")
+	screen, err := os.Create(filepath.Join(t.TempDir(), "screen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	cmd := exec.Command(program, "--state", filepath.Join(dir, ".local"))
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, screen, screen
+	settings := regexp.MustCompile(`^(PORT|ROLES|DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY)_\w+)=`)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the test reads the screen
+		close(ended)
+	}()
+	stop = func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}
+	t.Cleanup(stop)
+	address := regexp.MustCompile(`http://localhost:\d+`)
+	for {
+		text, err := os.ReadFile(screen.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := address.Find(text); found != nil {
+			return string(found) + "/v1/", stop
+		}
+		select {
+		case <-ended:
+			t.Fatalf("cmd/dev ended:\n%s", text)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// await calls difference until it returns an empty string.
+func await(t *testing.T, difference func() string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		diff := difference()
+		if diff == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute (-want +got):\n%s", diff)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// call makes a request that must have a status.
+func call(t *testing.T, want int, method, url, body string) map[string]any {
+	t.Helper()
+	code, got := request(t, method, url, body)
+	if code != want {
+		t.Fatalf("%s %s: status %d, want %d: %v", method, url, code, want, got)
+	}
+	return got
+}
+
+func request(t *testing.T, method, url, body string) (code int, got map[string]any) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", method, url, err, text)
+	}
+	return response.StatusCode, got
+}

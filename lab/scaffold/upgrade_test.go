@@ -1,0 +1,324 @@
+package scaffold
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+// A service with changes of its own takes a later version of the template by its own
+// command. Generated files that both sides changed are generated again; what cannot be
+// merged is refused, or left to git's merge; and what fails or is interrupted leaves the
+// service as it was.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	template, orders := newTemplate(t, dir), filepath.Join(dir, "orders")
+	newService(t, template, orders, "--module", "github.com/acme/orders", "--without", "chinese")
+	s := upgrading{t: t, dir: orders, program: filepath.Join(dir, "upgrade")}
+	clone.Run(t, orders, "go", "build", "-o", s.program, "./cmd/upgrade")
+	s.succeeds("up to date")
+	editService(t, orders)
+	s.refused("not committed")
+	commit(t, orders)
+	editTemplate(t, template)
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		s.interrupted(signal)
+	}
+
+	// A clone has the branch template only as origin/template.
+	s.dir = filepath.Join(dir, "clone")
+	clone.Run(t, dir, "git", "clone", "--quiet", orders, s.dir)
+	mine := strings.TrimSpace(s.rev("HEAD"))
+	edit(t, filepath.Join(s.dir, "Makefile"), "\ngenerate-names:\n", "\ngenerate-names:\n\t@echo out of order; false\n")
+	commit(t, s.dir)
+	s.stops("out of order", "git merge --abort")
+	clone.Run(t, s.dir, "git", "merge", "--abort")
+	s.clean()
+	clone.Run(t, s.dir, "git", "reset", "--quiet", "--hard", mine)
+	before := s.rev("HEAD:api/baseline.binpb")
+	s.succeeds("generated again: ", "api/proto/video/v1/video.pb.go")
+	t.Log("conflicts for the owner of the service: 0")
+	for file, text := range map[string]string{
+		"README.md":                       "Our own section",
+		"api/proto/video/v1/video.pb.go":  "GetDirector",
+		"api/openapi.json":                "STATE_ARCHIVED",
+		"cmd/server/config.go":            "Workers: 2",
+		"db/migrations/00004_videos.sql":  "A clearer comment.",
+		"db/migrations/00007_later.sql":   "later",
+		"db/migrations/01000_invoice.sql": "invoice",
+		"deploy/names.sh":                 "video.events.billing",
+		"internal/domain/parcel.go":       "// Deleted, in a later version, reports",
+		"internal/store/parcels.go":       "parcels",
+		"internal/domain/video.go":        "year of the far future",
+		"internal/port/port.go":           "a later version of github.com/acme/orders",
+	} {
+		contains(t, filepath.Join(s.dir, filepath.FromSlash(file)), text)
+	}
+	contains(t, filepath.Join(s.dir, "internal", "domain", "parcel.go"), "// It costs nothing.")
+	clone.Run(t, s.dir, "go", "test", "./internal/domain", "./internal/event", "./internal/archtest")
+	if after := s.rev("HEAD:api/baseline.binpb"); after != before || after == s.rev("template:api/baseline.binpb") {
+		t.Error("the released contract changed, want the service's own")
+	}
+	s.clean()
+	checkRecord(t, s.dir)
+	clone.Run(t, s.dir, "go", "build", "./...")
+
+	refusedMigrations(s, template)
+	conflicts(s, template)
+	shallow(s, template)
+}
+
+// editService makes the changes that the owner of a service typically makes: a field and
+// its code, a rule, a setting, a page, a subscription, and a migration.
+func editService(t *testing.T, dir string) {
+	t.Helper()
+	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	etag := "  string etag = 14 [(buf.validate.field).string.max_len = 64];\n"
+	edit(t, path("api/proto/video/v1/video.proto"), etag, etag+"  // Who made it.\n  string director = 15 [(google.api.field_behavior) = OUTPUT_ONLY];\n")
+	edit(t, path("internal/server/convert.go"), "\t\tLanguageCode: v.LanguageCode,\n", "\t\tLanguageCode: v.LanguageCode,\n\t\tDirector:     \"unknown\",\n")
+	validate := "func (d Details) validate() error {\n"
+	edit(t, path("internal/domain/video.go"), validate,
+		validate+"\tif d.ReleaseYear > 2100 {\n\t\treturn problem.InvalidField(\"video.release_year\", \"must not be a year of the far future\")\n\t}\n")
+	edit(t, path("cmd/server/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
+	edit(t, path("cmd/server/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
+	edit(t, path("README.md"), "## Dependencies", "## Our own section\n\nOrders.\n\n## Dependencies")
+	topics := path("internal/names/topics/video.yaml")
+	if _, err := os.Stat(topics); err != nil {
+		topics = path("internal/names/names.yaml") // of earlier states
+	}
+	edit(t, topics, "consumers: [catalog]", "consumers: [catalog, billing]")
+	write(t, path("db/migrations/01000_invoice.sql"), "-- +goose Up\nCREATE TABLE orders_db.invoice (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE orders_db.invoice;\n")
+	if _, err := os.Stat(path("cmd/entity")); err == nil { // not in earlier states
+		clone.Run(t, dir, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship")
+		edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+	}
+	clone.Run(t, dir, "make", "generate-code") // without the slow rest of make generate, which the upgrade does
+	clone.Run(t, dir, "go", "run", "./internal/names/generate")
+}
+
+// editTemplate makes a later version of the template. Its field changes generated files in
+// the places that editService changes, too.
+func editTemplate(t *testing.T, dir string) {
+	t.Helper()
+	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
+	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
+	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
+	edit(t, path("db/migrations/00004_videos.sql"), "-- One index per", "-- A clearer comment. One index per")
+	write(t, path("db/migrations/00007_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
+	commit(t, dir)
+}
+
+// refusedMigrations checks that no upgrade changes what databases have run.
+func refusedMigrations(s upgrading, template string) {
+	s.t.Helper()
+	migration := func(name string) string { return filepath.Join(template, "db", "migrations", name) }
+	for name, test := range map[string]struct {
+		change func()
+		want   string
+	}{
+		"changed": {func() {
+			edit(s.t, migration("00004_videos.sql"), "SET LOCAL lock_timeout = '2s';", "SET LOCAL lock_timeout = '3s';")
+		}, "changed the migration db/migrations/00004_videos.sql"},
+		"removed": {func() { clone.Run(s.t, template, "git", "rm", "--quiet", migration("00007_later.sql")) }, "removed the migration db/migrations/00007_later.sql"},
+		"renamed": {func() {
+			clone.Run(s.t, template, "git", "mv", migration("00007_later.sql"), migration("00008_later.sql"))
+		}, "removed the migration db/migrations/00007_later.sql"},
+		"a number of the service": {func() { write(s.t, migration("01000_other.sql"), "-- +goose Up\nSELECT 1;\n") },
+			"the template adds the migration db/migrations/01000_other.sql, and the service has its number in db/migrations/01000_invoice.sql"},
+	} {
+		test.change()
+		commit(s.t, template)
+		s.t.Log("migration ", name)
+		s.refused(test.want)
+		clone.Run(s.t, template, "git", "reset", "--quiet", "--hard", "HEAD~1")
+	}
+}
+
+// conflicts checks that changes of the same lines of a source are left to git's merge, as
+// often as it is aborted, and that the advice leads to its end.
+func conflicts(s upgrading, template string) {
+	s.t.Helper()
+	edit(s.t, filepath.Join(template, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
+	commit(s.t, template)
+	for range 2 {
+		s.stops("\n  cmd/server/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")
+		s.refusedAsItIs("in the middle of a merge")
+		clone.Run(s.t, s.dir, "git", "merge", "--abort")
+		s.clean()
+	}
+	s.stops("cmd/server/config.go")
+	clone.Run(s.t, s.dir, "git", "checkout", "--quiet", "--theirs", "cmd/server/config.go")
+	clone.Run(s.t, s.dir, "git", "add", "--all")
+	clone.Run(s.t, s.dir, "make", "generate-code")
+	commit(s.t, s.dir)
+	s.succeeds("up to date")
+}
+
+// shallow checks clones without the whole history.
+func shallow(s upgrading, template string) {
+	s.t.Helper()
+	few := filepath.Join(filepath.Dir(s.dir), "few")
+	clone.Run(s.t, s.dir, "git", "clone", "--quiet", "--depth", "1", "--branch", "main", "--no-single-branch", "file://"+s.dir, few)
+	copied := filepath.Join(filepath.Dir(s.dir), "shallow-template")
+	clone.Run(s.t, s.dir, "git", "clone", "--quiet", "--depth", "1", "file://"+template, copied)
+	first := strings.Fields(clone.Run(s.t, template, "git", "rev-list", "--max-parents=0", "HEAD"))[0]
+
+	s.dir = few
+	s.refused("git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*'")
+	clone.Run(s.t, few, "git", "fetch", "--quiet", "--unshallow", "origin", "+refs/heads/*:refs/remotes/origin/*")
+	s.succeeds("up to date")
+	s.succeeds("up to date", "--from", "file://"+copied)
+	s.refusedAsItIs("git fetch --unshallow", "--from", "file://"+copied, first)
+	s.refusedAsItIs("there is no way back", first)
+}
+
+// upgrading runs the command of a service.
+type upgrading struct {
+	t            *testing.T
+	dir, program string
+}
+
+func (s upgrading) command(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(s.t.Context(), s.program, args...)
+	cmd.Dir = s.dir
+	return cmd
+}
+
+func (s upgrading) run(args ...string) (string, error) {
+	out, err := s.command(args...).CombinedOutput()
+	return string(out), err
+}
+
+func (s upgrading) rev(names ...string) string {
+	s.t.Helper()
+	return clone.Run(s.t, s.dir, "git", append([]string{"rev-parse"}, names...)...)
+}
+
+// clean checks that nothing is left that is not committed.
+func (s upgrading) clean() {
+	s.t.Helper()
+	if changes := clone.Run(s.t, s.dir, "git", "status", "--porcelain"); changes != "" {
+		s.t.Errorf("not committed:\n%s", changes)
+	}
+}
+
+// succeeds runs an upgrade that prints all the texts.
+func (s upgrading) succeeds(want string, more ...string) {
+	s.t.Helper()
+	var args []string
+	wanted := append([]string{want}, more...)
+	if len(more) > 0 && strings.HasPrefix(more[0], "-") {
+		wanted, args = wanted[:1], more
+	}
+	out, err := s.run(args...)
+	if err != nil {
+		s.t.Fatalf("upgrade = %v:\n%s", err, out)
+	}
+	s.t.Log(out)
+	for _, text := range wanted {
+		if !strings.Contains(out, text) {
+			s.t.Errorf("upgrade does not print %q:\n%s", text, out)
+		}
+	}
+}
+
+// stops runs an upgrade that ends in the middle of a merge, and prints all the texts.
+func (s upgrading) stops(want ...string) {
+	s.t.Helper()
+	head := s.rev("HEAD^{tree}") // the merge of the entities changes no file
+	out, err := s.run()
+	if err == nil {
+		s.t.Fatalf("upgrade = nil, want a merge in progress:\n%s", out)
+	}
+	for _, text := range want {
+		if !strings.Contains(out, text) {
+			s.t.Errorf("upgrade does not print %q:\n%s", text, out)
+		}
+	}
+	if got, merged := s.rev("HEAD^{tree}"), s.rev("MERGE_HEAD"); got != head || merged != s.rev("template") {
+		s.t.Errorf("HEAD = %s, MERGE_HEAD = %s, want %s and the branch template", got, merged, head)
+	}
+}
+
+// refused runs an upgrade that fails with a text, and changes nothing.
+func (s upgrading) refused(want string) {
+	s.t.Helper()
+	s.refusedAsItIs(want)
+	if out := clone.Run(s.t, s.dir, "git", "worktree", "list"); strings.Count(out, "\n") != 1 {
+		s.t.Errorf("worktrees: %s, want no more than the service's", out)
+	}
+}
+
+// refusedAsItIs runs an upgrade with arguments that fails with a text, and changes nothing.
+func (s upgrading) refusedAsItIs(want string, args ...string) {
+	s.t.Helper()
+	before := s.state()
+	if out, err := s.run(args...); err == nil || !strings.Contains(out, want) {
+		s.t.Errorf("upgrade = %v, want it refused because of %q:\n%s", err, want, out)
+	}
+	if after := s.state(); after != before {
+		s.t.Errorf("a refused upgrade changed\n%s\nto\n%s", before, after)
+	}
+}
+
+// state returns all branches, the branch that is checked out, and what is not committed.
+func (s upgrading) state() string {
+	s.t.Helper()
+	return clone.Run(s.t, s.dir, "git", "for-each-ref") + clone.Run(s.t, s.dir, "git", "symbolic-ref", "HEAD") + clone.Run(s.t, s.dir, "git", "status", "--porcelain")
+}
+
+// interrupted sends a signal to all programs of an upgrade, as a terminal does, while they
+// generate. It leaves the service as it was, and without a SIGKILL no temporary file.
+func (s upgrading) interrupted(signal syscall.Signal) {
+	s.t.Helper()
+	before := s.state()
+	temporary := s.t.TempDir()
+	cmd := s.command()
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	printed := bufio.NewReader(stdout)
+	for text := ""; !strings.HasSuffix(text, "generate Go"); {
+		b, err := printed.ReadByte()
+		if err != nil {
+			s.t.Fatalf("the upgrade ended after %q: %v", text, err)
+		}
+		text += string(b)
+	}
+	if err := syscall.Kill(-cmd.Process.Pid, signal); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := printed.WriteTo(new(strings.Builder)); err != nil { // until all of them have ended
+		s.t.Error(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		s.t.Errorf("upgrade after %v = nil", signal)
+	}
+	if after := s.state(); after != before {
+		s.t.Errorf("an upgrade that ended by %v changed\n%s\nto\n%s", signal, before, after)
+	}
+	if left, err := os.ReadDir(temporary); signal != syscall.SIGKILL && (err != nil || len(left) > 0) {
+		s.t.Errorf("%v left %v, %v", signal, left, err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -139,6 +139,9 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return entity{}, err
 	}
+	if before.Replica() {
+		return entity{}, fmt.Errorf("%s is a replica: its owner adds fields, and then replicate takes them", o.name)
+	}
 	next := entity{Name: o.name, Plural: o.plural}
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural

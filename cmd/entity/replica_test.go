@@ -1,0 +1,136 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// owner makes the service of a replica's owner next to the working directory, and returns its
+// folder.
+func owner(t *testing.T, e entity) string {
+	t.Helper()
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string]string{
+		"internal/names/topics/parcel.yaml":                          "name: parcel.events\naggregate_types: [parcel]\nschema: x\nconsumers: [parcel-views]\n",
+		"api/proto/parcel/v1/parcel_event.proto":                     "syntax = \"proto3\";\noption go_package = \"github.com/acme/theirs\";\noption java_package = \"acme.theirs\";\n// Edited by its owner.\n",
+		"internal/event/testdata/parcel/01000/ParcelCreated.binpb":   "created",
+		"internal/event/testdata/parcel/01004/ParcelCreated.binpb":   "created later",
+		"internal/event/testdata/parcel/01000/README.md":             "no sample",
+		"internal/event/testdata/other/01000/OtherCreated.binpb":     "of another",
+		"internal/event/testdata/parcel_x/01000/ParcelCreated.binpb": "of another",
+	} {
+		if err := writeFile(path, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(here)
+	return dir
+}
+
+var parcel = entity{
+	Name: "parcel", Plural: "parcels", Migration: 1000,
+	Fields:      []field{{Name: "grams", Type: typeInt32, Number: 10, Migration: 1000}, {Name: "label", Type: typeString, Number: 11, Migration: 1004}},
+	Transitions: []transition{{From: "packed", To: "shipped", Command: "ship"}},
+}
+
+// A replica has the owner's fields with their numbers, migrations of its own, and copies of
+// the contract and the samples. Run again, it adds a migration for what is new.
+func TestReplica(t *testing.T) {
+	service(t)
+	dir := owner(t, parcel)
+	first, err := replica("parcel", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.ReplicaOf != "parcel.events" || !strings.HasSuffix(first.Reader, "-parcel") || first.Migration != 1001 {
+		t.Errorf("replica = %+v, want one of parcel.events in migration 1001", first)
+	}
+	for path, content := range first.copies {
+		if strings.Contains(string(content), "theirs") {
+			t.Errorf("%s has packages of the owner:\n%s", path, content)
+		}
+	}
+	want := []string{
+		"api/proto/parcel/v1/parcel_event.proto",
+		"internal/event/testdata/parcel/01000/ParcelCreated.binpb", "internal/event/testdata/parcel/01004/ParcelCreated.binpb",
+	}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(first.copies))); diff != "" {
+		t.Errorf("copies (-want +got):\n%s", diff)
+	}
+	if contract := string(first.copies[want[0]]); !strings.Contains(contract, "Edited by its owner") || !strings.Contains(contract, "parcelv1") {
+		t.Errorf("contract = %s, want the owner's text with our package", contract)
+	}
+
+	if err := first.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile("db/migrations/01001_parcels.sql", nil); err != nil {
+		t.Fatal(err)
+	}
+	grown := parcel
+	grown.Fields = append(grown.Fields, field{Name: "height", Type: typeInt32, Number: 12, Migration: 1009})
+	second, err := replica("parcel", owner(t, grown))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for _, f := range second.Fields {
+		got = append(got, f.Number, f.Migration)
+	}
+	if diff := cmp.Diff([]int{10, 1001, 11, 1001, 12, 1002}, got); diff != "" || second.Migration != 1001 {
+		t.Errorf("numbers and migrations of the fields (-want +got):\n%s", diff)
+	}
+}
+
+// A replica that cannot be is refused.
+func TestReplicaIsRefused(t *testing.T) {
+	service(t)
+	dir := owner(t, parcel)
+	replicaOfReplica := parcel
+	replicaOfReplica.ReplicaOf, replicaOfReplica.Reader = "parcel.events", "x"
+	ordersToo := parcel
+	ordersToo.Name, ordersToo.Plural = "order", "orders"
+	for _, test := range []struct{ name, dir, want string }{
+		{"parcel", filepath.Join(dir, "nowhere"), "no entity"},
+		{"letter", dir, "no entity"},
+		{"parcel", owner(t, replicaOfReplica), "take it from its owner"},
+		{"order", owner(t, ordersToo), "an entity \"order\" of its own"},
+	} {
+		if _, err := replica(test.name, test.dir); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("replica(%s) = %v, want %q", test.name, err, test.want)
+		}
+	}
+	if err := writeFile("internal/domain/parcel.go", []byte("package domain\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replica("parcel", dir); err == nil || !strings.Contains(err.Error(), "internal/domain/parcel.go exists") {
+		t.Errorf("replica() over a file of the owner = %v", err)
+	}
+	if err := os.Remove("internal/domain/parcel.go"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := replica("parcel", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := described(t, "parcel", "--fields=grams:int32 label:string more:string"); err == nil || !strings.Contains(err.Error(), "is a replica") {
+		t.Errorf("fields of our own for a replica = %v", err)
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/naming"
 )
 
 // entity is a description: all that the files of an aggregate type are made of. It is kept
@@ -34,7 +34,7 @@ type entity struct {
 	// been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
-	whole  bool              // write what is missing, too, whoever removed it
+	whole  bool              // also write files that were removed
 	copies map[string][]byte // the owner's files of a replica
 	Model  string            `yaml:"-"` // the type of a row in the code of sqlc
 }
@@ -63,7 +63,7 @@ func load(path string) (entity, error) {
 	if err := d.Decode(&e); err != nil {
 		return e, fmt.Errorf("%s: %w", path, err)
 	}
-	e.adopt()
+	e.setEntity()
 	return e, e.check()
 }
 
@@ -78,8 +78,8 @@ func (e entity) save(written *undo) error {
 	return written.write(pathOf(e.Name), text.Bytes())
 }
 
-// adopt tells the fields whose they are.
-func (e *entity) adopt() {
+// setEntity tells each field the name of its entity.
+func (e *entity) setEntity() {
 	for i := range e.Fields {
 		e.Fields[i].entity = e.Name
 	}
@@ -100,7 +100,7 @@ func (e entity) check() error {
 		wrong("entity %q: the name is a word of Go, or of a package that the new code uses: choose another", e.Name)
 	}
 	for _, name := range []string{e.Name, e.Plural} {
-		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && slices.Contains(platforms, last) {
+		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && naming.IsFileSuffix(last) {
 			wrong("%q ends in _%s, which in the name of a Go file says where it is built: choose another name", name, last)
 		}
 	}
@@ -110,7 +110,7 @@ func (e entity) check() error {
 		wrong("plural %q must be lower_snake_case with at most 32 characters", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
-	case names.IsKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
+	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
 		wrong("plural %q is a word of SQL or Go, or of a package that the new code uses: choose another", e.Plural)
 	}
 	if len(e.Fields) == 0 {
@@ -130,11 +130,6 @@ func (e entity) check() error {
 	errs = append(errs, e.checkTransitions()...)
 	return errors.Join(errs...)
 }
-
-// platforms are the ends of the names of Go files with a meaning
-// (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
-var platforms = strings.Fields(`test aix android darwin dragonfly freebsd illumos ios js linux netbsd openbsd plan9 solaris wasip1 windows 386 amd64 arm
-	arm64 loong64 mips mipsle mips64 mips64le ppc64 ppc64le riscv64 s390x wasm unix`)
 
 // predeclared are the identifiers of Go that a name would hide.
 var predeclared = strings.Fields(`any append bool byte cap clear close comparable complex complex64 complex128 copy delete error false float32
@@ -303,12 +298,12 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 	} else if !slices.Equal(before, e.States()) {
 		errs = append(errs, errors.New("the states have changed, and this command cannot change the constraint of the column: add them by hand"))
 	}
-	e.adopt()
+	e.setEntity()
 	return e, errors.Join(errs...)
 }
 
-// sameType reports whether two fields differ in their comment at most.
+// sameType reports whether two fields have the same name, type, rules, values and parts.
 func (f field) sameType(other field) bool {
-	return f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required && slices.Equal(f.Values, other.Values) &&
+	return f.Name == other.Name && f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required && slices.Equal(f.Values, other.Values) &&
 		slices.EqualFunc(f.Parts, other.Parts, field.sameType)
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 const root = "../.." // of the repository
@@ -253,8 +255,8 @@ func TestWords(t *testing.T) {
 	for name, want := range map[string]string{
 		"order": "orders", "category": "categories", "day": "days", "box": "boxes", "status": "statuses", "batch": "batches", "wish": "wishes", "purchase_order": "purchase_orders",
 	} {
-		if got := pluralOf(name); got != want {
-			t.Errorf("pluralOf(%s) = %q, want %q", name, got, want)
+		if got := naming.Plural(name); got != want {
+			t.Errorf("naming.Plural(%s) = %q, want %q", name, got, want)
 		}
 	}
 	for command, want := range map[string]string{"reopen": "reopened", "release": "released"} {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/naming"
 )
 
 // field is a field that the owner of an entity sets.
@@ -87,7 +87,7 @@ func (f field) check() (errs []error) {
 		wrong("every entity has this name, or needs it: choose another")
 	case slices.Contains(reserved, f.Name):
 		wrong("the name is a word of Java, JavaScript or Python: choose another")
-	case names.IsKeyword(f.Name):
+	case naming.IsSQLKeyword(f.Name):
 		wrong("the name is a keyword of SQL: choose another")
 	case f.Type == typeTime && strings.HasSuffix(f.Name, "_ms"), f.Type == typeDuration && strings.HasSuffix(f.Name, "_ms"):
 		wrong("the suffix _ms is added in events: leave it out")

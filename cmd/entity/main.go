@@ -3,9 +3,9 @@
 //
 //	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
 //
-// It writes new files only. The description stays in internal/entities; when it has grown,
-// the command runs again, adds a migration for the new columns, and writes those files again
-// that nobody has edited. It lists the others.
+// It changes no hand-written file. The description stays in internal/entities. When it has
+// grown, run the command again: it adds a migration, writes the files again that you have not
+// edited, and lists the others.
 package main
 
 import (
@@ -18,16 +18,19 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an aggregate type, such as order or purchase_order.
 
   FILE.proto          takes the fields from the message with the name of the entity, or:
   --fields LIST       fields as NAME:TYPE, separated by spaces. TYPE is
-                        string bool int32 int64 double bytes time duration uuid   one value; ? behind a scalar: optional
+                        string bool int32 int64 double bytes time duration uuid   one value
                         strings bools int32s int64s doubles uuids                 a list
                         enum(red,green)                                           one of some values
                         {street:string,city:string}                               a message of scalars
+                      ? behind string, bool, int32, int64 or double: optional
                       ! behind string, bytes, time, uuid, enum and lists: required
   --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
                       -> is the same as →. A new entity has the first state.
@@ -37,7 +40,7 @@ For an entity that exists it adds the fields that are new. Its other commands:
 
 go run ./cmd/entity replicate NAME DIR   keeps a copy of an entity of the service in DIR, made of its events
 
-go run ./cmd/entity render   makes all files of internal/entities again that nobody has edited
+go run ./cmd/entity render   writes the files of all entities again, except those that you edited
 `
 
 func main() {
@@ -146,7 +149,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if next.Plural == "" && exists {
 		next.Plural = before.Plural
 	} else if next.Plural == "" && snake.MatchString(o.name) {
-		next.Plural = pluralOf(o.name)
+		next.Plural = naming.Plural(o.name)
 	}
 	var fieldErr error
 	if o.file != "" {
@@ -181,8 +184,9 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	return grown, errors.Join(err, grown.checkNames())
 }
 
-// A service numbers its own migrations from here. The template uses smaller numbers.
-const firstMigration = 1000
+// firstOwn is the number of the first migration of a service. Those of the template are
+// smaller.
+const firstOwn = 1000
 
 // nextMigration returns the number of the next migration of this service.
 func nextMigration() (int, error) {
@@ -190,7 +194,7 @@ func nextMigration() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	number := firstMigration
+	number := firstOwn
 	for _, file := range files {
 		var n int
 		if _, err := fmt.Sscanf(filepath.Base(file), "%d_", &n); err == nil && n >= number {

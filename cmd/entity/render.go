@@ -25,7 +25,7 @@ var templates embed.FS
 // file is a file of an entity.
 type file struct {
 	path, template string
-	after          bool // it needs what buf and sqlc make of the others
+	after          bool // made after buf and sqlc: it needs their output
 }
 
 // files are the files of an entity, except the migrations of columns that were added.
@@ -80,7 +80,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, written.all())
+			err = errors.Join(err, written.restore())
 		}
 	}()
 	var kept []string
@@ -275,7 +275,7 @@ func execute(name string, data any) ([]byte, error) {
 	return content, nil
 }
 
-// rowQuery is the query whose rows have the type from which the others are converted.
+// rowQuery is a query that returns a whole row; modelOf reads its type.
 func (e entity) rowQuery() string {
 	if e.Replica() {
 		return "Get" + e.Go() + "View"

@@ -31,7 +31,7 @@ func replica(name, dir string) (entity, error) {
 	if exists && !before.Replica() {
 		return entity{}, fmt.Errorf("this service has an entity %q of its own", name)
 	}
-	next := entity{Name: e.Name, Plural: e.Plural, Fields: e.Fields, Transitions: e.Transitions}
+	next := entity{Name: e.Name, Plural: e.Plural, Transitions: e.Transitions}
 	if next.ReplicaOf, err = topicOf(dir, name); err != nil {
 		return entity{}, err
 	}
@@ -43,7 +43,6 @@ func replica(name, dir string) (entity, error) {
 	if exists {
 		next.Migration = before.Migration
 	}
-	next.Fields = nil
 	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
 		f.Migration = number
 		for _, old := range before.Fields {
@@ -53,14 +52,14 @@ func replica(name, dir string) (entity, error) {
 		}
 		next.Fields = append(next.Fields, f)
 	}
-	next.adopt()
+	next.setEntity()
 	if !exists {
 		if err := next.checkFree(); err != nil {
 			return entity{}, err
 		}
 	}
 	next.copies, err = contract(next, dir)
-	return next, err
+	return next, errors.Join(err, next.checkNames())
 }
 
 // reader returns the name of the consumer of a replica.

@@ -127,8 +127,8 @@ func (u *undo) remember(paths []string) error {
 	return nil
 }
 
-// all undoes everything.
-func (u *undo) all() error {
+// restore brings all files back.
+func (u *undo) restore() error {
 	var errs []error
 	for _, step := range slices.Backward(u.steps) {
 		errs = append(errs, step())

@@ -16,7 +16,7 @@ var types = map[string]struct {
 	toRow, fromRow     string
 	toEvent, fromEvent string // fromEvent: %[1]s is the value, %[2]q the name of the field
 	toProto, fromProto string
-	sample             [3]string // different values that are valid, as Go
+	sample             [3]string // valid values as Go, of which two neighbors differ
 }{
 	typeString: {
 		proto: "string", rules: "string.max_len = 200", event: "string", sql: "text", empty: "''", domain: "string",

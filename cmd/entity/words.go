@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"unicode"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 // camel returns a lower_snake_case name as Go writes it: OrderID, HomeURL.
@@ -68,34 +70,12 @@ func words(name string) string { return strings.ReplaceAll(name, "_", " ") }
 // sentence begins a text with a capital letter.
 func sentence(text string) string { return capital(text) }
 
-// article returns a text with a or an before it. It knows the usual exceptions.
+// article returns a text with a or an before it.
 func article(text string) string {
-	for _, exception := range []string{"uni", "use", "usa", "user", "euro", "one"} {
-		if strings.HasPrefix(text, exception) && !strings.HasPrefix(text, "unin") && !strings.HasPrefix(text, "unim") {
-			return "a " + text
-		}
-	}
-	for _, silent := range []string{"hour", "honor", "honest", "heir"} {
-		if strings.HasPrefix(text, silent) {
-			return "an " + text
-		}
-	}
-	if strings.ContainsRune("aeiou", rune(text[0])) {
+	if naming.StartsWithVowel(text) {
 		return "an " + text
 	}
 	return "a " + text
-}
-
-// pluralOf returns the regular plural of a name.
-func pluralOf(name string) string {
-	last := name[len(name)-1]
-	switch {
-	case strings.HasSuffix(name, "s"), strings.HasSuffix(name, "x"), strings.HasSuffix(name, "z"), strings.HasSuffix(name, "ch"), strings.HasSuffix(name, "sh"):
-		return name + "es"
-	case last == 'y' && len(name) > 1 && !strings.ContainsRune("aeiou", rune(name[len(name)-2])):
-		return name[:len(name)-1] + "ies"
-	}
-	return name + "s"
 }
 
 // lowerFirst begins a text with a small letter.

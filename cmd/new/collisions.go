@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strings"
 
-	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/naming"
 )
 
 // collisions returns an error if the words of the options mean something else in a file of
@@ -82,8 +82,8 @@ func (c *checker) refuse(old, what string) {
 	switch old = strings.ToLower(old); {
 	case strings.Contains(old, "catalog"):
 		flag, value, advice = "--view", c.options.View, "such as overview"
-	case plurals.MatchString(old) && c.options.Plural != plural(c.options.Entity):
-		flag, value, advice = "--plural", c.options.Plural, "such as "+plural(c.options.Entity)
+	case plurals.MatchString(old) && c.options.Plural != naming.Plural(c.options.Entity):
+		flag, value, advice = "--plural", c.options.Plural, "such as "+naming.Plural(c.options.Entity)
 	}
 	c.err = fmt.Errorf("%s %q: %s: choose another, %s", flag, value, what, advice)
 }
@@ -94,13 +94,15 @@ var plurals = regexp.MustCompile(`(?i)(video|film)s`)
 func (c *checker) path(s scope, name string) {
 	renamed := c.options.renamePath(name)
 	c.add(s, name, renamed, name)
-	if found := constraint.FindStringSubmatch(path.Base(renamed)); found != nil && constraint.FindString(path.Base(name)) != found[0] {
+	found := constraint.FindStringSubmatch(path.Base(renamed))
+	if found != nil && naming.IsFileSuffix(found[1]) && constraint.FindString(path.Base(name)) != found[0] {
 		c.refuse(name, fmt.Sprintf("%s would become %s, and Go compiles what ends in _%s only for that", name, renamed, found[1]))
 	}
 }
 
-// constraint matches names of files that Go compiles only for some systems.
-var constraint = regexp.MustCompile(`_(test|aix|android|darwin|dragonfly|freebsd|illumos|ios|js|linux|netbsd|openbsd|plan9|solaris|wasip1|windows|unix|386|amd64|arm|arm64|loong64|mips|mips64|ppc64|riscv64|s390x|wasm)(_test)?\.go$`)
+// constraint matches the end of the name of a Go file. naming.IsFileSuffix says which ends
+// have a meaning.
+var constraint = regexp.MustCompile(`_([a-z0-9]+)(_test)?\.go$`)
 
 // file checks a file of Go.
 func (c *checker) file(name string, content []byte) error {
@@ -271,7 +273,7 @@ func (c *checker) statements(name, source string) {
 			old := part[at[0]:at[1]]
 			renamed := c.options.rename(old, []span{{len(old), code}})
 			place := fmt.Sprintf("%s:%d", name, 1+strings.Count(source[:start+at[0]], "\n"))
-			if renamed != old && path.Ext(name) == ".sql" && names.IsKeyword(renamed) {
+			if renamed != old && path.Ext(name) == ".sql" && naming.IsSQLKeyword(renamed) {
 				c.refuse(old, fmt.Sprintf("in %s %s would become %s, a keyword of SQL", place, old, renamed))
 			}
 			c.add(s, old, renamed, place)

@@ -19,8 +19,8 @@
 //
 //	go run ./cmd/new ../orders --module github.com/acme/orders --entity order
 //
-// A wrong option is reported before anything is written. If a later step fails, the new
-// folder is removed.
+// A wrong option is reported before anything is written. If a later step fails, there
+// is no new folder.
 package main
 
 import (

@@ -118,8 +118,8 @@ type merging struct {
 	further   [][]string // generators of such files that make generate does not run
 }
 
-// generators returns the commands that generate all again. The further ones run what the
-// first one generates, and it reads what they write.
+// generators returns the commands that generate all again. The further ones need generated
+// code, so make generate runs before them; it reads their output, so it runs again after them.
 func (m merging) generators() [][]string {
 	first := []string{"make", "generate"}
 	if len(m.further) == 0 {
@@ -128,8 +128,9 @@ func (m merging) generators() [][]string {
 	return slices.Concat([][]string{first}, m.further, [][]string{first})
 }
 
-// mergeInto merges a commit or branch into what a worktree has checked out. Of files that
-// are generated it takes the service's, to be generated again from the merged sources. The
+// mergeInto merges a commit or branch into what a worktree has checked out. Of a
+// generated file it takes the service's side; if the file has its own generator, it keeps the
+// lines of both sides until that runs. The
 // released contract is the service's own. template.json is the template's, because it says
 // what was rendered.
 func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
@@ -198,7 +199,7 @@ var border = regexp.MustCompile(`(?m)^(<{7}|={7}|>{7})( .*)?\n`)
 var (
 	// made matches the paths of what make generate makes.
 	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/store/internal/sqlcgen/|^cmd/server/registrations_gen\.go$|^deploy/names\.sh$|^deploy/observe/(monitoring|dashboard)/`)
-	// mark matches the line of a generated file; a go command in it makes the file.
+	// mark matches the first line of a generated file, and the go command that makes it.
 	mark = regexp.MustCompile(`(?m)^\W*Code generated (?:by (go (?:test|run) .*)[.;]|.*) DO NOT EDIT\.`)
 )
 

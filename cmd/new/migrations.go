@@ -36,7 +36,7 @@ func (s *service) checkMigrations(ctx context.Context, next string) error {
 	if err != nil {
 		return err
 	}
-	own, err := s.files(ctx, "HEAD", "db/migrations/*")
+	own, err := s.files(ctx, s.head, "db/migrations/*")
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *service) checkNumber(ctx context.Context, next, added string, own []str
 		if number(name) != number(added) {
 			continue
 		}
-		if name == added && s.sameMigration(ctx, "HEAD", next, name) == nil {
+		if name == added && s.sameMigration(ctx, s.head, next, name) == nil {
 			return nil
 		}
 		return fmt.Errorf("the template adds the migration %s, and the service has its number in %s: number your own from %05d on,"+

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/naming"
 )
 
 // options say what the new service is called. They are recorded in template.json.
@@ -37,7 +37,7 @@ func (a *options) setDefaults() {
 	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
 	if a.Entity != "" {
-		a.Plural = cmp.Or(a.Plural, plural(a.Entity))
+		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
 		a.View = cmp.Or(a.View, "overview")
 	}
 }
@@ -99,7 +99,7 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 		wrong("--schema %q is a name that PostgreSQL or its platforms use: choose another", a.Schema)
 	case a.Schema == a.Service:
 		wrong("--schema %q must differ from the service: make generate renames the service in all pages, and must not rename the schema", a.Schema)
-	case names.IsKeyword(a.Schema):
+	case naming.IsSQLKeyword(a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
 	}
 	if !domainName.MatchString(a.Domain) {
@@ -123,7 +123,7 @@ func (a *options) checkWords(wrong func(string, ...any)) {
 	switch {
 	case !viewName.MatchString(a.View):
 		wrong("--view %q must have 2 to 16 lower-case letters", a.View)
-	case slices.ContainsFunc([]string{a.Entity, a.Plural}, func(s string) bool { return s == a.View || s == plural(a.View) }):
+	case slices.ContainsFunc([]string{a.Entity, a.Plural}, func(s string) bool { return s == a.View || s == naming.Plural(a.View) }):
 		wrong("--view %q must differ from the entity and its plural", a.View)
 	default:
 		_ = a.checkWord(wrong, "view", a.View)
@@ -143,7 +143,7 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 		wrong("--%s %q has a word of the example: without --entity it stays", flag, name)
 	case isPart("id"):
 		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
-	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || plural(word) == name }):
+	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || naming.Plural(word) == name }):
 		wrong("--%s %q is a word of the machinery: choose another, such as order_%s", flag, name, name)
 	default:
 		return true

@@ -27,7 +27,7 @@ type service struct {
 	head string // the newest commit of the current branch
 	// adopted says that base has entities of the service that it had not before.
 	adopted bool
-	local   string // the same in this clone, or nothing: it may be on the remote only
+	local   string // the commit of refs/heads/template, or "" if only the remote has the branch
 	work    string // a temporary folder
 }
 
@@ -38,11 +38,10 @@ var errInterrupted = errors.New("interrupted: the service is as it was")
 // the recorded options, commits that to the branch template, and merges the branch into
 // the current one.
 //
-// It refuses a service with changes that are not committed, and a template whose
-// migrations contradict those of the service. Both happens in worktrees of their own, so a
-// failure, an interrupt or a crash before the end leaves the service as it was. Only where
-// both sides changed the same lines of a source, the service is then in the middle of a
-// merge, as after git merge.
+// It refuses a service with uncommitted changes, and a template whose migrations contradict
+// those of the service. It renders and merges in temporary worktrees, so a failure or a crash
+// before the last step leaves the service as it was. If the merge has conflicts, or generating
+// after it fails, the service is left in the middle of a merge, as after git merge.
 func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (err error) {
 	s, err := openService(ctx, dir)
 	if err != nil {
@@ -157,9 +156,8 @@ func (s *service) advice(ctx context.Context) string {
 	return "This is a shallow clone: git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*'. "
 }
 
-// inWorktree calls a function with a temporary worktree that has a commit checked out. It
-// has no branch, so no branch changes with it. All have one path, so that Go builds in the
-// second what differs from the first, and no more.
+// inWorktree calls use with a temporary worktree of a commit, on no branch. All worktrees have
+// the same path, so that the build cache of Go is used again.
 func (s *service) inWorktree(ctx context.Context, commit string, use func(tree string) error, flags ...string) (err error) {
 	tree := filepath.Join(s.work, "tree")
 	defer func() {
@@ -211,13 +209,13 @@ func (s *service) checkRendered(ctx context.Context, tree string) error {
 	return s.checkMigrations(ctx, staged)
 }
 
-// folderOf returns the part of a pattern before its first folder with a star.
+// folderOf returns the folders of a pattern before its first star.
 func folderOf(pattern string) string {
 	before, _, _ := strings.Cut(pattern, "*")
 	return before[:strings.LastIndexByte(before, '/')+1]
 }
 
-// files returns the files of a commit that are like a pattern of git.
+// files returns the files of a commit whose paths match a pattern of filepath.Match.
 func (s *service) files(ctx context.Context, commit, pattern string) ([]string, error) {
 	list, err := output(ctx, s.root, "git", "ls-tree", "-r", "--name-only", "-z", commit, "--", folderOf(pattern))
 	var files []string

@@ -2,14 +2,14 @@ package main
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"example.com/videocatalog/internal/naming"
 )
 
-// words are what the new service says for the words of the example. The zero value leaves
-// the example as it is.
+// words are what the new service says for the words of the example. They must not be empty.
 type words struct {
 	entity, plural, view string
 }
@@ -56,7 +56,7 @@ func (w words) replace(source string, at []int, k kind) (string, bool) {
 	name := w.entity
 	switch {
 	case strings.HasPrefix(lower, "catalog") && isPlural:
-		name = plural(w.view)
+		name = naming.Plural(w.view)
 	case strings.HasPrefix(lower, "catalog"):
 		name = w.view
 	case isPlural:
@@ -196,7 +196,7 @@ var article = regexp.MustCompile("(?:^|[^A-Za-z0-9_'.])[Aa](?:[\\s\"`*_(]|//|#|-
 
 // withArticle returns the text before a word with the article that the word needs.
 func withArticle(before, word string) string {
-	if !isVowel(word) {
+	if !naming.StartsWithVowel(word) {
 		return before
 	}
 	found := article.FindStringIndex(before)
@@ -208,38 +208,6 @@ func withArticle(before, word string) string {
 		return before
 	}
 	return before[:end] + "n" + before[end:]
-}
-
-// isVowel reports whether a word begins with the sound of a vowel.
-func isVowel(word string) bool {
-	word = strings.ToLower(word)
-	for _, consonant := range []string{"uni", "use", "usa", "usu", "uti", "eu", "one", "once", "ewe"} {
-		if strings.HasPrefix(word, consonant) {
-			return strings.HasPrefix(word, "unin") || strings.HasPrefix(word, "unim")
-		}
-	}
-	for _, silent := range []string{"hour", "honest", "honor", "heir"} {
-		if strings.HasPrefix(word, silent) {
-			return true
-		}
-	}
-	return word != "" && strings.ContainsRune("aeiou", rune(word[0]))
-}
-
-// plural returns the regular plural of an English word.
-func plural(word string) string {
-	ends := func(suffixes ...string) bool {
-		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
-	}
-	switch {
-	case word == "":
-		return ""
-	case ends("s", "x", "z", "ch", "sh"):
-		return word + "es"
-	case ends("y") && !ends("ay", "ey", "iy", "oy", "uy"):
-		return word[:len(word)-1] + "ies"
-	}
-	return word + "s"
 }
 
 func pascal(name string) string {

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 // withWords returns options that are right, with an entity.
@@ -77,8 +79,8 @@ func TestEnglish(t *testing.T) {
 	for word, want := range map[string]string{
 		"order": "orders", "category": "categories", "box": "boxes", "status": "statuses", "day": "days", "branch": "branches", "purchase_order": "purchase_orders",
 	} {
-		if got := plural(word); got != want {
-			t.Errorf("plural(%q) = %q, want %q", word, got, want)
+		if got := naming.Plural(word); got != want {
+			t.Errorf("naming.Plural(%q) = %q, want %q", word, got, want)
 		}
 	}
 	for word, want := range map[string]string{"order": "An", "user": "A", "unit": "A", "hour": "An", "uncle": "An", "invoice": "An", "one_time_code": "A", "box": "A", "uninstall": "An"} {

@@ -7,7 +7,8 @@
 // It clones the template into a temporary folder, and runs the command of that version that
 // renders a service again: so the newer version decides how. That command commits the new
 // rendering to the branch template, and merges the branch into the current one. Your
-// changes stay. Where both sides changed the same lines, git's merge waits for you.
+// changes stay. If both sides changed the same lines, or generating fails after the merge, git's merge
+// waits for you.
 //
 // It refuses a service with changes that are not committed. If it fails or is interrupted
 // before the merge, the service is as it was. It never rewrites history.
@@ -33,7 +34,7 @@ import (
 const usage = `go run ./cmd/upgrade [REF] brings this service to a later version of its template.
 
   REF             tag, branch or commit of the template; default: its default branch
-  --from PLACE    path or URL of the template; default: "source" in template.json, where the next rendering records it
+  --from PLACE    path or URL of the template; default: "source" in template.json. The upgrade records PLACE there
 `
 
 // errTold means that the command of the template has already said why it failed.
@@ -179,15 +180,15 @@ func prepare(ctx context.Context, s service, ref, template, program string) erro
 	return err
 }
 
-// find returns the commit of a version. A branch is the one of the source. The source may
-// have commits that no branch has, so the last try is to fetch it.
+// find returns the commit of a version. A branch name means the branch of the source, not of
+// the clone. If no branch contains the commit, it is fetched.
 func find(ctx context.Context, template, ref string) (string, error) {
 	if strings.HasPrefix(ref, "-") {
 		return "", errors.New("it looks like a flag")
 	}
 	names := []string{"refs/tags/" + ref, "refs/remotes/origin/" + ref, ref}
 	if ref == "" {
-		names = []string{"refs/remotes/origin/HEAD", "HEAD"} // the latter of a source without a branch
+		names = []string{"refs/remotes/origin/HEAD", "HEAD"} // HEAD: the source has a detached HEAD
 	}
 	for _, name := range names {
 		if commit, err := git(ctx, template, "rev-parse", "--verify", "--quiet", name+"^{commit}"); err == nil {

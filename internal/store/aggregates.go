@@ -68,12 +68,12 @@ func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUI
 	return id, nil
 }
 
-// change runs fn, which writes the next event of an aggregate, in one transaction. fn
+// change runs record, which writes the next event of an aggregate, in one transaction. record
 // reports whether it wrote one.
-func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, fn func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error)) error {
+func (s commandSide) change(ctx context.Context, name string, id uuid.UUID, record func(ctx context.Context, q *sqlcgen.Queries) (changed bool, err error)) error {
 	changed := false
 	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		changed, err = fn(ctx, q)
+		changed, err = record(ctx, q)
 		return err
 	})
 	if changed {
@@ -111,17 +111,16 @@ func notFound(err error, what string, id uuid.UUID) error {
 	return err
 }
 
-// projected is an event as a row of a projection: the aggregate that has the row, and the
-// version and the event that made it.
+// projected identifies a row of a projection, and the event and version that wrote it.
 type projected struct {
 	aggregate, event uuid.UUID
 	version          int64
 }
 
 // projectRows applies the events that are new to a consumer in one transaction. write
-// writes the row of an event unless the row has this version or a newer one, or this version
-// of a later event. It returns what the row had before. The rows are locked in the order of
-// their ids, so that two batches cannot deadlock.
+// must write the row of an event if it is new, if its version is older, or if the version is
+// equal and its event id is smaller. It returns the version and the event before. The rows are
+// locked in the order of their ids, so that two batches cannot deadlock.
 func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, events []E, of func(E) projected,
 	write func(ctx context.Context, q *sqlcgen.Queries, event E) (before projected, err error),
 ) ([]envelope.Outcome, error) {

@@ -43,7 +43,7 @@ func TestReference(t *testing.T) {
 		t.Skip("the reference is that of the template, and this is a service that was made from it")
 	}
 	parts := referenceParts(t)
-	recorded := make(map[string]string) // hash and decision
+	recorded := make(map[string]string) // hashes, by file and name
 	var lines []string
 	for line := range strings.Lines(content(t, list)) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))

@@ -14,7 +14,7 @@ import (
 
 // A service with changes of its own takes a later version of the template by its own
 // command. Generated files that both sides changed are generated again; what cannot be
-// merged is refused, or left to git's merge; and what fails or is interrupted leaves the
+// merged is refused, or left to git's merge; and what fails before the merge, or is interrupted, leaves the
 // service as it was.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,7 @@ func goBuild(ctx context.Context, dir, to string, flags ...string) error {
 // The lab builds it as jumping. That is not in the code of the service, so that no
 // deployed build has a clock that can be set.
 const (
-	seamFile = "internal/server/server.go"
+	seamFile = "internal/server/origin.go"
 	seam     = "now: time.Now, newID: uuid.NewV7}"
 	jumping  = `now: func() time.Time { return failpoint.Jumped(time.Now()) },
 			newID: func() (uuid.UUID, error) { return failpoint.JumpedID(uuid.NewV7()) }}`

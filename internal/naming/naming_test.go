@@ -1,0 +1,31 @@
+package naming
+
+import "testing"
+
+func TestNaming(t *testing.T) {
+	t.Parallel()
+	for word, vowel := range map[string]bool{
+		"order": true, "user": false, "unit": false, "uninstall": true, "hour": true, "horse": false, "utility": false, "ewe": false, "Invoice": true, "": false,
+	} {
+		if got := StartsWithVowel(word); got != vowel {
+			t.Errorf("StartsWithVowel(%q) = %t", word, got)
+		}
+	}
+	for word, plural := range map[string]string{
+		"order": "orders", "category": "categories", "key": "keys", "box": "boxes", "status": "statuses", "match": "matches", "": "",
+	} {
+		if got := Plural(word); got != plural {
+			t.Errorf("Plural(%q) = %q, want %q", word, got, plural)
+		}
+	}
+	for word, keyword := range map[string]bool{"order": true, "user": true, "orders": false, "current_catalog": true} {
+		if got := IsSQLKeyword(word); got != keyword {
+			t.Errorf("IsSQLKeyword(%q) = %t", word, got)
+		}
+	}
+	for word, suffix := range map[string]bool{"test": true, "linux": true, "mips64le": true, "unix": false, "order": false} {
+		if got := IsFileSuffix(word); got != suffix {
+			t.Errorf("IsFileSuffix(%q) = %t", word, got)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/naming"
 )
 
@@ -23,6 +24,9 @@ type entity struct {
 	Plural      string       `yaml:"plural"`
 	Fields      []field      `yaml:"fields"`
 	Transitions []transition `yaml:"transitions,omitempty"`
+	// EventTopic is the name of the topic. It begins with the service, because services share
+	// the topics of a project.
+	EventTopic string `yaml:"topic"`
 	// ReplicaOf is the topic of another service that owns the entity. Empty: it is our own.
 	ReplicaOf string `yaml:"replica_of,omitempty"`
 	// Reader is the name of the consumer of a replica. It differs from those of all services
@@ -34,7 +38,9 @@ type entity struct {
 	// been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
+	made   []int             // the migrations of this run
 	whole  bool              // also write files that were removed
+	anew   bool              // write every file, whoever edited it, and leave the samples as they are
 	copies map[string][]byte // the owner's files of a replica
 	Model  string            `yaml:"-"` // the type of a row in the code of sqlc
 }
@@ -289,12 +295,17 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 		if !slices.ContainsFunc(e.Fields, func(old field) bool { return old.Name == f.Name }) {
 			highest++
 			f.Number, f.Migration = highest, migration
+			if f.Required && e.Migration != 0 {
+				errs = append(errs, fmt.Errorf("field %q cannot be required: what exists does not have it, and could no longer be changed", f.Name))
+			}
 			fields = append(fields, f)
 		}
 	}
 	e.Name, e.Plural, e.Fields, e.Transitions = next.Name, next.Plural, fields, transitions
+	e.made = []int{migration}
 	if e.Migration == 0 {
 		e.Migration = migration
+		e.EventTopic = names.Service() + "." + strings.ReplaceAll(e.Name, "_", "-") + ".events"
 	} else if !slices.Equal(before, e.States()) {
 		errs = append(errs, errors.New("the states have changed, and this command cannot change the constraint of the column: add them by hand"))
 	}

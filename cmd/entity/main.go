@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			if err != nil {
 				return err
 			}
-			e.whole = true
+			e.whole, e.anew = true, o.anew
 			all = append(all, e)
 		}
 		return render(ctx, all, stdout)
@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // options are the command line.
 type options struct {
-	render                            bool
+	render, anew                      bool
 	name, file, fields, moves, plural string
 	owner                             string // of a replica: the folder of its service
 }
@@ -106,6 +106,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.fields, "fields", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
+	flags.BoolVar(&o.anew, "anew", false, "") // for cmd/upgrade: render every file, edited or not, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
 		if err := flags.Parse(args); err != nil {
@@ -117,7 +118,7 @@ func parse(args []string) (o options, err error) {
 		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
 	}
 	switch {
-	case len(words) == 1 && words[0] == "render" && flags.NFlag() == 0:
+	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.anew && flags.NFlag() == 1):
 		o.render = true
 	case len(words) == 2 && words[0] == "add":
 		o.name = words[1]

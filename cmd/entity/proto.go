@@ -40,6 +40,7 @@ func readProto(ctx context.Context, path, name string) ([]field, error) {
 	for i := range message.Fields().Len() {
 		d := message.Fields().Get(i)
 		if isGiven(string(d.Name())) {
+			errs = append(errs, checkGiven(d))
 			continue
 		}
 		f, err := fieldOf(d)
@@ -58,12 +59,39 @@ func isGiven(name string) bool {
 	return false
 }
 
+// checkGiven returns an error if a field only has the name of one that every entity has. name
+// is the resource name (AIP-122), and not that of a person or a thing.
+func checkGiven(d protoreflect.FieldDescriptor) error {
+	standard := map[string]bool{
+		"name": d.Kind() == protoreflect.StringKind && hasOption(d, "field_behavior]:IDENTIFIER"), "etag": d.Kind() == protoreflect.StringKind,
+		"state": d.Kind() == protoreflect.EnumKind, "version": d.Kind() == protoreflect.Int64Kind,
+	}
+	isTime := d.Kind() == protoreflect.MessageKind && d.Message().FullName() == "google.protobuf.Timestamp"
+	if standard[string(d.Name())] || strings.HasSuffix(string(d.Name()), "_time") && isTime {
+		return nil
+	}
+	return fmt.Errorf("field %q: every entity has a field of this name with another meaning: choose another, such as display_name (a resource name is an IDENTIFIER)", d.Name())
+}
+
+// checkRules refuses rules that would be lost.
+func checkRules(d protoreflect.FieldDescriptor) error {
+	rules := strings.NewReplacer("ignore:IGNORE_IF_ZERO_VALUE", "", "repeated:{items:{string:{uuid:true}}}", "", "string:{uuid:true}", "", "required:true", "").
+		Replace(strings.ReplaceAll(fmt.Sprint(d.Options()), " ", ""))
+	if _, rest, ok := strings.Cut(rules, "[buf.validate.field]:{"); ok && !strings.HasPrefix(rest, "}") {
+		return fmt.Errorf("field %q: rules of buf.validate other than string.uuid are not taken over: leave them out, and add them to the file that is made", d.Name())
+	}
+	return nil
+}
+
 // fieldOf reads a field of a message.
 func fieldOf(d protoreflect.FieldDescriptor) (field, error) {
 	f := field{Name: string(d.Name()), Optional: d.HasOptionalKeyword(), Required: hasOption(d, "field_behavior]:REQUIRED")}
 	f.Comment = strings.Join(strings.Fields(d.ParentFile().SourceLocations().ByDescriptor(d).LeadingComments), " ")
 	if d.IsMap() || d.ContainingOneof() != nil && !f.Optional {
 		return f, fmt.Errorf("field %q: maps and oneofs are not supported", f.Name)
+	}
+	if err := checkRules(d); err != nil {
+		return f, err
 	}
 	var err error
 	switch d.Kind() {

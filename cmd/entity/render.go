@@ -128,14 +128,17 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 			return err
 		}
 	}
-	return report(stdout, kept, samplesErr)
+	return report(stdout, all, kept, samplesErr)
 }
 
 // report says what the owner does next.
-func report(stdout io.Writer, kept []string, samplesErr error) error {
+func report(stdout io.Writer, all []entity, kept []string, samplesErr error) error {
 	var text strings.Builder
 	if len(kept) > 0 {
 		fmt.Fprintf(&text, "\nYou have edited these files, so they are as they were. What they would be is in %s:\n\n  %s\n", newFiles, strings.Join(kept, "\n  "))
+	}
+	if slices.ContainsFunc(all, entity.Replica) {
+		text.WriteString("\nA replica begins with the next event: what was published before the subscription existed is not in it.\n")
 	}
 	text.WriteString("\nNext:\n\n")
 	if samplesErr != nil {
@@ -188,6 +191,9 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 // isEdited reports whether a file is no longer as it was made, or was removed. One that has
 // the new content already is not edited.
 func (e *entity) isEdited(path string, content []byte) bool {
+	if e.anew {
+		return false
+	}
 	made, known := e.Rendered[path]
 	there, err := os.ReadFile(path) //nolint:gosec // a file of this repository
 	if err != nil {
@@ -201,8 +207,8 @@ func hash(content []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// writeMigrations writes the migrations that do not exist. One that exists never changes:
-// databases have run it.
+// writeMigrations writes the migrations of this run. Earlier ones never change: databases have
+// run them.
 func (e *entity) writeMigrations(written *undo) error {
 	for _, number := range e.Migrations() {
 		if found, err := filepath.Glob(fmt.Sprintf("db/migrations/%05d_*.sql", number)); err != nil || len(found) > 0 {
@@ -210,6 +216,9 @@ func (e *entity) writeMigrations(written *undo) error {
 				return err
 			}
 			continue
+		}
+		if !slices.Contains(e.made, number) {
+			return fmt.Errorf("db/migrations has no file with the number %05d of %s: if it has another number now, correct `migration: %d` in %s", number, e.Name, number, pathOf(e.Name))
 		}
 		name, of := e.Plural, "migration.sql"
 		columns := columns{entity: *e, NewFields: e.where(func(f field) bool { return f.Migration == number })}
@@ -232,6 +241,14 @@ type columns struct {
 	entity
 
 	NewFields []field
+}
+
+// Before are the columns before this migration.
+func (c columns) Before() columns {
+	last := c.NewFields[0].Migration
+	c.Fields = c.where(func(f field) bool { return f.Migration < last })
+	c.NewFields = []field{{Migration: last - 1}}
+	return c
 }
 
 // Readable are the columns that people may read: all but those of bytes, which may have

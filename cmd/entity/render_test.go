@@ -82,6 +82,7 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 		{[]string{"--fields=title:string color:enum(red,green,blue)"}, `field "color" had another type, or other rules`},
 		{[]string{fields, "--transitions=draft→placed:submit"}, `transition draft→placed:place is gone`},
 		{[]string{fields, transitions + " placed→sent:send"}, `the states have changed`},
+		{[]string{"--fields=title:string color:enum(red,green) note:string!"}, `field "note" cannot be required`},
 		{[]string{fields, "--plural=orderings"}, `the plural of order is orders, and cannot change`},
 	} {
 		if _, err := described(t, append([]string{"order"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -90,6 +91,21 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 	}
 	if e, err := described(t, "order", fields); err != nil || len(e.Transitions) != 1 {
 		t.Errorf("without --transitions = %v, %v, want those of before", e.Transitions, err)
+	}
+}
+
+// A migration of an earlier run is never written again: it may have another number now.
+func TestMissingMigrationIsNotMadeAgain(t *testing.T) {
+	service(t)
+	e, err := described(t, "order", "--fields=title:string color:enum(red,green) note:string")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename("db/migrations/01000_orders.sql", "db/migrations/01009_orders.sql"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.writeMigrations(new(undo)); err == nil || !strings.Contains(err.Error(), "no file with the number 01000 of order") {
+		t.Errorf("writeMigrations() = %v, want an error that names the migration", err)
 	}
 }
 

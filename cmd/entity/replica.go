@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -39,18 +40,26 @@ func replica(name, dir string) (entity, error) {
 	if err != nil {
 		return entity{}, err
 	}
-	next.Reader, next.Rendered, next.Migration = reader(name), before.Rendered, number
+	next.Reader, next.Rendered, next.Migration, next.made = reader(name), before.Rendered, number, []int{number}
 	if exists {
 		next.Migration = before.Migration
 	}
 	for _, f := range e.Fields { // with the numbers of the owner, and our migrations
 		f.Migration = number
 		for _, old := range before.Fields {
-			if old.Name == f.Name {
-				f.Migration = old.Migration
+			if old.Name != f.Name {
+				continue
+			}
+			if f.Migration = old.Migration; !old.sameType(f) || old.Number != f.Number {
+				return entity{}, fmt.Errorf("field %q had another type or number: the owner has changed it by hand, and so must you", f.Name)
 			}
 		}
 		next.Fields = append(next.Fields, f)
+	}
+	for _, old := range before.Fields {
+		if !slices.ContainsFunc(next.Fields, func(f field) bool { return f.Name == old.Name }) {
+			return entity{}, fmt.Errorf("field %q is gone: the owner has removed it by hand, and so must you", old.Name)
+		}
 	}
 	next.setEntity()
 	if !exists {

@@ -96,8 +96,19 @@ func (f field) ProtoOptions() string {
 	case rules != "":
 		options = append(options, "(buf.validate.field)."+rules)
 	}
+	if f.Type == typeTime {
+		options = append(options, fmt.Sprintf(notEpoch, f.Name))
+	}
 	return bracketed("  ", options)
 }
+
+// notEpoch is the rule for a time: in events its millisecond 0 stands for a time that is not
+// set.
+const notEpoch = `(buf.validate.field).cel = {
+  id: "%s.not_epoch"
+  message: "must not be 1970-01-01T00:00:00Z, which stands for a time that is not set"
+  expression: "this < timestamp('1970-01-01T00:00:00Z') || this >= timestamp('1970-01-01T00:00:00.001Z')"
+}`
 
 // PartOptions are the options of a part of a message.
 func (f field) PartOptions() string {
@@ -231,11 +242,6 @@ func (f field) NullWithDefault() string {
 		empty = "''"
 	}
 	return f.Null() + " DEFAULT " + empty
-}
-
-// ColumnRuleWithDefault is ColumnRule for a column that is added to rows that exist.
-func (f field) ColumnRuleWithDefault() string {
-	return f.NullWithDefault() + strings.TrimPrefix(f.ColumnRule(), f.Null())
 }
 
 // Bytes is an expression of SQL: how large the value is. Empty: it has a fixed size.

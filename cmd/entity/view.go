@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -52,12 +53,7 @@ func (e entity) ViewCollection() string { return lowerCamel(e.Name) + "Views" }
 func (e entity) Replica() bool { return e.ReplicaOf != "" }
 
 // Topic is the name of the topic.
-func (e entity) Topic() string {
-	if e.Replica() {
-		return e.ReplicaOf
-	}
-	return strings.ReplaceAll(e.Name, "_", "-") + ".events"
-}
+func (e entity) Topic() string { return cmp.Or(e.ReplicaOf, e.EventTopic) }
 
 // Consumer is the name of the consumer of the projection.
 func (e entity) Consumer() string {

@@ -43,7 +43,7 @@ func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
 	if err := s.keep(ctx, tree); err != nil {
 		return err
 	}
-	if err := command(ctx, tree, "git", "add", "--all"); err != nil {
+	if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
 		return err
 	}
 	files, err := output(ctx, tree, "git", "write-tree")
@@ -127,7 +127,7 @@ func (s *service) keep(ctx context.Context, tree string) error {
 	if err := command(ctx, tree, "git", checkout...); err != nil {
 		return err
 	}
-	return command(ctx, tree, "go", "run", "./cmd/entity", "render")
+	return command(ctx, tree, "go", "run", "./cmd/entity", "render", "--anew")
 }
 
 // ofEntity matches the numbers of the migrations of an entity in its description.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -135,6 +136,10 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
 	cmd.Dir = dir
+	// A hook of git that runs this command has variables that name its repository.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
+	})
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

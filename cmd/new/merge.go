@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,6 +34,9 @@ func (s *service) merge(ctx context.Context, next string, stdout io.Writer) erro
 	if ctx.Err() != nil {
 		return errInterrupted
 	}
+	if now, err := output(ctx, s.root, "git", "rev-parse", "HEAD"); err != nil || now != s.start {
+		return errors.Join(errors.New("the current branch has changed meanwhile: run the upgrade again"), err)
+	}
 	ctx = context.WithoutCancel(ctx)
 	if s.local != next {
 		old := s.local
@@ -44,9 +48,9 @@ func (s *service) merge(ctx context.Context, next string, stdout io.Writer) erro
 		}
 	}
 	if failure != nil {
-		return s.leaveMerge(ctx, failure)
+		return s.leaveMerge(ctx, next, failure)
 	}
-	return command(ctx, s.root, "git", "merge", "--quiet", "--ff-only", merged)
+	return command(ctx, s.root, "git", "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", merged)
 }
 
 // mergeApart merges in a worktree, generates there, and returns the commit.
@@ -71,7 +75,7 @@ func (s *service) mergeApart(ctx context.Context, next string, stdout io.Writer)
 			}},
 			{"commit the merge", func() error {
 				message := "Merge the branch template: " + next[:12]
-				return command(ctx, tree, "git", append(identity(ctx, tree), "commit", "--quiet", "--message", message)...)
+				return command(ctx, tree, "git", append(identity(ctx, tree), "commit", "--quiet", "--no-verify", "--message", message)...)
 			}},
 		}
 		if err := inSteps(stdout, steps); err != nil {
@@ -90,11 +94,11 @@ func (s *service) mergeApart(ctx context.Context, next string, stdout io.Writer)
 
 // leaveMerge begins the merge in the service itself, and returns an error that says what
 // its owner can do.
-func (s *service) leaveMerge(ctx context.Context, failure error) error {
+func (s *service) leaveMerge(ctx context.Context, next string, failure error) error {
 	if err := command(ctx, s.root, "git", "merge", "--quiet", "--ff-only", s.head); err != nil {
 		return err
 	}
-	m, err := mergeInto(ctx, s.root, "template")
+	m, err := mergeInto(ctx, s.root, next)
 	if err != nil {
 		return err
 	}
@@ -138,7 +142,7 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 	if err := command(ctx, tree, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err != nil {
 		return m, errors.Join(failure, err)
 	}
-	if err := errors.Join(take(ctx, tree, "HEAD", "api/baseline.binpb"), take(ctx, tree, "MERGE_HEAD", "template.json")); err != nil {
+	if err := errors.Join(take(ctx, tree, "HEAD", "api/baseline.binpb"), take(ctx, tree, "MERGE_HEAD", "template.json"), takeOwnMigrations(ctx, tree), takeDescriptions(ctx, tree)); err != nil {
 		return m, err
 	}
 	list, err := output(ctx, tree, "git", "diff", "--name-only", "--diff-filter=U", "-z")
@@ -166,6 +170,38 @@ func mergeInto(ctx context.Context, tree, from string) (m merging, err error) {
 		}
 	}
 	return m, nil
+}
+
+// takeOwnMigrations stages the migrations of the service as it has them: the template has
+// those of entities only, as they were made.
+func takeOwnMigrations(ctx context.Context, tree string) error {
+	list, err := output(ctx, tree, "git", "ls-tree", "--name-only", "-z", "HEAD", "--", "db/migrations/")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name := range strings.SplitSeq(list, "\x00") {
+		if number(name) >= firstOwn {
+			errs = append(errs, take(ctx, tree, "HEAD", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takeDescriptions stages the descriptions of entities as the template has them. They say the
+// same as those of the service, and have the hashes of the files as they are made now.
+func takeDescriptions(ctx context.Context, tree string) error {
+	list, err := output(ctx, tree, "git", "ls-tree", "--name-only", "-z", "HEAD", "--", path.Dir(entities)+"/")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for name := range strings.SplitSeq(list, "\x00") {
+		if ok, err := path.Match(entities, name); err == nil && ok {
+			errs = append(errs, take(ctx, tree, "MERGE_HEAD", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // take stages a file as a commit has it. A file that the commit does not have is removed.

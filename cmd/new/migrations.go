@@ -43,7 +43,11 @@ func (s *service) checkMigrations(ctx context.Context, next string) error {
 	fields := strings.Split(strings.TrimSuffix(list, "\x00"), "\x00") // status and name, by turns
 	var errs []error
 	for i := 0; i+1 < len(fields); i += 2 {
-		switch status, name := fields[i], fields[i+1]; status {
+		status, name := fields[i], fields[i+1]
+		if number(name) >= firstOwn && status != "A" {
+			continue // of an entity: its owner has changed or removed it
+		}
+		switch status {
 		case "D":
 			errs = append(errs, fmt.Errorf("the template removed the migration %s (or gave it another name)", name))
 		case "A":

@@ -24,7 +24,9 @@ type service struct {
 	record
 	root string
 	base string // the newest commit of the branch template
-	head string // the newest commit of the current branch
+	head string // the newest commit of the current branch, with the entities that were adopted
+	// start is that commit of the branch itself.
+	start string
 	// adopted says that base has entities of the service that it had not before.
 	adopted bool
 	local   string // the commit of refs/heads/template, or "" if only the remote has the branch
@@ -105,6 +107,7 @@ func openService(ctx context.Context, dir string) (s service, err error) {
 	if s.head, err = output(ctx, s.root, "git", "rev-parse", "HEAD"); err != nil {
 		return s, err
 	}
+	s.start = s.head
 	branch, err := output(ctx, s.root, "git", "branch", "--show-current")
 	switch {
 	case err != nil:
@@ -182,7 +185,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 			{"check the migrations", func() error { return s.checkRendered(ctx, tree) }},
 			{"generate Go, OpenAPI and names", r.generate},
 			{"commit to the branch template", func() error {
-				if err := command(ctx, tree, "git", "add", "--all"); err != nil {
+				if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all"); err != nil {
 					return err
 				}
 				return r.commitAs("Template at " + from.commit)
@@ -199,7 +202,7 @@ func (s *service) render(ctx context.Context, from template, stdout io.Writer) (
 
 // checkRendered checks the migrations of a worktree, before the long steps.
 func (s *service) checkRendered(ctx context.Context, tree string) error {
-	if err := command(ctx, tree, "git", "add", "--all", "--", "db/migrations"); err != nil {
+	if err := command(ctx, tree, "git", "-c", "core.excludesFile=/dev/null", "add", "--all", "--", "db/migrations"); err != nil {
 		return err
 	}
 	staged, err := output(ctx, tree, "git", "write-tree")

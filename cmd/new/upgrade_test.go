@@ -152,7 +152,7 @@ import (
 
 func main() {
 	found, _ := filepath.Glob("internal/entities/*.yaml")
-	if len(os.Args) == 2 && os.Args[1] == "render" && len(found) == 1 {
+	if len(os.Args) == 3 && os.Args[1] == "render" && os.Args[2] == "--anew" && len(found) == 1 {
 		os.WriteFile("rendered", []byte(found[0]), 0o600)
 	}
 }

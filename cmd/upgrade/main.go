@@ -26,6 +26,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -214,6 +215,10 @@ func git(ctx context.Context, dir string, args ...string) (string, error) {
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git and go
 	cmd.Dir = dir
+	// A hook of git that runs this command has variables that name its repository.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "GIT_DIR=") || strings.HasPrefix(v, "GIT_INDEX_FILE=") || strings.HasPrefix(v, "GIT_WORK_TREE=")
+	})
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

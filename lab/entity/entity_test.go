@@ -256,7 +256,7 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	was := content(t, filepath.Join(dir, domain)) + content(t, filepath.Join(dir, server))
 	migration := content(t, filepath.Join(dir, "db/migrations/01000_orders.sql"))
 
-	out := add("order", "--fields", orderFields+" note:string? picture:bytes")
+	out := add("order", "--fields", orderFields+" note:string? picture:bytes channel:enum(web,shop) sizes:int32s")
 	for _, path := range []string{domain, server} {
 		if !strings.Contains(out, "\n  "+path+"\n") {
 			t.Errorf("%s is not listed as edited:\n%s", path, out)
@@ -284,6 +284,7 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	}
 	clone.Run(t, dir, "go", "build", "./...")
 	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
+	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestEveryMigrationGoesDownAndUpAgain")
 	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|TestSupportRoleLooks")
 }
 

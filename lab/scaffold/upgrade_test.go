@@ -70,6 +70,7 @@ func TestUpgrade(t *testing.T) {
 	checkRecord(t, s.dir)
 	clone.Run(t, s.dir, "go", "build", "./...")
 
+	grownEntity(s, template)
 	refusedMigrations(s, template)
 	conflicts(s, template)
 	shallow(s, template)
@@ -114,6 +115,26 @@ func editTemplate(t *testing.T, dir string) {
 	edit(t, path("db/migrations/00004_videos.sql"), "-- One index per", "-- A clearer comment. One index per")
 	write(t, path("db/migrations/00007_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
 	commit(t, dir)
+}
+
+// grownEntity adds a field to an entity between two upgrades. The later one begins with the
+// entity as it is now, so it changes what the template changed, and no more.
+func grownEntity(s upgrading, template string) {
+	s.t.Helper()
+	const domain = "internal/domain/parcel.go"
+	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32 labels:strings height:int32")
+	clone.Run(s.t, s.dir, "cp", ".local/entity/"+domain, domain)
+	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "render") // makes the golden samples
+	edit(s.t, filepath.Join(s.dir, domain), "func UpdateParcel(", "//\n// It is cheap.\nfunc UpdateParcel(")
+	commit(s.t, s.dir)
+	edit(s.t, filepath.Join(template, "cmd", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
+	commit(s.t, template)
+	s.succeeds("entities, as they were made")
+	for _, text := range []string{"// Deleted, in the last version,", "// It is cheap.", "Height"} {
+		contains(s.t, filepath.Join(s.dir, filepath.FromSlash(domain)), text)
+	}
+	s.clean()
+	clone.Run(s.t, s.dir, "go", "test", "./internal/domain", "./internal/event")
 }
 
 // refusedMigrations checks that no upgrade changes what databases have run.

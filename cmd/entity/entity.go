@@ -38,11 +38,11 @@ type entity struct {
 	// been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
-	made   []int             // the migrations of this run
-	whole  bool              // also write files that were removed
-	anew   bool              // write every file, whoever edited it, and leave the samples as they are
-	copies map[string][]byte // the owner's files of a replica
-	Model  string            `yaml:"-"` // the type of a row in the code of sqlc
+	made      []int             // the migrations of this run
+	whole     bool              // also write files that were removed
+	overwrite bool              // write edited files, too, and leave the samples as they are
+	copies    map[string][]byte // the owner's files of a replica
+	Model     string            `yaml:"-"` // the type of a row in the code of sqlc
 }
 
 // transition is a command that changes the state.

@@ -60,10 +60,11 @@ func (f field) isList() bool { return slices.Contains(lists, f.Type) }
 
 var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 
-// taken are the names of fields that every entity has, or that generated code needs.
-var taken = append([]string{
-	"id", "name", "state", "version", "create_time", "update_time", "delete_time", "etag", "event_id", "has_next", "bytes_before", "deleted",
-}, methods...)
+// given are the fields that every entity has.
+var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
+
+// taken are those names, and others that generated code needs.
+var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, methods)
 
 // methods are names that protoc-gen-go changes, because messages have methods of these names.
 var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}

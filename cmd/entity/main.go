@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			if err != nil {
 				return err
 			}
-			e.whole, e.anew = true, o.anew
+			e.whole, e.overwrite = true, o.overwrite
 			all = append(all, e)
 		}
 		return render(ctx, all, stdout)
@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // options are the command line.
 type options struct {
-	render, anew                      bool
+	render, overwrite                 bool
 	name, file, fields, moves, plural string
 	owner                             string // of a replica: the folder of its service
 }
@@ -106,7 +106,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.fields, "fields", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
-	flags.BoolVar(&o.anew, "anew", false, "") // for cmd/upgrade: render every file, edited or not, and no samples
+	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
 		if err := flags.Parse(args); err != nil {
@@ -118,7 +118,7 @@ func parse(args []string) (o options, err error) {
 		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
 	}
 	switch {
-	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.anew && flags.NFlag() == 1):
+	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.overwrite && flags.NFlag() == 1):
 		o.render = true
 	case len(words) == 2 && words[0] == "add":
 		o.name = words[1]

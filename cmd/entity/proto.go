@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/bufbuild/protocompile"
@@ -39,7 +40,7 @@ func readProto(ctx context.Context, path, name string) ([]field, error) {
 	var errs []error
 	for i := range message.Fields().Len() {
 		d := message.Fields().Get(i)
-		if isGiven(string(d.Name())) {
+		if slices.Contains(given, string(d.Name())) {
 			errs = append(errs, checkGiven(d))
 			continue
 		}
@@ -48,15 +49,6 @@ func readProto(ctx context.Context, path, name string) ([]field, error) {
 		fields = append(fields, f)
 	}
 	return fields, errors.Join(errs...)
-}
-
-// isGiven reports whether every entity has a field of this name.
-func isGiven(name string) bool {
-	switch name {
-	case "name", "state", "version", "create_time", "update_time", "delete_time", "etag":
-		return true
-	}
-	return false
 }
 
 // checkGiven returns an error if a field only has the name of one that every entity has. name

@@ -24,51 +24,43 @@ var templates embed.FS
 
 // file is a file of an entity.
 type file struct {
-	path, template string
-	after          bool // made after buf and sqlc: it needs their output
+	path     string
+	template string
+	replica  string // its template in a replica; empty: a replica does not have the file
+	after    bool   // made after buf and sqlc: it needs their output
 }
 
-// files are the files of an entity, except the migrations of columns that were added.
+// files are the files of an entity, except the migrations of columns that were added. A replica
+// has copies of its owner's contract and samples besides.
 func (e entity) files() []file {
-	if e.Replica() {
-		return e.replicaFiles()
-	}
-	return []file{
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + ".proto", template: "resource.proto"},
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_event.proto", template: "event.proto"},
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_service.proto", template: "service.proto"},
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_view_service.proto", template: "view.proto"},
-		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql"},
-		{path: "internal/names/topics/" + e.Name + ".yaml", template: "topic.yaml"},
-		{path: "internal/domain/" + e.Name + ".go", template: "domain.go"},
+	messages := "api/proto/" + e.ProtoDir() + "/" + e.Name
+	all := []file{
+		{path: messages + ".proto", template: "resource.proto", replica: "resource.proto"},
+		{path: messages + "_event.proto", template: "event.proto"},
+		{path: messages + "_service.proto", template: "service.proto"},
+		{path: messages + "_view_service.proto", template: "view.proto", replica: "view.proto"},
+		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql", replica: "queries.sql"},
+		{path: "internal/names/topics/" + e.Name + ".yaml", template: "topic.yaml", replica: "topic.yaml"},
+		{path: "internal/domain/" + e.Name + ".go", template: "domain.go", replica: "domain.go"},
 		{path: "internal/domain/" + e.Name + "_test.go", template: "domain_test.go"},
-		{path: "internal/event/" + e.Name + ".go", template: "event.go", after: true},
-		{path: "internal/event/" + e.Name + "_test.go", template: "event_test.go", after: true},
-		{path: "internal/store/" + e.Plural + ".go", template: "store.go", after: true},
-		{path: "internal/store/" + e.Plural + "_test.go", template: "store_test.go", after: true},
-		{path: "internal/server/" + e.Plural + ".go", template: "server.go", after: true},
-		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", after: true},
-		{path: "cmd/server/" + e.Plural + "_test.go", template: "server_test.go", after: true},
+		{path: "internal/event/" + e.Name + ".go", template: "event.go", replica: "event.go", after: true},
+		{path: "internal/event/" + e.Name + "_test.go", template: "event_test.go", replica: "replica_event_test.go", after: true},
+		{path: "internal/store/" + e.Plural + ".go", template: "store.go", replica: "store.go", after: true},
+		{path: "internal/store/" + e.Plural + "_test.go", template: "store_test.go", replica: "replica_store_test.go", after: true},
+		{path: "internal/server/" + e.Plural + ".go", template: "server.go", replica: "server.go", after: true},
+		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", replica: "registration.go", after: true},
+		{path: "cmd/server/" + e.Plural + "_test.go", template: "server_test.go", replica: "replica_server_test.go", after: true},
 	}
-}
-
-// replicaFiles are the files of a replica. The contract and the samples of its events are
-// copies of the owner's.
-func (e entity) replicaFiles() []file {
-	return []file{
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + ".proto", template: "resource.proto"},
-		{path: "api/proto/" + e.ProtoDir() + "/" + e.Name + "_view_service.proto", template: "view.proto"},
-		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql"},
-		{path: "internal/names/topics/" + e.Name + ".yaml", template: "topic.yaml"},
-		{path: "internal/domain/" + e.Name + ".go", template: "domain.go"},
-		{path: "internal/event/" + e.Name + ".go", template: "event.go", after: true},
-		{path: "internal/event/" + e.Name + "_test.go", template: "replica_event_test.go", after: true},
-		{path: "internal/store/" + e.Plural + ".go", template: "store.go", after: true},
-		{path: "internal/store/" + e.Plural + "_test.go", template: "replica_store_test.go", after: true},
-		{path: "internal/server/" + e.Plural + ".go", template: "server.go", after: true},
-		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", after: true},
-		{path: "cmd/server/" + e.Plural + "_test.go", template: "replica_server_test.go", after: true},
+	if !e.Replica() {
+		return all
 	}
+	var files []file
+	for _, f := range all {
+		if f.template = f.replica; f.template != "" {
+			files = append(files, f)
+		}
+	}
+	return files
 }
 
 // render makes the files of entities, and what is generated from them. If it fails, all files
@@ -191,7 +183,7 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 // isEdited reports whether a file is no longer as it was made, or was removed. One that has
 // the new content already is not edited.
 func (e *entity) isEdited(path string, content []byte) bool {
-	if e.anew {
+	if e.overwrite {
 		return false
 	}
 	made, known := e.Rendered[path]

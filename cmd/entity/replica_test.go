@@ -94,6 +94,21 @@ func TestReplica(t *testing.T) {
 	if diff := cmp.Diff([]int{10, 1001, 11, 1001, 12, 1002}, got); diff != "" || second.Migration != 1001 {
 		t.Errorf("numbers and migrations of the fields (-want +got):\n%s", diff)
 	}
+
+	changed := parcel
+	changed.Fields = []field{{Name: "grams", Type: typeInt64, Number: 10, Migration: 1000}, parcel.Fields[1]}
+	renumbered := parcel
+	renumbered.Fields = []field{{Name: "grams", Type: typeInt32, Number: 19, Migration: 1000}, parcel.Fields[1]}
+	shrunk := parcel
+	shrunk.Fields = parcel.Fields[:1]
+	for _, test := range []struct {
+		theirs entity
+		want   string
+	}{{changed, `"grams" had another type or number`}, {renumbered, `"grams" had another type or number`}, {shrunk, `"label" is gone`}} {
+		if _, err := replica("parcel", owner(t, test.theirs)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("replica() = %v, want %s", err, test.want)
+		}
+	}
 }
 
 // A replica that cannot be is refused.

@@ -63,17 +63,22 @@ var types = map[string]struct {
 // API.
 
 // ProtoType is the type in the API.
-func (f field) ProtoType() string {
-	t := types[f.kind()].proto
+func (f field) ProtoType() string { return f.messageType(types[f.kind()].proto) }
+
+// EventType is the type in the event.
+func (f field) EventType() string { return f.messageType(types[f.kind()].event) }
+
+// messageType is the type in a message, whose items or single values have the type of.
+func (f field) messageType(of string) string {
 	switch {
 	case f.Type == typeEnum || f.Type == typeMessage:
 		return f.Proto()
 	case f.isList():
-		return "repeated " + t
+		return "repeated " + of
 	case f.Optional:
-		return "optional " + t
+		return "optional " + of
 	}
-	return t
+	return of
 }
 
 // ProtoOptions are the options of the field in the API, as buf formats them.
@@ -126,20 +131,6 @@ func bracketed(indent string, options []string) string {
 	}
 	lines := "\n" + strings.Join(options, ",\n")
 	return " [" + strings.ReplaceAll(lines, "\n", "\n"+indent+"  ") + "\n" + indent + "]"
-}
-
-// EventType is the type in the event.
-func (f field) EventType() string {
-	t := types[f.kind()].event
-	switch {
-	case f.Type == typeEnum || f.Type == typeMessage:
-		return f.Proto()
-	case f.isList():
-		return "repeated " + t
-	case f.Optional:
-		return "optional " + t
-	}
-	return t
 }
 
 // ToProto converts a value of the domain to one of the API.

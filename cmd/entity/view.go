@@ -109,11 +109,6 @@ func (e entity) FirstFields() []field {
 	return e.where(func(f field) bool { return f.Migration == e.Migration })
 }
 
-// HasBytes reports whether a field has bytes, which people do not read.
-func (e entity) HasBytes() bool {
-	return slices.ContainsFunc(e.Fields, func(f field) bool { return f.Type == typeBytes })
-}
-
 // LaterFields are the fields of later migrations.
 func (e entity) LaterFields() []field {
 	return e.where(func(f field) bool { return f.Migration != e.Migration })
@@ -255,13 +250,16 @@ func (e entity) Commands() (commands []Command) {
 	return commands
 }
 
-// eventOf returns the name of a transition's event. It is that of the state it leads to. The
-// way back to the first state is named after its command.
-func (e entity) eventOf(t transition) string {
+// eventOf returns the name of a transition's event.
+func (e entity) eventOf(t transition) string { return e.Go() + camel(e.eventField(t)) }
+
+// eventField returns the name of its field: that of the state it leads to. The way back to the
+// first state is named after its command.
+func (e entity) eventField(t transition) string {
 	if t.To == e.States()[0].Name {
-		return e.Go() + camel(participle(t.Command))
+		return participle(t.Command)
 	}
-	return e.Go() + camel(t.To)
+	return t.To
 }
 
 // participle returns the regular past participle of a command.
@@ -301,11 +299,7 @@ func (e entity) Events() []Event {
 		if slices.ContainsFunc(events, func(v Event) bool { return v.Go == name }) {
 			continue
 		}
-		field := t.To
-		if field == e.States()[0].Name {
-			field = participle(t.Command)
-		}
-		events = append(events, Event{Go: name, Field: field, Number: len(events) + 16, Comment: fmt.Sprintf("%s became %s.", a, words(t.To))})
+		events = append(events, Event{Go: name, Field: e.eventField(t), Number: len(events) + 16, Comment: fmt.Sprintf("%s became %s.", a, words(t.To))})
 	}
 	return events
 }
@@ -331,7 +325,7 @@ func (e entity) Imports(layer string) []string {
 	}
 	switch layer {
 	case "domain":
-		return quoted(slices.Concat(list(e.HasBytes() && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
+		return quoted(slices.Concat(list(e.Has(typeBytes) && !e.Replica(), "bytes"), list(!e.Replica(), "slices"), []string{"time", "", "github.com/google/uuid", ""}, list(!e.Replica(), ours+"internal/problem"))...)
 	case "event":
 		return quoted(slices.Concat(list(!e.Replica(), "fmt"), []string{"", "google.golang.org/protobuf/proto", "", messages, ours + "internal/domain", ours + "internal/envelope"})...)
 	case "store":

@@ -93,7 +93,7 @@ func (s *service) descriptions(ctx context.Context, commit string) (map[string]s
 }
 
 // keep takes the entities of the current branch into a worktree with a rendering of the
-// template, and renders them there. It takes what a rendering must not make anew: their
+// template, and renders them there. It takes what a rendering must not change: their
 // descriptions and migrations, which databases have run, the golden samples of their events,
 // and the contracts of replicas, which are copies of their owners'.
 func (s *service) keep(ctx context.Context, tree string) error {
@@ -127,7 +127,7 @@ func (s *service) keep(ctx context.Context, tree string) error {
 	if err := command(ctx, tree, "git", checkout...); err != nil {
 		return err
 	}
-	return command(ctx, tree, "go", "run", "./cmd/entity", "render", "--anew")
+	return command(ctx, tree, "go", "run", "./cmd/entity", "render", "--overwrite")
 }
 
 // ofEntity matches the numbers of the migrations of an entity in its description.

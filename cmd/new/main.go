@@ -44,7 +44,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
   --entity NAME    what the service stores instead of videos, in the singular: order, purchase_order; default: the example stays
   --plural NAME    its plural; default: the regular one of English
-  --view NAME      one word for what the template calls the catalog, the side that answers queries; default: overview
+  --view NAME      one word for what the template calls the catalog, the query side; default: overview
   --without LIST   what to leave out, separated by commas: lab, terraform, decisions, chinese
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,7 +153,7 @@ import (
 
 func main() {
 	found, _ := filepath.Glob("internal/entities/*.yaml")
-	if len(os.Args) == 3 && os.Args[1] == "render" && os.Args[2] == "--anew" && len(found) == 1 {
+	if len(os.Args) == 3 && os.Args[1] == "render" && os.Args[2] == "--overwrite" && len(found) == 1 {
 		os.WriteFile("rendered", []byte(found[0]), 0o600)
 	}
 }
@@ -179,6 +180,61 @@ func main() {
 	}
 	if left, err := os.ReadDir(s.work); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// The migrations of a service stay as they are in a merge, whatever the template has of them:
+// it has those of entities only, as they were made.
+func TestMergeKeepsOwnMigrations(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	const edited, removed = "db/migrations/01000_book.sql", "db/migrations/01001_shelf.sql"
+	commitOn(t, dir, "template", map[string]string{edited: "as it was made\n", removed: "as it was made\n", "x": "old"})
+	git(t, dir, "merge", "--quiet", "template")
+	commitOn(t, dir, "main", map[string]string{edited: "as the owner wants it\n"})
+	commitOn(t, dir, "template", map[string]string{edited: "", removed: "", "x": "new"})
+	m, err := mergeInto(t.Context(), dir, "template")
+	if err != nil || len(m.open) > 0 {
+		t.Fatalf("mergeInto() = %+v, %v, want no conflict", m, err)
+	}
+	for name, want := range map[string]string{edited: "as the owner wants it\n", removed: "as it was made\n", "x": "new"} {
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
+			t.Errorf("%s = %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
+// An upgrade does not move a branch that has changed meanwhile.
+func TestChangedBranchIsLeft(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	commitOn(t, dir, "template", map[string]string{"x": "new"})
+	s, err := openService(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commitOn(t, dir, "main", map[string]string{"y": "meanwhile"})
+	before, err := output(t.Context(), dir, "git", "for-each-ref")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.work = t.TempDir()
+	if err := s.merge(t.Context(), s.base, io.Discard); err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
+		t.Errorf("merge() = %v, want it to say that the branch has changed", err)
+	}
+	if after, err := output(t.Context(), dir, "git", "for-each-ref"); err != nil || after != before {
+		t.Errorf("branches = %s, %v, want %s", after, err, before)
+	}
+}
+
+// Variables of git that name a repository do not lead a command away from its folder.
+func TestVariablesOfGitAreIgnored(t *testing.T) {
+	dir := newService(t)
+	for _, name := range []string{"GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"} {
+		t.Setenv(name, filepath.Join(t.TempDir(), "elsewhere"))
+	}
+	if got, err := output(t.Context(), dir, "git", "status", "--porcelain"); err != nil || got != "" {
+		t.Errorf("git status = %q, %v, want that of %s, which is clean", got, err, dir)
 	}
 }
 

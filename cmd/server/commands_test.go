@@ -107,20 +107,23 @@ func TestOperatorFreesBlockedAggregates(t *testing.T) {
 	if err != nil || strings.Count(list, "parked since") != 4 || !strings.Contains(list, ids[0]) || !strings.Contains(list, "injected") {
 		t.Errorf("outbox list = %v\n%s\nwant four parked aggregates with the broker's words", err, list)
 	}
-	if _, err := s.command(t, "outbox", "requeue", "video", ids[0]); err != nil {
+	if _, err := s.command(t, "outbox", "requeue", "video", ids[0], "--reason", "fixed"); err != nil {
 		t.Errorf("outbox requeue = %v", err)
 	}
 	var eventID uuid.UUID
 	if err := s.pool.QueryRow(t.Context(), "SELECT id FROM video_catalog.outbox WHERE aggregate_id = $1", ids[1]).Scan(&eventID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.command(t, "outbox", "skip", "video", ids[1], ids[0]); err == nil {
+	if _, err := s.command(t, "outbox", "skip", "--reason", "broken", "video", ids[1], ids[0]); err == nil {
 		t.Error("outbox skip of another event = nil, want an error")
 	}
-	if _, err := s.command(t, "outbox", "skip", "video", ids[1], eventID.String()); err != nil {
+	if _, err := s.command(t, "outbox", "skip", "--reason", "broken", "video", ids[1], eventID.String()); err != nil {
 		t.Errorf("outbox skip = %v", err)
 	}
-	if out, err := s.command(t, "outbox", "requeue", "--all"); err != nil || !strings.Contains(out, "requeued 2 aggregates") {
+	if out, err := s.command(t, "outbox", "requeue", "--all", "--dry-run"); err != nil || out != "2 aggregates match; nothing was changed\n" {
+		t.Errorf("outbox requeue --all --dry-run = %q, %v, want a count of two", out, err)
+	}
+	if out, err := s.command(t, "outbox", "requeue", "--all", "--reason", "fixed"); err != nil || !strings.Contains(out, "requeued 2 of 2 aggregates") {
 		t.Errorf("outbox requeue --all = %q, %v, want two", out, err)
 	}
 	eventually(t, 20*time.Second, "nothing is blocked", func() bool {
@@ -174,8 +177,8 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), `UPDATE video_catalog_read.quarantine SET attributes = jsonb_set(attributes, '{schema_version}', '"1"')`); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.command(t, "quarantine", "replay")
-	if err != nil || !strings.Contains(out, "replayed 1 messages, 41 are left") {
+	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "newer build")
+	if exitOf(err) != exitPartly || !strings.Contains(out, "replayed 1 of 42 messages") {
 		t.Errorf("quarantine replay = %q, %v, want one replayed and one left", out, err)
 	}
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
@@ -185,11 +188,11 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog_read.quarantine LIMIT 1").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.command(t, "quarantine", "delete", id); err != nil {
+	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); err != nil {
 		t.Errorf("quarantine delete = %v", err)
 	}
-	if _, err := s.command(t, "quarantine", "delete", id); err == nil {
-		t.Error("quarantine delete twice = nil, want an error")
+	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); exitOf(err) != exitNothing {
+		t.Errorf("quarantine delete twice = %v, want exit code %d", err, exitNothing)
 	}
 }
 
@@ -218,12 +221,12 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 		t.Errorf("%d messages are whole, want about %d", whole, room)
 	}
 	list, err := s.command(t, "quarantine", "list")
-	notKept := fmt.Sprintf("%d, not kept, SHA-256 %x", len(broken), sha256.Sum256(broken))
+	notKept := fmt.Sprintf("not kept, %d bytes, SHA-256 %x", len(broken), sha256.Sum256(broken))
 	if n := strings.Count(list, notKept); n != messages-whole || err != nil {
 		t.Errorf("quarantine list = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
 	}
-	out, err := s.command(t, "quarantine", "replay")
-	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || err != nil || !strings.Contains(out, "replayed 0 messages, 40 are left") {
+	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "a test")
+	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != exitPartly || !strings.Contains(out, "replayed 0 of 40 messages") {
 		t.Errorf("quarantine replay = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
 	}
 }
@@ -282,7 +285,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"rebuild"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

@@ -59,6 +59,8 @@ type config struct {
 	ConsumerName    string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"`
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
+	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
+
 	TelemetryAddr   string  `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
 	TracesEndpoint  string  `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
 	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
@@ -86,6 +88,8 @@ func (c *config) configure(variables map[string]string) error {
 	c.catalog = server.CatalogConfig{MaxWaiting: c.port.MaxCalls / 2, DrainWait: c.port.DrainTimeout / 2}.WithDefaults()
 	return err
 }
+
+const day = 24 * time.Hour
 
 // closeTimeout is how long a finished process waits for clean-up that no longer matters.
 // First it waits for requests to the broker, then as long again for connections to the
@@ -210,9 +214,10 @@ func (c config) check(command string) []error {
 	for _, f := range []struct {
 		name  string
 		value time.Duration
-	}{{"OUTBOX_RETENTION", c.OutboxRetention}, {"CONSUMER_INBOX_RETENTION", c.InboxRetention}} {
-		if f.value < 24*time.Hour {
-			wrong("%s must be at least 24h", f.name)
+		least time.Duration
+	}{{"OUTBOX_RETENTION", c.OutboxRetention, day}, {"CONSUMER_INBOX_RETENTION", c.InboxRetention, day}, {"AUDIT_RETENTION", c.AuditRetention, 30 * day}} {
+		if f.value < f.least {
+			wrong("%s must be at least %dh", f.name, f.least/time.Hour)
 		}
 	}
 	if command == "serve" {

@@ -172,7 +172,7 @@ func (s *stack) fill(t *testing.T, p *process, target string) *watcher {
 // useAll uses each table of a service that was moved, and what its sequences give.
 func (s *stack) useAll(t *testing.T, p *process, target string) {
 	t.Helper()
-	if _, err := s.command(t, "outbox", "requeue", "--all"); err != nil {
+	if _, err := s.command(t, "outbox", "requeue", "--all", "--reason", "the broker is back"); err != nil {
 		t.Errorf("outbox requeue --all = %v", err)
 	}
 	p.rename(t, p.create(t, "made on the target"), "changed on the target")

@@ -57,13 +57,20 @@ func printHelp(w io.Writer) error {
          --id-token                    call with an ID token of Google, of the service account that runs this
          --audience AUDIENCE           of that token; default: https://HOST
          --token-file FILE             call with the ID token in this file, which is read for every call
-  server outbox list                   show aggregates whose next event the broker refused
-  server outbox requeue TYPE ID        try that event again
-  server outbox requeue --all          try the events of all parked aggregates again
+  server outbox list [FLAGS]           show aggregates whose next event the broker refused
+  server outbox causes                 show why, and how many for each cause
+  server outbox requeue TYPE ID        try that event again now
   server outbox skip TYPE ID EVENT_ID  give that event up
-  server quarantine list               show messages that could not be decoded
-  server quarantine replay             apply those that this build can decode
-  server quarantine delete ID          give one up
+  server quarantine list [FLAGS]       show messages that could not be decoded
+  server quarantine causes             show why, and how many for each cause
+  server quarantine replay ID          apply that message, if this build can decode it
+  server quarantine delete ID          give it up
+  server audit list                    show what was done with these commands, by whom and why
+         --reason TEXT                 why: required by requeue, skip, replay and delete
+         --filter KEY=VALUE,...        instead of TYPE ID or ID: all that match type, id, cause and age, such as age=1h
+         --all                         instead of a filter: all aggregates that are parked, all messages
+         --dry-run                     change nothing, and count what matches
+         --json                        print JSON, one object per line
   server version                       print the version
   server help                          print this
 

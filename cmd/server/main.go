@@ -28,7 +28,7 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "server:", err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
 }
 
@@ -52,7 +52,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
 	}
 	if err != nil {
-		return err
+		return usageError(err)
 	}
 	// By default, gRPC and its gateway write plain text to stderr, for example when a
 	// client of a watch disconnects.
@@ -70,7 +70,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return outboxCommand(ctx, cfg, args, stdout)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
+	case command == "audit":
+		return auditCommand(ctx, cfg, args, stdout)
 	default:
-		return fmt.Errorf("unknown command %q: try `server help`", words)
+		return usageError(fmt.Errorf("unknown command %q: try `server help`", words))
 	}
 }

@@ -56,11 +56,12 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 	})
 }
 
-// maintainOutbox creates and drops partitions and deletes old requests, until ctx ends. Any
+// maintainOutbox creates and drops partitions and deletes old requests and entries of the
+// audit, until ctx ends. Any
 // number of processes may run it at once.
-func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
+func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, log *slog.Logger, loop *heartbeat.Loop) error {
 	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
-		created, dropped, err := events.Maintain(ctx, partitionsAhead, retention)
+		created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
 		if created+dropped > 0 {
 			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
 		}
@@ -68,21 +69,33 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, retention time.Du
 	}, func(ctx context.Context) (more bool, err error) {
 		n, err := events.PruneRequests(ctx, requestRetention, pruneRows)
 		return n == pruneRows, err
-	})
+	}, pruneAudit(events, cfg.AuditRetention))
 }
 
-// maintainInbox deletes old event ids and old messages in quarantine, until ctx ends.
-func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscription, retention time.Duration, log *slog.Logger, loop *heartbeat.Loop) error {
+// pruneAudit returns the step that deletes old entries of the audit of a side.
+func pruneAudit(side interface {
+	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
+}, retention time.Duration,
+) step {
+	return func(ctx context.Context) (more bool, err error) {
+		n, err := side.PruneAudit(ctx, retention, pruneRows)
+		return n == pruneRows, err
+	}
+}
+
+// maintainInbox deletes old event ids, old messages in quarantine and old entries of the
+// audit, until ctx ends.
+func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscription, cfg config, log *slog.Logger, loop *heartbeat.Loop) error {
 	steps := []step{func(ctx context.Context) (more bool, err error) {
-		n, err := inbox.PruneQuarantine(ctx, retention, pruneQuarantineRows)
+		n, err := inbox.PruneQuarantine(ctx, cfg.InboxRetention, pruneQuarantineRows)
 		if n > 0 {
-			log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", retention)
+			log.WarnContext(ctx, "quarantine: messages deleted that nobody replayed in time", "messages", n, "retention", cfg.InboxRetention)
 		}
 		return n == pruneQuarantineRows, err
-	}}
+	}, pruneAudit(inbox, cfg.AuditRetention)}
 	for _, s := range subscribed {
 		steps = append(steps, func(ctx context.Context) (more bool, err error) {
-			n, err := inbox.PruneInbox(ctx, s.consumer, retention, pruneRows)
+			n, err := inbox.PruneInbox(ctx, s.consumer, cfg.InboxRetention, pruneRows)
 			return n == pruneRows, err
 		})
 	}

@@ -54,7 +54,7 @@ func (i *instance) startStores(ctx context.Context) error {
 	loop := maintenanceLoop("outbox")
 	i.maintenance = append(i.maintenance, loop)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
-		return maintainOutbox(ctx, i.events, i.cfg.OutboxRetention, i.log, loop)
+		return maintainOutbox(ctx, i.events, i.cfg, i.log, loop)
 	})
 	return prepareOutbox(ctx, i.events, i.cfg)
 }
@@ -98,7 +98,7 @@ func (i *instance) startProjector(ctx context.Context) error {
 	loop := maintenanceLoop("inbox")
 	i.maintenance = append(i.maintenance, loop)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
-		return maintainInbox(ctx, inbox, subscribed, i.cfg.InboxRetention, i.log, loop)
+		return maintainInbox(ctx, inbox, subscribed, i.cfg, i.log, loop)
 	})
 	return nil
 }

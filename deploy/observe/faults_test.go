@@ -136,7 +136,7 @@ func poisonSkipped(s *system) {
 	if list := s.command("outbox", "list"); !strings.Contains(list, event) {
 		s.Errorf("server outbox list = %s, want event %s in it", list, event)
 	}
-	s.command("outbox", "skip", "video", id, event)
+	s.command("outbox", "skip", "video", id, event, "--reason", "too large")
 	s.fire("VersionGaps")
 	s.resolve()
 }
@@ -238,7 +238,7 @@ func smallPoolAndQuarantine(s *system) {
 	}
 	s.fire("QuarantineNotEmpty")
 	id := regexp.MustCompile(`(?m)^(\d+)\b`).FindString(s.command("quarantine", "list"))
-	s.command("quarantine", "delete", id)
+	s.command("quarantine", "delete", id, "--reason", "broken")
 	s.exec(`INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
 		SELECT 'catalog', n::text, '', '{}', convert_to(repeat('x', 15000000), 'UTF8'), 'broken', now() FROM generate_series(1, 10) n`)
 	s.fire("QuarantineFills")

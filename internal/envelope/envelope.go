@@ -35,7 +35,10 @@ type Message struct {
 }
 
 // Aggregate identifies an aggregate.
-type Aggregate struct{ Type, ID string }
+type Aggregate struct {
+	Type string `json:"type"`
+	ID   string `json:"id"`
+}
 
 // Aggregate returns the aggregate of a message.
 func (m Message) Aggregate() Aggregate { return Aggregate{m.AggregateType, m.AggregateID} }

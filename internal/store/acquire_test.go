@@ -37,7 +37,9 @@ func TestWaitForConnection(t *testing.T) {
 			_, _, err := catalog.ListEntries(ctx, domain.EntryQuery{Limit: 1})
 			return err
 		},
-		"a command": func(ctx context.Context) error { return inbox.DeleteQuarantine(ctx, 1) },
+		"a command": func(ctx context.Context) error {
+			return inbox.Quarantine(ctx, "consumer", envelope.Quarantined{})
+		},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 		err := call(ctx)
@@ -63,8 +65,8 @@ func TestWaitForConnection(t *testing.T) {
 		if _, err := videos.GetVideo(ctx, newID(t)); kindOf(err) != problem.NotFound {
 			t.Fatalf("GetVideo() = %v, want NotFound", err)
 		}
-		if err := inbox.DeleteQuarantine(ctx, 1); kindOf(err) != problem.NotFound {
-			t.Fatalf("DeleteQuarantine() = %v, want NotFound", err)
+		if _, err := inbox.QuarantinedPayload(ctx, 1); kindOf(err) != problem.NotFound {
+			t.Fatalf("QuarantinedPayload() = %v, want NotFound", err)
 		}
 		if _, _, err := catalog.SearchEntries(ctx, domain.SearchQuery{Words: "Ran", Limit: 1}); err != nil {
 			t.Fatal(err)

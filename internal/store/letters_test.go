@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
@@ -62,6 +63,33 @@ func newLetters(t testing.TB, maxConns int32) *letters {
 // letter is the aggregate of a name.
 func (l *letters) letter(name string) envelope.Aggregate {
 	return envelope.Aggregate{Type: "letter", ID: l.ids[name[:1]]}
+}
+
+// RequeueEvent requeues one aggregate, as an operator would.
+func (l *letters) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
+	_, err := admin.Requeue(ctx, l.Outbox, operator(aggregate))
+	return err
+}
+
+// SkipEvent gives up the first event of an aggregate, as an operator would.
+func (l *letters) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
+	request := operator(aggregate)
+	request.EventID = eventID
+	_, err := admin.Skip(ctx, l.Outbox, request)
+	return err
+}
+
+// blocked returns the blocked aggregates.
+func (l *letters) listBlocked(maxRows int) ([]admin.Blocked, error) {
+	return l.ListBlocked(l.t.Context(), admin.Filter{}, envelope.Aggregate{}, maxRows)
+}
+
+// operator returns an operator's request for one aggregate.
+func operator(aggregate envelope.Aggregate) admin.Request {
+	return admin.Request{
+		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
+		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
+	}
 }
 
 // nameOf is the name of an event.

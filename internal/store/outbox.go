@@ -70,13 +70,8 @@ func (o *Outbox) Measure(ctx context.Context, maxCounted int) (Backlog, error) {
 	if err != nil {
 		return Backlog{}, wrap(err, "measure outbox")
 	}
-	backlog := Backlog{Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased}
-	// The query returns the epoch for none.
-	if row.Oldest.Unix() != 0 {
-		backlog.Oldest = row.Oldest.UTC()
-	}
-	if row.OldestBlocked.Unix() != 0 {
-		backlog.OldestBlocked = row.OldestBlocked.UTC()
-	}
-	return backlog, nil
+	return Backlog{
+		Oldest: notEpoch(row.Oldest), OldestBlocked: notEpoch(row.OldestBlocked),
+		Pending: row.Pending, Blocked: row.Blocked, Parked: row.Parked, Leased: row.Leased,
+	}, nil
 }

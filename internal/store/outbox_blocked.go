@@ -6,61 +6,92 @@ import (
 
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Blocked is an aggregate with an event that the broker refused, until all its events that
-// were set aside are published.
-type Blocked struct {
-	envelope.Aggregate
-	EventID   uuid.UUID // the first event set aside; uuid.Nil if nothing is set aside, for example after a skip
-	Version   int64
-	Attempts  int       // of that event, since a person last requeued or skipped
-	LastError string    // of that event; empty if an earlier event was refused
-	NextRetry time.Time // zero if parked
-	ParkedAt  time.Time // zero if not parked
+var _ admin.Outbox = (*Outbox)(nil)
+
+// GroupBlocked implements admin.Outbox.
+func (o *Outbox) GroupBlocked(ctx context.Context, maxRows int) ([]admin.Group, error) {
+	rows, err := o.queries.GroupBlocked(ctx, limit(maxRows))
+	if err != nil {
+		return nil, wrap(err, "group blocked aggregates")
+	}
+	return mapSlice(rows, func(row sqlcgen.GroupBlockedRow) admin.Group {
+		return admin.Group{
+			Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Waiting,
+			First: notEpoch(row.FirstTime), Last: notEpoch(row.LastTime),
+		}
+	}), nil
 }
 
-// ListBlocked returns blocked aggregates, parked ones first.
-func (o *Outbox) ListBlocked(ctx context.Context, maxRows int) ([]Blocked, error) {
-	rows, err := o.queries.ListOutboxBlocked(ctx, limit(maxRows))
+// ListBlocked implements admin.Outbox.
+func (o *Outbox) ListBlocked(ctx context.Context, filter admin.Filter, after envelope.Aggregate, maxRows int) ([]admin.Blocked, error) {
+	rows, err := o.queries.ListBlocked(ctx, sqlcgen.ListBlockedParams{
+		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows),
+		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
+	})
 	if err != nil {
 		return nil, wrap(err, "list blocked aggregates")
 	}
-	return mapSlice(rows, func(row sqlcgen.ListOutboxBlockedRow) Blocked {
-		return Blocked{
+	return mapSlice(rows, func(row sqlcgen.ListBlockedRow) admin.Blocked {
+		return admin.Blocked{
 			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID},
-			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError),
+			EventID:   row.EventID, Version: row.Version, Attempts: int(row.Attempts), LastError: unescape(row.LastError), Cause: row.Cause,
 			NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
 		}
 	}), nil
 }
 
-// RequeueEvent makes a blocked aggregate, parked or not, due immediately, with its attempts
-// reset to 0. If it is not blocked, the error is problem.NotFound.
-func (o *Outbox) RequeueEvent(ctx context.Context, aggregate envelope.Aggregate) error {
-	n, err := o.queries.RequeueOutbox(ctx, aggregate.Type, aggregate.ID)
-	if err != nil {
-		return wrap(err, "requeue %s %s", aggregate.Type, aggregate.ID)
-	}
-	if n == 0 {
-		return problem.Errorf(problem.NotFound, "%s %q is not blocked", aggregate.Type, aggregate.ID)
-	}
-	return nil
+// CountBlocked implements admin.Outbox.
+func (o *Outbox) CountBlocked(ctx context.Context, filter admin.Filter) (int64, error) {
+	n, err := o.queries.CountBlocked(ctx, sqlcgen.CountBlockedParams{
+		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
+	})
+	return n, wrap(err, "count blocked aggregates")
 }
 
-// SkipEvent gives up the refused event of a blocked aggregate. That event is never
-// published, and the events behind it are tried next. If that event does not block the
-// aggregate, the error is problem.NotFound.
-func (o *Outbox) SkipEvent(ctx context.Context, aggregate envelope.Aggregate, eventID uuid.UUID) error {
-	n, err := o.queries.SkipOutbox(ctx, aggregate.Type, aggregate.ID, eventID)
+// RequeueBlocked implements admin.Outbox.
+func (o *Outbox) RequeueBlocked(ctx context.Context, filter admin.Filter, after envelope.Aggregate, maxRows int, e admin.Entry) ([]envelope.Aggregate, error) {
+	rows, err := o.queries.RequeueBlocked(ctx, sqlcgen.RequeueBlockedParams{
+		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows),
+		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
 	if err != nil {
-		return wrap(err, "skip event %s", eventID)
+		return nil, wrap(err, "requeue blocked aggregates")
 	}
-	if n == 0 {
-		return problem.Errorf(problem.NotFound, "event %q does not block %s %q", eventID, aggregate.Type, aggregate.ID)
+	return mapSlice(rows, func(row sqlcgen.RequeueBlockedRow) envelope.Aggregate {
+		return envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID}
+	}), nil
+}
+
+// SkipBlocked implements admin.Outbox.
+func (o *Outbox) SkipBlocked(ctx context.Context, filter admin.Filter, eventID uuid.UUID, after envelope.Aggregate, maxRows int, e admin.Entry) ([]envelope.Aggregate, error) {
+	var only *uuid.UUID
+	if eventID != uuid.Nil {
+		only = &eventID
 	}
-	return nil
+	rows, err := o.queries.SkipBlocked(ctx, sqlcgen.SkipBlockedParams{
+		AfterType: after.Type, AfterID: after.ID, MaxRows: limit(maxRows), EventID: only,
+		AggregateType: filter.Type, AggregateID: filter.ID, Cause: filter.Cause, Age: filter.Age,
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
+	if err != nil {
+		return nil, wrap(err, "skip events of blocked aggregates")
+	}
+	return mapSlice(rows, func(row sqlcgen.SkipBlockedRow) envelope.Aggregate {
+		return envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID}
+	}), nil
+}
+
+// notEpoch returns a time, or the zero time for the epoch, which a query returns for no
+// time.
+func notEpoch(t time.Time) time.Time {
+	if t.Unix() == 0 {
+		return time.Time{}
+	}
+	return t.UTC()
 }

@@ -509,7 +509,7 @@ func (m *outboxMachine) skipOne(t *rapid.T) {
 }
 
 func (m *outboxMachine) skipOf(t *rapid.T, aggregate string) {
-	blocked, err := m.ListBlocked(t.Context(), 100)
+	blocked, err := m.listBlocked(100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,7 +127,7 @@ func TestRefusalOfAnyTextIsSettled(t *testing.T) {
 	if n := l.count(`SELECT count(*) FROM video_catalog.outbox_blocked WHERE last_error = 'refused: \x00\xff'`); n != 1 {
 		t.Errorf("%d reasons are stored in characters, want 1", n)
 	}
-	if blocked, err := l.ListBlocked(t.Context(), 1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Failed[0].Error {
+	if blocked, err := l.listBlocked(1); err != nil || len(blocked) != 1 || blocked[0].LastError != settlement.Failed[0].Error {
 		t.Errorf("ListBlocked() = %+v, %v, want the broker's words", blocked, err)
 	}
 }

@@ -3,28 +3,22 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// QuarantinedRow is a message in the quarantine.
-type QuarantinedRow struct {
-	ID int64 // grows with every message
-	envelope.Quarantined
-	ReceivedAt time.Time // when it was set aside
-	// If the payload is not kept, PayloadSize is its size in bytes and PayloadSHA256 its
-	// hash in hexadecimal. Payload is nil then, and attributes and reason are shortened.
-	// Otherwise both are zero.
-	PayloadSize   int64
-	PayloadSHA256 string
-}
+var _ admin.Quarantine = (*Inbox)(nil)
 
 // QuarantineBytes is how many bytes of payloads, attributes and reasons the quarantine
 // keeps. Of a message beyond that it keeps only what identifies it. Messages that are set
@@ -78,29 +72,45 @@ func shorten(text string, maxBytes int) string {
 	return strings.ToValidUTF8(text[:maxBytes], "")
 }
 
-// ListQuarantine returns at most maxRows messages of a consumer, in the order in which they
-// were set aside. It starts behind the message with the id after; 0 means at the first one.
-func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after int64, maxRows int) ([]QuarantinedRow, error) {
-	rows, err := b.queries.ListQuarantine(ctx, consumerName, after, limit(maxRows))
+// GroupQuarantine implements admin.Quarantine.
+func (b *Inbox) GroupQuarantine(ctx context.Context, maxRows int) ([]admin.Group, error) {
+	rows, err := b.queries.GroupQuarantine(ctx, limit(maxRows))
+	if err != nil {
+		return nil, wrap(err, "group quarantine")
+	}
+	return mapSlice(rows, func(row sqlcgen.GroupQuarantineRow) admin.Group {
+		return admin.Group{
+			Cause: row.Cause, Sample: unescape(row.Sample), Items: row.Items, Waiting: row.Items,
+			First: row.FirstTime.UTC(), Last: row.LastTime.UTC(),
+		}
+	}), nil
+}
+
+// ListQuarantine implements admin.Quarantine.
+func (b *Inbox) ListQuarantine(ctx context.Context, filter admin.Filter, after int64, maxRows int) ([]admin.Quarantined, error) {
+	id, err := messageID(filter)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := b.queries.ListQuarantine(ctx, sqlcgen.ListQuarantineParams{
+		ID: id, AggregateType: escape(filter.Type), Cause: filter.Cause, Age: filter.Age, AfterID: after, MaxRows: limit(maxRows),
+	})
 	if err != nil {
 		return nil, wrap(err, "list quarantine")
 	}
-	messages := make([]QuarantinedRow, len(rows))
+	messages := make([]admin.Quarantined, len(rows))
 	for i, row := range rows {
 		var attributes map[string]string
 		if err := json.Unmarshal(row.Attributes, &attributes); err != nil {
 			return nil, fmt.Errorf("read attributes of quarantined message %d: %w", row.ID, err)
 		}
-		messages[i] = QuarantinedRow{
-			ID: row.ID,
+		messages[i] = admin.Quarantined{
+			ID: row.ID, Consumer: row.Consumer, Cause: row.Cause, ReceivedAt: row.ReceivedAt.UTC(),
 			Quarantined: envelope.Quarantined{
 				MessageID: unescape(row.MessageID), OrderingKey: unescape(row.OrderingKey), Attributes: make(map[string]string, len(attributes)),
-				Payload: row.Payload, Reason: unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
+				Reason: unescape(row.Reason), PublishTime: row.PublishTime.UTC(),
 			},
-			ReceivedAt: row.ReceivedAt.UTC(),
-		}
-		if row.Payload == nil && row.PayloadSize != nil && row.PayloadSha256 != nil {
-			messages[i].PayloadSize, messages[i].PayloadSHA256 = *row.PayloadSize, *row.PayloadSha256
+			PayloadSize: valueOf(row.PayloadSize), PayloadSHA256: valueOf(row.PayloadSha256),
 		}
 		for name, value := range attributes {
 			messages[i].Attributes[unescape(name)] = unescape(value)
@@ -109,17 +119,43 @@ func (b *Inbox) ListQuarantine(ctx context.Context, consumerName string, after i
 	return messages, nil
 }
 
-// DeleteQuarantine deletes a message permanently. If it does not exist, the error is
-// problem.NotFound.
-func (b *Inbox) DeleteQuarantine(ctx context.Context, id int64) error {
-	n, err := b.queries.DeleteQuarantine(ctx, id)
+// messageID returns the number of a message in a filter; 0 if it has none.
+func messageID(filter admin.Filter) (int64, error) {
+	if filter.ID == "" {
+		return 0, nil
+	}
+	id, err := strconv.ParseInt(filter.ID, 10, 64)
+	if err != nil || id <= 0 {
+		return 0, problem.InvalidField("filter.id", "must be the number of a message")
+	}
+	return id, nil
+}
+
+// CountQuarantine implements admin.Quarantine.
+func (b *Inbox) CountQuarantine(ctx context.Context, filter admin.Filter) (int64, error) {
+	id, err := messageID(filter)
 	if err != nil {
-		return wrap(err, "delete quarantined message %d", id)
+		return 0, err
 	}
-	if n == 0 {
-		return problem.Errorf(problem.NotFound, "quarantined message %d does not exist", id)
+	n, err := b.queries.CountQuarantine(ctx, sqlcgen.CountQuarantineParams{ID: id, AggregateType: escape(filter.Type), Cause: filter.Cause, Age: filter.Age})
+	return n, wrap(err, "count quarantine")
+}
+
+// QuarantinedPayload implements admin.Quarantine.
+func (b *Inbox) QuarantinedPayload(ctx context.Context, id int64) ([]byte, error) {
+	payload, err := b.queries.GetQuarantinedPayload(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, problem.Errorf(problem.NotFound, "quarantined message %d does not exist", id)
 	}
-	return nil
+	return payload, wrap(err, "read quarantined message %d", id)
+}
+
+// DeleteQuarantine implements admin.Quarantine.
+func (b *Inbox) DeleteQuarantine(ctx context.Context, ids []int64, e admin.Entry) (int, error) {
+	deleted, err := b.queries.DeleteQuarantine(ctx, sqlcgen.DeleteQuarantineParams{
+		Ids: ids, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
+	return len(deleted), wrap(err, "delete %d quarantined messages", len(ids))
 }
 
 // PruneQuarantine deletes messages of all consumers that were received longer ago than

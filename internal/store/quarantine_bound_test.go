@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
@@ -67,7 +68,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		wg.Wait()
 	}
 	size := checkQuarantineSize(t, pool)
-	rows, err := inbox.ListQuarantine(t.Context(), "consumer", 0, messages+1)
+	rows, err := listWhole(t, inbox, "consumer", 0, messages+1)
 	if err != nil || len(rows) != messages {
 		t.Fatalf("ListQuarantine() = %d messages, %v, want %d", len(rows), err, messages)
 	}
@@ -77,7 +78,7 @@ func TestQuarantineIsBounded(t *testing.T) {
 		if _, err := fmt.Sscan(row.MessageID, &n); err != nil {
 			t.Fatal(err)
 		}
-		want := store.QuarantinedRow{Quarantined: heavy(n)}
+		want := admin.Quarantined{Quarantined: heavy(n)}
 		if row.Payload != nil {
 			whole++
 			wholeBytes += len(row.Payload)
@@ -102,14 +103,14 @@ func TestQuarantineIsBounded(t *testing.T) {
 	// are more than the bound allows, as many as are set aside at a time.
 	for _, row := range rows {
 		if row.Payload == nil || row.ID%2 == 0 {
-			if err := inbox.DeleteQuarantine(t.Context(), row.ID); err != nil {
+			if err := discard(t, inbox, row.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	checkQuarantineSize(t, pool)
 	setAside(messages)
-	rows, err = inbox.ListQuarantine(t.Context(), "consumer", rows[len(rows)-1].ID, 2)
+	rows, err = listWhole(t, inbox, "consumer", rows[len(rows)-1].ID, 2)
 	if err != nil || len(rows) != 1 || rows[0].Payload == nil {
 		t.Errorf("after some were deleted %d messages are listed, %v, want one, whole", len(rows), err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
@@ -35,21 +36,21 @@ const (
 
 // userPool is a pool for a new user who has one role, the settings that
 // docs/database.md gives to such users, and nothing else.
-func userPool(t testing.TB, admin *pgxpool.Pool, role string) *pgxpool.Pool {
+func userPool(t testing.TB, owner *pgxpool.Pool, role string) *pgxpool.Pool {
 	t.Helper()
-	cfg := admin.Config()
+	cfg := owner.Config()
 	// Users belong to the whole server, and tests run side by side.
 	user := pgx.Identifier{role + "_" + cfg.ConnConfig.Database}
-	if _, err := admin.Exec(t.Context(), fmt.Sprintf("CREATE USER %s IN ROLE %s", user.Sanitize(), role)); err != nil {
+	if _, err := owner.Exec(t.Context(), fmt.Sprintf("CREATE USER %s IN ROLE %s", user.Sanitize(), role)); err != nil {
 		t.Fatal(err)
 	}
 	for _, setting := range userSettings(t, role) {
-		if _, err := admin.Exec(t.Context(), fmt.Sprintf("ALTER ROLE %s SET %s", user.Sanitize(), setting)); err != nil {
+		if _, err := owner.Exec(t.Context(), fmt.Sprintf("ALTER ROLE %s SET %s", user.Sanitize(), setting)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() {
-		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP USER "+user.Sanitize()); err != nil {
+		if _, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP USER "+user.Sanitize()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -132,7 +133,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	settle(outbox.Settlement{
 		Done: seqs[:1], Failed: []outbox.Failure{{Aggregate: aggregate, Seq: seqs[1], Attempts: 1, Error: "too large", Park: true}}, Aside: seqs[1:], Head: seqs[0], Tail: seqs[3],
 	})
-	blocked, err := events.ListBlocked(ctx, 10)
+	blocked, err := events.ListBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10)
 	check(t, "ListBlocked()", err)
 	if len(blocked) != 1 {
 		t.Fatalf("blocked aggregates = %d, want 1", len(blocked))
@@ -142,8 +143,13 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	if backlog.Pending != 3 || backlog.Parked != 1 {
 		t.Errorf("Measure() = %+v, want 3 pending, 1 parked", backlog)
 	}
-	check(t, "RequeueEvent()", events.RequeueEvent(ctx, aggregate))
-	check(t, "SkipEvent()", events.SkipEvent(ctx, aggregate, blocked[0].EventID))
+	_, err = events.GroupBlocked(ctx, 10)
+	check(t, "GroupBlocked()", err)
+	_, err = admin.Requeue(ctx, events, operator(aggregate))
+	check(t, "Requeue()", err)
+	_, err = admin.Skip(ctx, events, operator(aggregate))
+	check(t, "Skip()", err)
+	checkAudit(t, events, pool, "video_catalog.audit", 2)
 	for range 10 {
 		if backlog.Pending == 0 {
 			return
@@ -176,16 +182,16 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 // be appended to.
 func TestVideoRoleMaintainsTheOutbox(t *testing.T) {
 	t.Parallel()
-	admin := storetest.Pool(t, 2)
-	pool := userPool(t, admin, videoRole)
+	owner := storetest.Pool(t, 2)
+	pool := userPool(t, owner, videoRole)
 	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
 	const partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'video_catalog.outbox'::regclass"
-	before := count(t, admin, partitions)
+	before := count(t, owner, partitions)
 	made, dropped, err := events.Maintain(t.Context(), 9, 7*24*time.Hour)
 	if made != 2 || dropped != 0 || err != nil {
 		t.Errorf("Maintain() = %d, %d, %v, want 2 more days made, none dropped", made, dropped, err)
 	}
-	if after := count(t, admin, partitions); after != before+2 {
+	if after := count(t, owner, partitions); after != before+2 {
 		t.Errorf("partitions = %d, want %d", after, before+2)
 	}
 	e := created(t, "Ran")
@@ -241,10 +247,44 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 		t.Errorf("PruneInbox() = %d, want 3", forgotten)
 	}
 	check(t, "Quarantine()", inbox.Quarantine(ctx, "catalog", quarantined("1")))
-	rows, err := inbox.ListQuarantine(ctx, "catalog", 0, 10)
+	_, err = inbox.GroupQuarantine(ctx, 10)
+	check(t, "GroupQuarantine()", err)
+	rows, err := listWhole(t, inbox, "catalog", 0, 10)
 	check(t, "ListQuarantine()", err)
 	for _, row := range rows {
-		check(t, "DeleteQuarantine()", inbox.DeleteQuarantine(ctx, row.ID))
+		check(t, "DeleteQuarantine()", discard(t, inbox, row.ID))
+	}
+	checkAudit(t, inbox, pool, "video_catalog_read.audit", 1)
+}
+
+// checkAudit checks that a side has so many entries, and that its role can neither change
+// them, nor hide who wrote them, nor delete those of the last days.
+func checkAudit(t *testing.T, side interface {
+	ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error)
+	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
+}, pool *pgxpool.Pool, table string, want int,
+) {
+	t.Helper()
+	entries, err := side.ListAudit(t.Context(), 0, 10)
+	check(t, "ListAudit()", err)
+	if len(entries) != want {
+		t.Fatalf("audit has %d entries, want %d", len(entries), want)
+	}
+	for _, e := range entries {
+		if e.Actor.Name != "ann@desk" || e.Reason != "test" || e.Items != 1 || len(e.Before) < 10 || e.DatabaseUser == "" {
+			t.Errorf("audit has %+v, want who did what to one item, and why", e)
+		}
+	}
+	if n, err := side.PruneAudit(t.Context(), 0, 10); n != 0 || err != nil {
+		t.Errorf("PruneAudit() = %d, %v, want 0: nothing is 30 days old", n, err)
+	}
+	for _, sql := range []string{
+		"UPDATE " + table + " SET reason = ''", "DELETE FROM " + table, "TRUNCATE " + table,
+		"INSERT INTO " + table + " (action_id, actor, via, action, filter, reason, items, before, database_user) SELECT gen_random_uuid(), '', '', '', '{}', '', 1, '[]', 'other'",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); !isDenied(err) {
+			t.Errorf("%s = %v, want permission denied", sql, err)
+		}
 	}
 }
 
@@ -258,10 +298,10 @@ func isDenied(err error) bool {
 // functions.
 func TestRolesAreSeparate(t *testing.T) {
 	t.Parallel()
-	admin := storetest.Pool(t, 2)
+	owner := storetest.Pool(t, 2)
 	for role, schema := range map[string]string{videoRole: "video_catalog_read", catalogRole: "video_catalog"} {
-		pool := userPool(t, admin, role)
-		rows, err := admin.Query(t.Context(), `
+		pool := userPool(t, owner, role)
+		rows, err := owner.Query(t.Context(), `
 			SELECT format('%I.%I', n.nspname, c.relname)
 			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')`, schema)
@@ -283,7 +323,7 @@ func TestRolesAreSeparate(t *testing.T) {
 			}
 			// The schema is closed already; so is every table, and every column of it.
 			var may bool
-			if err := admin.QueryRow(t.Context(), `
+			if err := owner.QueryRow(t.Context(), `
 				SELECT has_table_privilege($1, $2, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
 					OR has_any_column_privilege($1, $2, 'SELECT, INSERT, UPDATE, REFERENCES')`, role, table).Scan(&may); err != nil || may {
 				t.Errorf("%s has a privilege on %s: %t, %v, want none", role, table, may, err)
@@ -362,7 +402,7 @@ func TestFitsRole(t *testing.T) {
 // deleted, rows with a version never deleted, and nobody makes tables.
 func TestRolesHaveLeastPrivilege(t *testing.T) {
 	t.Parallel()
-	admin := storetest.Pool(t, 2)
+	owner := storetest.Pool(t, 2)
 	want := map[string]string{
 		"video_catalog_rw video_catalog.videos":                     "INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.requests":                   "DELETE INSERT SELECT",
@@ -372,6 +412,8 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_catalog_rw video_catalog.outbox_blocked":             "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox_lanes":               "SELECT UPDATE",
 		"video_catalog_rw video_catalog.known_database":             "SELECT", // and UPDATE of what is known
+		"video_catalog_rw video_catalog.audit":                      "SELECT", // and INSERT, except of what PostgreSQL knows
+		"video_catalog_read_rw video_catalog_read.audit":            "SELECT", // the same
 		"video_catalog_rw video_catalog_migrations":                 "SELECT",
 		"video_catalog_read_rw video_catalog_migrations":            "SELECT",
 		"video_catalog_read_rw video_catalog_read.inbox":            "DELETE INSERT SELECT",
@@ -383,13 +425,15 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"support_ro video_catalog.videos":                "SELECT",
 		"support_ro video_catalog.outbox_blocked":        "SELECT",
 		"support_ro video_catalog.outbox_lanes":          "SELECT",
+		"support_ro video_catalog.audit":                 "SELECT",
+		"support_ro video_catalog_read.audit":            "SELECT",
 		"support_ro video_catalog_read.video_projection": "SELECT",
 		"support_ro video_catalog_read.inbox":            "SELECT",
 		"support_ro video_catalog_read.known_database":   "SELECT",
 		"support_ro video_catalog_read.quarantine_size":  "SELECT",
 		"support_ro video_catalog_migrations":            "SELECT",
 	}
-	rows, err := admin.Query(t.Context(), `
+	rows, err := owner.Query(t.Context(), `
 		SELECT format('%s %s', coalesce(r.rolname, 'PUBLIC'), c.oid::regclass), string_agg(a.privilege_type, ' ' ORDER BY a.privilege_type)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
 		WHERE n.nspname IN ('public', 'video_catalog', 'video_catalog_read') AND a.grantee <> c.relowner
@@ -405,7 +449,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	versioned := column(t, admin, "SELECT attrelid::regclass::text FROM pg_attribute WHERE attname = 'version' AND attnum > 0")
+	versioned := column(t, owner, "SELECT attrelid::regclass::text FROM pg_attribute WHERE attname = 'version' AND attnum > 0")
 	maps.DeleteFunc(got, func(who, what string) bool { // of the tables of further aggregates
 		_, listed := want[who]
 		return !listed && fitsRole(who, what, versioned)
@@ -413,19 +457,25 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("privileges (-want +got):\n%s", diff)
 	}
-	columns := column(t, admin, `
+	columns := column(t, owner, `
 		SELECT format('%s %s.%s', a.privilege_type, c.attrelid::regclass, c.attname)
 		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee IN ('video_catalog_rw'::regrole, 'video_catalog_read_rw'::regrole) ORDER BY 1`)
-	if diff := cmp.Diff([]string{
+	var wantColumns []string
+	for _, table := range []string{"video_catalog.audit", "video_catalog_read.audit"} {
+		for _, name := range []string{"action", "action_id", "actor", "before", "filter", "items", "reason", "via"} {
+			wantColumns = append(wantColumns, "INSERT "+table+"."+name)
+		}
+	}
+	if diff := cmp.Diff(append(wantColumns,
 		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at", "UPDATE video_catalog.outbox_pending.lane",
 		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at",
-	}, columns); diff != "" {
+	), columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
 	}
 
 	pools := make(map[string]*pgxpool.Pool)
 	for _, role := range []string{videoRole, catalogRole, supportRole} {
-		pools[role] = userPool(t, admin, role)
+		pools[role] = userPool(t, owner, role)
 	}
 	partition := "video_catalog.outbox_p" + time.Now().UTC().Format("20060102")
 	for _, sql := range []string{
@@ -457,7 +507,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}
 	for _, role := range []string{videoRole, catalogRole, supportRole} {
 		var attributes []string
-		if err := admin.QueryRow(t.Context(), `
+		if err := owner.QueryRow(t.Context(), `
 			SELECT array_remove(ARRAY[CASE WHEN rolcanlogin THEN 'login' END, CASE WHEN rolsuper THEN 'superuser' END, CASE WHEN rolcreatedb THEN 'createdb' END,
 				CASE WHEN rolcreaterole THEN 'createrole' END, CASE WHEN rolreplication THEN 'replication' END, CASE WHEN rolbypassrls THEN 'bypassrls' END], NULL)
 			FROM pg_roles WHERE rolname = $1`, role).Scan(&attributes); err != nil || len(attributes) > 0 {
@@ -487,7 +537,10 @@ func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"video_catalog.outbox_maintain(integer,interval)"}; !slices.Equal(names, want) {
+	slices.Sort(names)
+	if want := []string{
+		"video_catalog.audit_prune(interval,integer)", "video_catalog.outbox_maintain(integer,interval)", "video_catalog_read.audit_prune(interval,integer)",
+	}; !slices.Equal(names, want) {
 		t.Errorf("functions that run as their owner = %q, want %q", names, want)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
@@ -181,15 +182,41 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.Measure(ctx, 10)
 			return err
 		},
-		"Outbox.ListBlocked": func(ctx context.Context) error {
-			_, err := events.ListBlocked(ctx, 10)
+		"Outbox.GroupBlocked": func(ctx context.Context) error {
+			_, err := events.GroupBlocked(ctx, 10)
 			return err
 		},
-		"Outbox.RequeueEvent": func(ctx context.Context) error {
-			return events.RequeueEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()})
+		"Outbox.ListBlocked": func(ctx context.Context) error {
+			_, err := events.ListBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10)
+			return err
 		},
-		"Outbox.SkipEvent": func(ctx context.Context) error {
-			return events.SkipEvent(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, newID(t))
+		"Outbox.CountBlocked": func(ctx context.Context) error {
+			_, err := events.CountBlocked(ctx, admin.Filter{})
+			return err
+		},
+		"Outbox.RequeueBlocked": func(ctx context.Context) error {
+			_, err := events.RequeueBlocked(ctx, admin.Filter{}, envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
+			return err
+		},
+		"Outbox.SkipBlocked": func(ctx context.Context) error {
+			_, err := events.SkipBlocked(ctx, admin.Filter{}, newID(t), envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
+			return err
+		},
+		"Outbox.ListAudit": func(ctx context.Context) error {
+			_, err := events.ListAudit(ctx, 0, 10)
+			return err
+		},
+		"Outbox.PruneAudit": func(ctx context.Context) error {
+			_, err := events.PruneAudit(ctx, time.Hour, 10)
+			return err
+		},
+		"Inbox.ListAudit": func(ctx context.Context) error {
+			_, err := inbox.ListAudit(ctx, 0, 10)
+			return err
+		},
+		"Inbox.PruneAudit": func(ctx context.Context) error {
+			_, err := inbox.PruneAudit(ctx, time.Hour, 10)
+			return err
 		},
 		"Inbox.Observe":         nothing, // its callback reads few rows
 		"Inbox.BoundQuarantine": nothing, // only tests have it
@@ -259,10 +286,25 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Inbox.Quarantine": func(ctx context.Context) error { return inbox.Quarantine(ctx, consumer, message) },
-		"Inbox.ListQuarantine": func(ctx context.Context) error {
-			_, err := inbox.ListQuarantine(ctx, consumer, 0, 10)
+		"Inbox.GroupQuarantine": func(ctx context.Context) error {
+			_, err := inbox.GroupQuarantine(ctx, 10)
 			return err
 		},
-		"Inbox.DeleteQuarantine": func(ctx context.Context) error { return inbox.DeleteQuarantine(ctx, 1) },
+		"Inbox.CountQuarantine": func(ctx context.Context) error {
+			_, err := inbox.CountQuarantine(ctx, admin.Filter{})
+			return err
+		},
+		"Inbox.QuarantinedPayload": func(ctx context.Context) error {
+			_, err := inbox.QuarantinedPayload(ctx, 1)
+			return err
+		},
+		"Inbox.ListQuarantine": func(ctx context.Context) error {
+			_, err := inbox.ListQuarantine(ctx, admin.Filter{}, 0, 10)
+			return err
+		},
+		"Inbox.DeleteQuarantine": func(ctx context.Context) error {
+			_, err := inbox.DeleteQuarantine(ctx, []int64{1}, admin.Entry{Filter: []byte("{}")})
+			return err
+		},
 	}
 }

@@ -10,22 +10,46 @@ import (
 	"github.com/google/uuid"
 )
 
-// Messages that could not be applied, until a person replays or deletes them, or until they are too old. They are kept whole while there is room for their bytes.
-type VideoCatalogReadQuarantine struct {
-	ID          int64
-	Consumer    string
-	MessageID   string
-	OrderingKey string
-	Attributes  []byte
-	// NULL if there was no room. Then attributes and reason are shortened, too.
-	Payload []byte
-	// Size in bytes of a payload that is not kept; else NULL.
-	PayloadSize *int64
-	// SHA-256 in hexadecimal of a payload that is not kept; else NULL.
-	PayloadSha256 *string
-	Reason        string
-	PublishTime   time.Time
-	ReceivedAt    time.Time
+// What operators did to this side: a row per transaction. Roles of the service can append to it, and change nothing.
+type VideoCatalogAudit struct {
+	ID int64
+	// One action. One on many items has several transactions, and a row for each.
+	ActionID   uuid.UUID
+	CreateTime time.Time
+	// Who did it, as the command, the API or the console was told: an operating-system user and host, or a caller.
+	Actor string
+	// command, api or console.
+	Via string
+	// Who did it, as PostgreSQL knows: no client can set it.
+	DatabaseUser string
+	Action       string
+	Filter       []byte
+	Reason       string
+	// How many items this transaction changed.
+	Items int64
+	// An array of these items, as they were before. Payloads are not in it.
+	Before []byte
+}
+
+// What operators did to this side: see the columns of the table of the same name on the command side.
+type VideoCatalogReadAudit struct {
+	ID int64
+	// One action. One on many items has several transactions, and a row for each.
+	ActionID   uuid.UUID
+	CreateTime time.Time
+	// Who did it, as the command, the API or the console was told: an operating-system user and host, or a caller.
+	Actor string
+	// command, api or console.
+	Via string
+	// Who did it, as PostgreSQL knows: no client can set it.
+	DatabaseUser string
+	Action       string
+	Filter       []byte
+	Reason       string
+	// How many items this transaction changed.
+	Items int64
+	// An array of these items, as they were before. Payloads are not in it.
+	Before []byte
 }
 
 // The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.

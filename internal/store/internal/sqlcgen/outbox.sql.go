@@ -220,60 +220,6 @@ func (q *Queries) DeleteRetried(ctx context.Context, seq int64) error {
 	return err
 }
 
-const ListOutboxBlocked = `-- name: ListOutboxBlocked :many
-SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.parked_at,
-	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
-FROM video_catalog.outbox_blocked b
-LEFT JOIN LATERAL (
-	SELECT p.id, p.version FROM video_catalog.outbox_aside p
-	WHERE p.lane + 0 = -1 AND p.aggregate_type = b.aggregate_type AND p.aggregate_id = b.aggregate_id
-	ORDER BY p.seq LIMIT 1
-) h ON true
-ORDER BY b.parked_at NULLS LAST, b.aggregate_type, b.aggregate_id
-LIMIT $1
-`
-
-type ListOutboxBlockedRow struct {
-	AggregateType string
-	AggregateID   string
-	Attempts      int32
-	NextRetryAt   *time.Time
-	LastError     string
-	ParkedAt      *time.Time
-	EventID       uuid.UUID
-	Version       int64
-}
-
-// Returns the blocked aggregates, parked ones first, with the first event of each.
-func (q *Queries) ListOutboxBlocked(ctx context.Context, maxRows int32) ([]ListOutboxBlockedRow, error) {
-	rows, err := q.db.Query(ctx, ListOutboxBlocked, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListOutboxBlockedRow
-	for rows.Next() {
-		var i ListOutboxBlockedRow
-		if err := rows.Scan(
-			&i.AggregateType,
-			&i.AggregateID,
-			&i.Attempts,
-			&i.NextRetryAt,
-			&i.LastError,
-			&i.ParkedAt,
-			&i.EventID,
-			&i.Version,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const MaintainOutbox = `-- name: MaintainOutbox :one
 SELECT m.created::int AS created, m.dropped::int AS dropped
 FROM video_catalog.outbox_maintain($1::int, $2::interval) AS m
@@ -384,23 +330,6 @@ func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesR
 	return i, err
 }
 
-const RequeueOutbox = `-- name: RequeueOutbox :execrows
-UPDATE video_catalog.outbox_blocked
-SET parked_at = NULL, attempts = 0, next_retry_at = now()
-WHERE aggregate_type = $1 AND aggregate_id = $2
-`
-
-// Makes a blocked aggregate due immediately. The row stays: only a settlement under the fence may delete it. Otherwise
-// the settlement of a claim that saw the row could set events aside that no claim would return again. The settlement of
-// the last attempt may be running: it finds other attempts, and so does not park the event again.
-func (q *Queries) RequeueOutbox(ctx context.Context, aggregateType string, aggregateID string) (int64, error) {
-	result, err := q.db.Exec(ctx, RequeueOutbox, aggregateType, aggregateID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const SetAside = `-- name: SetAside :exec
 UPDATE video_catalog.outbox_pending p SET lane = -1
 WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3
@@ -461,31 +390,6 @@ func (q *Queries) SettleOutbox(ctx context.Context, arg SettleOutboxParams) (boo
 	var held bool
 	err := row.Scan(&held)
 	return held, err
-}
-
-const SkipOutbox = `-- name: SkipOutbox :execrows
-WITH gone AS (
-	DELETE FROM video_catalog.outbox_pending head
-	WHERE head.lane = -1 AND head.id = $3 AND head.seq = (
-		SELECT min(p.seq) FROM video_catalog.outbox_aside p
-		WHERE p.lane + 0 = -1 AND p.aggregate_type = $1 AND p.aggregate_id = $2
-	)
-	RETURNING head.seq
-)
-UPDATE video_catalog.outbox_blocked b
-SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(), floor_seq = gone.seq
-FROM gone
-WHERE b.aggregate_type = $1 AND b.aggregate_id = $2
-`
-
-// Gives up the first event of a blocked aggregate, which must be the named one, and makes the next event due. The
-// settlement of an attempt may be running: it finds another floor, and so does not count its failure for the next event.
-func (q *Queries) SkipOutbox(ctx context.Context, aggregateType string, aggregateID string, eventID uuid.UUID) (int64, error) {
-	result, err := q.db.Exec(ctx, SkipOutbox, aggregateType, aggregateID, eventID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const UnblockAggregate = `-- name: UnblockAggregate :exec

@@ -8,18 +8,145 @@ package sqlcgen
 import (
 	"context"
 	"time"
+
+	"github.com/google/uuid"
 )
 
-const DeleteQuarantine = `-- name: DeleteQuarantine :execrows
-DELETE FROM video_catalog_read.quarantine WHERE id = $1
+const CountQuarantine = `-- name: CountQuarantine :one
+SELECT count(*)::bigint
+FROM video_catalog_read.quarantine q
+WHERE ($1::bigint = 0 OR q.id = $1)
+	AND ($2::text = '' OR q.attributes ->> 'aggregate_type' = $2)
+	AND ($3::text = '' OR video_catalog_read.cause(q.reason) = $3)
+	AND ($4::interval = '0' OR q.received_at < now() - $4)
 `
 
-func (q *Queries) DeleteQuarantine(ctx context.Context, id int64) (int64, error) {
-	result, err := q.db.Exec(ctx, DeleteQuarantine, id)
+type CountQuarantineParams struct {
+	ID            int64
+	AggregateType string
+	Cause         string
+	Age           time.Duration
+}
+
+// Counts messages. An empty text and the id 0 match all.
+func (q *Queries) CountQuarantine(ctx context.Context, arg CountQuarantineParams) (int64, error) {
+	row := q.db.QueryRow(ctx, CountQuarantine,
+		arg.ID,
+		arg.AggregateType,
+		arg.Cause,
+		arg.Age,
+	)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const DeleteQuarantine = `-- name: DeleteQuarantine :many
+WITH gone AS (
+	DELETE FROM video_catalog_read.quarantine q
+	WHERE q.id = ANY ($1::bigint[])
+	RETURNING q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.reason, q.publish_time, q.received_at
+), audited AS (
+	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
+	SELECT $2, $3, $4, $5, $6, $7, count(*), jsonb_agg(to_jsonb(g) ORDER BY g.id)
+	FROM gone g HAVING count(*) > 0
+)
+SELECT g.id FROM gone g ORDER BY g.id
+`
+
+type DeleteQuarantineParams struct {
+	Ids      []int64
+	ActionID uuid.UUID
+	Actor    string
+	Via      string
+	Action   string
+	Filter   []byte
+	Reason   string
+}
+
+// Deletes messages and appends the audit row. It returns the ids of those that were still there.
+func (q *Queries) DeleteQuarantine(ctx context.Context, arg DeleteQuarantineParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, DeleteQuarantine,
+		arg.Ids,
+		arg.ActionID,
+		arg.Actor,
+		arg.Via,
+		arg.Action,
+		arg.Filter,
+		arg.Reason,
+	)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const GetQuarantinedPayload = `-- name: GetQuarantinedPayload :one
+SELECT q.payload FROM video_catalog_read.quarantine q WHERE q.id = $1
+`
+
+// Returns the payload of a message; NULL if it is not kept.
+func (q *Queries) GetQuarantinedPayload(ctx context.Context, id int64) ([]byte, error) {
+	row := q.db.QueryRow(ctx, GetQuarantinedPayload, id)
+	var payload []byte
+	err := row.Scan(&payload)
+	return payload, err
+}
+
+const GroupQuarantine = `-- name: GroupQuarantine :many
+SELECT video_catalog_read.cause(q.reason)::text AS cause, max(q.reason)::text AS sample,
+	count(*)::bigint AS items, min(q.received_at)::timestamptz AS first_time, max(q.received_at)::timestamptz AS last_time
+FROM video_catalog_read.quarantine q
+GROUP BY 1
+ORDER BY items DESC, cause
+LIMIT $1
+`
+
+type GroupQuarantineRow struct {
+	Cause     string
+	Sample    string
+	Items     int64
+	FirstTime time.Time
+	LastTime  time.Time
+}
+
+// Returns the messages in quarantine by cause, the largest group first.
+func (q *Queries) GroupQuarantine(ctx context.Context, maxRows int32) ([]GroupQuarantineRow, error) {
+	rows, err := q.db.Query(ctx, GroupQuarantine, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GroupQuarantineRow
+	for rows.Next() {
+		var i GroupQuarantineRow
+		if err := rows.Scan(
+			&i.Cause,
+			&i.Sample,
+			&i.Items,
+			&i.FirstTime,
+			&i.LastTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const InsertQuarantine = `-- name: InsertQuarantine :exec
@@ -69,28 +196,69 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 }
 
 const ListQuarantine = `-- name: ListQuarantine :many
-SELECT id, consumer, message_id, ordering_key, attributes, payload, payload_size, payload_sha256, reason, publish_time, received_at FROM video_catalog_read.quarantine WHERE consumer = $1 AND id > $2 ORDER BY id LIMIT $3
+SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason,
+	video_catalog_read.cause(q.reason)::text AS cause, q.publish_time, q.received_at
+FROM video_catalog_read.quarantine q
+WHERE q.id > $1
+	AND ($2::bigint = 0 OR q.id = $2)
+	AND ($3::text = '' OR q.attributes ->> 'aggregate_type' = $3)
+	AND ($4::text = '' OR video_catalog_read.cause(q.reason) = $4)
+	AND ($5::interval = '0' OR q.received_at < now() - $5)
+ORDER BY q.id
+LIMIT $6
 `
 
-func (q *Queries) ListQuarantine(ctx context.Context, consumer string, afterID int64, maxRows int32) ([]VideoCatalogReadQuarantine, error) {
-	rows, err := q.db.Query(ctx, ListQuarantine, consumer, afterID, maxRows)
+type ListQuarantineParams struct {
+	AfterID       int64
+	ID            int64
+	AggregateType string
+	Cause         string
+	Age           time.Duration
+	MaxRows       int32
+}
+
+type ListQuarantineRow struct {
+	ID            int64
+	Consumer      string
+	MessageID     string
+	OrderingKey   string
+	Attributes    []byte
+	PayloadSize   *int64
+	PayloadSha256 *string
+	Reason        string
+	Cause         string
+	PublishTime   time.Time
+	ReceivedAt    time.Time
+}
+
+// Returns messages in the order in which they were set aside, behind the one with the id after_id, without their payloads,
+// which are large, and which support_ro may not read.
+func (q *Queries) ListQuarantine(ctx context.Context, arg ListQuarantineParams) ([]ListQuarantineRow, error) {
+	rows, err := q.db.Query(ctx, ListQuarantine,
+		arg.AfterID,
+		arg.ID,
+		arg.AggregateType,
+		arg.Cause,
+		arg.Age,
+		arg.MaxRows,
+	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoCatalogReadQuarantine
+	var items []ListQuarantineRow
 	for rows.Next() {
-		var i VideoCatalogReadQuarantine
+		var i ListQuarantineRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Consumer,
 			&i.MessageID,
 			&i.OrderingKey,
 			&i.Attributes,
-			&i.Payload,
 			&i.PayloadSize,
 			&i.PayloadSha256,
 			&i.Reason,
+			&i.Cause,
 			&i.PublishTime,
 			&i.ReceivedAt,
 		); err != nil {

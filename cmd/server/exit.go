@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+
+	"example.com/videocatalog/internal/problem"
+)
+
+// The exit codes, as docs/operations.md promises them.
+const (
+	exitFailed  = 1 // anything else; what the output says is changed
+	exitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed
+	exitNothing = 3 // what was named does not exist; nothing is changed
+	exitPartly  = 4 // some items could not be changed, the others are
+)
+
+// errUsage points a person who mistyped a command to the list of commands.
+var errUsage = usageError(errors.New("unknown command: try `server help`"))
+
+// usage is a mistake in the arguments or the configuration.
+type usage struct{ error }
+
+func usageError(err error) error { return usage{err} }
+
+func (u usage) Unwrap() error { return u.error }
+
+// errPartly means that an action could not change some items.
+var errPartly = errors.New("some items are unchanged")
+
+// exitCode returns the exit code for an error of run; 0 for none.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	known, ok := errors.AsType[*problem.Error](err)
+	_, wrong := errors.AsType[usage](err)
+	switch {
+	case wrong || ok && known.Kind == problem.Invalid:
+		return exitUsage
+	case ok && known.Kind == problem.NotFound:
+		return exitNothing
+	case errors.Is(err, errPartly):
+		return exitPartly
+	}
+	return exitFailed
+}

@@ -1,0 +1,13 @@
+-- name: ListCommandAudit :many
+-- Returns what operators did to the command side, the newest first, before the row with the id before_id.
+SELECT * FROM video_catalog.audit a WHERE a.id < @before_id ORDER BY a.id DESC LIMIT @max_rows;
+
+-- name: ListQueryAudit :many
+-- The same for the query side.
+SELECT * FROM video_catalog_read.audit a WHERE a.id < @before_id ORDER BY a.id DESC LIMIT @max_rows;
+
+-- name: PruneCommandAudit :one
+SELECT video_catalog.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;
+
+-- name: PruneQueryAudit :one
+SELECT video_catalog_read.audit_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

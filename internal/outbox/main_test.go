@@ -3,7 +3,26 @@ package outbox_test
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
 func TestMain(m *testing.M) { storetest.Main(m) }
+
+// listBlocked returns the blocked aggregates.
+func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
+	t.Helper()
+	return store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+}
+
+// operator returns an operator's request for one aggregate.
+func operator(aggregate envelope.Aggregate) admin.Request {
+	return admin.Request{
+		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
+		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/localbroker"
@@ -80,9 +81,9 @@ func (p *pipe) stored(id uuid.UUID) (versions []string) {
 }
 
 // blocked returns the blocked aggregates.
-func (p *pipe) blocked() []store.Blocked {
+func (p *pipe) blocked() []admin.Blocked {
 	p.t.Helper()
-	blocked, err := store.NewOutbox(p.pool).ListBlocked(p.t.Context(), 10)
+	blocked, err := listBlocked(p.t, p.pool)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestTopicThatRefusesEverythingIsAnOutage(t *testing.T) {
 		}
 		stop := s.publish(outbox.Config{Workers: 2}, nil, topic)
 		time.Sleep(2 * time.Second)
-		if blocked, err := store.NewOutbox(s.pool).ListBlocked(t.Context(), 10); len(blocked) > 0 || err != nil {
+		if blocked, err := listBlocked(t, s.pool); len(blocked) > 0 || err != nil {
 			t.Errorf("blocked: %+v, %v, want nothing", blocked, err)
 		}
 		if _, err := client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: name}); err != nil {
@@ -250,7 +251,7 @@ func TestRefusedKeyBlocksItselfOnly(t *testing.T) {
 	eventually(t, "all others are published", func() bool { return len(p.server.Published()) >= 20+19*3 })
 	remove()
 	p.changeAll()
-	if err := store.NewOutbox(p.pool).RequeueEvent(t.Context(), got.Aggregate); err != nil {
+	if _, err := admin.Requeue(t.Context(), store.NewOutbox(p.pool), operator(got.Aggregate)); err != nil {
 		t.Fatal(err)
 	}
 	p.settled()

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
@@ -683,10 +684,10 @@ func findPoison(t *testing.T, maxAttempts int) {
 	}
 	stop := s.publish(outbox.Config{Workers: 1, MaxAttempts: maxAttempts, RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, PollInterval: 5 * time.Millisecond}, nil, broker)
 	defer stop()
-	var blocked []store.Blocked
+	var blocked []admin.Blocked
 	eventually(t, "it is parked", func() bool {
 		var err error
-		if blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10); err != nil {
+		if blocked, err = listBlocked(t, s.pool); err != nil {
 			t.Fatal(err)
 		}
 		return len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
@@ -697,7 +698,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0].Aggregate)); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()
@@ -739,10 +740,10 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 	for _, id := range []uuid.UUID{poisoned, healthy} {
 		change(id, 5)
 	}
-	var blocked []store.Blocked
+	var blocked []admin.Blocked
 	eventually(t, "the event is parked", func() bool {
 		var err error
-		blocked, err = store.NewOutbox(s.pool).ListBlocked(t.Context(), 10)
+		blocked, err = listBlocked(t, s.pool)
 		return err == nil && len(blocked) == 1 && !blocked[0].ParkedAt.IsZero()
 	})
 	if got := blocked[0]; got.ID != poisoned.String() || got.Version != 2 || got.Attempts != maxAttempts || got.LastError != "not a letter" {
@@ -756,7 +757,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, maxAttempts)
 	}
 	skipped.Store(true)
-	if err := store.NewOutbox(s.pool).SkipEvent(t.Context(), blocked[0].Aggregate, blocked[0].EventID); err != nil {
+	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0].Aggregate)); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

@@ -35,7 +35,9 @@ check-deep: ## Run the tests that prove more than a change to a clone can break,
 check: drift lint breaking openapi verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
 	$(MAKE) --no-print-directory check-deep
 	cd pubsublocal && go test -race -shuffle=on ./...
+# only observe: begin
 	cd tools/promql && go vet ./... && go test -count=1 ./...
+# only observe: end
 	$(MAKE) --no-print-directory test-pooler
 	@echo 'make check: OK'
 
@@ -59,7 +61,9 @@ generate-registrations:
 .PHONY: generate-names
 generate-names:
 	go run ./internal/names/generate
+# only observe: begin
 	go run ./deploy/observe/generate
+# only observe: end
 
 .PHONY: drift
 drift: ## Check that the generated files are what make generate makes.

@@ -1,7 +1,7 @@
 # Functions for the scripts in this directory, which source this file.
 # shellcheck shell=bash disable=SC2034 # the scripts use what this file sets
 
-# This sets SERVICE, TOPICS, SCHEMA_FILES and SUBSCRIPTIONS.
+# This sets SERVICE, TOPICS, SCHEMA_FILES, SUBSCRIPTIONS and REMOTE_TOPICS.
 # shellcheck source=names.sh
 . "$here/names.sh"
 REPOSITORY=${REPOSITORY:-$SERVICE} # in Artifact Registry; destroy.sh removes it

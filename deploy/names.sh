@@ -4,3 +4,4 @@ SERVICE=videocatalog
 TOPICS=(video.events)
 SUBSCRIPTIONS=(video.events.catalog) # TOPIC.CONSUMER, with dead letters in TOPIC.CONSUMER.dead
 SCHEMA_FILES=(api/proto/video/v1/video_event.proto) # of the topics, in their order
+REMOTE_TOPICS=() # in other projects: the subscriptions to them name them so

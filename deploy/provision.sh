@@ -90,16 +90,21 @@ done
 # The subscriptions. None of them expires. The projector fails a delivery only when it is stopped or crashes. So after 20
 # failures the message is the likely cause.
 subscriptions=$(look "you need roles/pubsub.editor" gcloud pubsub subscriptions list --format='value[separator=" "](
-	name.basename(), topic.basename(), enableMessageOrdering.yesno(yes=True,no=False), enableExactlyOnceDelivery.yesno(yes=True,no=False),
+	name.basename(), topic, enableMessageOrdering.yesno(yes=True,no=False), enableExactlyOnceDelivery.yesno(yes=True,no=False),
 	retainAckedMessages.yesno(yes=True,no=False), messageRetentionDuration, ackDeadlineSeconds, retryPolicy.minimumBackoff,
 	retryPolicy.maximumBackoff, deadLetterPolicy.deadLetterTopic.basename(), deadLetterPolicy.maxDeliveryAttempts, expirationPolicy.ttl)')
 for subscription in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do
 	flags=(--ack-deadline=60 "--message-retention-duration=$retention" --expiration-period=never)
-	fixed=("--topic=$subscription")
+	path=projects/$PROJECT/topics/$subscription
+	fixed=("--topic=$path")
 	ordered=False
-	want="$subscription $subscription False False False $retention_seconds 60     "
+	want="$subscription $path False False False $retention_seconds 60     "
 	if [ "${subscription%.dead}" = "$subscription" ]; then
 		topic=${subscription%.*}
+		path=projects/$PROJECT/topics/$topic
+		for remote in "${REMOTE_TOPICS[@]}"; do
+			if [ "${remote##*/}" = "$topic" ]; then path=$remote; fi
+		done
 		flags+=(--retain-acked-messages --min-retry-delay=10s --max-retry-delay=600s
 			"--dead-letter-topic=$subscription.dead" --max-delivery-attempts=20)
 		if [ $EXACTLY_ONCE = True ]; then
@@ -107,13 +112,13 @@ for subscription in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do
 		else
 			flags+=(--no-enable-exactly-once-delivery)
 		fi
-		fixed=("--topic=$topic" --enable-message-ordering)
+		fixed=("--topic=$path" --enable-message-ordering)
 		ordered=True
-		want="$subscription $topic True $EXACTLY_ONCE True $retention_seconds 60 10s 600s $subscription.dead 20 "
+		want="$subscription $path True $EXACTLY_ONCE True $retention_seconds 60 10s 600s $subscription.dead 20 "
 	fi
 	found=$(grep "^${subscription//./\\.} " <<<"$subscriptions" || true)
 	if [ -z "$found" ]; then
-		create "$subscription" "you need roles/pubsub.editor" gcloud pubsub subscriptions create "$subscription" "${fixed[@]}" "${flags[@]}"
+		create "$subscription" "you need roles/pubsub.editor, and roles/pubsub.subscriber on a topic of another project" gcloud pubsub subscriptions create "$subscription" "${fixed[@]}" "${flags[@]}"
 		continue
 	fi
 	read -r _ topic is_ordered _ <<<"$found"

@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 )
-
-// errInUse means that another cmd/dev runs with the state folder.
-var errInUse = errors.New("cmd/dev runs already")
 
 // place is the address of a running stack, for another cmd/dev.
 type place struct {
@@ -38,7 +34,14 @@ func (s *stack) announce(context.Context) error {
 }
 
 // joins reports whether a running stack can do all that the options require.
-func (s *stack) joins() bool { return s.file != "" && !s.fresh && s.prometheus == "" }
+func (s *stack) joins() bool {
+	// only observe: begin
+	if s.prometheus != "" {
+		return false
+	}
+	// only observe: end
+	return s.file != "" && !s.fresh
+}
 
 // join connects to the stack that runs with the state folder.
 func (s *stack) join(ctx context.Context) error {

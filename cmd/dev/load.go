@@ -26,6 +26,25 @@ import (
 	"example.com/videocatalog/internal/domain"
 )
 
+// usageLoad is the help for --load.
+const usageLoad = `  --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
+               release_year, duration, language_code, tags. The whole file is checked before anything starts.
+               A line that is there twice, or was loaded within the last day, creates nothing again.
+               If a cmd/dev runs with the state folder, they are loaded into that one, and this one ends.
+               With --exit, the exit code is 1 if a video is missing.
+`
+
+// tryAPI returns commands that use the API.
+func tryAPI(host, grpcurl string) []string {
+	return []string{
+		`V=$(curl -s ` + host + `/v1/videos -d '{"title":"The Gopher","releaseYear":2009}' | grep -o 'videos/[0-9a-f-]*'); echo $V`,
+		`curl -s -X POST "` + host + `/v1/${V}:publish"`,
+		grpcurl + ` -plaintext -d '{"name":"catalogEntries/'${V#*/}'","min_version":2}' ` + host + ` catalog.v1.CatalogService/GetCatalogEntry`,
+		`curl -s '` + host + `/v1/catalogEntries:search?query=gopher'`,
+		`curl -sN ` + host + `/v1/catalogEntries:watch`,
+	}
+}
+
 const (
 	loaders     = 8                // commands in flight
 	callTimeout = 30 * time.Second // of one command
@@ -125,6 +144,23 @@ func parseVideo(place string, line []byte) (*videov1.Video, error) {
 		return nil, fmt.Errorf("%s: %w", place, err)
 	}
 	return video, nil
+}
+
+// loadOrJoin loads videos into the stack, which start has started, or not, with the error
+// err. If another stack runs with the state folder, it loads them there, and has joined.
+func (s *stack) loadOrJoin(ctx context.Context, err error, videos []input) (joined bool, _ error) {
+	if joined = errors.Is(err, errInUse) && s.joins(); joined {
+		err = s.join(ctx)
+	}
+	if err != nil {
+		return joined, err
+	}
+	err = s.load(ctx, videos)
+	if err != nil && !s.exit && !joined && ctx.Err() == nil {
+		s.screen.warn(red, err.Error())
+		err = nil
+	}
+	return joined, err
 }
 
 // load creates and publishes videos through the API, 8 at a time, and waits

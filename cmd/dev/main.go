@@ -4,10 +4,8 @@
 //
 // Usage, from any folder of the module:
 //
-//	go run ./cmd/dev                                start, and run until Ctrl-C
-//	go run ./cmd/dev --fresh                        start with empty data
-//	go run ./cmd/dev --load examples/films.jsonl    start, and load videos
-//	go run ./cmd/dev --observe                      start, with Prometheus and the dashboard
+//	go run ./cmd/dev            start, and run until Ctrl-C
+//	go run ./cmd/dev --fresh    start with empty data
 //
 // go run ./cmd/dev --help lists all flags and settings.
 //
@@ -38,13 +36,10 @@ import (
 const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQL, Pub/Sub, the schema, and the server.
 
   --fresh      delete the data that it keeps, and start again
-  --load FILE  load videos through the gRPC API: one per line, as JSON with the fields title, description,
-               release_year, duration, language_code, tags. The whole file is checked before anything starts.
-               A line that is there twice, or was loaded within the last day, creates nothing again.
-               If a cmd/dev runs with the state folder, they are loaded into that one, and this one ends.
-  --observe    start Prometheus too, with the alerts and the dashboard of deploy/observe, and Grafana if there is one
-  --exit       end when everything runs and is loaded, with exit code 1 if a video is missing, instead of
-               waiting for Ctrl-C
+` +
+	usageLoad + // only full
+	usageObserve + // only observe
+	`  --exit       end when everything runs, instead of waiting for Ctrl-C
   --state DIR  where it keeps the data, the server's log and binary; default: .local in the module. One folder
                serves one cmd/dev at a time.
 
@@ -73,9 +68,7 @@ func main() {
 // errInterrupted means that a signal stopped the work before it was complete.
 var errInterrupted = errors.New("interrupted")
 
-// run starts the stack, loads the videos, and stops the stack after a signal or
-// when the server ends. If a stack already runs with the state folder, it only
-// loads the videos there.
+// run starts the stack, and stops it after a signal or when the server ends.
 func run(interrupts interrupts, args, environ []string, stdout io.Writer) (err error) {
 	opts, err := parseOptions(args, environ)
 	if errors.Is(err, flag.ErrHelp) {
@@ -85,31 +78,28 @@ func run(interrupts interrupts, args, environ []string, stdout io.Writer) (err e
 	if err != nil {
 		return err
 	}
+	// only full: begin
 	videos, err := readVideos(opts.file)
 	if err != nil {
 		return err
 	}
+	// only full: end
 	screen := newScreen(stdout, opts.getenv, interrupts.cancel)
 	s := &stack{options: opts, screen: screen, killed: interrupts.kill}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	ctx, err := s.start(interrupts.stop)
-	joined := errors.Is(err, errInUse) && s.joins()
-	if joined {
-		err = s.join(ctx)
-	} else if err == nil {
+	if err == nil {
 		s.present()
 	}
-	if err == nil {
-		err = s.load(ctx, videos)
-		if err != nil && !opts.exit && !joined && ctx.Err() == nil {
-			screen.warn(red, err.Error())
-			err = nil
-		}
-	}
+	done := opts.exit
+	// only full: begin
+	joined, err := s.loadOrJoin(ctx, err, videos)
+	done = done || joined
+	// only full: end
 	switch {
 	case interrupts.stop.Err() != nil:
 		return errInterrupted
-	case err != nil || opts.exit || joined:
+	case err != nil || done:
 		return cmp.Or(err, context.Cause(ctx))
 	}
 	<-ctx.Done()
@@ -122,8 +112,9 @@ func run(interrupts interrupts, args, environ []string, stdout io.Writer) (err e
 // options has the values of the command line and the environment.
 type options struct {
 	fresh, exit bool
-	file, state string // of --load and --state
-	prometheus  string // path of Prometheus if --observe is set
+	state       string
+	file        string // of --load // only full
+	prometheus  string // path of Prometheus if --observe is set // only observe
 	port        int
 	environ     []string
 }
@@ -134,8 +125,8 @@ func parseOptions(args, environ []string) (options, error) {
 	flags.SetOutput(io.Discard)
 	flags.BoolVar(&opts.fresh, "fresh", false, "")
 	flags.BoolVar(&opts.exit, "exit", false, "")
-	observe := flags.Bool("observe", false, "")
-	flags.StringVar(&opts.file, "load", "", "")
+	observe := flags.Bool("observe", false, "") // only observe
+	flags.StringVar(&opts.file, "load", "", "") // only full
 	flags.StringVar(&opts.state, "state", "", "")
 	err := flags.Parse(args)
 	if err == nil && flags.NArg() > 0 {
@@ -147,11 +138,13 @@ func parseOptions(args, environ []string) (options, error) {
 	if opts.fresh && opts.getenv("DATABASE_URL") != "" {
 		return opts, errors.New("--fresh deletes only a database that cmd/dev keeps itself: unset DATABASE_URL, or empty that database yourself")
 	}
+	// only observe: begin
 	if *observe {
 		if opts.prometheus, err = findPrometheus(); err != nil {
 			return opts, err
 		}
 	}
+	// only observe: end
 	const highest = 65535
 	opts.port = 8080
 	if port := opts.getenv("PORT"); port != "" {

@@ -19,6 +19,10 @@ import (
 // With --observe, Prometheus scrapes the server's private port with the rules of deploy/observe, and shows the
 // dashboard on a console page. If Grafana is installed, it shows the dashboard too.
 
+// usageObserve is the help for --observe.
+const usageObserve = `  --observe    start Prometheus too, with the alerts and the dashboard of deploy/observe, and Grafana if there is one
+`
+
 // findPrometheus returns the path of Prometheus.
 func findPrometheus() (string, error) {
 	program, err := exec.LookPath("prometheus")

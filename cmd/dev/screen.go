@@ -160,7 +160,7 @@ func (s *stack) present() {
 	}
 	s.screen.print("")
 	for _, row := range append([][2]string{
-		{"REST", "http://" + host + "/v1/videos, described by http://" + host + "/openapi.json"},
+		{"REST", "http://" + host + "/v1, described by http://" + host + "/openapi.json"},
 		{"gRPC", host + ", with reflection"},
 		{"health", "http://" + host + "/health/ready"},
 		{"PostgreSQL", psql},
@@ -171,13 +171,9 @@ func (s *stack) present() {
 	}
 	grpcurl := "go tool -modfile=" + s.short(filepath.Join(s.root, "tools", "go.mod")) + " grpcurl"
 	s.screen.print("", "Try, in another terminal:")
-	for _, example := range []string{
-		`V=$(curl -s ` + host + `/v1/videos -d '{"title":"The Gopher","releaseYear":2009}' | grep -o 'videos/[0-9a-f-]*'); echo $V`,
-		`curl -s -X POST "` + host + `/v1/${V}:publish"`,
-		grpcurl + ` -plaintext -d '{"name":"catalogEntries/'${V#*/}'","min_version":2}' ` + host + ` catalog.v1.CatalogService/GetCatalogEntry`,
-		`curl -s '` + host + `/v1/catalogEntries:search?query=gopher'`,
-		`curl -sN ` + host + `/v1/catalogEntries:watch`,
-	} {
+	tries := []string{grpcurl + " -plaintext " + host + " list"}
+	tries = append(tries, tryAPI(host, grpcurl)...) // only full
+	for _, example := range tries {
 		s.screen.print("  " + s.screen.paint(cyan, example))
 	}
 	s.screen.print("  "+s.screen.paint(dim, "(go tool builds grpcurl when it is first used, which takes minutes)"), "", "Ctrl-C stops everything.")

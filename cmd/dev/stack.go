@@ -37,6 +37,9 @@ const (
 // databaseName is the name of the database in our own PostgreSQL.
 const databaseName = "service"
 
+// errInUse means that another cmd/dev runs with the state folder.
+var errInUse = errors.New("cmd/dev runs already")
+
 // stack is the running system.
 type stack struct {
 	options
@@ -50,9 +53,9 @@ type stack struct {
 	conn     *pgx.Conn    // to database
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
-	private  string // address of the server's private port, with --observe
+	private  string // address of the server's private port, with --observe // only observe
 	server   *child
-	watchers [][2]string // programs of --observe: name, URL
+	watchers [][2]string // programs beside it: name, URL
 
 	closers []func() error // of started parts, in order
 }
@@ -64,12 +67,15 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 	s.screen.print(s.screen.paint(bold, names.Service()) + " starts on this machine.")
 	running := ctx
 	for _, step := range []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build,
+		s.openPrivatePort, // only observe
 		func(ctx context.Context) (err error) {
 			running, err = s.serve(ctx)
 			return err
 		},
-		s.awaitServer, s.startPrometheus, s.announce,
+		s.awaitServer,
+		s.startPrometheus, // only observe
+		s.announce,        // only full
 	} {
 		if err := step(running); err != nil {
 			return running, err
@@ -130,9 +136,11 @@ func (s *stack) openState(context.Context) error {
 		pid, _ := io.ReadAll(lock) // only for the message
 		return fmt.Errorf("%w with the folder %s (pid %s): stop that one, or choose another folder with --state DIR and another PORT", errInUse, s.state, pid)
 	}
+	// only full: begin
 	if err := os.Remove(s.placeFile()); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a stack that was killed
 		return err
 	}
+	// only full: end
 	_ = lock.Truncate(0) // only for the message
 	_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	return nil
@@ -322,9 +330,11 @@ func (s *stack) environment() []string {
 		name, _, _ := strings.Cut(variable, "=")
 		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it would win over DATABASE_URL
 	})
+	// only observe: begin
 	if s.private != "" {
 		environ = append(environ, "TELEMETRY_ADDR="+s.private)
 	}
+	// only observe: end
 	return append(environ,
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",

@@ -24,21 +24,29 @@ type entity struct {
 	Plural      string       `yaml:"plural"`
 	Fields      []field      `yaml:"fields"`
 	Transitions []transition `yaml:"transitions,omitempty"`
+	// LastNumber is the highest number that a field has ever had. So a field that somebody removes
+	// from this file leaves its number behind: events have it.
+	LastNumber int `yaml:"last_number,omitempty"`
 	// EventTopic is the name of the topic. It begins with the service, because services share
 	// the topics of a project.
 	EventTopic string `yaml:"topic"`
 	// ReplicaOf is the topic of another service that owns the entity. Empty: it is our own.
 	ReplicaOf string `yaml:"replica_of,omitempty"`
+	// OwnerProject is the Google Cloud project of that topic. Empty: it is in ours.
+	OwnerProject string `yaml:"owner_project,omitempty"`
 	// Reader is the name of the consumer of a replica. It differs from those of all services
 	// that read the topic.
 	Reader string `yaml:"reader,omitempty"`
 	// Migration is the number of the migration that makes the tables.
 	Migration int `yaml:"migration"`
+	// Constraints are the migrations that gave a column more values.
+	Constraints []constraint `yaml:"constraints,omitempty"`
 	// Rendered are the hashes of the files as they were made. A file with another one has
 	// been edited, and belongs to its owner.
 	Rendered map[string]string `yaml:"rendered,omitempty"`
 
 	made      []int             // the migrations of this run
+	widened   []widening        // the columns that have more values in it
 	whole     bool              // also write files that were removed
 	overwrite bool              // write edited files, too, and leave the samples as they are
 	copies    map[string][]byte // the owner's files of a replica
@@ -50,6 +58,19 @@ type transition struct {
 	From    string `yaml:"from"`
 	To      string `yaml:"to"`
 	Command string `yaml:"command"`
+}
+
+// constraint is the number of a migration that replaces the constraint of a column, or that
+// validates the new one.
+type constraint struct {
+	Column    string `yaml:"column"`
+	Migration int    `yaml:"migration"`
+}
+
+// widening is a column that takes more values than before.
+type widening struct {
+	Column        string
+	Before, After []string
 }
 
 // folder has the descriptions.
@@ -70,7 +91,17 @@ func load(path string) (entity, error) {
 		return e, fmt.Errorf("%s: %w", path, err)
 	}
 	e.setEntity()
+	e.LastNumber = e.lastNumber()
 	return e, e.check()
+}
+
+// lastNumber returns the highest number that a field has, or has had.
+func (e entity) lastNumber() int {
+	last := max(e.LastNumber, firstNumber-1)
+	for _, f := range e.Fields {
+		last = max(last, f.Number)
+	}
+	return last
 }
 
 // save writes the description.
@@ -263,58 +294,103 @@ func parseTransitions(text string) ([]transition, error) {
 	return all, errors.Join(errs...)
 }
 
-// grow returns the entity with the fields and transitions that a new description adds. What
-// was there must still be the same: databases and events have it.
+// grow returns the entity with the fields, values, states and transitions that a new description
+// adds. What was there must still be the same: databases and events have it.
 func (e entity) grow(next entity, migration int) (entity, error) {
+	exists := e.Migration != 0
+	if !exists {
+		e.Migration = migration
+		e.EventTopic = names.Service() + "." + strings.ReplaceAll(next.Name, "_", "-") + ".events"
+	}
+	e.Name, e.Plural, e.made = next.Name, next.Plural, []int{migration}
+	err := errors.Join(e.growFields(next.Fields, exists, migration), e.growStates(next.Transitions, exists))
+	if len(e.widened) > 0 {
+		e.made = append(e.made, migration+1)
+	}
+	for _, w := range e.widened {
+		e.Constraints = append(e.Constraints, constraint{w.Column, migration}, constraint{w.Column, migration + 1})
+	}
+	e.setEntity()
+	return e, errors.Join(err, e.check())
+}
+
+// growFields adds the new fields of a description, and the new values of enums.
+func (e *entity) growFields(next []field, exists bool, migration int) error {
 	var errs []error
-	highest := firstNumber - 1
-	for _, f := range e.Fields {
-		highest = max(highest, f.Number)
-		i := slices.IndexFunc(next.Fields, func(n field) bool { return n.Name == f.Name })
-		switch {
-		case i < 0:
+	named := func(name string) func(field) bool { return func(f field) bool { return f.Name == name } }
+	fields := slices.Clone(e.Fields)
+	for i, f := range fields {
+		at := slices.IndexFunc(next, named(f.Name))
+		if at < 0 {
 			errs = append(errs, fmt.Errorf("field %q is gone: databases and events have it, so it cannot be removed by this command", f.Name))
-		case !f.sameType(next.Fields[i]):
+			continue
+		}
+		now := next[at]
+		now.Values = slices.Clone(f.Values) // the numbers of values follow from their order
+		for _, value := range next[at].Values {
+			if !slices.Contains(f.Values, value) {
+				now.Values = append(now.Values, value)
+			}
+		}
+		for _, value := range f.Values {
+			if now.Type == typeEnum && !slices.Contains(next[at].Values, value) {
+				errs = append(errs, fmt.Errorf("field %q: the value %q is gone: databases and events have it, so it cannot be removed by this command", f.Name, value))
+			}
+		}
+		if !f.sameType(now) {
 			errs = append(errs, fmt.Errorf("field %q had another type, or other rules: add a field with another name", f.Name))
+			continue
+		}
+		fields[i].Values = now.Values
+		if f.Migration == e.Migration && len(now.Values) > len(f.Values) { // a column that came later has no constraint
+			e.widened = append(e.widened, widening{f.Column(), append([]string{""}, f.Values...), append([]string{""}, now.Values...)})
 		}
 	}
+	e.LastNumber = e.lastNumber()
+	for _, f := range next {
+		if slices.ContainsFunc(e.Fields, named(f.Name)) {
+			continue
+		}
+		e.LastNumber++
+		f.Number, f.Migration = e.LastNumber, migration
+		if f.Required && exists {
+			errs = append(errs, fmt.Errorf("field %q cannot be required: what exists does not have it, and could no longer be changed", f.Name))
+		}
+		fields = append(fields, f)
+	}
+	e.Fields = fields
+	return errors.Join(errs...)
+}
+
+// growStates adds the new transitions of a description, with their states.
+func (e *entity) growStates(next []transition, exists bool) error {
+	var errs []error
 	for _, t := range e.Transitions {
-		if !slices.Contains(next.Transitions, t) {
+		if !slices.Contains(next, t) {
 			errs = append(errs, fmt.Errorf("transition %s→%s:%s is gone, and cannot be removed by this command", t.From, t.To, t.Command))
 		}
 	}
-	// What is new comes last: the numbers of events follow from the order.
-	before, transitions := e.States(), slices.Clone(e.Transitions)
-	for _, t := range next.Transitions {
-		if !slices.Contains(transitions, t) {
+	// What is new comes last: the numbers of states and events follow from the order.
+	before, transitions := e.stateNames(), slices.Clone(e.Transitions)
+	for _, t := range next {
+		if !slices.Contains(e.Transitions, t) {
 			transitions = append(transitions, t)
 		}
 	}
-	fields := slices.Clone(e.Fields)
-	for _, f := range next.Fields {
-		if !slices.ContainsFunc(e.Fields, func(old field) bool { return old.Name == f.Name }) {
-			highest++
-			f.Number, f.Migration = highest, migration
-			if f.Required && e.Migration != 0 {
-				errs = append(errs, fmt.Errorf("field %q cannot be required: what exists does not have it, and could no longer be changed", f.Name))
-			}
-			fields = append(fields, f)
-		}
+	e.Transitions = transitions
+	switch after := e.stateNames(); {
+	case !exists || len(after) == len(before):
+	case len(before) == 0:
+		errs = append(errs, fmt.Errorf("%s was made without states, and what exists has none: add the column by hand", e.Name))
+	default:
+		e.widened = append(e.widened, widening{"state", before, after})
 	}
-	e.Name, e.Plural, e.Fields, e.Transitions = next.Name, next.Plural, fields, transitions
-	e.made = []int{migration}
-	if e.Migration == 0 {
-		e.Migration = migration
-		e.EventTopic = names.Service() + "." + strings.ReplaceAll(e.Name, "_", "-") + ".events"
-	} else if !slices.Equal(before, e.States()) {
-		errs = append(errs, errors.New("the states have changed, and this command cannot change the constraint of the column: add them by hand"))
-	}
-	e.setEntity()
-	return e, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// sameType reports whether two fields have the same name, type, rules, values and parts.
+// sameType reports whether two fields have the same name, type, rules and parts. The other one may
+// have more values.
 func (f field) sameType(other field) bool {
-	return f.Name == other.Name && f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required && slices.Equal(f.Values, other.Values) &&
-		slices.EqualFunc(f.Parts, other.Parts, field.sameType)
+	return f.Name == other.Name && f.Type == other.Type && f.Optional == other.Optional && f.Required == other.Required &&
+		len(f.Values) <= len(other.Values) && slices.Equal(f.Values, other.Values[:len(f.Values)]) && slices.EqualFunc(f.Parts, other.Parts, field.sameType)
 }

@@ -153,7 +153,7 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 	}{
 		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, []string{"db/queries/inbox.sql exists: choose another name than letter"}},
 		{[]string{"stamp", "--fields=title:string"}, []string{"internal/domain/command.go declares domain.Stamp, as internal/domain/stamp.go would"}},
-		{[]string{"order", "--plural=outboxes", "--fields=field:enum(red,green)"}, []string{"internal/domain/order.go declares domain.OrderField"}},
+		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, []string{"internal/domain/envoy.go declares domain.EnvoyField"}},
 	} {
 		_, err := described(t, c.args...)
 		for _, want := range c.want {

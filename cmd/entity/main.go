@@ -36,9 +36,11 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
                       -> is the same as →. A new entity has the first state.
   --plural NAME       default: the regular plural
 
-For an entity that exists it adds the fields that are new. Its other commands:
+For an entity that exists it adds the fields, values, states and transitions that are new. Its other commands:
 
 go run ./cmd/entity replicate NAME DIR   keeps a copy of an entity of the service in DIR, made of its events
+
+  --project PROJECT   Google Cloud project of that service, if it is another one
 
 go run ./cmd/entity render   writes the files of all entities again, except those that you edited
 `
@@ -83,7 +85,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	var e entity
 	if o.owner != "" {
-		e, err = replica(o.name, o.owner)
+		e, err = replica(o.name, o.owner, o.project)
 	} else {
 		e, err = o.entity(ctx)
 	}
@@ -97,7 +99,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 type options struct {
 	render, overwrite                 bool
 	name, file, fields, moves, plural string
-	owner                             string // of a replica: the folder of its service
+	owner, project                    string // of a replica: the folder of its service, and the project of its topic
 }
 
 func parse(args []string) (o options, err error) {
@@ -106,6 +108,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.fields, "fields", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
+	flags.StringVar(&o.project, "project", "", "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
@@ -117,14 +120,17 @@ func parse(args []string) (o options, err error) {
 		}
 		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
 	}
+	isReplica := len(words) > 0 && words[0] == "replicate"
 	switch {
+	case !isReplica && o.project != "":
+		return o, errors.New("--project is for replicate: this service has its own topics in its own project")
 	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.overwrite && flags.NFlag() == 1):
 		o.render = true
 	case len(words) == 2 && words[0] == "add":
 		o.name = words[1]
 	case len(words) == 3 && words[0] == "add":
 		o.name, o.file = words[1], words[2]
-	case len(words) == 3 && words[0] == "replicate" && flags.NFlag() == 0:
+	case len(words) == 3 && isReplica && (flags.NFlag() == 0 || o.project != "" && flags.NFlag() == 1):
 		o.name, o.owner = words[1], words[2]
 		return o, nil
 	default:
@@ -163,9 +169,6 @@ func (o options) entity(ctx context.Context) (entity, error) {
 		next.Transitions = before.Transitions
 	}
 	if err := errors.Join(fieldErr, moveErr); err != nil {
-		return entity{}, err
-	}
-	if err := next.check(); err != nil {
 		return entity{}, err
 	}
 	if exists && next.Plural != before.Plural {

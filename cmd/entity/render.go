@@ -202,7 +202,7 @@ func hash(content []byte) string {
 // writeMigrations writes the migrations of this run. Earlier ones never change: databases have
 // run them.
 func (e *entity) writeMigrations(written *undo) error {
-	for _, number := range e.Migrations() {
+	for _, number := range e.allMigrations() {
 		if found, err := filepath.Glob(fmt.Sprintf("db/migrations/%05d_*.sql", number)); err != nil || len(found) > 0 {
 			if err != nil {
 				return err
@@ -212,10 +212,16 @@ func (e *entity) writeMigrations(written *undo) error {
 		if !slices.Contains(e.made, number) {
 			return fmt.Errorf("db/migrations has no file with the number %05d of %s: if it has another number now, correct `migration: %d` in %s", number, e.Name, number, pathOf(e.Name))
 		}
+		columns := columns{entity: *e, Number: number, NewFields: e.where(func(f field) bool { return f.Migration == number })}
 		name, of := e.Plural, "migration.sql"
-		columns := columns{entity: *e, NewFields: e.where(func(f field) bool { return f.Migration == number })}
-		if number != e.Migration {
-			name, of = e.Plural+"_"+columns.NewFields[0].Name, "columns.sql"
+		switch {
+		case number == e.Migration:
+		case number != e.made[0]:
+			name, of = name+"_"+e.widened[0].Column+"_valid", "valid.sql"
+		case len(columns.NewFields) > 0:
+			name, of = name+"_"+columns.NewFields[0].Name, "columns.sql"
+		default:
+			name, of = name+"_"+e.widened[0].Column+"_values", "columns.sql"
 		}
 		content, err := execute(of, columns)
 		if err != nil {
@@ -232,23 +238,43 @@ func (e *entity) writeMigrations(written *undo) error {
 type columns struct {
 	entity
 
+	Number    int
 	NewFields []field
+}
+
+// Widened are the columns that take more values.
+func (c columns) Widened() []widening { return c.widened }
+
+// List are values as SQL.
+func (w widening) List(values []string) string { return texts(values) }
+
+// Constraint returns the name that PostgreSQL gave to the constraint of a column: it shortens the
+// longer part to 63 bytes in all.
+func (c columns) Constraint(column string) string {
+	const most = 63 - len("__check")
+	table := c.Plural
+	for len(table)+len(column) > most {
+		if len(table) > len(column) {
+			table = table[:len(table)-1]
+		} else {
+			column = column[:len(column)-1]
+		}
+	}
+	return table + "_" + column + "_check"
 }
 
 // Before are the columns before this migration.
 func (c columns) Before() columns {
-	last := c.NewFields[0].Migration
-	c.Fields = c.where(func(f field) bool { return f.Migration < last })
-	c.NewFields = []field{{Migration: last - 1}}
+	c.Fields = c.where(func(f field) bool { return f.Migration < c.Number })
+	c.Number--
 	return c
 }
 
 // Readable are the columns that people may read: all but those of bytes, which may have
 // anything. Empty: there are no bytes.
 func (c columns) Readable(keys ...string) string {
-	last := c.NewFields[0].Migration
 	until := c.entity
-	until.Fields = c.where(func(f field) bool { return f.Migration <= last })
+	until.Fields = c.where(func(f field) bool { return f.Migration <= c.Number })
 	all := until.Columns("", keys...)
 	readable := slices.DeleteFunc(slices.Clone(all), func(column string) bool {
 		return slices.ContainsFunc(until.Fields, func(f field) bool { return f.Type == typeBytes && f.Name == column })
@@ -266,6 +292,7 @@ func execute(name string, data any) ([]byte, error) {
 	t, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"upper": strings.ToUpper, "lower": lowerFirst, "words": words, "sentence": sentence, "camel": camel,
 		"inc": func(i int) int { return i + 1 }, "wrap": wrap, "literal": literal, "comment": comment,
+		"join": func(separator string, items []string) string { return strings.Join(items, separator) },
 	}).ParseFS(templates, "templates/"+name+".tmpl")
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,32 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// slowGo is the environment variable with the file that tells that slow has begun to write.
+const slowGo = "ENTITY_TEST_STARTED"
+
+// TestMain runs this program as a slow Go command, if a test wants that: its child writes for ten
+// seconds, as a slow buf would.
+func TestMain(m *testing.M) {
+	started := os.Getenv(slowGo)
+	switch {
+	case started == "":
+		os.Exit(m.Run())
+	case len(os.Args) > 1 && os.Args[1] == "child":
+		for range 1000 {
+			for _, path := range []string{"api/proto/parcel/v1/parcel.pb.go", "api/openapi.json", started} {
+				if err := writeFile(path, []byte(time.Now().String())); err != nil {
+					panic(err)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	default:
+		if out, err := exec.Command(os.Args[0], "child").CombinedOutput(); err != nil {
+			panic(fmt.Sprint(err, string(out)))
+		}
+	}
+}
 
 // service makes a folder with a description of orders, which is the working directory of
 // the test.
@@ -79,9 +106,12 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 		{[]string{"--fields=color:enum(red,green)"}, `field "title" is gone`},
 		{[]string{"--fields=title:int64 color:enum(red,green)"}, `field "title" had another type, or other rules`},
 		{[]string{"--fields=title:string! color:enum(red,green)"}, `field "title" had another type, or other rules`},
-		{[]string{"--fields=title:string color:enum(red,green,blue)"}, `field "color" had another type, or other rules`},
+		{[]string{"--fields=title:string color:enum(red,blue)"}, `field "color": the value "green" is gone`},
+		{[]string{"--fields=title:string color:enum(red,green)!"}, `field "color" had another type, or other rules`},
 		{[]string{fields, "--transitions=draft→placed:submit"}, `transition draft→placed:place is gone`},
-		{[]string{fields, transitions + " placed→sent:send"}, `the states have changed`},
+		{[]string{fields, "--transitions=placed→sent:send draft→sent:place"}, `transition draft→placed:place is gone`},
+		{[]string{fields, transitions + " placed→sent:place"}, `the command "place" leads to placed too`},
+		{[]string{fields, "--transitions=placed→draft:reopen draft→placed:place placed→reopened:drop"}, `its event would be OrderReopened`},
 		{[]string{"--fields=title:string color:enum(red,green) note:string!"}, `field "note" cannot be required`},
 		{[]string{fields, "--plural=orderings"}, `the plural of order is orders, and cannot change`},
 	} {
@@ -91,6 +121,131 @@ func TestDescriptionsOnlyGrow(t *testing.T) {
 	}
 	if e, err := described(t, "order", fields); err != nil || len(e.Transitions) != 1 {
 		t.Errorf("without --transitions = %v, %v, want those of before", e.Transitions, err)
+	}
+}
+
+// New states and new values of enums come last, so that numbers stay. A migration replaces the
+// constraints of their columns, and the next one validates them. A column that came later has
+// no constraint.
+func TestStatesAndValuesGrow(t *testing.T) {
+	service(t)
+	const transitions = "--transitions=placed→sent:send draft→placed:place"
+	e, err := described(t, "order", "--fields=note:string? color:enum(blue,green,red) title:string", transitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"draft", "placed", "sent"}, e.stateNames()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"red", "green", "blue"}, e.Fields[1].Values); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+	if err := e.writeMigrations(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string][]string{
+		"db/migrations/01001_orders_note.sql": {
+			"ADD COLUMN note text;", "DROP CONSTRAINT orders_state_check;", "\tCHECK (state IN ('draft', 'placed', 'sent')) NOT VALID;",
+			"\tCHECK (color IN ('', 'red', 'green', 'blue')) NOT VALID;", "\tCHECK (color IN ('', 'red', 'green'));",
+		},
+		"db/migrations/01002_orders_color_valid.sql": {"VALIDATE CONSTRAINT orders_state_check;", "VALIDATE CONSTRAINT orders_color_check;", "'sent')) NOT VALID;"},
+	} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, part := range want {
+			if !strings.Contains(string(text), part) {
+				t.Errorf("%s has no %q:\n%s", path, part, text)
+			}
+		}
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+
+	again, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := all(t)
+	if err := again.writeMigrations(new(undo)); err != nil || cmp.Diff(before, all(t)) != "" {
+		t.Errorf("writeMigrations() of the same description = %v, and it wrote files", err)
+	}
+	if e, err = described(t, "order", "--fields=note:string? color:enum(red,green,blue) title:string", transitions+" sent→lost:lose"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.writeMigrations(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"db/migrations/01003_orders_state_values.sql", "db/migrations/01004_orders_state_valid.sql"} {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "orders_state_check") || strings.Contains(string(text), "color") {
+			t.Errorf("%s = %s, %v, want the states alone", path, text, err)
+		}
+	}
+	if text, err := os.ReadFile(pathOf("order")); err != nil || !strings.Contains(string(text), "\n    migration: 1002\n") {
+		t.Errorf("the description = %s, %v, want the migrations in lines of their own, as cmd/new reads them", text, err)
+	}
+}
+
+// A type that was made without states has no column for them.
+func TestFirstStatesAreRefused(t *testing.T) {
+	service(t)
+	e, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Transitions = nil
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := described(t, "order", "--fields=title:string color:enum(red,green)", "--transitions=draft→placed:place"); err == nil || !strings.Contains(err.Error(), "order was made without states") {
+		t.Errorf("the first states of a type = %v", err)
+	}
+}
+
+// The names of constraints are those that PostgreSQL chooses.
+func TestConstraintNames(t *testing.T) {
+	long := strings.Repeat("a", 32)
+	for _, c := range []struct{ plural, column, want string }{
+		{"orders", "state", "orders_state_check"},
+		{long, strings.Repeat("b", 40), strings.Repeat("a", 28) + "_" + strings.Repeat("b", 28) + "_check"},
+		{long, strings.Repeat("b", 25), strings.Repeat("a", 31) + "_" + strings.Repeat("b", 25) + "_check"},
+	} {
+		if got := (columns{entity: entity{Plural: c.plural}}).Constraint(c.column); got != c.want || len(got) > 63 {
+			t.Errorf("Constraint(%s, %s) = %s, want %s", c.plural, c.column, got, c.want)
+		}
+	}
+}
+
+// The number of a field that somebody removed from the description is never used again, even if it
+// was the highest. The messages reserve it.
+func TestNumbersAreNotReused(t *testing.T) {
+	service(t)
+	e, err := load(pathOf("order"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = described(t, "order", "--fields=title:string color:enum(red,green) note:string weight:int32"); err != nil {
+		t.Fatal(err)
+	}
+	e.Fields = append(e.Fields[:1], e.Fields[2]) // without color, 11, and weight, 13
+	if err := e.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if e, err = described(t, "order", "--fields=title:string note:string height:int32"); err != nil {
+		t.Fatal(err)
+	}
+	if last := e.Fields[len(e.Fields)-1]; last.Name != "height" || last.Number != 14 {
+		t.Errorf("the new field is %+v, want the number 14", last)
+	}
+	for _, name := range []string{"resource.proto", "event.proto"} {
+		if text, err := e.execute(name); err != nil || !strings.Contains(string(text), "reserved 11, 13;") {
+			t.Errorf("%s = %s, %v, want it to reserve 11 and 13", name, text, err)
+		}
 	}
 }
 
@@ -138,33 +293,29 @@ func TestFailureLeavesNothing(t *testing.T) {
 func TestInterruptLeavesNothing(t *testing.T) {
 	service(t)
 	before := all(t)
-	dir := t.TempDir()
-	started := filepath.Join(dir, "started")
-	// Instead of the Go command: its child writes for ten seconds, as a slow buf would.
-	slow := `#!/bin/sh
-(
-	for i in $(seq 1000); do
-		mkdir -p api/proto/parcel/v1
-		echo x >>api/proto/parcel/v1/parcel.pb.go
-		echo x >>api/openapi.json
-		echo x >>` + started + `
-		sleep 0.01
-	done
-) &
-wait
-`
-	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(slow), 0o700); err != nil {
+	// This program stands for the Go command: see TestMain.
+	program, err := os.Executable()
+	if err != nil {
 		t.Fatal(err)
 	}
+	dir := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(dir, "go")); err != nil {
+		t.Fatal(err)
+	}
+	started := filepath.Join(dir, "started")
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	t.Setenv(slowGo, started)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, []string{"add", "parcel", "--fields=title:string"}, io.Discard) }()
-	for {
-		if _, err := os.Stat(started); err == nil {
-			break
+	for waiting := true; waiting; {
+		select {
+		case err := <-ended:
+			t.Fatalf("the run ended before it was interrupted: %v", err)
+		case <-time.After(time.Millisecond):
+			_, err := os.Stat(started)
+			waiting = err != nil
 		}
-		time.Sleep(time.Millisecond)
 	}
 	cancel()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), context.Canceled.Error()) {

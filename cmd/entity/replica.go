@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,8 +16,12 @@ import (
 )
 
 // replica returns an entity of another service, whose root is dir, as one that this service
-// keeps a copy of. It copies the contract and the samples of its events.
-func replica(name, dir string) (entity, error) {
+// keeps a copy of. It copies the contract and the samples of its events. The project is that of
+// the other service's topic; empty: it stays what it was, or is ours.
+func replica(name, dir, project string) (entity, error) {
+	if project != "" && !names.IsProject(project) {
+		return entity{}, fmt.Errorf("--project %q must be the id of a Google Cloud project: 6 to 30 lower-case letters, digits and hyphens", project)
+	}
 	e, err := load(filepath.Join(dir, pathOf(name)))
 	if err != nil {
 		return entity{}, fmt.Errorf("%s has no entity %q that this command can read: %w", dir, name, err)
@@ -32,7 +37,7 @@ func replica(name, dir string) (entity, error) {
 	if exists && !before.Replica() {
 		return entity{}, fmt.Errorf("this service has an entity %q of its own", name)
 	}
-	next := entity{Name: e.Name, Plural: e.Plural, Transitions: e.Transitions}
+	next := entity{Name: e.Name, Plural: e.Plural, Transitions: e.Transitions, LastNumber: e.LastNumber, OwnerProject: cmp.Or(project, before.OwnerProject)}
 	if next.ReplicaOf, err = topicOf(dir, name); err != nil {
 		return entity{}, err
 	}

@@ -52,7 +52,7 @@ var parcel = entity{
 func TestReplica(t *testing.T) {
 	service(t)
 	dir := owner(t, parcel)
-	first, err := replica("parcel", dir)
+	first, err := replica("parcel", dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestReplica(t *testing.T) {
 	}
 	grown := parcel
 	grown.Fields = append(grown.Fields, field{Name: "height", Type: typeInt32, Number: 12, Migration: 1009})
-	second, err := replica("parcel", owner(t, grown))
+	second, err := replica("parcel", owner(t, grown), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +105,50 @@ func TestReplica(t *testing.T) {
 		theirs entity
 		want   string
 	}{{changed, `"grams" had another type or number`}, {renumbered, `"grams" had another type or number`}, {shrunk, `"label" is gone`}} {
-		if _, err := replica("parcel", owner(t, test.theirs)); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := replica("parcel", owner(t, test.theirs), ""); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("replica() = %v, want %s", err, test.want)
 		}
+	}
+}
+
+// A replica takes the values, the states and the numbers of its owner, and needs no migration for
+// them. It remembers the project of the owner's topic.
+func TestReplicaGrowsLikeItsOwner(t *testing.T) {
+	service(t)
+	colored := func(values ...string) entity {
+		e := parcel
+		e.Fields = append(slices.Clone(parcel.Fields), field{Name: "color", Type: typeEnum, Values: values, Number: 12, Migration: 1004})
+		return e
+	}
+	first, err := replica("parcel", owner(t, colored("red", "green")), "other-project")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic, err := first.execute("topic.yaml")
+	if err != nil || !strings.Contains(string(topic), "\nforeign: true # another service owns the topic\nproject: other-project ") {
+		t.Errorf("topic = %s, %v, want the project of its owner", topic, err)
+	}
+	if err := first.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile("db/migrations/01001_parcels.sql", nil); err != nil {
+		t.Fatal(err)
+	}
+	more := colored("red", "green", "blue")
+	more.Transitions = append(slices.Clone(parcel.Transitions), transition{From: "shipped", To: "lost", Command: "lose"})
+	more.LastNumber = 14
+	second, err := replica("parcel", owner(t, more), "")
+	if err != nil || len(second.Fields[2].Values) != 3 || len(second.States()) != 3 || second.OwnerProject != "other-project" {
+		t.Fatalf("replica() = %+v, %v, want three values, three states, and the project of before", second, err)
+	}
+	if diff := cmp.Diff([]int{1001}, second.allMigrations()); diff != "" {
+		t.Errorf("migrations (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"13", "14"}, second.Reserved()); diff != "" {
+		t.Errorf("reserved numbers (-want +got):\n%s", diff)
+	}
+	if _, err := replica("parcel", owner(t, colored("green", "red")), ""); err == nil || !strings.Contains(err.Error(), `"color" had another type`) {
+		t.Errorf("replica() with other numbers of values = %v", err)
 	}
 }
 
@@ -125,25 +166,36 @@ func TestReplicaIsRefused(t *testing.T) {
 		{"parcel", owner(t, replicaOfReplica), "take it from its owner"},
 		{"order", owner(t, ordersToo), "an entity \"order\" of its own"},
 	} {
-		if _, err := replica(test.name, test.dir); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := replica(test.name, test.dir, ""); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("replica(%s) = %v, want %q", test.name, err, test.want)
 		}
 	}
 	if err := writeFile("internal/domain/parcel.go", []byte("package domain\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := replica("parcel", dir); err == nil || !strings.Contains(err.Error(), "internal/domain/parcel.go exists") {
+	if _, err := replica("parcel", dir, ""); err == nil || !strings.Contains(err.Error(), "internal/domain/parcel.go exists") {
 		t.Errorf("replica() over a file of the owner = %v", err)
 	}
 	if err := os.Remove("internal/domain/parcel.go"); err != nil {
 		t.Fatal(err)
 	}
-	e, err := replica("parcel", dir)
+	e, err := replica("parcel", dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := e.save(new(undo)); err != nil {
 		t.Fatal(err)
+	}
+	for _, project := range []string{"projects/other", "Other-project", "short"} {
+		if _, err := replica("parcel", dir, project); err == nil || !strings.Contains(err.Error(), "--project") {
+			t.Errorf("replica() of a topic in %q = %v", project, err)
+		}
+	}
+	if _, err := described(t, "parcel", "--fields=grams:int32", "--project=other-project"); err == nil || !strings.Contains(err.Error(), "--project is for replicate") {
+		t.Errorf("an entity of our own in another project = %v", err)
+	}
+	if o, err := parse([]string{"replicate", "parcel", dir, "--project", "other-project"}); err != nil || o.project != "other-project" {
+		t.Errorf("parse() = %+v, %v, want the project", o, err)
 	}
 	if _, err := described(t, "parcel", "--fields=grams:int32 label:string more:string"); err == nil || !strings.Contains(err.Error(), "is a replica") {
 		t.Errorf("fields of our own for a replica = %v", err)

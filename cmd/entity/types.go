@@ -218,7 +218,7 @@ func (f field) ColumnRule() string {
 	if f.Type != typeEnum {
 		return f.Null()
 	}
-	return f.Null() + fmt.Sprintf(" CHECK (%s IN ('', '%s'))", f.Name, strings.Join(f.Values, "', '"))
+	return f.Null() + fmt.Sprintf(" CHECK (%s IN ('', %s))", f.Name, texts(f.Values))
 }
 
 // NullWithDefault is Null for a column that is added to rows that exist.

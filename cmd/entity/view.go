@@ -132,6 +132,16 @@ func (e entity) Migrations() (numbers []int) {
 	return numbers
 }
 
+// allMigrations are the numbers of all migrations.
+func (e entity) allMigrations() []int {
+	numbers := e.Migrations()
+	for _, c := range e.Constraints {
+		numbers = append(numbers, c.Migration)
+	}
+	slices.Sort(numbers)
+	return slices.Compact(numbers)
+}
+
 // RowBytes are the terms of an expression of SQL: about how large a row is.
 func (e entity) RowBytes() (terms []string) {
 	for _, f := range e.Fields {
@@ -203,13 +213,28 @@ func (e entity) States() (states []State) {
 	return states
 }
 
-// StateList are the states as SQL.
-func (e entity) StateList() string {
-	var list []string
+// stateNames are the names of the states.
+func (e entity) stateNames() (list []string) {
 	for _, s := range e.States() {
-		list = append(list, "'"+s.Name+"'")
+		list = append(list, s.Name)
 	}
-	return strings.Join(list, ", ")
+	return list
+}
+
+// StateList are the states as SQL.
+func (e entity) StateList() string { return texts(e.stateNames()) }
+
+// texts are texts as SQL.
+func texts(list []string) string { return "'" + strings.Join(list, "', '") + "'" }
+
+// Reserved are the numbers of fields that somebody has removed. No other field may get them.
+func (e entity) Reserved() (numbers []string) {
+	for number := firstNumber; number <= e.LastNumber; number++ {
+		if !slices.ContainsFunc(e.Fields, func(f field) bool { return f.Number == number }) {
+			numbers = append(numbers, strconv.Itoa(number))
+		}
+	}
+	return numbers
 }
 
 // Command is a command that changes the state.

@@ -50,18 +50,11 @@ func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
 	if err != nil {
 		return err
 	}
-	commit := func(files string, message string, parents ...string) (string, error) {
-		args := append(identity(ctx, tree), "commit-tree", files, "-m", message)
-		for _, parent := range parents {
-			args = append(args, "-p", parent)
-		}
-		return output(ctx, tree, "git", args...)
-	}
-	made, err := commit(files, "Entities as they were made", merged)
+	made, err := s.commitTree(ctx, files, "Entities as they were made", merged)
 	if err != nil {
 		return err
 	}
-	if s.head, err = commit(s.head+"^{tree}", "Merge the entities of the branch template", s.head, made); err != nil {
+	if s.head, err = s.commitTree(ctx, s.head, "Merge the entities of the branch template", s.head, made); err != nil {
 		return err
 	}
 	s.adopted = true
@@ -70,7 +63,7 @@ func (s *service) adoptIn(ctx context.Context, tree, merged string) error {
 		return nil
 	}
 	// A later version is on the branch template already: its merge was aborted.
-	s.base, err = commit(s.base+"^{tree}", "Merge the entities", s.base, made)
+	s.base, err = s.commitTree(ctx, s.base, "Merge the entities", s.base, made)
 	return err
 }
 

@@ -87,7 +87,9 @@ func (r *renderer) generate() error {
 		append(tool, "buf", "build", "api/proto", "--exclude-source-info", "-o", "api/baseline.binpb"),
 		{"go", "run", "./internal/names/generate"},
 		{"gofmt", "-w", "."}, // all modules
-		{"go", "run", "./deploy/observe/generate"},
+	}
+	if !slices.Contains(r.options.without(), "observe") {
+		steps = append(steps, []string{"go", "run", "./deploy/observe/generate"})
 	}
 	if r.options.Entity != "" { // a collision of words that template.check does not see ends here
 		steps = append(steps, []string{"go", "vet", "./..."})

@@ -45,7 +45,11 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --entity NAME    what the service stores instead of videos, in the singular: order, purchase_order; default: the example stays
   --plural NAME    its plural; default: the regular one of English
   --view NAME      one word for what the template calls the catalog, the query side; default: overview
-  --without LIST   what to leave out, separated by commas: lab, terraform, decisions, chinese
+  --topic NAME     Pub/Sub topic of its events; default: SERVICE.ENTITY.events
+  --without LIST   what to leave out, separated by commas: chinese, decisions, examples, lab, observe, terraform
+  --minimal        the machinery and the entity alone, without the example: cmd/entity makes the entity, with these options
+  --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
+  --transitions LIST   its transitions; default: none
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template
 
@@ -109,7 +113,11 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Entity, "entity", "", "")
 	flags.StringVar(&a.Plural, "plural", "", "")
 	flags.StringVar(&a.View, "view", "", "")
+	flags.StringVar(&a.Topic, "topic", "", "")
 	flags.StringVar(&without, "without", "", "")
+	flags.BoolVar(&a.Minimal, "minimal", false, "")
+	flags.StringVar(&a.Fields, "fields", "", "")
+	flags.StringVar(&a.Transitions, "transitions", "", "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	// The flag package stops at the first argument that is not a flag. DIR may come first.
@@ -147,6 +155,7 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 	}{
 		{"Go module path", &a.Module}, {"Name of the service", &a.Service}, {"PostgreSQL schema", &a.Schema}, {"Domain of errors", &a.Domain},
 		{"Entity instead of the video, in the singular", &a.Entity}, {"Its plural", &a.Plural}, {"Word for the catalog", &a.View},
+		{"Pub/Sub topic", &a.Topic},
 	} {
 		needsEntity := question.field == &a.Plural || question.field == &a.View
 		if *question.field != "" || needsEntity && a.Entity == "" {
@@ -154,7 +163,7 @@ func ask(a *options, stdin io.Reader, stdout io.Writer) error {
 		}
 		guess := *a
 		guess.setDefaults()
-		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural, &a.View: guess.View}[question.field]
+		byDefault := map[*string]string{&a.Service: guess.Service, &a.Schema: guess.Schema, &a.Domain: guess.Domain, &a.Plural: guess.Plural, &a.View: guess.View, &a.Topic: guess.Topic}[question.field]
 		if _, err := fmt.Fprintf(stdout, "%s [%s]: ", question.text, byDefault); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +65,16 @@ func TestWrongOptions(t *testing.T) {
 		"schema is the service": {options{Module: "github.com/acme/orders", Schema: "orders"}, []string{"--schema", "differ"}},
 		"no domain":             {options{Module: "github.com/acme/orders", Domain: "orders"}, []string{"--domain"}},
 		"domain with a path":    {options{Module: "github.com/acme/orders", Domain: "orders.example/x"}, []string{"--domain"}},
+		"topic with a slash":    {options{Module: "github.com/acme/orders", Topic: "projects/x/topics/orders"}, []string{"--topic", "Pub/Sub's rule"}},
+		"topic of a digit":      {options{Module: "github.com/acme/orders", Topic: "1.events"}, []string{"--topic"}},
+		"short topic":           {options{Module: "github.com/acme/orders", Topic: "ab"}, []string{"--topic"}},
+		"long topic":            {options{Module: "github.com/acme/orders", Topic: strings.Repeat("x", 201)}, []string{"--topic"}},
+		"topic of Google":       {options{Module: "github.com/acme/orders", Service: "google-orders"}, []string{"--topic", "goog"}},
 		"unknown part":          {options{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
+		"part of no service":    {options{Module: "github.com/acme/orders", Without: []string{"full"}}, []string{`--without "full"`, "chinese, decisions, examples"}},
+		"minimal, no entity":    {options{Module: "github.com/acme/orders", Minimal: true}, []string{"--minimal needs --entity"}},
+		"fields, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string"}, []string{"--fields and --transitions need --minimal"}},
+		"moves, not minimal":    {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "a→b:c"}, []string{"--fields and --transitions need --minimal"}},
 		"a full folder":         {options{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
 		"all at once": {
 			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},
@@ -95,12 +105,44 @@ func TestWrongOptions(t *testing.T) {
 		{Module: "github.com/acme/orders"},
 		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service"},
 		{Module: "github.com/acme/status-page", Schema: "status"},
-		{Module: "github.com/acme/news-feed", Without: []string{"lab", "terraform", "decisions", "chinese"}},
+		{Module: "github.com/acme/news-feed", Without: []string{"lab", "terraform", "decisions", "chinese", "observe", "examples"}},
+		{Module: "github.com/acme/orders", Minimal: true, Entity: "order"},
+		{Module: "github.com/acme/orders", Minimal: true, Entity: "order", Fields: "title:string!", Transitions: "a→b:c"},
 	} {
 		a.dir = filepath.Join(t.TempDir(), "new")
 		a.setDefaults()
 		if err := a.check(); err != nil {
 			t.Errorf("%+v: %v", a, err)
+		}
+	}
+}
+
+// The topic of a new service begins with its name, because services of one project share its
+// topics. One that was made before keeps the topic that others subscribe to.
+func TestTopics(t *testing.T) {
+	t.Parallel()
+	of := func(text string) string {
+		t.Helper()
+		var a options
+		if err := json.Unmarshal([]byte(text), &a); err != nil {
+			t.Fatal(err)
+		}
+		return a.rename("TOPICS=(video.events video.events.catalog)", []span{{100, code}})
+	}
+	for text, want := range map[string]string{
+		`{}`: "TOPICS=(video.events video.events.catalog)",
+		`{"entity": "purchase_order", "plural": "purchase_orders", "view": "ledger"}`:               "TOPICS=(purchase-order.events purchase-order.events.ledger)",
+		`{"entity": "order", "plural": "orders", "view": "overview", "topic": "changes.of-orders"}`: "TOPICS=(changes.of-orders changes.of-orders.overview)",
+	} {
+		if got := of(text); got != want {
+			t.Errorf("with the record %s = %q, want %q", text, got, want)
+		}
+	}
+	for _, a := range []options{{Module: "github.com/acme/orders"}, {Module: "github.com/acme/billing"}, {Module: "github.com/acme/billing", Entity: "order_item"}} {
+		a.setDefaults()
+		want := a.Service + "." + map[string]string{"": "video", "order_item": "order-item"}[a.Entity] + ".events"
+		if recorded, err := json.Marshal(a); err != nil || a.Topic != want || !strings.Contains(of(string(recorded)), "("+want+" ") {
+			t.Errorf("the topic of %s, %v, is renamed to %s, want %s, recorded", a.Service, err, of(string(recorded)), want)
 		}
 	}
 }
@@ -129,18 +171,18 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	var screen strings.Builder
 	a := options{Domain: "orders.acme.example"}
-	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\nledger\n"), &screen); err != nil {
+	if err := ask(&a, strings.NewReader("github.com/acme/order-service\n\nmoney\norder\n\nledger\n\n"), &screen); err != nil {
 		t.Fatal(err)
 	}
 	a.setDefaults()
-	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" || a.View != "ledger" {
+	if a.Module != "github.com/acme/order-service" || a.Service != "order-service" || a.Schema != "money" || a.Domain != "orders.acme.example" || a.Entity != "order" || a.Plural != "orders" || a.View != "ledger" || a.Topic != "order-service.order.events" {
 		t.Errorf("options = %+v", a)
 	}
-	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || strings.Contains(text, "Domain") {
+	if text := screen.String(); !strings.Contains(text, "[order-service]") || !strings.Contains(text, "[order_service_db]") || !strings.Contains(text, "[orders]") || !strings.Contains(text, "[order-service.order.events]") || strings.Contains(text, "Domain") {
 		t.Errorf("screen = %q, want the defaults, and no question about the domain", text)
 	}
 	screen.Reset()
-	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e"}, strings.NewReader("\n"), &screen); err != nil || strings.Contains(screen.String(), "Its plural") {
+	if err := ask(&options{Module: "m", Service: "s", Schema: "d", Domain: "e"}, strings.NewReader("\n\n"), &screen); err != nil || strings.Contains(screen.String(), "Its plural") {
 		t.Errorf("ask() = %v, and it asks for a plural of no entity: %s", err, screen.String())
 	}
 	if err := ask(new(options), strings.NewReader("github.com/acme/orders\n"), &screen); err == nil {
@@ -148,12 +190,47 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// Links to what is left out become text, and no others.
+// Links to what is left out become text, or leave a list of links, and no others do.
 func TestUnlink(t *testing.T) {
 	t.Parallel()
-	const text = "[a](docs/decisions/1.md), [b](decisions/README.md#x), [c](../lab/bench), [d](docs/testing.md#lab), [中文](README.zh-CN.md)"
-	if got, want := unlink(text, []string{"docs/decisions", "lab", "README.zh-CN.md"}), "a, b, c, [d](docs/testing.md#lab), 中文"; got != want {
-		t.Errorf("unlink() = %q, want %q", got, want)
+	left := []string{"docs/decisions", "lab", "README.zh-CN.md"}
+	for text, want := range map[string]string{
+		"[a](docs/decisions/1.md), and [b](decisions/README.md#x)":                   "a, and b",
+		"[c](../lab/bench) [d](docs/testing.md#lab); [中文](README.zh-CN.md)":          "c [d](docs/testing.md#lab); 中文",
+		"[d](docs/testing.md), [a](docs/decisions/1.md), [c](lab/x), [e](docs/e.md)": "[d](docs/testing.md), [e](docs/e.md)",
+		"[d](docs/testing.md)、[a](docs/decisions/1.md)、[e](docs/e.md)、[c](lab/x)。":   "[d](docs/testing.md)、[e](docs/e.md)。",
+	} {
+		if got := unlink(text, left); got != want {
+			t.Errorf("unlink(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Marks are removed, with what they mark if that is left out, and a comment that only looks
+// like one stays.
+func TestUnmark(t *testing.T) {
+	t.Parallel()
+	const text = "a // only observe\n// only observe: begin\nb\n# only full: begin\nc\n# only full: end\n// only observe: end\n" +
+		"| d <!-- only lab --> |\ne // only for the message\nf # only observes\n"
+	for _, test := range []struct {
+		without []string
+		want    string
+	}{
+		{nil, "a\nb\nc\n| d |\ne // only for the message\nf # only observes\n"},
+		{[]string{"observe"}, "| d |\ne // only for the message\nf # only observes\n"},
+		{[]string{"full", "lab"}, "a\nb\ne // only for the message\nf # only observes\n"},
+	} {
+		if got, err := unmark(text, test.without); err != nil || got != test.want {
+			t.Errorf("unmark() without %q = %q, %v, want %q", test.without, got, err, test.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"# only lab: begin\n": "does not end", "# only lab: end\n": "has not begun",
+		"# only lab: begin\n# only observe: end\n# only lab: end\n": "has not begun",
+	} {
+		if _, err := unmark(text, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("unmark(%q) = %v, want %q", text, err, want)
+		}
 	}
 }
 

@@ -28,6 +28,15 @@ type options struct {
 	Plural string `json:"plural,omitempty"`
 	View   string `json:"view,omitempty"`
 
+	// Topic gets the events of the entity. It is empty in what an older version of this command
+	// recorded: such a service keeps the topic that it has, because others subscribe to it.
+	Topic string `json:"topic,omitempty"`
+	// Minimal is a service without the example. cmd/entity makes its entity with these fields
+	// and transitions, in the form of that command.
+	Minimal     bool   `json:"minimal,omitempty"`
+	Fields      string `json:"fields,omitempty"`
+	Transitions string `json:"transitions,omitempty"`
+
 	dir string
 }
 
@@ -40,12 +49,15 @@ func (a *options) setDefaults() {
 		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
 		a.View = cmp.Or(a.View, "overview")
 	}
+	if a.Minimal {
+		a.Fields = cmp.Or(a.Fields, "title:string")
+	}
+	a.Topic = cmp.Or(a.Topic, a.Service+"."+a.oldTopic())
 }
 
-// optional are the parts that a service can do without, by name.
-var optional = map[string]string{
-	"lab": "lab", "terraform": "deploy/terraform", "decisions": "docs/decisions", "chinese": "README.zh-CN.md",
-}
+// oldTopic returns the name of the topic without that of the service. Services of one project
+// share its topics, so new services have another one.
+func (a *options) oldTopic() string { return write(cmp.Or(a.Entity, "video"), kebab) + ".events" }
 
 var (
 	modulePath  = regexp.MustCompile(`^[a-z0-9]+([.-][a-z0-9]+)*\.[a-z]{2,}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
@@ -53,11 +65,21 @@ var (
 	schemaName  = regexp.MustCompile(`^[a-z][a-z0-9_]{1,39}$`)
 	entityName  = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	viewName    = regexp.MustCompile(`^[a-z]{2,16}$`)
+	topicName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`) // leaves room for the names of subscriptions
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
 
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}
+
+// without returns the parts that the service does not have.
+func (a *options) without() []string {
+	left := append(slices.Clone(a.Without), templateOnly)
+	if a.Minimal {
+		left = append(left, full, "chinese", "decisions", "examples", "lab", "observe")
+	}
+	return left
+}
 
 // check returns every option that breaks a rule.
 func (a *options) check() error {
@@ -73,9 +95,17 @@ func (a *options) check() error {
 		a.checkNames(wrong)
 	}
 	a.checkWords(wrong)
+	switch {
+	case a.Minimal && a.Entity == "":
+		wrong("--minimal needs --entity: the one that the service has")
+	case !a.Minimal && (a.Fields != "" || a.Transitions != ""):
+		wrong("--fields and --transitions need --minimal: without it the entity has the fields of a video")
+	case a.Minimal && a.Topic != a.Service+"."+a.oldTopic():
+		wrong("--topic must not be given with --minimal: cmd/entity names the topic of the entity")
+	}
 	for _, part := range a.Without {
-		if _, ok := optional[part]; !ok {
-			wrong("--without %q must be one of lab, terraform, decisions, chinese", part)
+		if _, ok := parts[part]; !ok {
+			wrong("--without %q must be one of %s", part, partNames())
 		}
 	}
 	entries, err := os.ReadDir(a.dir)
@@ -101,6 +131,12 @@ func (a *options) checkNames(wrong func(string, ...any)) {
 		wrong("--schema %q must differ from the service: make generate renames the service in all pages, and must not rename the schema", a.Schema)
 	case naming.IsSQLKeyword(a.Schema):
 		wrong("--schema %q is a keyword of SQL: choose another", a.Schema)
+	}
+	switch {
+	case !topicName.MatchString(a.Topic):
+		wrong("--topic %q must have 3 to 200 letters, digits and -._~%%+, and begin with a letter: Pub/Sub's rule", a.Topic)
+	case strings.HasPrefix(a.Topic, "goog"):
+		wrong("--topic %q begins with goog, which Pub/Sub keeps for itself: choose another", a.Topic)
 	}
 	if !domainName.MatchString(a.Domain) {
 		wrong("--domain %q must be a domain, such as orders.acme.example", a.Domain)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,11 +40,11 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
-	err = inSteps(stdout, []step{
-		{"copy and rename", r.copy},
-		{"generate Go, OpenAPI and names", r.generate},
-		{"commit", r.commit},
-	})
+	steps := []step{{"copy and rename", r.copy}}
+	if a.Minimal {
+		steps = append(steps, step{"make the entity", r.addEntity})
+	}
+	err = inSteps(stdout, append(steps, step{"generate Go, OpenAPI and names", r.generate}, step{"commit", r.commit}))
 	if err != nil {
 		return err
 	}
@@ -72,11 +73,14 @@ func (r *renderer) copy() error {
 		return err
 	}
 	var left []string // out
-	for _, part := range r.options.Without {
-		left = append(left, optional[part])
+	for _, part := range r.options.without() {
+		left = append(left, parts[part]...)
 	}
 	if r.options.Entity != "" {
 		left = append(left, notCopiedWithEntity...)
+	}
+	if r.options.Minimal {
+		left = append(left, exampleFiles...)
 	}
 	for _, name := range files {
 		if isBelow(name, notCopied) || isBelow(name, left) {
@@ -107,7 +111,14 @@ func (r *renderer) copyFile(name string, left []string) error {
 		return err
 	}
 	if filepath.Ext(name) != ".binpb" && filepath.Ext(name) != ".svg" {
-		text := r.options.rename(string(content), spans(name, string(content)))
+		text, err := unmark(string(content), r.options.without())
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if r.options.Minimal && isOfExample(name, text) {
+			return nil
+		}
+		text = r.options.rename(text, spans(name, text))
 		switch name {
 		case "README.md":
 			text = r.introduce(text, "## Two commands", introduction)
@@ -146,7 +157,7 @@ const given = `example\.com/videocatalog|videocatalog\.example\.com|com\.example
 
 // What is replaced, or left as it is: the untouched words in the first group, then the
 // names, then the words of the example.
-var replaced = regexp.MustCompile(`(` + untouched + `)|(` + given + `)|` + example)
+var replaced = regexp.MustCompile(`(` + untouched + `)|(` + regexp.QuoteMeta(exampleTopic) + `|` + given + `)|` + example)
 
 // rename replaces the names of the template in a text, and the words of the example if the
 // options have an entity. It replaces no part of a longer word. The spans say how the parts
@@ -217,6 +228,8 @@ func (a options) newName(old string) string {
 			}
 		}
 		return camel.String()
+	case exampleTopic:
+		return cmp.Or(a.Topic, a.oldTopic())
 	case "VIDEOCATALOG":
 		return strings.ToUpper(a.Schema)
 	case "video_catalog":
@@ -279,15 +292,28 @@ What users notice, newest first, in the form of [Keep a Changelog](https://keepa
 // link matches a link of Markdown.
 var link = regexp.MustCompile(`\[([^\]]*)\]\(((?:\.\./)*)([^)#]*)(#[^)]*)?\)`)
 
-// unlink turns links to what is left out into plain text.
+// unlink turns links to what is left out into plain text. It removes those that follow a
+// link in a list of links.
 func unlink(text string, left []string) string {
-	return link.ReplaceAllStringFunc(text, func(found string) string {
-		parts := link.FindStringSubmatch(found)
-		for _, path := range left {
-			if strings.HasPrefix(parts[3], path) || strings.HasPrefix("docs/"+parts[3], path) {
-				return parts[1]
-			}
+	out, end := "", 0
+	for _, at := range link.FindAllStringSubmatchIndex(text, -1) {
+		name, target := text[at[2]:at[3]], text[at[6]:at[7]]
+		isLeft := slices.ContainsFunc(left, func(path string) bool {
+			return strings.HasPrefix(target, path) || strings.HasPrefix("docs/"+target, path)
+		})
+		if !isLeft {
+			continue
 		}
-		return found
-	})
+		out += text[end:at[0]]
+		end = at[1]
+		if list := separator.FindStringSubmatch(out); list != nil {
+			out = strings.TrimSuffix(out, list[1])
+		} else {
+			out += name
+		}
+	}
+	return out + text[end:]
 }
+
+// separator matches what is between two links of a list, behind the first one.
+var separator = regexp.MustCompile(`\)(, |、)$`)

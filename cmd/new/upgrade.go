@@ -24,7 +24,7 @@ type service struct {
 	record
 	root string
 	base string // the newest commit of the branch template
-	head string // the newest commit of the current branch, with the entities that were adopted
+	head string // the newest commit of the current branch, with what was recalled and adopted
 	// start is that commit of the branch itself.
 	start string
 	// adopted says that base has entities of the service that it had not before.
@@ -53,6 +53,9 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(s.work)) }()
+	if err := s.recall(ctx); err != nil {
+		return err
+	}
 	if err := s.adopt(ctx, stdout); err != nil {
 		return err
 	}
@@ -163,12 +166,19 @@ func (s *service) advice(ctx context.Context) string {
 // the same path, so that the build cache of Go is used again.
 func (s *service) inWorktree(ctx context.Context, commit string, use func(tree string) error, flags ...string) (err error) {
 	tree := filepath.Join(s.work, "tree")
-	defer func() {
-		err = errors.Join(err, os.RemoveAll(tree), command(context.WithoutCancel(ctx), s.root, "git", "worktree", "prune"))
-	}()
 	args := append([]string{"worktree", "add", "--quiet", "--detach"}, flags...)
-	if err := command(ctx, s.root, "git", append(args, tree, commit)...); err != nil {
-		return err
+	failure := command(ctx, s.root, "git", append(args, tree, commit)...)
+	defer func() {
+		// git worktree prune would also forget worktrees of the owner whose disk is absent. The second
+		// --force is for a worktree that an interrupt has left locked.
+		err = errors.Join(err, os.RemoveAll(tree))
+		forgotten := command(context.WithoutCancel(ctx), s.root, "git", "worktree", "remove", "--force", "--force", tree)
+		if failure == nil {
+			err = errors.Join(err, forgotten)
+		}
+	}()
+	if failure != nil {
+		return failure
 	}
 	return use(tree)
 }

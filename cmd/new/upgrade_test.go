@@ -125,6 +125,122 @@ func TestNewerBranchIsTaken(t *testing.T) {
 	}
 }
 
+// After a squash merge git knows no better base than the version before. Where template.json of
+// the current branch proves that it has a later one, the next merge begins there, and changes
+// what the template has changed since, and no more.
+func TestSquashedUpgradeIsRecalled(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	rev := func(name string) string {
+		t.Helper()
+		commit, err := output(t.Context(), dir, "git", "rev-parse", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return commit
+	}
+	version := func(commit string) string { return `{"template": "` + commit + `"}` }
+	commitOn(t, dir, "template", map[string]string{"template.json": version("def"), "x": "1\n2\n3\n"})
+	second := rev("template")
+	git(t, dir, "merge", "--quiet", "--squash", "template")
+	git(t, dir, "commit", "--quiet", "--message", "squashed")
+	commitOn(t, dir, "main", map[string]string{"x": "1\n2\n3, as we want it\n"})
+	// The same version with more entities is on the branch already: the owner does not have it.
+	commitOn(t, dir, "template", map[string]string{"x": "0\n1\n2\n3\n"})
+	commitOn(t, dir, "template", map[string]string{"template.json": version("ghi"), "y": "new"})
+
+	s, err := openService(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.recall(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	base, err := output(t.Context(), dir, "git", "merge-base", s.head, s.base)
+	if err != nil || base != second || rev(s.head+"^{tree}") != rev("main^{tree}") || rev(s.head+"^1") != s.start {
+		t.Errorf("the merge begins at %s, %v, want %s, and the files of main", base, err, second)
+	}
+	git(t, dir, "merge", "--quiet", "--ff-only", s.head)
+	if m, err := mergeInto(t.Context(), dir, "template"); err != nil || len(m.open) > 0 {
+		t.Errorf("mergeInto() = %+v, %v, want no conflict", m, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "x")); err != nil || string(got) != "0\n1\n2\n3, as we want it\n" {
+		t.Errorf("x = %q, %v, want the changes of both sides", got, err)
+	}
+}
+
+// Without a proof the history stays as it is.
+func TestNothingIsRecalled(t *testing.T) {
+	t.Parallel()
+	const later = `{"template": "def"}`
+	for name, prepare := range map[string]func(t *testing.T, dir string){
+		"not upgraded yet": func(t *testing.T, dir string) { t.Helper() },
+		"merged":           func(t *testing.T, dir string) { t.Helper(); git(t, dir, "merge", "--quiet", "template") },
+		"another version": func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "main", map[string]string{"template.json": `{"template": "ghi"}`})
+		},
+		"taken back": func(t *testing.T, dir string) {
+			t.Helper()
+			git(t, dir, "merge", "--quiet", "--no-ff", "template")
+			git(t, dir, "revert", "--no-edit", "--mainline", "1", "HEAD")
+		},
+		"no record": func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "main", map[string]string{"template.json": ""})
+		},
+		"a broken record": func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "main", map[string]string{"template.json": "{"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newService(t)
+			commitOn(t, dir, "template", map[string]string{"template.json": later})
+			prepare(t, dir)
+			s, err := openService(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.recall(t.Context()); err != nil || s.head != s.start {
+				t.Errorf("recall() = %v, and the head became %s, want %s", err, s.head, s.start)
+			}
+		})
+	}
+}
+
+// An upgrade leaves git's records of other worktrees, such as one on a disk that is absent.
+func TestOtherWorktreesAreLeft(t *testing.T) {
+	t.Parallel()
+	dir := newService(t)
+	absent := filepath.Join(t.TempDir(), "absent")
+	git(t, dir, "worktree", "add", "--quiet", "--detach", absent)
+	if err := os.Rename(absent, absent+"-for-now"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := output(t.Context(), dir, "git", "worktree", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &service{root: dir, work: t.TempDir()}
+	for _, commit := range []string{"main", "no-such-commit"} {
+		err := s.inWorktree(t.Context(), commit, func(tree string) error {
+			writeFile(t, tree, "new", "not committed")
+			return nil
+		})
+		if (err == nil) != (commit == "main") {
+			t.Errorf("inWorktree(%s) = %v", commit, err)
+		}
+		if after, err := output(t.Context(), dir, "git", "worktree", "list"); err != nil || after != before {
+			t.Errorf("worktrees after that of %s:\n%s, %v, want\n%s", commit, after, err, before)
+		}
+	}
+	if left, err := os.ReadDir(s.work); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 // What a service has of its entities survives a rendering: descriptions, which the new
 // version renders again, their migrations, and the samples of their events.
 func TestKeep(t *testing.T) {
@@ -201,6 +317,54 @@ func TestMergeKeepsOwnMigrations(t *testing.T) {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s = %q, %v, want %q", name, got, err, want)
 		}
+	}
+}
+
+// A version in which topics have files of their own takes what the owner has changed in them where
+// they were before.
+func TestTopicsAreMoved(t *testing.T) {
+	t.Parallel()
+	const before = "topics:\n  - name: parcel.events\n    aggregate_types: [parcel] # whose events\n    schema: parcel.proto\n    consumers: [views]\n"
+	const moved = "# A topic.\nname: parcel.events\naggregate_types: [parcel] # whose events\nschema: parcel.proto\nconsumers: [views]\n"
+	const names, topic = "internal/names/names.yaml", "internal/names/topics/parcel.yaml"
+	const head = "# Names.\nservice: orders\nerror_domain: orders.example.com\n"
+	for name, test := range map[string]struct {
+		ours, theirs string
+		want         map[string]string
+		open         int
+	}{
+		"another consumer": {
+			head + "# The topics.\n" + strings.ReplaceAll(before, "[views]", "[views, billing]"), "# With topics.\n" + head,
+			map[string]string{names: "# With topics.\n" + head, topic: strings.ReplaceAll(moved, "[views]", "[views, billing]")}, 0,
+		},
+		"other names, and a topic more": {
+			strings.ReplaceAll(head+before, "orders", "selling") + "  - name: own.events\n    aggregate_types: [own]\n    schema: own.proto\n    consumers: [x]\n", head,
+			map[string]string{
+				names: strings.ReplaceAll(head, "orders", "selling"), topic: moved,
+				"internal/names/topics/own.yaml": "name: own.events\naggregate_types: [own]\nschema: own.proto\nconsumers: [x]\n",
+			}, 0,
+		},
+		"no change":           {head + "# The topics.\n" + before, head, map[string]string{names: head, topic: moved}, 0},
+		"no topics any more":  {strings.ReplaceAll(head, "orders", "selling"), strings.ReplaceAll(head, "orders", "buying"), map[string]string{topic: moved}, 1},
+		"broken by its owner": {head + "topics: [", head, map[string]string{topic: moved}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newService(t)
+			commitOn(t, dir, "template", map[string]string{names: head + "# The topics.\n" + before})
+			git(t, dir, "merge", "--quiet", "template")
+			commitOn(t, dir, "main", map[string]string{names: test.ours, "x": "x"})
+			commitOn(t, dir, "template", map[string]string{names: test.theirs, topic: moved})
+			m, err := mergeInto(t.Context(), dir, "template")
+			if err != nil || len(m.open) != test.open {
+				t.Errorf("mergeInto() = %+v, %v, want %d conflicts", m, err, test.open)
+			}
+			for path, want := range test.want {
+				if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
+					t.Errorf("%s = %q, %v, want %q", path, got, err, want)
+				}
+			}
+		})
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 	"example.com/videocatalog/internal/naming"
 )
 
+// exampleTopic is the topic of the template.
+const exampleTopic = "video.events"
+
 // words are what the new service says for the words of the example. They must not be empty.
 type words struct {
 	entity, plural, view string

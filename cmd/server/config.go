@@ -19,7 +19,7 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/server" // only full
 	"example.com/videocatalog/internal/telemetry"
 )
 
@@ -56,7 +56,7 @@ type config struct {
 	CORSOrigins    []string `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
 
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
-	ConsumerName    string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"`
+	ConsumerName    string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"` // only full
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
@@ -72,7 +72,7 @@ type config struct {
 	outbox       outbox.Config
 	consumer     consumer.Config
 	port         port.Config
-	catalog      server.CatalogConfig
+	catalog      server.CatalogConfig // only full
 }
 
 // configure sets the Config of each package. To change a default for this service, set its
@@ -84,8 +84,10 @@ func (c *config) configure(variables map[string]string) error {
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
+	// only full: begin
 	// Calls that wait leave room for others, and end in half of the time of a stop.
 	c.catalog = server.CatalogConfig{MaxWaiting: c.port.MaxCalls / 2, DrainWait: c.port.DrainTimeout / 2}.WithDefaults()
+	// only full: end
 	return err
 }
 

@@ -327,7 +327,7 @@ func (p *process) checkReplaced(t *testing.T, sides ...string) {
 	t.Helper()
 	for _, side := range sides {
 		eventually(t, time.Minute, "an error in the log names the side "+side+" and the remedy", func() bool {
-			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "server rebuild")
+			return p.logs(`"severity":"ERROR"`, `"`+side+`"`, "docs/failover.md")
 		})
 		p.checkGauge(t, side, 1)
 	}

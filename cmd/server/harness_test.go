@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
-	videov1 "example.com/videocatalog/api/proto/video/v1"
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1" // only full
+	videov1 "example.com/videocatalog/api/proto/video/v1"     // only full
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -152,8 +152,8 @@ type process struct {
 	cmd     *exec.Cmd
 	addr    string
 	conn    *grpc.ClientConn
-	videos  videov1.VideoServiceClient
-	catalog catalogv1.CatalogServiceClient
+	videos  videov1.VideoServiceClient     // only full
+	catalog catalogv1.CatalogServiceClient // only full
 
 	mu  sync.Mutex
 	log []string // guarded by mu
@@ -200,7 +200,7 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	if p.conn, err = grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
-	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn)
+	p.videos, p.catalog = videov1.NewVideoServiceClient(p.conn), catalogv1.NewCatalogServiceClient(p.conn) // only full
 	eventually(t, 10*time.Second, "the server is ready", func() bool {
 		response, err := http.Get("http://" + p.addr + "/health/ready")
 		if err != nil {

@@ -48,16 +48,13 @@ func unknownSettings(environ []string) []string {
 
 func printHelp(w io.Writer) error {
 	var out bytes.Buffer
-	out.WriteString("server is the video catalog service.\n" + `
+	out.WriteString("server is the program of the service.\n" + `
   server [serve]                       run until SIGTERM or SIGINT
   server migrate                       bring the database schema up to date
   server drain                         publish everything pending, then exit
-  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
-         --dry-run                     write nothing, and count what differs
-         --id-token                    call with an ID token of Google, of the service account that runs this
-         --audience AUDIENCE           of that token; default: https://HOST
-         --token-file FILE             call with the ID token in this file, which is read for every call
-  server outbox list [FLAGS]           show aggregates whose next event the broker refused
+` +
+		helpRebuild + // only full
+		`  server outbox list [FLAGS]           show aggregates whose next event the broker refused
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now
   server outbox skip TYPE ID EVENT_ID  give that event up
@@ -71,6 +68,7 @@ func printHelp(w io.Writer) error {
          --all                         instead of a filter: all aggregates that are parked, all messages
          --dry-run                     change nothing, and count what matches
          --json                        print JSON, one object per line
+  server databases accept              record the present databases as known, after a failover that you have looked at
   server version                       print the version
   server help                          print this
 

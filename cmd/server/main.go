@@ -1,4 +1,4 @@
-// Command server is the video catalog service. One process runs the API, the outbox
+// Command server is the program of the service. One process runs the API, the outbox
 // publisher and the projector, or only those that ROLES names. `server help` lists the
 // commands and the settings. The default command is serve, and the settings come from the
 // environment.
@@ -64,8 +64,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return migrate(ctx, cfg, stdout, log)
 	case words == "drain":
 		return drain(ctx, cfg, stdout, log)
-	case command == "rebuild":
-		return rebuild(ctx, cfg, args, stdout)
+	case command == "rebuild": // only full
+		return rebuild(ctx, cfg, args, stdout) // only full
+	case words == "databases accept":
+		return acceptDatabases(ctx, cfg, stdout)
 	case command == "outbox":
 		return outboxCommand(ctx, cfg, args, stdout)
 	case command == "quarantine":

@@ -123,7 +123,7 @@ func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
 var groups = []struct{ prefix, title, text string }{
 	{"outbox", "The outbox and its publisher", "Backlog, ages, aggregates, lanes, partitions and tables are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
 	{"consumer", "The projector", ""},
-	{"catalog", "The catalog", ""},
+	{"catalog", "The catalog", ""}, // only full
 	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
@@ -180,6 +180,11 @@ Common names in articles about outboxes:
 `)
 	left := slices.Clone(all)
 	for _, group := range groups {
+		// only template: begin
+		if group.prefix == "catalog" {
+			out.WriteString("\n<!-- only " + "full: begin -->")
+		}
+		// only template: end
 		fmt.Fprintf(&out, "\n## %s\n\n", group.title)
 		if group.text != "" {
 			fmt.Fprintf(&out, "%s\n\n", group.text)
@@ -193,6 +198,11 @@ Common names in articles about outboxes:
 				i.Name, prometheusName(t, i), kinds[i.Kind].name, i.Unit, strings.Join(attributes(i.Name), ", "), i.Description)
 			return true
 		})
+		// only template: begin
+		if group.prefix == "catalog" {
+			out.WriteString("<!-- only " + "full: end -->\n")
+		}
+		// only template: end
 	}
 	if len(left) > 0 {
 		t.Errorf("instruments without a group: %+v", left)

@@ -20,6 +20,14 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
+// helpRebuild is the help for the command.
+const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
+         --dry-run                     write nothing, and count what differs
+         --id-token                    call with an ID token of Google, of the service account that runs this
+         --audience AUDIENCE           of that token; default: https://HOST
+         --token-file FILE             call with the ID token in this file, which is read for every call
+`
+
 // rebuild makes the catalog equal to the videos that a VideoService returns. It fills a new
 // catalog, or repairs a damaged one. It calls the owner and does not read the owner's
 // tables. With --dry-run it writes nothing and counts the differences.

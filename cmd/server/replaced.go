@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -55,7 +57,7 @@ func observeReplaced(meter metric.Meter, sides []*side) error {
 		return nil
 	}
 	_, err := meter.Int64ObservableGauge("database.replaced", metric.WithUnit("{database}"),
-		metric.WithDescription("1 while the database of a side (commands, queries) was replaced, for example by a failover or a restore, and server rebuild has not run since; else 0."),
+		metric.WithDescription("1 while the database of a side (commands, queries) was replaced, for example by a failover or a restore, and the new one is not yet recorded as known; else 0."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			for _, s := range sides {
 				if state := s.state.Load(); state >= 0 {
@@ -109,7 +111,31 @@ func (s *side) note(ctx context.Context, database store.Database, log *slog.Logg
 	s.state.Store(1)
 	if time.Since(s.logged) >= identityReminder {
 		s.logged = time.Now()
-		log.ErrorContext(ctx, "database: replaced by another history of it, and what was acknowledged may be lost: run `server rebuild` (docs/runbooks.md#databasereplaced)",
+		log.ErrorContext(ctx, "database: replaced by another history of it, and what was acknowledged may be lost: see docs/failover.md",
 			"side", s.name, "live", database.Live, "known", database.Known)
 	}
+}
+
+// acceptDatabases records the present databases of both sides as the known ones. It repairs
+// nothing: a person has compared the data.
+func acceptDatabases(ctx context.Context, cfg config, stdout io.Writer) error {
+	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
+	if err != nil {
+		return err
+	}
+	defer database.close()
+	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
+	owner, err := commands.Database(ctx)
+	if err != nil {
+		return err
+	}
+	projection, err := queries.Database(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live)); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "known: commands in %s, queries in %s\n", owner.Live, projection.Live)
+	return err
 }

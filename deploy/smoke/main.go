@@ -1,6 +1,5 @@
-// Command smoke tests a running service with a real gRPC client. It creates a video, publishes it, waits until the
-// catalog has it, and deletes it. So it tests the whole path: both databases, the publisher, the topic, the
-// subscription and the projector. It also tries to delete the video when a step fails.
+// Command smoke tests a running service with a real gRPC client. The service must say that it serves, and do what the
+// checks of the other files ask for.
 //
 //	smoke [--timeout 3m] URL
 //
@@ -18,19 +17,13 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
-
-	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
-	videov1 "example.com/videocatalog/api/proto/video/v1"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 func main() {
@@ -63,10 +56,14 @@ func run(ctx context.Context, args []string, token string, stdout io.Writer) err
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	start := time.Now()
-	if err := smoke(ctx, videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)); err != nil {
-		return err
+	checks := []func(context.Context, *grpc.ClientConn) error{serves}
+	checks = append(checks, smoke) // only full
+	for _, check := range checks {
+		if err := check(ctx, conn); err != nil {
+			return err
+		}
 	}
-	_, err = fmt.Fprintf(stdout, "smoke: created, published, found in the catalog and deleted a video in %s\n", time.Since(start).Round(time.Millisecond))
+	_, err = fmt.Fprintf(stdout, "smoke: the service works, tested in %s\n", time.Since(start).Round(time.Millisecond))
 	return err
 }
 
@@ -104,42 +101,14 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 
 func (bearer) RequireTransportSecurity() bool { return true }
 
-// smoke runs all steps with one video.
-func smoke(ctx context.Context, videos videov1.VideoServiceClient, catalog catalogv1.CatalogServiceClient) (err error) {
-	video, err := videos.CreateVideo(ctx, &videov1.CreateVideoRequest{
-		Video: &videov1.Video{Title: "Smoke test", Tags: []string{"smoke-test"}}, RequestId: uuid.NewString(),
-	}, grpc.WaitForReady(true))
+// serves waits until the server says that it serves, as grpc.health.v1.
+func serves(ctx context.Context, conn *grpc.ClientConn) error {
+	answer, err := healthpb.NewHealthClient(conn).Check(ctx, new(healthpb.HealthCheckRequest), grpc.WaitForReady(true))
 	if err != nil {
-		return fmt.Errorf("create video: %w", err)
+		return fmt.Errorf("check health: %w", err)
 	}
-	name := video.GetName()
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		if _, e := videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: name}); e != nil {
-			err = errors.Join(err, fmt.Errorf("delete %s: %w", name, e))
-		}
-	}()
-	video, err = videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: name, Etag: video.GetEtag()})
-	if err != nil {
-		return fmt.Errorf("publish %s: %w", name, err)
+	if answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		return fmt.Errorf("check health: %s, want SERVING", answer.GetStatus())
 	}
-	entry := strings.Replace(name, "videos/", "catalogEntries/", 1)
-	for {
-		got, err := catalog.GetCatalogEntry(ctx, &catalogv1.GetCatalogEntryRequest{Name: entry, MinVersion: video.GetVersion()})
-		if err == nil && got.GetTitle() == video.GetTitle() {
-			return nil
-		}
-		if err == nil {
-			return fmt.Errorf("get %s: title is %q, want %q", entry, got.GetTitle(), video.GetTitle())
-		}
-		// The server also waits for the version, but not as long as this client.
-		if code := status.Code(err); ctx.Err() != nil || code != codes.NotFound && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.FailedPrecondition {
-			return fmt.Errorf("get %s in version %d: %w; are publisher, topic, subscription and projector at work?", entry, video.GetVersion(), err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
+	return nil
 }

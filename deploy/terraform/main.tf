@@ -40,17 +40,18 @@ module "iam" {
 }
 
 module "pubsub" {
-  source       = "./modules/pubsub"
-  for_each     = { for topic in local.topics : topic.name => topic }
-  project      = var.project
-  region       = var.region
-  topic        = each.key
-  schema       = file("${path.module}/../../${each.value.schema}")
-  consumers    = try(each.value.consumers, [])
-  foreign      = try(each.value.foreign, false)
-  exactly_once = var.exactly_once
-  publishers   = [module.iam.members["all"], module.iam.members["publisher"]]
-  subscribers  = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]
+  source        = "./modules/pubsub"
+  for_each      = { for topic in local.topics : topic.name => topic }
+  project       = var.project
+  region        = var.region
+  topic         = each.key
+  schema        = file("${path.module}/../../${each.value.schema}")
+  consumers     = try(each.value.consumers, [])
+  foreign       = try(each.value.foreign, false)
+  topic_project = try(each.value.project, var.project)
+  exactly_once  = var.exactly_once
+  publishers    = [module.iam.members["all"], module.iam.members["publisher"]]
+  subscribers   = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]
   # Pub/Sub's own account moves dead letters.
   agent      = "serviceAccount:service-${data.google_project.this.number}@gcp-sa-pubsub.iam.gserviceaccount.com"
   depends_on = [google_project_service.this]

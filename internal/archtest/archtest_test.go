@@ -32,14 +32,14 @@ var imports = map[string][]string{
 	"internal/names":              {},
 	"internal/naming":             {},
 	"internal/names/generate":     {"internal/names"},
-	"deploy/observe":              {"internal/names"},
-	"deploy/observe/generate":     {"deploy/observe"},
+	"deploy/observe":              {"internal/names"}, // only observe
+	"deploy/observe/generate":     {"deploy/observe"}, // only observe
 	"internal/auth":               {},
 	"internal/envelope":           {},
 	"internal/event":              {"internal/domain", "internal/envelope", "internal/problem", "api"},
 	"internal/admin":              {"internal/envelope", "internal/problem"},
 	"internal/store":              {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
-	"internal/search":             {},
+	"internal/search":             {}, // only full
 	"internal/aip":                {"internal/problem"},
 	"internal/port":               {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
 	"internal/server":             {"internal/aip", "internal/domain", "internal/fields", "internal/port", "internal/problem", "api"},

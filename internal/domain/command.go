@@ -1,9 +1,7 @@
 package domain
 
 import (
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 )
@@ -20,14 +18,3 @@ type Stamp struct {
 
 // AnyVersion as the expected version of a command matches every version.
 const AnyVersion int64 = 0
-
-// blank reports whether a text has no visible character.
-func blank(text string) bool { return !strings.ContainsFunc(text, visible) }
-
-// visible reports whether a character is visible by itself. Unicode marks some
-// letters as ignorable, such as the Hangul filler. The blank Braille pattern is
-// a symbol without ink, and needs its own rule.
-func visible(r rune) bool {
-	return unicode.IsPrint(r) && r != ' ' && r != '\u2800' &&
-		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
-}

@@ -2,10 +2,9 @@
 // no context, no clock, no randomness, no I/O. Callers pass in the time and new
 // ids.
 //
-// On the command side a [Decision] takes a video and returns the event that a
+// On the command side a decision takes a video and returns the event that a
 // command causes. An event carries the full state after it, and that state is
-// what gets stored, so a video cannot change without an event. On the query side
-// [Fold] takes a catalog entry and an event, and returns the new entry.
+// what gets stored, so a video cannot change without an event.
 //
 // Every error is a [*problem.Error]; its Kind says what a caller can do about it.
 //

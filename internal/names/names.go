@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"regexp"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -32,6 +33,8 @@ type Topic struct {
 	// Foreign says that another service owns the topic and publishes there. This one has only
 	// the subscriptions of its consumers, which it names differently from all other services.
 	Foreign bool `yaml:"foreign"`
+	// Project is the Google Cloud project of a foreign topic. Empty: it is in that of this service.
+	Project string `yaml:"project"`
 }
 
 // Subscription returns the name of a consumer's subscription.
@@ -41,7 +44,7 @@ func (t Topic) Subscription(consumer string) string { return t.Name + "." + cons
 // of the subscription to that topic.
 func (t Topic) DeadLetters(consumer string) string { return t.Subscription(consumer) + ".dead" }
 
-//go:embed names.yaml topics/*.yaml
+//go:embed names.yaml topics
 var files embed.FS
 
 var all = func() Names {
@@ -77,8 +80,12 @@ func TopicOf(aggregateType string) Topic {
 var (
 	serviceRule  = regexp.MustCompile(`^[a-z][a-z0-9-]{4,18}[a-z0-9]$`)
 	topicRule    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`)
+	projectRule  = regexp.MustCompile(`^[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
 	consumerRule = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,29}$`)
 )
+
+// IsProject reports whether a text can be the id of a Google Cloud project.
+func IsProject(id string) bool { return projectRule.MatchString(id) }
 
 // Parse reads names.yaml and topics/*.yaml. The error names every field that breaks a rule,
 // with its file.
@@ -96,9 +103,6 @@ func Parse(fsys fs.FS) (Names, error) {
 		errs = append(errs, fmt.Errorf("%s: error_domain is empty", file))
 	}
 	topics, err := fs.Glob(fsys, "topics/*.yaml") // sorted
-	if err == nil && len(topics) == 0 {
-		err = errors.New("topics/*.yaml: there is no file, want one per topic")
-	}
 	errs = append(errs, err)
 	where := make(map[string]string) // the files of what must be there once
 	for _, file := range topics {
@@ -143,8 +147,8 @@ func (t Topic) check(file string, where map[string]string) error {
 		}
 		where[what+name] = file
 	}
-	if !topicRule.MatchString(t.Name) {
-		wrong("name is %q, want %s", t.Name, topicRule)
+	if !topicRule.MatchString(t.Name) || strings.HasPrefix(t.Name, "goog") {
+		wrong("name is %q, want %s, which does not begin with goog", t.Name, topicRule)
 	}
 	once("topic", t.Name)
 	if len(t.AggregateTypes) == 0 {
@@ -158,6 +162,12 @@ func (t Topic) check(file string, where map[string]string) error {
 	}
 	if t.Foreign && len(t.Consumers) == 0 {
 		wrong("consumers is empty, and this service does not publish to a foreign topic: remove the file")
+	}
+	switch {
+	case t.Project != "" && !t.Foreign:
+		wrong("project is set, and the topic is not foreign: this service has its own topics in its own project")
+	case t.Project != "" && !IsProject(t.Project):
+		wrong("project is %q, want the id of a Google Cloud project, %s", t.Project, projectRule)
 	}
 	for _, c := range t.Consumers {
 		if !consumerRule.MatchString(c) {

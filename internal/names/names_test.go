@@ -9,9 +9,12 @@ import (
 	"example.com/videocatalog/internal/names"
 )
 
-// The schemas of the topics are files.
+// There are topics, and their schemas are files.
 func TestNames(t *testing.T) {
 	t.Parallel()
+	if len(names.Topics()) == 0 {
+		t.Error("topics has no file, want one per topic")
+	}
 	for _, topic := range names.Topics() {
 		if _, err := os.Stat("../../" + topic.Schema); err != nil {
 			t.Errorf("schema of topic %s: %v", topic.Name, err)
@@ -46,6 +49,9 @@ func TestParse(t *testing.T) {
 	if n, err := parse("schema: order.proto", "schema: order.proto\nforeign: true"); err != nil || n.Topics[0].Foreign || !n.Topics[1].Foreign {
 		t.Errorf("Parse() = %+v, %v, want order.events to be foreign", n, err)
 	}
+	if n, err := parse("schema: order.proto", "schema: order.proto\nforeign: true\nproject: other-project"); err != nil || n.Topics[1].Project != "other-project" {
+		t.Errorf("Parse() = %+v, %v, want order.events to be of other-project", n, err)
+	}
 	const cart, order = "topics/cart.yaml: ", "topics/order.yaml: "
 	for _, tt := range []struct{ name, from, to, want string }{
 		{"unknown field", "service:", "servise:", "names.yaml: "},
@@ -57,12 +63,15 @@ func TestParse(t *testing.T) {
 		{"a list of topics", "name: cart.events", "- name: cart.events", cart},
 		{"two topics in a file", "schema: cart.proto\n", "schema: cart.proto\n---\nname: more.events\n", cart + "there is a second document"},
 		{"topic's name", "order.events", "1.events", order + "name"},
+		{"topic of Google", "order.events", "google.events", order + "name"},
 		{"topic twice", "cart.events", "order.events", order + `topic "order.events" is also in topics/cart.yaml`},
 		{"aggregate type twice", "[cart]", "[order]", order + `aggregate type "order" is also in topics/cart.yaml`},
 		{"no aggregate type", "[cart]", "[]", cart + "aggregate_types"},
 		{"consumer's name", "billing", "bill.ing", order + "consumers"},
 		{"consumer twice", "billing", "search", order + `subscription "order.events.search"`},
 		{"foreign without consumers", "schema: cart.proto", "schema: cart.proto\nforeign: true", cart + "consumers is empty"},
+		{"a project of our own topic", "schema: cart.proto", "schema: cart.proto\nproject: other-project", cart + "project is set"},
+		{"project's name", "schema: order.proto", "schema: order.proto\nforeign: true\nproject: projects/other", order + `project is "projects/other"`},
 		{"no schema", "schema: cart.proto", `schema: ""`, cart + "schema"},
 	} {
 		_, err := parse(tt.from, tt.to)
@@ -71,7 +80,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	_, err = names.Parse(fstest.MapFS{"names.yaml": {Data: []byte("service: x\n")}})
-	if err == nil || strings.Count(err.Error(), ".yaml: ") != 3 {
-		t.Errorf("error = %v, want the service, the domain and the topics in it", err)
+	if err == nil || strings.Count(err.Error(), ".yaml: ") != 2 {
+		t.Errorf("error = %v, want the service and the domain in it", err)
 	}
 }

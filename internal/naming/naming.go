@@ -1,5 +1,5 @@
-// Package naming has the rules for names that cmd/new and cmd/entity give: what SQL and Go
-// make of a word, and its forms in English.
+// Package naming has the rules for names that commands give to a service and its entities:
+// what SQL and Go make of a word, and its forms in English.
 package naming
 
 import (

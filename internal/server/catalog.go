@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"go.opentelemetry.io/otel/metric"
 	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	"example.com/videocatalog/internal/aip"
@@ -67,6 +69,26 @@ func (c CatalogConfig) WithDefaults() CatalogConfig {
 	c.MaxWaiting = cmp.Or(c.MaxWaiting, 500)
 	c.DrainWait = cmp.Or(c.DrainWait, 2250*time.Millisecond)
 	return c
+}
+
+// Catalog returns CatalogService, the queries. seal encrypts page tokens and resume
+// tokens; metrics may be nil.
+func Catalog(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (port.Service, error) {
+	handler, err := newCatalogService(cfg, store, changes, seal, metrics)
+	if err != nil {
+		return port.Service{}, err
+	}
+	return catalogOf(handler), nil
+}
+
+func catalogOf(handler *catalogService) port.Service {
+	return port.Service{
+		Desc: &catalogv1.CatalogService_ServiceDesc, Side: SideQueries,
+		Handler: handler, Wait: handler.waits.running.Wait,
+		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+			return catalogv1.RegisterCatalogServiceHandlerClient(context.Background(), mux, catalogv1.NewCatalogServiceClient(conn))
+		},
+	}
 }
 
 func newCatalogService(cfg CatalogConfig, store CatalogStore, changes Changes, seal cipher.AEAD, metrics metric.MeterProvider) (*catalogService, error) {

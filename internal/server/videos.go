@@ -7,10 +7,13 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/port"
 )
 
 // VideoStore stores videos. It is safe for concurrent use.
@@ -27,6 +30,17 @@ type VideoStore interface {
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
 	// ListVideos returns a page of videos, and whether more follow.
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
+}
+
+// Videos returns VideoService, the commands. seal encrypts page tokens.
+func Videos(store VideoStore, seal cipher.AEAD) port.Service {
+	return port.Service{
+		Desc: &videov1.VideoService_ServiceDesc, Side: SideCommands,
+		Handler: &videoService{origin: realOrigin, store: store, seal: seal},
+		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+			return videov1.RegisterVideoServiceHandlerClient(context.Background(), mux, videov1.NewVideoServiceClient(conn))
+		},
+	}
 }
 
 // videoService implements the commands. It adds the time and the new ids;

@@ -84,27 +84,6 @@ func pool(t testing.TB, target string) *pgxpool.Pool {
 	return p
 }
 
-func execute(t testing.TB, p *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := p.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// column is what a query returns, a text per row.
-func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
-	t.Helper()
-	rows, err := p.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return values
-}
-
 // emptyDatabase makes a database without a schema, and returns a pool of its
 // administrator.
 func emptyDatabase(t testing.TB) *pgxpool.Pool {

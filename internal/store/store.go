@@ -1,14 +1,15 @@
 // Package store remembers. It has every transaction of the service, one per method. The SQL
 // is in db/queries, and sqlc compiles it into a package that only this one can import.
 //
-// [Videos] is the command side. [Outbox] holds its events, which the publisher claims. Both
-// are in the schema video_catalog. [Catalog] is the query side and owns video_catalog_read. Neither side
+// The command side has the aggregates, such as [Videos], and the [Outbox] with their events,
+// which the publisher claims. It owns the schema video_catalog. The query side has what the
+// events make, and the [Inbox]. It owns the schema video_catalog_read. Neither side
 // uses the tables of the other, so each can have its own database user, or its own
 // database.
 //
 // # No row without its event
 //
-// A new command cannot forget the outbox. A command is a domain.Decision. It does not
+// A new command cannot forget the outbox. A command is a decision. It does not
 // return a new state: it returns an event, which carries the state. Only the function
 // record writes a video. It takes the event, writes the row from it, and appends it to the
 // outbox, in one transaction. internal/archtest fails if a second

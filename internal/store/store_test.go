@@ -1,12 +1,16 @@
 package store_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -29,12 +33,39 @@ func stamp(t testing.TB) domain.Stamp {
 	return domain.Stamp{EventID: newID(t), Time: epoch}
 }
 
-// created is the first event of a new video.
-func created(t testing.TB, title string) *domain.Event {
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
 	t.Helper()
-	e, err := domain.Create(newID(t), domain.Details{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp(t))
-	if err != nil {
-		t.Fatal(err)
+	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
 	}
-	return e
+	return n
+}
+
+// kindOf returns the kind of a domain error, 0 of any other.
+func kindOf(err error) problem.Kind {
+	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
+		return domainErr.Kind
+	}
+	return 0
+}
+
+func execute(t testing.TB, p *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := p.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// column is what a query returns, a text per row.
+func column(t testing.TB, p *pgxpool.Pool, sql string) []string {
+	t.Helper()
+	rows, err := p.Query(t.Context(), sql)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return values
 }

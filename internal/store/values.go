@@ -47,3 +47,6 @@ func mapSlice[A, B any](in []A, f func(A) B) []B {
 	}
 	return out
 }
+
+// endOfTime is after every possible time.
+var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)

@@ -106,11 +106,8 @@ func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, erro
 	return videoOf(row), nil
 }
 
-// Positions of the first page: before and after every possible time.
-var (
-	endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
-	startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
-)
+// startTime is before every possible time.
+var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // ListVideos returns a page of videos, and whether more follow.
 func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error) {

@@ -27,22 +27,6 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-// kindOf returns the kind of a domain error, 0 of any other.
-func kindOf(err error) problem.Kind {
-	if domainErr, ok := errors.AsType[*problem.Error](err); ok {
-		return domainErr.Kind
-	}
-	return 0
-}
-
-func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
 // A video that is read back is the video that was written.
 func TestCreatedVideoReadsBack(t *testing.T) {
 	t.Parallel()
@@ -506,4 +490,14 @@ func TestCutConnectionLeavesNothing(t *testing.T) {
 	if v, err := videos.GetVideo(t.Context(), e.Video.ID); err != nil || v.Version != 1 {
 		t.Errorf("GetVideo() = version %d, %v, want 1, nil", v.Version, err)
 	}
+}
+
+// created is the first event of a new video.
+func created(t testing.TB, title string) *domain.Event {
+	t.Helper()
+	e, err := domain.Create(newID(t), domain.Details{Title: title, Tags: []string{`drama`, `a "quoted", {odd} \tag`}}, stamp(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }

@@ -2,6 +2,7 @@ package deploytest
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +108,63 @@ func TestProvisionAndDestroy(t *testing.T) {
 	}
 	mustScript(t, s.env, "destroy.sh", "--yes", project, region)
 	t.Run("nothing is left", s.checkNothingLeft)
+}
+
+// A topic of another project is only subscribed to, by its full name. A subscription to a topic of
+// the same name in the project itself is another one.
+func TestProvisionSubscribesToAnotherProject(t *testing.T) {
+	t.Parallel()
+	s, ok := newStand(t)
+	if !ok {
+		return
+	}
+	deploy := t.TempDir()
+	for _, name := range []string{"provision.sh", "lib.sh"} {
+		text, err := os.ReadFile(filepath.Join("../../deploy", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(deploy, name), text, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const theirs = "projects/other-project/topics/parcel.events"
+	script := "SERVICE=videocatalog\nTOPICS=()\nSUBSCRIPTIONS=(parcel.events.billing)\nSCHEMA_FILES=()\nREMOTE_TOPICS=(" + theirs + ")\n"
+	if err := os.WriteFile(filepath.Join(deploy, "names.sh"), []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: theirs}); err != nil {
+		t.Fatal(err)
+	}
+	provision := func() (string, error) {
+		return command(t, s.env, filepath.Join(deploy, "provision.sh"), project, region)
+	}
+	if out, err := provision(); err != nil {
+		t.Fatalf("provision.sh: %v\n%s", err, out)
+	}
+	name := "projects/" + project + "/subscriptions/parcel.events.billing"
+	got, err := s.client.SubscriptionAdminClient.GetSubscription(t.Context(), &pubsubpb.GetSubscriptionRequest{Subscription: name})
+	if err != nil || got.GetTopic() != theirs {
+		t.Errorf("subscription = %v, %v, want one of %s", got, err, theirs)
+	}
+	s.control.changed()
+	if out, err := provision(); err != nil || len(s.control.changed()) != 0 {
+		t.Errorf("a second run: %v, want that it changes nothing:\n%s", err, out)
+	}
+
+	ours := "projects/" + project + "/topics/parcel.events"
+	if err := s.client.SubscriptionAdminClient.DeleteSubscription(t.Context(), &pubsubpb.DeleteSubscriptionRequest{Subscription: name}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.TopicAdminClient.CreateTopic(t.Context(), &pubsubpb.Topic{Name: ours}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{Name: name, Topic: ours, EnableMessageOrdering: true}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := provision(); err == nil || !strings.Contains(out, "has topic "+ours) {
+		t.Errorf("provision.sh with a subscription to %s: %v, want it to stop:\n%s", ours, err, out)
+	}
 }
 
 // commands returns the commands that a script showed.

@@ -22,6 +22,7 @@ const root = "../.."
 const (
 	orderFields      = "customer_id:uuid! currency:string total_cents:int64 tags:strings placed_at:time"
 	orderTransitions = "draft→placed:place placed→cancelled:cancel"
+	statusFields     = "label:string! color:enum(%s)! place:{street:string,floor:int32}"
 )
 
 // Aggregate types of different shapes cost a command each. They pass all checks and their
@@ -41,7 +42,7 @@ func TestEntities(t *testing.T) {
 	add("order", "--fields", orderFields, "--transitions", orderTransitions)
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
-	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
+	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
 	changesOnlyGenerated(t, dir)
 	check(t, dir)
 
@@ -137,6 +138,7 @@ func useOrders(t *testing.T, api string) string {
 		"order.customerId":   `{"customerId": "nobody"}`,
 		"order.customerId: ": `{}`, // required
 		"order.currency":     fmt.Sprintf(`{"customerId": %q, "currency": %q}`, customer, strings.Repeat("x", 201)),
+		"order.placedAt":     fmt.Sprintf(`{"customerId": %q, "placedAt": "1970-01-01T00:00:00Z"}`, customer), // its milliseconds are 0
 		"color":              fmt.Sprintf(`{"customerId": %q, "color": "red"}`, customer),
 	} {
 		if refused := call(t, http.StatusBadRequest, "POST", api+"orders", body); !strings.Contains(fmt.Sprint(refused), field) {
@@ -246,9 +248,11 @@ func useOthers(t *testing.T, api string) {
 	}
 }
 
-// grow edits two files of orders as their owner would, and adds fields to the description.
+// grow edits two files of orders as their owner would, and adds fields and a state to the
+// description. Statuses get another value of an enum.
 func grow(t *testing.T, dir string, add func(...string) string) {
 	t.Helper()
+	add("status", "--fields", fmt.Sprintf(statusFields, "red,green,blue"))
 	const domain, server = "internal/domain/order.go", "internal/server/orders.go"
 	const rule = "\tcase d.Currency == \"XXX\":\n\t\treturn problem.InvalidField(\"order.currency\", \"must be a currency\")\n"
 	edit(t, filepath.Join(dir, domain), `(func \(d OrderDetails\) validate\(\) error \{\n\tswitch \{\n)`, "${1}"+rule)
@@ -256,7 +260,8 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	was := content(t, filepath.Join(dir, domain)) + content(t, filepath.Join(dir, server))
 	migration := content(t, filepath.Join(dir, "db/migrations/01000_orders.sql"))
 
-	out := add("order", "--fields", orderFields+" note:string? picture:bytes channel:enum(web,shop) sizes:int32s")
+	out := add("order", "--fields", orderFields+" note:string? picture:bytes channel:enum(web,shop) sizes:int32s",
+		"--transitions", orderTransitions+" placed→sent:send")
 	for _, path := range []string{domain, server} {
 		if !strings.Contains(out, "\n  "+path+"\n") {
 			t.Errorf("%s is not listed as edited:\n%s", path, out)
@@ -268,8 +273,11 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	if migration != content(t, filepath.Join(dir, "db/migrations/01000_orders.sql")) {
 		t.Error("a migration that was run has changed")
 	}
-	if text := content(t, filepath.Join(dir, "db/migrations/01003_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
+	if text := content(t, filepath.Join(dir, "db/migrations/01005_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
 		t.Errorf("the migration of the new fields:\n%s", text)
+	}
+	for _, path := range []string{"01003_statuses_color_values.sql", "01004_statuses_color_valid.sql", "01006_orders_state_valid.sql"} {
+		content(t, filepath.Join(dir, "db/migrations", path))
 	}
 	if aside := clone.Run(t, dir, "find", ".local/entity", "-type", "f"); len(strings.Fields(aside)) != 2 {
 		t.Errorf("new versions aside:\n%s\nwant those of the two files", aside)
@@ -285,7 +293,8 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	clone.Run(t, dir, "go", "build", "./...")
 	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
 	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestEveryMigrationGoesDownAndUpAgain")
-	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|TestSupportRoleLooks")
+	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|Status|TestSupportRoleLooks")
+	clone.Run(t, dir, "make", "--silent", "breaking")
 }
 
 // useGrownOrders uses an order of before the new fields, and one with them.
@@ -296,6 +305,12 @@ func useGrownOrders(t *testing.T, api, old string) {
 		t.Errorf("the order of before = %v, want it without a note", order)
 	}
 	call(t, http.StatusOK, "PATCH", api+old, `{"note": "", "picture": "AP8="}`)
+	if sent := call(t, http.StatusOK, "POST", api+old+":send", "{}"); sent["state"] != "STATE_SENT" {
+		t.Errorf("the order of before, sent = %v", sent)
+	}
+	if status := call(t, http.StatusOK, "POST", api+"statuses", `{"label": "new", "color": "COLOR_BLUE"}`); status["color"] != "COLOR_BLUE" {
+		t.Errorf("a status with a new color = %v", status)
+	}
 	if refused := call(t, http.StatusBadRequest, "PATCH", api+old, `{"currency": "XXX"}`); !strings.Contains(fmt.Sprint(refused), "order.currency: must be a currency") {
 		t.Errorf("the owner's rule: %v", refused)
 	}

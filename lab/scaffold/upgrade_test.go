@@ -51,18 +51,27 @@ func TestUpgrade(t *testing.T) {
 		"api/openapi.json":                "STATE_ARCHIVED",
 		"cmd/server/config.go":            "Workers: 2",
 		"db/migrations/00004_videos.sql":  "A clearer comment.",
-		"db/migrations/00007_later.sql":   "later",
+		"db/migrations/00098_later.sql":   "later",
 		"db/migrations/01000_invoice.sql": "invoice",
 		"deploy/names.sh":                 "video.events.billing",
 		"internal/domain/parcel.go":       "// Deleted, in a later version, reports",
-		"internal/store/parcels.go":       "parcels",
-		"internal/domain/video.go":        "year of the far future",
-		"internal/port/port.go":           "a later version of github.com/acme/orders",
+		"internal/domain/status.go":       "must be a word",
+		"internal/server/parcels.go":      "// The prefixes of resource names, in a later version.",
+
+		"internal/domain/purchase_order.go":                "// Deleted, in a later version, reports",
+		"api/proto/parcel/v1/parcel_service.proto":         "of a later version, even",
+		"api/proto/parcel/v1/parcel_service_grpc.pb.go":    "WeighParcel",
+		"api/proto/purchase_order/v1/purchase_order.pb.go": "in a later version",
+		"internal/store/parcels.go":                        "parcels",
+		"internal/domain/video.go":                         "year of the far future",
+		"internal/port/port.go":                            "a later version of github.com/acme/orders",
 	} {
 		contains(t, filepath.Join(s.dir, filepath.FromSlash(file)), text)
 	}
 	contains(t, filepath.Join(s.dir, "internal", "domain", "parcel.go"), "// It costs nothing.")
-	clone.Run(t, s.dir, "go", "test", "./internal/domain", "./internal/event", "./internal/archtest")
+	clone.Run(t, s.dir, "go", "test", "./internal/domain", "./internal/event", "./internal/archtest", "./internal/names/...")
+	clone.Run(t, s.dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe")
+	clone.Run(t, s.dir, "go", "test", "./internal/store", "./cmd/server", "-run", "Parcel|PurchaseOrder|Status|TestSubscriptionsAreInNames")
 	if after := s.rev("HEAD:api/baseline.binpb"); after != before || after == s.rev("template:api/baseline.binpb") {
 		t.Error("the released contract changed, want the service's own")
 	}
@@ -73,6 +82,7 @@ func TestUpgrade(t *testing.T) {
 	grownEntity(s, template)
 	refusedMigrations(s, template)
 	conflicts(s, template)
+	squashed(s, mine)
 	shallow(s, template)
 }
 
@@ -97,12 +107,68 @@ func editService(t *testing.T, dir string) {
 	edit(t, topics, "consumers: [catalog]", "consumers: [catalog, billing]")
 	write(t, path("db/migrations/01000_invoice.sql"), "-- +goose Up\nCREATE TABLE orders_db.invoice (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE orders_db.invoice;\n")
 	if _, err := os.Stat(path("cmd/entity")); err == nil { // not in earlier states
-		clone.Run(t, dir, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship")
-		edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+		addEntities(t, dir)
 	}
 	clone.Run(t, dir, "make", "generate-code") // without the slow rest of make generate, which the upgrade does
 	clone.Run(t, dir, "go", "run", "./internal/names/generate")
 }
+
+// addEntities adds entities of three shapes, and edits what was made: a rule, and a command with an
+// argument, which is an rpc, a decision and a handler.
+func addEntities(t *testing.T, dir string) {
+	t.Helper()
+	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	add := func(args ...string) {
+		clone.Run(t, dir, "go", append([]string{"run", "./cmd/entity", "add"}, args...)...)
+	}
+	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions", "open→sent:send sent→open:reopen")
+	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
+	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship")
+
+	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
+	edit(t, path("internal/domain/status.go"), "\tcase d.Color == \"\":\n", "\tcase d.Label == \"XXX\":\n\t\treturn problem.InvalidField(\"status.label\", \"must be a word\")\n\tcase d.Color == \"\":\n")
+	edit(t, path("api/proto/parcel/v1/parcel_service.proto"), "  // Soft-deletes a parcel", `  // Sets the weight of a parcel. See: AIP-136.
+  rpc WeighParcel(WeighParcelRequest) returns (Parcel) {
+    option (google.api.http) = {
+      post: "/v1/{name=parcels/*}:weigh"
+      body: "*"
+    };
+  }
+
+  // Soft-deletes a parcel`)
+	edit(t, path("api/proto/parcel/v1/parcel_service.proto"), "// The request of DeleteParcel.\n", `// The request of WeighParcel.
+message WeighParcelRequest {
+  // The name of the parcel, `+"`parcels/{uuid}`"+`.
+  string name = 1 [
+    (google.api.field_behavior) = REQUIRED,
+    (google.api.resource_reference).type = "orders.example.com/Parcel"
+  ];
+  // The weight.
+  int32 grams = 2 [(google.api.field_behavior) = REQUIRED];
+}
+
+// The request of DeleteParcel.
+`)
+	edit(t, path("internal/domain/parcel.go"), "// ShipParcel makes", weighDecision)
+	edit(t, path("internal/server/parcels.go"), "func (s *parcelService) ShipParcel(", weighHandler)
+}
+
+// weighDecision is the decision of a command, and the begin of what stands behind it.
+const weighDecision = `// WeighParcel sets the weight.
+func WeighParcel(grams int32, stamp Stamp) ParcelDecision {
+	return UpdateParcel([]ParcelField{ParcelFieldGrams}, ParcelDetails{Grams: grams}, AnyVersion, stamp)
+}
+
+// ShipParcel makes`
+
+// weighHandler is the handler of a command, and the begin of what stands behind it.
+const weighHandler = `func (s *parcelService) WeighParcel(ctx context.Context, request *parcelv1.WeighParcelRequest) (*parcelv1.Parcel, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.ParcelDecision {
+		return domain.WeighParcel(request.GetGrams(), stamp)
+	})
+}
+
+func (s *parcelService) ShipParcel(`
 
 // editTemplate makes a later version of the template. Its field changes generated files in
 // the places that editService changes, too.
@@ -112,8 +178,11 @@ func editTemplate(t *testing.T, dir string) {
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
 	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
 	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
+	edit(t, path("cmd/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
+	edit(t, path("cmd/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
+	edit(t, path("cmd/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")
 	edit(t, path("db/migrations/00004_videos.sql"), "-- One index per", "-- A clearer comment. One index per")
-	write(t, path("db/migrations/00007_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
+	write(t, path("db/migrations/00098_later.sql"), "-- +goose Up\nCREATE TABLE video_catalog.later (id uuid PRIMARY KEY);\n\n-- +goose Down\nDROP TABLE video_catalog.later;\n")
 	commit(t, dir)
 }
 
@@ -121,16 +190,19 @@ func editTemplate(t *testing.T, dir string) {
 // entity as it is now, so it changes what the template changed, and no more.
 func grownEntity(s upgrading, template string) {
 	s.t.Helper()
-	const domain = "internal/domain/parcel.go"
+	const domain, server = "internal/domain/parcel.go", "internal/server/parcels.go"
 	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "add", "parcel", "--fields", "grams:int32 labels:strings height:int32")
 	clone.Run(s.t, s.dir, "cp", ".local/entity/"+domain, domain)
+	clone.Run(s.t, s.dir, "cp", ".local/entity/"+server, server)
+	edit(s.t, filepath.Join(s.dir, server), "func (s *parcelService) ShipParcel(", weighHandler)
+	edit(s.t, filepath.Join(s.dir, domain), "// ShipParcel makes", weighDecision)
 	clone.Run(s.t, s.dir, "go", "run", "./cmd/entity", "render") // makes the golden samples
 	edit(s.t, filepath.Join(s.dir, domain), "func UpdateParcel(", "//\n// It is cheap.\nfunc UpdateParcel(")
 	commit(s.t, s.dir)
 	edit(s.t, filepath.Join(template, "cmd", "entity", "templates", "domain.go.tmpl"), "// Deleted, in a later version,", "// Deleted, in the last version,")
 	commit(s.t, template)
 	s.succeeds("entities, as they were made")
-	for _, text := range []string{"// Deleted, in the last version,", "// It is cheap.", "Height"} {
+	for _, text := range []string{"// Deleted, in the last version,", "// It is cheap.", "Height", "WeighParcel"} {
 		contains(s.t, filepath.Join(s.dir, filepath.FromSlash(domain)), text)
 	}
 	s.clean()
@@ -148,10 +220,10 @@ func refusedMigrations(s upgrading, template string) {
 		"changed": {func() {
 			edit(s.t, migration("00004_videos.sql"), "SET LOCAL lock_timeout = '2s';", "SET LOCAL lock_timeout = '3s';")
 		}, "changed the migration db/migrations/00004_videos.sql"},
-		"removed": {func() { clone.Run(s.t, template, "git", "rm", "--quiet", migration("00007_later.sql")) }, "removed the migration db/migrations/00007_later.sql"},
+		"removed": {func() { clone.Run(s.t, template, "git", "rm", "--quiet", migration("00098_later.sql")) }, "removed the migration db/migrations/00098_later.sql"},
 		"renamed": {func() {
-			clone.Run(s.t, template, "git", "mv", migration("00007_later.sql"), migration("00008_later.sql"))
-		}, "removed the migration db/migrations/00007_later.sql"},
+			clone.Run(s.t, template, "git", "mv", migration("00098_later.sql"), migration("00099_later.sql"))
+		}, "removed the migration db/migrations/00098_later.sql"},
 		"a number of the service": {func() { write(s.t, migration("01000_other.sql"), "-- +goose Up\nSELECT 1;\n") },
 			"the template adds the migration db/migrations/01000_other.sql, and the service has its number in db/migrations/01000_invoice.sql"},
 	} {
@@ -181,6 +253,19 @@ func conflicts(s upgrading, template string) {
 	clone.Run(s.t, s.dir, "make", "generate-code")
 	commit(s.t, s.dir)
 	s.succeeds("up to date")
+}
+
+// squashed replaces the merges of all upgrades by one commit, as the button of a forge does. The
+// next upgrade finds out what the branch has.
+func squashed(s upgrading, since string) {
+	s.t.Helper()
+	clone.Run(s.t, s.dir, "git", "reset", "--quiet", "--soft", since)
+	commit(s.t, s.dir)
+	files := s.rev("HEAD^{tree}")
+	s.succeeds("up to date")
+	if merged := clone.Run(s.t, s.dir, "git", "merge-base", "HEAD", "template"); merged != s.rev("template") || s.rev("HEAD^{tree}") != files {
+		s.t.Errorf("after a squash the next merge begins at %s, want the branch template, and no other change", merged)
+	}
 }
 
 // shallow checks clones without the whole history.

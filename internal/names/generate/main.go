@@ -42,10 +42,13 @@ func run() error {
 
 // render returns the script.
 func render(all []names.Topic) []byte {
-	var topics, schemas, subscriptions []string
+	var topics, schemas, subscriptions, remote []string
 	for _, t := range all {
 		if !t.Foreign {
 			topics, schemas = append(topics, t.Name), append(schemas, t.Schema)
+		}
+		if t.Project != "" {
+			remote = append(remote, "projects/"+t.Project+"/topics/"+t.Name)
 		}
 		for _, c := range t.Consumers {
 			subscriptions = append(subscriptions, t.Subscription(c))
@@ -57,7 +60,8 @@ SERVICE=%s
 TOPICS=(%s)
 SUBSCRIPTIONS=(%s) # TOPIC.CONSUMER, with dead letters in TOPIC.CONSUMER.dead
 SCHEMA_FILES=(%s) # of the topics, in their order
-`, names.Service(), strings.Join(topics, " "), strings.Join(subscriptions, " "), strings.Join(schemas, " "))
+REMOTE_TOPICS=(%s) # in other projects: the subscriptions to them name them so
+`, names.Service(), strings.Join(topics, " "), strings.Join(subscriptions, " "), strings.Join(schemas, " "), strings.Join(remote, " "))
 }
 
 // words returns the service, the topics and the subscriptions of a script.
@@ -74,6 +78,11 @@ func rename(before, now [][]string) error {
 	if len(to) == 0 {
 		return nil
 	}
+	for _, name := range slices.Concat(now...) { // a name that stays may contain one that does not
+		if _, ok := to[name]; !ok {
+			to[name] = name
+		}
+	}
 	return filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".md" && path != "cloudbuild.yaml" {
 			return err
@@ -82,10 +91,7 @@ func rename(before, now [][]string) error {
 		if err != nil {
 			return err
 		}
-		text := content
-		for old, name := range to {
-			text = replace(text, old, name)
-		}
+		text := replace(content, to)
 		if bytes.Equal(text, content) {
 			return nil
 		}
@@ -119,12 +125,18 @@ func without(all, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(others, name) })
 }
 
-// replace replaces a name where it is one, and no part of a longer word, of the
-// module's path or of a domain.
-func replace(text []byte, old, name string) []byte {
-	rule := regexp.MustCompile(`(example\.com/)?\b` + regexp.QuoteMeta(old) + `\b(\.example\.com)?`)
+// replace replaces names where they are whole, and no part of a longer word, of the module's
+// path or of a domain. Of two names in one place the longer one counts.
+func replace(text []byte, to map[string]string) []byte {
+	var names []string
+	for old := range to {
+		names = append(names, regexp.QuoteMeta(old))
+	}
+	rule := regexp.MustCompile(`(example\.com/)?\b(?:` + strings.Join(names, "|") + `)\b(\.example\.com)?`)
+	rule.Longest()
 	return rule.ReplaceAllFunc(text, func(found []byte) []byte {
-		if string(found) != old {
+		name, ok := to[string(found)]
+		if !ok {
 			return found
 		}
 		return []byte(name)

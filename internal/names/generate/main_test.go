@@ -28,9 +28,10 @@ func TestNamesAreUpToDate(t *testing.T) {
 func TestForeignTopics(t *testing.T) {
 	t.Parallel()
 	script := string(render([]names.Topic{
+		{Name: "letter.events", Schema: "letter.proto", Consumers: []string{"post"}, Foreign: true, Project: "other-project"},
 		{Name: "order.events", Schema: "order.proto", Consumers: []string{"search"}}, {Name: "cart.events", Schema: "cart.proto", Consumers: []string{"billing"}, Foreign: true},
 	}))
-	for _, want := range []string{"TOPICS=(order.events)", "SUBSCRIPTIONS=(order.events.search cart.events.billing)", "SCHEMA_FILES=(order.proto)"} {
+	for _, want := range []string{"TOPICS=(order.events)", "SUBSCRIPTIONS=(letter.events.post order.events.search cart.events.billing)", "SCHEMA_FILES=(order.proto)", "REMOTE_TOPICS=(projects/other-project/topics/letter.events)"} {
 		if !strings.Contains(script, want) {
 			t.Errorf("the script has no %s:\n%s", want, script)
 		}
@@ -56,6 +57,29 @@ func TestRenamed(t *testing.T) {
 		got := renamed([][]string{strings.Fields(tt.before)}, [][]string{strings.Fields(tt.now)})
 		if !maps.Equal(got, tt.want) {
 			t.Errorf("%s: renamed = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A name may contain another one, before or after the change: each place gets its own.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	const text = "order.events, order.events.search, order.events2, orders, of orders.example.com and example.com/orders"
+	for _, tt := range []struct {
+		to   map[string]string
+		want string
+	}{
+		{
+			map[string]string{"order.events": "orders.order.events", "order.events.search": "orders.order.events.search", "orders": "orders"},
+			"orders.order.events, orders.order.events.search, order.events2, orders, of orders.example.com and example.com/orders",
+		},
+		{
+			map[string]string{"order.events": "order.events", "order": "thing", "orders": "billing", "order.events.search": "order.events.search"},
+			"order.events, order.events.search, thing.events2, billing, of orders.example.com and example.com/orders",
+		},
+	} {
+		if got := string(replace([]byte(text), tt.to)); got != tt.want {
+			t.Errorf("replace() =\n%s, want\n%s", got, tt.want)
 		}
 	}
 }

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// A minimal service has the machinery, and one entity of its own instead of the example:
+// cmd/entity makes the entity. So it is without the files of the example, and without the
+// tests that need it. The template proves the machinery for all of its services.
+
+// exampleFiles are the files of the template that are about videos and the catalog, or that only
+// such files use. A star stands for any part of a name.
+var exampleFiles = []string{
+	"api/proto/catalog", "api/proto/video",
+	"cmd/dev/join.go", "cmd/dev/load.go",
+	"cmd/server/rebuild*.go", "cmd/server/videos.go",
+	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql",
+	"db/queries/projection.sql", "db/queries/videos.sql",
+	"deploy/smoke/video.go",
+	"docs/performance.md",
+	"internal/domain/catalog.go", "internal/domain/event.go", "internal/domain/query.go", "internal/domain/reason.go", "internal/domain/video.go",
+	"internal/event/testdata", "internal/event/video.go",
+	"internal/names/topics/video.yaml",
+	"internal/search",
+	"internal/server/await.go", "internal/server/catalog.go", "internal/server/convert.go", "internal/server/filter.go",
+	"internal/server/metrics.go", "internal/server/videos.go", "internal/server/watch.go",
+	"internal/store/catalog.go", "internal/store/changes.go", "internal/store/rebuild.go", "internal/store/videos.go",
+	"internal/store/internal/sqlcgen/projection.sql.go", "internal/store/internal/sqlcgen/videos.sql.go",
+}
+
+// isOfExample reports whether a minimal service is without a file, which has no marks any
+// more: it is one of the example, or a test that needs it, which has a word of the example.
+func isOfExample(name, content string) bool {
+	for _, pattern := range exampleFiles {
+		if ok, err := path.Match(pattern, name); err == nil && ok || isBelow(name, []string{pattern}) {
+			return true
+		}
+	}
+	return strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
+}
+
+var (
+	exampleWords = regexp.MustCompile(`(?i)video|catalog|film`)
+	// ofService matches the names of the template, which have words of the example, too.
+	ofService = regexp.MustCompile(given + `|` + untouched)
+)
+
+// addEntity makes the entity of a minimal service.
+func (r *renderer) addEntity() error {
+	a := r.options
+	args := []string{"run", "./cmd/entity", "add", a.Entity, "--plural", a.Plural, "--fields", a.Fields}
+	if a.Transitions != "" {
+		args = append(args, "--transitions", a.Transitions)
+	}
+	return command(r.ctx, r.dir, "go", args...)
+}

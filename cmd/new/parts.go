@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// parts are what a service can do without, by name: files and folders. What other files say
+// of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
+// begin" and "only PART: end" on lines around it. A new service has no marks.
+var parts = map[string][]string{
+	"chinese":   {"README.zh-CN.md"},
+	"decisions": {"docs/decisions"},
+	"examples":  {"cmd/dev/examples_test.go", "examples"},
+	"lab":       {"lab"},
+	"observe":   {"cmd/dev/observe.go", "cmd/dev/observe_test.go", "deploy/observe", "docs/alerts.md", "docs/img/observe-dashboard.png", "docs/runbooks.md", "tools/promql"},
+	"terraform": {"deploy/terraform"},
+}
+
+// The marks of what a minimal service does not have, and of what no service has.
+const (
+	full         = "full"
+	templateOnly = "template"
+)
+
+// partNames returns the names of all parts, as a person reads them.
+func partNames() string { return strings.Join(slices.Sorted(maps.Keys(parts)), ", ") }
+
+// marker matches a mark, with the spaces before it.
+var marker = func() *regexp.Regexp {
+	what := " only (" + strings.Join(append(slices.Sorted(maps.Keys(parts)), full, templateOnly), "|") + ")(: begin|: end)?"
+	return regexp.MustCompile(`[ \t]*(?:<!--` + what + ` -->|(?://|#|--)` + what + `$)`)
+}()
+
+// unmark removes the marks from a text, and what they say is only for a part that is left
+// out. Parts that begin in another one end there.
+func unmark(text string, without []string) (string, error) {
+	var kept strings.Builder
+	var open []string
+	left := 0 // how many of the open parts are left out
+	for line := range strings.Lines(text) {
+		body := strings.TrimSuffix(line, "\n")
+		found := marker.FindStringSubmatchIndex(body)
+		if found == nil {
+			if left == 0 {
+				kept.WriteString(line)
+			}
+			continue
+		}
+		groups := marker.FindStringSubmatch(body)
+		part, place := groups[1]+groups[3], groups[2]+groups[4]
+		isLeft := slices.Contains(without, part)
+		switch {
+		case place == ": begin":
+			open = append(open, part)
+			if isLeft {
+				left++
+			}
+		case place == ": end" && (len(open) == 0 || open[len(open)-1] != part):
+			return "", fmt.Errorf("the part %s ends where it has not begun", part)
+		case place == ": end":
+			open = open[:len(open)-1]
+			if isLeft {
+				left--
+			}
+		case left == 0 && !isLeft:
+			kept.WriteString(line[:found[0]] + line[found[1]:])
+		}
+	}
+	if len(open) > 0 {
+		return "", fmt.Errorf("the part %s does not end", open[len(open)-1])
+	}
+	return kept.String(), nil
+}

@@ -1,0 +1,194 @@
+package scaffold
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"example.com/videocatalog/lab/internal/clone"
+)
+
+// A service without one of the parts builds, has no mark and no word of what it does not
+// have, and no link that leads nowhere.
+func TestWithout(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
+	for part, words := range map[string]string{
+		"chinese":   `zh-CN`,
+		"decisions": `docs/decisions|\]\([^)]*decisions/`,
+		"examples":  `films\.jsonl|examples/`,
+		"lab":       `make chaos`,
+		"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
+		"terraform": `deploy/terraform/`,
+	} {
+		// In one folder, and without paths in what is compiled, the build cache serves all.
+		if err := os.RemoveAll(service); err != nil {
+			t.Fatal(err)
+		}
+		clone.Run(t, template, "env", "GOFLAGS=-trimpath", "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--without", part)
+		clone.Run(t, service, "env", "GOFLAGS=-trimpath", "go", "vet", "./...")
+		checkLinks(t, service)
+		left := regexp.MustCompile(words + `|only [a-z]+: (begin|end)`)
+		eachFile(t, service, func(name, content string) {
+			// What only deletes a part, or checks it if it is there, stays.
+			if slices.Contains([]string{"Makefile", ".gitattributes", ".golangci.yml", "template.json"}, name) || strings.HasPrefix(name, "lab/") || strings.HasPrefix(name, "deploy/terraform/") {
+				return
+			}
+			if found := left.FindString(content); found != "" {
+				t.Errorf("--without %s: %s has %q", part, name, found)
+			}
+		})
+	}
+}
+
+// A minimal service has no word of the example, passes its checks and tests, answers calls,
+// and has an image.
+func TestMinimal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	template, service := newTemplate(t, dir), filepath.Join(dir, "orders")
+	// Without paths in what is compiled, the build cache serves the rendering and the tests.
+	run := func(dir string, args ...string) string {
+		t.Helper()
+		return clone.Run(t, dir, "env", append([]string{"GOFLAGS=-trimpath"}, args...)...)
+	}
+	out := run(template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
+		"--fields", "customer_id:uuid! currency:string total_cents:int64", "--transitions", "draft→placed:place placed→cancelled:cancel")
+	if !strings.Contains(out, "go test ./...") {
+		t.Errorf("it does not print the next commands: %s", out)
+	}
+	t.Logf("lines of Go: %d, in the template %d", lines(t, service), lines(t, template))
+	checkNames(t, service)
+	checkWords(t, service)
+	checkRecord(t, service)
+	checkLinks(t, service)
+	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
+		t.Errorf("gofmt would change %s", unformatted)
+	}
+	run(service, "make", "--silent", "drift", "breaking", "lint")
+	run(service, "go", "test", "./...")
+	run(filepath.Join(service, "deploy", "image"), "go", "test", "./...")
+	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
+		t.Errorf("the tests changed %s", changes)
+	}
+	useOrders(t, service)
+}
+
+// useOrders makes an order over REST with cmd/dev of a service, and finds it over gRPC.
+func useOrders(t *testing.T, service string) {
+	t.Helper()
+	address := startDev(t, service)
+	const order = `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "currency": "EUR"}`
+	response, err := http.Post("http://"+address+"/v1/orders", "application/json", strings.NewReader(order))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var created struct{ Name string }
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(content, &created); err != nil || created.Name == "" {
+		t.Fatalf("POST /v1/orders = %s: %s, %v", response.Status, content, err)
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	// The lab has no code of the contract: its fields are unknown to a message without fields.
+	page := new(emptypb.Empty)
+	if err := conn.Invoke(t.Context(), "/order.v1.OrderService/ListOrders", new(emptypb.Empty), page); err != nil || !strings.Contains(string(page.ProtoReflect().GetUnknown()), created.Name) {
+		t.Errorf("ListOrders() = %q, %v, want %s", page.ProtoReflect().GetUnknown(), err, created.Name)
+	}
+}
+
+// startDev starts cmd/dev of a service, and returns the address of the API.
+func startDev(t *testing.T, service string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "dev")
+	clone.Run(t, service, "go", "build", "-o", program, "./cmd/dev")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+	cmd := exec.CommandContext(ctx, program, "--state", filepath.Join(service, ".local"))
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Dir, cmd.Env = service, append(os.Environ(), "PORT=0", "NO_COLOR=1")
+	screen, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // it was told to end
+	})
+	var text strings.Builder
+	address := regexp.MustCompile(`http://(localhost:\d+)/v1`)
+	for buffer := make([]byte, 1000); ; {
+		n, err := screen.Read(buffer)
+		text.Write(buffer[:n])
+		if found := address.FindStringSubmatch(text.String()); found != nil {
+			go io.Copy(io.Discard, screen) //nolint:errcheck // until it ends
+			return found[1]
+		}
+		if err != nil {
+			t.Fatalf("cmd/dev ended: %v\n%s", err, &text)
+		}
+	}
+}
+
+// checkLinks looks for links of Markdown to files that are not there.
+func checkLinks(t *testing.T, dir string) {
+	t.Helper()
+	link := regexp.MustCompile(`\]\(([^)#: ]+)(?:#[^)]*)?\)`)
+	eachFile(t, dir, func(name, content string) {
+		if filepath.Ext(name) != ".md" {
+			return
+		}
+		for _, found := range link.FindAllStringSubmatch(content, -1) {
+			if _, err := os.Stat(filepath.Join(dir, filepath.Dir(name), found[1])); err != nil {
+				t.Errorf("%s has a link to %s: %v", name, found[1], err)
+			}
+		}
+	})
+}
+
+// lines counts the lines of Go.
+func lines(t *testing.T, dir string) (n int) {
+	t.Helper()
+	eachFile(t, dir, func(name, content string) {
+		if filepath.Ext(name) == ".go" {
+			n += strings.Count(content, "\n")
+		}
+	})
+	return n
+}
+
+// eachFile calls use with every file that git has.
+func eachFile(t *testing.T, dir string, use func(name, content string)) {
+	t.Helper()
+	for name := range strings.SplitSeq(strings.TrimSuffix(clone.Run(t, dir, "git", "ls-files", "-z"), "\x00"), "\x00") {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		use(name, string(content))
+	}
+}

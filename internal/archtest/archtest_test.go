@@ -38,6 +38,7 @@ var imports = map[string][]string{
 	"internal/envelope":           {},
 	"internal/event":              {"internal/domain", "internal/envelope", "internal/problem", "api"},
 	"internal/admin":              {"internal/envelope", "internal/problem"},
+	"internal/admin/adminserver":  {"internal/admin", "internal/aip", "internal/envelope", "internal/port", "internal/problem", "api/proto/admin"},
 	"internal/store":              {"internal/admin", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/search", "internal/store/internal/sqlcgen"},
 	"internal/search":             {}, // only full
 	"internal/aip":                {"internal/problem"},

@@ -1,6 +1,7 @@
 package port
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"example.com/videocatalog/internal/aip"
 )
@@ -153,13 +155,9 @@ var strictQueries = sync.OnceFunc(func() {
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 func (q strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {
-	fields := message.ProtoReflect().Descriptor().Fields()
 	for key := range values {
-		field := fields.ByTextName(key)
-		if field == nil {
-			field = fields.ByJSONName(key)
-		}
-		if field == nil || taken.HasCommonPrefix([]string{string(field.Name())}) {
+		path := parameterOf(message.ProtoReflect().Descriptor(), strings.Split(key, "."))
+		if path == nil || taken.HasCommonPrefix(path) {
 			return fmt.Errorf("query: unknown parameter %q", key)
 		}
 	}
@@ -170,6 +168,23 @@ func (q strictQuery) Parse(message proto.Message, values url.Values, taken *util
 		textMask(u, values.Has("updateMask") || values.Has("update_mask"))
 	}
 	return nil
+}
+
+// parameterOf returns the names in proto of the fields on a path such as
+// filter.publishYear, or nil if there is no such field. A duration or another message
+// of google.protobuf is one value.
+func parameterOf(message protoreflect.MessageDescriptor, path []string) (names []string) {
+	for _, name := range path {
+		if message == nil || message.ParentFile().Package() == "google.protobuf" {
+			return nil
+		}
+		field := cmp.Or(message.Fields().ByTextName(name), message.Fields().ByJSONName(name))
+		if field == nil {
+			return nil
+		}
+		names, message = append(names, string(field.Name())), field.Message()
+	}
+	return names
 }
 
 // textMask renames the paths of an update mask from JSON names to proto names.

@@ -43,7 +43,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
 	"google.golang.org/grpc/test/bufconn"
@@ -174,6 +173,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
+	if s.cfg.ByAddress {
+		s.admitted = byAddress(s.admitted)
+	}
 	s.http = s.makeHTTP()
 	return s, nil
 }
@@ -206,7 +208,7 @@ func (s *Server) makeGRPC(deps Deps, requests *requests) error {
 			s.health.SetServingStatus(service.Desc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 		}
 	}
-	reflection.Register(s.grpc)
+	registerReflection(s.grpc)
 	s.streaming = make(map[string]bool)
 	for service, info := range s.grpc.GetServiceInfo() {
 		for _, method := range info.Methods {

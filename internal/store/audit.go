@@ -10,8 +10,8 @@ import (
 )
 
 // ListAudit implements admin.Outbox.
-func (o *Outbox) ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error) {
-	rows, err := o.queries.ListCommandAudit(ctx, orLast(before), limit(maxRows))
+func (o *Outbox) ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]admin.Entry, error) {
+	rows, err := o.queries.ListCommandAudit(ctx, whole, orLast(before), limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list audit")
 	}
@@ -26,13 +26,13 @@ func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRow
 }
 
 // ListAudit implements admin.Quarantine.
-func (b *Inbox) ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error) {
-	rows, err := b.queries.ListQueryAudit(ctx, orLast(before), limit(maxRows))
+func (b *Inbox) ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]admin.Entry, error) {
+	rows, err := b.queries.ListQueryAudit(ctx, whole, orLast(before), limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list audit")
 	}
-	return mapSlice(rows, func(row sqlcgen.VideoCatalogReadAudit) admin.Entry {
-		return entryOfAudit(sqlcgen.VideoCatalogAudit(row))
+	return mapSlice(rows, func(row sqlcgen.ListQueryAuditRow) admin.Entry {
+		return entryOfAudit(sqlcgen.ListCommandAuditRow(row))
 	}), nil
 }
 
@@ -50,7 +50,7 @@ func orLast(before int64) int64 {
 	return before
 }
 
-func entryOfAudit(row sqlcgen.VideoCatalogAudit) admin.Entry {
+func entryOfAudit(row sqlcgen.ListCommandAuditRow) admin.Entry {
 	return admin.Entry{
 		ID: row.ID, ActionID: row.ActionID, CreateTime: row.CreateTime.UTC(), Actor: admin.Actor{Name: row.Actor, Via: row.Via},
 		DatabaseUser: row.DatabaseUser, Action: row.Action, Filter: row.Filter, Reason: row.Reason, Items: row.Items, Before: row.Before,

@@ -203,7 +203,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
-			_, err := events.ListAudit(ctx, 0, 10)
+			_, err := events.ListAudit(ctx, 0, 10, true)
 			return err
 		},
 		"Outbox.PruneAudit": func(ctx context.Context) error {
@@ -211,7 +211,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Inbox.ListAudit": func(ctx context.Context) error {
-			_, err := inbox.ListAudit(ctx, 0, 10)
+			_, err := inbox.ListAudit(ctx, 0, 10, true)
 			return err
 		},
 		"Inbox.PruneAudit": func(ctx context.Context) error {

@@ -7,24 +7,42 @@ package sqlcgen
 
 import (
 	"context"
-
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const ListCommandAudit = `-- name: ListCommandAudit :many
-SELECT id, action_id, create_time, actor, via, database_user, action, filter, reason, items, before FROM video_catalog.audit a WHERE a.id < $1 ORDER BY a.id DESC LIMIT $2
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
+	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before
+FROM video_catalog.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
 `
 
-// Returns what operators did to the command side, the newest first, before the row with the id before_id.
-func (q *Queries) ListCommandAudit(ctx context.Context, beforeID int64, maxRows int32) ([]VideoCatalogAudit, error) {
-	rows, err := q.db.Query(ctx, ListCommandAudit, beforeID, maxRows)
+type ListCommandAuditRow struct {
+	ID           int64
+	ActionID     uuid.UUID
+	CreateTime   time.Time
+	Actor        string
+	Via          string
+	DatabaseUser string
+	Action       string
+	Filter       []byte
+	Reason       string
+	Items        int64
+	Before       []byte
+}
+
+// Returns what operators did to the command side, the newest first, before the row with the id before_id. The items as
+// they were before are large: only whole rows have them.
+func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int64, maxRows int32) ([]ListCommandAuditRow, error) {
+	rows, err := q.db.Query(ctx, ListCommandAudit, whole, beforeID, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoCatalogAudit
+	var items []ListCommandAuditRow
 	for rows.Next() {
-		var i VideoCatalogAudit
+		var i ListCommandAuditRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.ActionID,
@@ -49,19 +67,35 @@ func (q *Queries) ListCommandAudit(ctx context.Context, beforeID int64, maxRows 
 }
 
 const ListQueryAudit = `-- name: ListQueryAudit :many
-SELECT id, action_id, create_time, actor, via, database_user, action, filter, reason, items, before FROM video_catalog_read.audit a WHERE a.id < $1 ORDER BY a.id DESC LIMIT $2
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
+	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before
+FROM video_catalog_read.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
 `
 
+type ListQueryAuditRow struct {
+	ID           int64
+	ActionID     uuid.UUID
+	CreateTime   time.Time
+	Actor        string
+	Via          string
+	DatabaseUser string
+	Action       string
+	Filter       []byte
+	Reason       string
+	Items        int64
+	Before       []byte
+}
+
 // The same for the query side.
-func (q *Queries) ListQueryAudit(ctx context.Context, beforeID int64, maxRows int32) ([]VideoCatalogReadAudit, error) {
-	rows, err := q.db.Query(ctx, ListQueryAudit, beforeID, maxRows)
+func (q *Queries) ListQueryAudit(ctx context.Context, whole bool, beforeID int64, maxRows int32) ([]ListQueryAuditRow, error) {
+	rows, err := q.db.Query(ctx, ListQueryAudit, whole, beforeID, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []VideoCatalogReadAudit
+	var items []ListQueryAuditRow
 	for rows.Next() {
-		var i VideoCatalogReadAudit
+		var i ListQueryAuditRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.ActionID,

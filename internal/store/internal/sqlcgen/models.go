@@ -10,48 +10,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// What operators did to this side: a row per transaction. Roles of the service can append to it, and change nothing.
-type VideoCatalogAudit struct {
-	ID int64
-	// One action. One on many items has several transactions, and a row for each.
-	ActionID   uuid.UUID
-	CreateTime time.Time
-	// Who did it, as the command, the API or the console was told: an operating-system user and host, or a caller.
-	Actor string
-	// command, api or console.
-	Via string
-	// Who did it, as PostgreSQL knows: no client can set it.
-	DatabaseUser string
-	Action       string
-	Filter       []byte
-	Reason       string
-	// How many items this transaction changed.
-	Items int64
-	// An array of these items, as they were before. Payloads are not in it.
-	Before []byte
-}
-
-// What operators did to this side: see the columns of the table of the same name on the command side.
-type VideoCatalogReadAudit struct {
-	ID int64
-	// One action. One on many items has several transactions, and a row for each.
-	ActionID   uuid.UUID
-	CreateTime time.Time
-	// Who did it, as the command, the API or the console was told: an operating-system user and host, or a caller.
-	Actor string
-	// command, api or console.
-	Via string
-	// Who did it, as PostgreSQL knows: no client can set it.
-	DatabaseUser string
-	Action       string
-	Filter       []byte
-	Reason       string
-	// How many items this transaction changed.
-	Items int64
-	// An array of these items, as they were before. Payloads are not in it.
-	Before []byte
-}
-
 // The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.
 type VideoCatalogVideo struct {
 	ID          uuid.UUID

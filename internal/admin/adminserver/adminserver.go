@@ -1,0 +1,197 @@
+// Package adminserver serves package admin as AdminService, over gRPC and REST.
+//
+// It converts requests and results, and decides nothing: package admin checks and acts, the
+// same as for the commands of the server. It authenticates nobody. So it belongs on a
+// private port, and the audit has the actor that a request names, and the database user.
+//
+// A process that does not use a side of the service has no store for it. The methods of that
+// side are then problem.Precondition.
+package adminserver
+
+import (
+	"context"
+	"crypto/cipher"
+	"fmt"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	adminv1 "example.com/videocatalog/api/proto/admin/v1"
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/aip"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/problem"
+)
+
+const (
+	via       = "api" // how an action came, as the audit has it
+	maxGroups = 1000
+	readRows  = 50 // how many rows of a list are read at a time
+)
+
+// The errors of a side that this process does not use.
+var (
+	errNoOutbox     = problem.Errorf(problem.Precondition, "this process does not use the command side: call one that has the role api or publisher")
+	errNoQuarantine = problem.Errorf(problem.Precondition, "this process does not use the query side: call one that has the role api or projector")
+)
+
+// Stores has what AdminService acts on.
+type Stores struct {
+	Outbox     admin.Outbox     // nil if the process does not use the command side
+	Quarantine admin.Quarantine // nil if the process does not use the query side
+	Apply      admin.Apply      // applies a message of Quarantine
+}
+
+// New returns AdminService. seal encrypts page tokens.
+func New(stores Stores, seal cipher.AEAD) port.Service {
+	return port.Service{
+		Desc: &adminv1.AdminService_ServiceDesc, Handler: &service{Stores: stores, seal: seal},
+		Gateway: func(mux *runtime.ServeMux, conn grpc.ClientConnInterface) error {
+			return adminv1.RegisterAdminServiceHandlerClient(context.Background(), mux, adminv1.NewAdminServiceClient(conn))
+		},
+	}
+}
+
+type service struct {
+	adminv1.UnimplementedAdminServiceServer
+	Stores
+	seal cipher.AEAD
+}
+
+func (s *service) ListBlockedAggregates(ctx context.Context, request *adminv1.ListBlockedAggregatesRequest) (*adminv1.ListBlockedAggregatesResponse, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	page, next, err := list(s.seal, request, blockedToProto,
+		func(after envelope.Aggregate, maxRows int) ([]admin.Blocked, error) {
+			return s.Outbox.ListBlocked(ctx, filterOf(request.GetFilter()), after, maxRows)
+		}, func(b admin.Blocked) envelope.Aggregate { return b.Aggregate })
+	return &adminv1.ListBlockedAggregatesResponse{BlockedAggregates: page, NextPageToken: next}, err
+}
+
+func (s *service) GroupBlockedAggregates(ctx context.Context, _ *adminv1.GroupBlockedAggregatesRequest) (*adminv1.GroupBlockedAggregatesResponse, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	groups, err := s.Outbox.GroupBlocked(ctx, maxGroups)
+	return &adminv1.GroupBlockedAggregatesResponse{Groups: mapSlice(groups, groupToProto)}, err
+}
+
+func (s *service) RequeueBlockedAggregates(ctx context.Context, request *adminv1.RequeueBlockedAggregatesRequest) (*adminv1.ActionResult, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	return report(admin.Requeue(ctx, s.Outbox, requestOf(request)))
+}
+
+func (s *service) SkipBlockedAggregates(ctx context.Context, request *adminv1.SkipBlockedAggregatesRequest) (*adminv1.ActionResult, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	asked := requestOf(request)
+	asked.EventID = aip.ID(request.GetEventId())
+	return report(admin.Skip(ctx, s.Outbox, asked))
+}
+
+func (s *service) ListQuarantinedMessages(ctx context.Context, request *adminv1.ListQuarantinedMessagesRequest) (*adminv1.ListQuarantinedMessagesResponse, error) {
+	if s.Quarantine == nil {
+		return nil, errNoQuarantine
+	}
+	page, next, err := list(s.seal, request, quarantinedToProto,
+		func(after int64, maxRows int) ([]admin.Quarantined, error) {
+			return s.Quarantine.ListQuarantine(ctx, filterOf(request.GetFilter()), after, maxRows)
+		}, func(m admin.Quarantined) int64 { return m.ID })
+	return &adminv1.ListQuarantinedMessagesResponse{QuarantinedMessages: page, NextPageToken: next}, err
+}
+
+func (s *service) GroupQuarantinedMessages(ctx context.Context, _ *adminv1.GroupQuarantinedMessagesRequest) (*adminv1.GroupQuarantinedMessagesResponse, error) {
+	if s.Quarantine == nil {
+		return nil, errNoQuarantine
+	}
+	groups, err := s.Quarantine.GroupQuarantine(ctx, maxGroups)
+	return &adminv1.GroupQuarantinedMessagesResponse{Groups: mapSlice(groups, groupToProto)}, err
+}
+
+func (s *service) ReplayQuarantinedMessages(ctx context.Context, request *adminv1.ReplayQuarantinedMessagesRequest) (*adminv1.ActionResult, error) {
+	if s.Quarantine == nil {
+		return nil, errNoQuarantine
+	}
+	return report(admin.Replay(ctx, s.Quarantine, s.Apply, requestOf(request)))
+}
+
+func (s *service) PurgeQuarantinedMessages(ctx context.Context, request *adminv1.PurgeQuarantinedMessagesRequest) (*adminv1.ActionResult, error) {
+	if s.Quarantine == nil {
+		return nil, errNoQuarantine
+	}
+	return report(admin.Delete(ctx, s.Quarantine, requestOf(request)))
+}
+
+func (s *service) ListAuditEntries(ctx context.Context, request *adminv1.ListAuditEntriesRequest) (*adminv1.ListAuditEntriesResponse, error) {
+	p, err := aip.NewPager[[]int64](s.seal, request)
+	if err != nil {
+		return nil, err
+	}
+	var sides []admin.Auditor
+	if s.Outbox != nil {
+		sides = append(sides, s.Outbox)
+	}
+	if s.Quarantine != nil {
+		sides = append(sides, s.Quarantine)
+	}
+	var after []int64
+	if p.After != nil {
+		after = *p.After
+	}
+	entries, next, err := admin.ListAuditPage(ctx, after, p.Size, sides...)
+	if err != nil {
+		return nil, err
+	}
+	page, token, err := aip.PageOf(p, entries, next != nil, entryToProto, func(admin.Entry) []int64 { return next })
+	return &adminv1.ListAuditEntriesResponse{AuditEntries: page, NextPageToken: token}, err
+}
+
+// list reads a page of items of type T, which follow each other by cursors of type C. It ends
+// at aip.MaxPageBytes, too.
+func list[C, T any, M proto.Message](seal cipher.AEAD, request aip.ListRequest, toProto func(T) M,
+	read func(after C, maxRows int) ([]T, error), cursor func(T) C,
+) (page []M, next string, err error) {
+	p, err := aip.NewPager[C](seal, request)
+	if err != nil {
+		return nil, "", err
+	}
+	var items []T
+	var after C
+	if p.After != nil {
+		after = *p.After
+	}
+	for bytes := 0; ; {
+		maxRows := min(readRows, p.Size-len(items)+1) // one more says whether more follow
+		rows, err := read(after, maxRows)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, row := range rows {
+			if len(items) == p.Size || bytes > aip.MaxPageBytes {
+				return aip.PageOf(p, items, true, toProto, cursor)
+			}
+			items, after = append(items, row), cursor(row)
+			bytes += proto.Size(toProto(row))
+		}
+		if len(rows) < maxRows {
+			return aip.PageOf(p, items, false, toProto, cursor)
+		}
+	}
+}
+
+// report returns the result of an action. An error after which some is done says how much.
+func report(result admin.Result, err error) (*adminv1.ActionResult, error) {
+	if err != nil && result.Done > 0 {
+		return nil, &problem.Error{
+			Kind: problem.Unavailable, Err: err,
+			Message: fmt.Sprintf("it failed after %d of %d items, which stay done: see action %s in the audit, and call again for the rest", result.Done, result.Matched, result.ActionID),
+		}
+	}
+	return resultToProto(result), err
+}

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // firstOwn is the number of the first migration of a service. Those of the template are
@@ -87,4 +90,15 @@ func readVersions(ctx context.Context, db *sql.DB) (all []int64, err error) {
 		all = append(all, v)
 	}
 	return all, rows.Err()
+}
+
+// Applied returns how many migrations a database has, and how many of this build it lacks.
+func Applied(ctx context.Context, pool *pgxpool.Pool) (applied, lacks int, err error) {
+	rows, _ := pool.Query(ctx, appliedVersions) // CollectRows returns its error
+	has, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return 0, 0, fmt.Errorf("read schema version: %w", err)
+	}
+	has = slices.DeleteFunc(has, func(v int64) bool { return v == 0 }) // goose's own
+	return len(has), len(missing(versions(), has)), nil
 }

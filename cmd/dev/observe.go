@@ -8,10 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 
 	"example.com/videocatalog/internal/names"
 )
@@ -31,14 +27,6 @@ func findPrometheus() (string, error) {
 			"apt-get install prometheus, or brew install prometheus, or take it from https://prometheus.io/download")
 	}
 	return program, nil
-}
-
-// openPrivatePort chooses the address of the server's private port, if --observe is set.
-func (s *stack) openPrivatePort(ctx context.Context) (err error) {
-	if s.prometheus != "" {
-		s.private, err = freeAddr(ctx)
-	}
-	return err
 }
 
 func (s *stack) startPrometheus(ctx context.Context) error {
@@ -124,44 +112,6 @@ func findGrafana() (program, home string, args []string) {
 		}
 	}
 	return "", "", nil
-}
-
-// watch starts a program beside the server, and waits until it is ready at an address. Its output goes to a log file.
-func (s *stack) watch(ctx context.Context, name, address string, environ []string, program string, args ...string) error {
-	path := filepath.Join(s.state, strings.ToLower(name)+".log")
-	log, err := os.Create(path) //nolint:gosec // in the folder that the user has chosen
-	if err != nil {
-		return err
-	}
-	s.atStop(log.Close)
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	cmd := command(life, syscall.SIGTERM, stopTimeout, program, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clone(s.environ), environ...), log, log
-	watcher, err := startChild(cmd, end)
-	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
-	}
-	alive, ended := context.WithCancel(ctx)
-	go func() {
-		<-watcher.done
-		ended()
-	}()
-	s.atStop(func() error {
-		_ = watcher.stop(s.killed) // its data does not matter
-		<-alive.Done()             // waits for the goroutine above
-		return nil
-	})
-	if err := awaitReady(alive, address, readyTimeout); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if alive.Err() != nil {
-			err = fmt.Errorf("ended by itself (%s)", watcher.cmd.ProcessState)
-		}
-		return fmt.Errorf("%s %w; its log, %s, ends:%s", name, err, s.short(path), tail(path))
-	}
-	s.screen.done(name, "ready, pid "+strconv.Itoa(watcher.cmd.Process.Pid))
-	return nil
 }
 
 // observe returns the path of a file in deploy/observe.

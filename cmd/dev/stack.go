@@ -53,7 +53,8 @@ type stack struct {
 	conn     *pgx.Conn    // to database
 	pubsub   string       // address, for PUBSUB_EMULATOR_HOST
 	project  string
-	private  string // address of the server's private port, with --observe // only observe
+	private  string // address of the server's private port
+	console  string // address of the console // only console
 	server   *child
 	watchers [][2]string // programs beside it: name, URL
 
@@ -67,13 +68,14 @@ func (s *stack) start(ctx context.Context) (context.Context, error) {
 	s.screen.print(s.screen.paint(bold, names.Service()) + " starts on this machine.")
 	running := ctx
 	for _, step := range []func(context.Context) error{
-		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build,
-		s.openPrivatePort, // only observe
+		s.findModule, s.openState, s.holdPort, s.openDatabase, s.openPubSub, s.migrate, s.build, s.openPrivatePort,
+		s.openConsolePort, // only console
 		func(ctx context.Context) (err error) {
 			running, err = s.serve(ctx)
 			return err
 		},
 		s.awaitServer,
+		s.startConsole,    // only console
 		s.startPrometheus, // only observe
 		s.announce,        // only full
 	} {
@@ -330,12 +332,9 @@ func (s *stack) environment() []string {
 		name, _, _ := strings.Cut(variable, "=")
 		return strings.HasSuffix(name, "_DATABASE_URL") // of one side only: it would win over DATABASE_URL
 	})
-	// only observe: begin
-	if s.private != "" {
-		environ = append(environ, "TELEMETRY_ADDR="+s.private)
-	}
-	// only observe: end
 	return append(environ,
+		"TELEMETRY_ADDR="+s.private,
+		"CONSOLE_URL="+s.consoleURL(), // only console
 		"PORT="+port,
 		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
 		"DATABASE_URL="+s.database,

@@ -19,6 +19,7 @@ import (
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/server" // only full
 	"example.com/videocatalog/internal/telemetry"
 )
@@ -53,10 +54,11 @@ type config struct {
 
 	CallerRate     int      `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
 	TrustedProxies int      `env:"SERVER_TRUSTED_PROXIES" envDefault:"-1" help:"proxies whose X-Forwarded-For tells where calls come from; 2 on Cloud Run behind a load balancer; -1: 1 on Cloud Run, else 0"`
+	ConsoleURL     string   `env:"CONSOLE_URL" help:"where a browser that opens / is sent, such as the console of cmd/dev; default: nowhere"` // only console
 	CORSOrigins    []string `env:"SERVER_CORS_ORIGINS" help:"origins, separated by commas, whose pages may call over REST from a browser, such as https://app.example.com; *: all; default: none"`
 
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" envDefault:"168h" help:"how long events are kept after the day they happened; one that is still pending is published all the same"`
-	ConsumerName    string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox; a new one sees every event as new, for a rebuild by seek"` // only full
+	ConsumerName    string        `env:"CONSUMER_NAME" envDefault:"catalog" help:"name in the inbox and the quarantine; do not change it: to apply events again, use server seek"` // only full
 	InboxRetention  time.Duration `env:"CONSUMER_INBOX_RETENTION" envDefault:"768h" help:"how long event ids are remembered, and messages kept in quarantine; more than the topic or the subscription retains messages"`
 
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
@@ -75,6 +77,7 @@ type config struct {
 	consumer     consumer.Config
 	port         port.Config
 	catalog      server.CatalogConfig // only full
+	reconcile    reconcile.Config
 }
 
 // configure sets the Config of each package. To change a default for this service, set its
@@ -84,8 +87,10 @@ func (c *config) configure(variables map[string]string) error {
 	c.outbox = outbox.Config{}
 	c.consumer = consumer.Config{}
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
+	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
+	c.reconcile = c.reconcile.WithDefaults()
 	// only full: begin
 	// Calls that wait leave room for others, and end in half of the time of a stop.
 	c.catalog = server.CatalogConfig{MaxWaiting: c.port.MaxCalls / 2, DrainWait: c.port.DrainTimeout / 2}.WithDefaults()
@@ -185,8 +190,8 @@ func kindName(t reflect.Type) string {
 
 func (c config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
-// check returns the mistakes in each value and between values. Only serve and drain need
-// Pub/Sub. serve needs only the settings of its roles.
+// check returns the mistakes in each value and between values. Only serve, drain and
+// seek need Pub/Sub. serve needs only the settings of its roles.
 func (c config) check(command string) []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -209,8 +214,8 @@ func (c config) check(command string) []error {
 	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector)) {
 		wrong("PUBSUB_PROJECT is required by the roles publisher and projector")
 	}
-	if c.PubSubProject == "" && command == "drain" {
-		wrong("PUBSUB_PROJECT is required by drain")
+	if c.PubSubProject == "" && (command == "drain" || command == "seek") {
+		wrong("PUBSUB_PROJECT is required by %s", command)
 	}
 	if c.DatabaseMaxConns <= 0 {
 		wrong("DATABASE_MAX_CONNS must be more than 0")

@@ -79,6 +79,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 		"quarantine": {"DATABASE_URL=postgres://x"},
 		"rebuild":    {"DATABASE_URL=postgres://x"},
 		"drain":      {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
+		"seek":       {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
 		"serve":      {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},
 	} {
 		if _, err := readConfig(command, environ); err != nil {

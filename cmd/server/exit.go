@@ -12,6 +12,7 @@ const (
 	exitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed
 	exitNothing = 3 // what was named does not exist; nothing is changed
 	exitPartly  = 4 // some items could not be changed, the others are
+	exitDiffers = 5 // a comparison has found differences
 )
 
 // errUsage points a person who mistyped a command to the list of commands.
@@ -27,6 +28,9 @@ func (u usage) Unwrap() error { return u.error }
 // errPartly means that an action could not change some items.
 var errPartly = errors.New("some items are unchanged")
 
+// errDiffers means that a comparison has found differences.
+var errDiffers = errors.New("a projection differs from its owner")
+
 // exitCode returns the exit code for an error of run; 0 for none.
 func exitCode(err error) int {
 	if err == nil {
@@ -41,6 +45,8 @@ func exitCode(err error) int {
 		return exitNothing
 	case errors.Is(err, errPartly):
 		return exitPartly
+	case errors.Is(err, errDiffers):
+		return exitDiffers
 	}
 	return exitFailed
 }

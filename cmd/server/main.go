@@ -64,14 +64,20 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return migrate(ctx, cfg, stdout, log)
 	case words == "drain":
 		return drain(ctx, cfg, stdout, log)
+	case command == "console": // only console
+		return serveConsole(ctx, cfg, args, stdout, log) // only console
 	case command == "rebuild": // only full
-		return rebuild(ctx, cfg, args, stdout) // only full
+		return rebuild(ctx, cfg, args, stdout, stderr) // only full
+	case command == "seek":
+		return seek(ctx, cfg, args, stdout)
 	case words == "databases accept":
 		return acceptDatabases(ctx, cfg, stdout)
 	case command == "outbox":
 		return outboxCommand(ctx, cfg, args, stdout)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
+	case command == "projection":
+		return projectionCommand(ctx, cfg, args, stdout)
 	case command == "audit":
 		return auditCommand(ctx, cfg, args, stdout)
 	default:

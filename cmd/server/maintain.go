@@ -33,6 +33,8 @@ const (
 	// database that has become unreachable. TCP would notice that after 15 minutes, or
 	// after two hours.
 	maintainTimeout = time.Minute
+	// wakePause is how long a maintenance that is woken waits for more of the same work.
+	wakePause = 5 * time.Second
 )
 
 // maintenanceLoop returns the heartbeat of a maintenance. Its interval is the longest pause
@@ -56,11 +58,12 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 	})
 }
 
-// maintainOutbox creates and drops partitions and deletes old requests and entries of the
-// audit, until ctx ends. Any
-// number of processes may run it at once.
-func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, log *slog.Logger, loop *heartbeat.Loop) error {
-	return maintain(ctx, log, loop, func(ctx context.Context) (more bool, err error) {
+// maintainOutbox creates and drops partitions, deletes old requests and entries of the audit,
+// and erases what is left of purged aggregates, until ctx ends. purged wakes it after a
+// purge. Any number of processes may run it at once.
+func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purged <-chan struct{}, log *slog.Logger, loop *heartbeat.Loop) error {
+	eraser := store.NewEraser(events) // only full
+	return maintain(ctx, log, loop, purged, func(ctx context.Context) (more bool, err error) {
 		created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
 		if created+dropped > 0 {
 			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
@@ -69,7 +72,9 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, log *
 	}, func(ctx context.Context) (more bool, err error) {
 		n, err := events.PruneRequests(ctx, requestRetention, pruneRows)
 		return n == pruneRows, err
-	}, pruneAudit(events, cfg.AuditRetention))
+	}, pruneAudit(events, cfg.AuditRetention),
+		func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, pruneRows) }, // only full
+	)
 }
 
 // pruneAudit returns the step that deletes old entries of the audit of a side.
@@ -99,13 +104,13 @@ func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscri
 			return n == pruneRows, err
 		})
 	}
-	return maintain(ctx, log, loop, steps...)
+	return maintain(ctx, log, loop, nil, steps...)
 }
 
 // maintain runs all steps at start and then about every hour, or about a minute after a
 // failure. The pauses are random, so the processes of a service do not run it at the same
-// time.
-func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps ...step) error {
+// time. A value from wake ends a pause.
+func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, wake <-chan struct{}, steps ...step) error {
 	defer loop.Rest()
 	for {
 		pause := maintainInterval
@@ -113,8 +118,12 @@ func maintain(ctx context.Context, log *slog.Logger, loop *heartbeat.Loop, steps
 			pause = maintainRetry
 			log.ErrorContext(ctx, "maintenance failed", "err", err)
 		}
-		if !sleep(ctx, pause/2+rand.N(pause)) {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-wake:
+			sleep(ctx, wakePause)
 		}
 	}
 }

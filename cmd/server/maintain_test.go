@@ -24,7 +24,7 @@ func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
 		start := time.Now()
 		var calls []time.Duration
 		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), maintenanceLoop("test"), func(ctx context.Context) (bool, error) {
+		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), maintenanceLoop("test"), nil, func(ctx context.Context) (bool, error) {
 			calls = append(calls, time.Since(start))
 			if len(calls) > 1 {
 				return false, nil
@@ -59,7 +59,7 @@ func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
 			calls = append(calls, "second")
 			return false, nil
 		}
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), first, second); err != nil {
+		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), nil, first, second); err != nil {
 			t.Errorf("maintain() = %v, want nil once ctx is done", err)
 		}
 		if diff := cmp.Diff([]string{"first", "first", "first", "second"}, calls); diff != "" {

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	gax "github.com/googleapis/gax-go/v2"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,21 +23,23 @@ import (
 
 // helpRebuild is the help for the command.
 const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
-         --dry-run                     write nothing, and count what differs
+         --dry-run                     count what differs, and change no entry
+         --restart                     start over, and do not resume a rebuild that was interrupted
          --id-token                    call with an ID token of Google, of the service account that runs this
          --audience AUDIENCE           of that token; default: https://HOST
          --token-file FILE             call with the ID token in this file, which is read for every call
 `
 
-// rebuild makes the catalog equal to the videos that a VideoService returns. It fills a new
-// catalog, or repairs a damaged one. It calls the owner and does not read the owner's
-// tables. With --dry-run it writes nothing and counts the differences.
+// rebuild makes the catalog equal to the videos that a VideoService returns. It fills a
+// shadow of the catalog beside the live one, compares the two, and swaps them in one
+// transaction. It calls the owner and does not read the owner's tables. With --dry-run it
+// drops the shadow after the comparison.
 //
 // The projector may run meanwhile. For a new catalog it must: the subscription must exist
-// before the first page is read, or events in between are missed. Entries may come from
-// both, and the version of each row makes that harmless. After a crash the rows that were
-// written are right, but the databases are not yet recorded as known: run it again.
-func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+// before the first page is read, or events in between are missed. After a crash or an
+// interruption the next rebuild resumes this one. The databases are recorded as known at
+// the end only.
+func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) (err error) {
 	source, err := parseRebuild(args)
 	if err != nil {
 		return err
@@ -51,18 +54,8 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 		return fmt.Errorf("connect to %s: %w", source.address, err)
 	}
 	defer conn.Close()
-	catalog := store.NewCatalog(database.queries.own)
-	r := &rebuilder{catalog: catalog, source: source, owner: videov1.NewVideoServiceClient(conn), listed: make(map[uuid.UUID]bool)}
-	if source.dryRun {
-		if err := r.run(ctx, r.compare); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(stdout, "compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d\n",
-			len(r.listed), r.missing, r.behind, r.different, r.lowered, r.removed)
-		return err
-	}
 	// Read first, so that a failover during the rebuild is noticed, and not recorded as
-	// known.
+	// known. What was filled before a failover is worth nothing after it.
 	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
 	owner, err := commands.Database(ctx)
 	if err != nil {
@@ -72,178 +65,360 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout io.Writer) e
 	if err != nil {
 		return err
 	}
-	if err := r.run(ctx, r.write); err != nil {
+	r := &rebuilder{
+		catalog: store.NewCatalog(database.queries.own), shadow: store.NewRebuild(database.queries.own, store.CatalogProjection),
+		owner: videov1.NewVideoServiceClient(conn), source: source, stdout: stdout, stderr: stderr,
+	}
+	know := func(ctx context.Context) error {
+		return errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live))
+	}
+	if err := r.run(ctx, owner.Live+" "+projection.Live, know); err != nil || source.dryRun {
 		return err
 	}
-	if err := errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live)); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", len(r.listed), r.lowered, r.removed)
+	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", r.listed, r.lowered, r.removed)
 	return err
 }
 
 // rebuilder compares the catalog with its owner, and makes it equal.
 type rebuilder struct {
-	catalog *store.Catalog
-	owner   videov1.VideoServiceClient
-	source  rebuildSource
-	reached bool // the owner has answered once, so a call that finds it unavailable is tried again
-	// listed has every id that the owner has listed. Each takes 16 bytes and its share of
-	// the map.
-	listed map[uuid.UUID]bool
+	catalog        *store.Catalog
+	shadow         *store.Rebuild
+	owner          videov1.VideoServiceClient
+	source         rebuildSource
+	stdout, stderr io.Writer
+	reached        atomic.Bool // the owner has answered once, so a call that finds it unavailable is tried again
 
-	missing, behind, different int // of --dry-run
-	lowered, removed           int
+	listed           int64 // entries that the owner has listed
+	lowered, removed int
 }
 
-// run goes through the list of the owner, and then through the entries of the catalog that
-// are not in the list.
-func (r *rebuilder) run(ctx context.Context, page func(context.Context, []domain.Entry) error) error {
-	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true}
+const (
+	// checkRows is how many entries are compared in one statement.
+	checkRows = 10_000
+	// swapRows is how many changes the swap copies itself, while the projector waits.
+	swapRows = 1_000
+	// askCalls is how many calls ask the owner about single entries at the same time.
+	askCalls = 8
+	// lockPause is how long readers and writers go on before the next try for the lock.
+	lockPause = 3 * time.Second
+)
+
+// run goes through the phases of a rebuild, or through those that are left of one that was
+// interrupted. origin identifies the databases. repaired is called when the catalog is equal
+// to its owner, and not with --dry-run.
+func (r *rebuilder) run(ctx context.Context, origin string, repaired func(context.Context) error) (err error) {
+	var state store.RebuildState
+	begin := func() (err error) {
+		state, err = r.shadow.Begin(ctx, origin, r.source.restart)
+		return err
+	}
+	if err := r.unlocked(ctx, begin, func(context.Context) error { return nil }); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil { // so that the next one need not wait for the end of the lease
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			err = errors.Join(err, r.shadow.Release(ctx))
+		}
+	}()
+	r.listed = state.Entries
+	if state.Resumed {
+		fmt.Fprintf(r.stderr, "rebuild %d is resumed: %s, after %d entries\n", state.Generation, state.Phase, state.Entries)
+	}
+	if state.Phase == store.PhaseRepeat && r.source.dryRun {
+		return errors.New("a rebuild was interrupted after the swap: finish it first, without --dry-run")
+	}
+	var steps []func(context.Context) error
+	if state.Phase == store.PhaseFill {
+		steps = append(steps, func(ctx context.Context) error { return r.fill(ctx, state) })
+	}
+	if state.Phase != store.PhaseRepeat {
+		steps = append(steps, r.check)
+		if !r.source.dryRun {
+			steps = append(steps, r.swap)
+		}
+	}
+	if !r.source.dryRun {
+		steps = append(steps, r.repeat, repaired)
+	}
+	steps = append(steps, func(ctx context.Context) error {
+		return r.unlocked(ctx, func() error { return r.shadow.End(ctx) }, r.shadow.Hold)
+	})
+	for _, do := range steps {
+		if err := do(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill writes the list of the owner into the shadow, page by page.
+func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
+	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true, ShowPurged: true, PageToken: state.Position}
+	progress := newProgress(r.stderr, state)
 	for more := true; more; {
 		response, err := call(ctx, r, r.owner.ListVideos, request)
 		if err != nil {
-			return fmt.Errorf("list videos after %d: %w%s", len(r.listed), err, r.source.refused(err))
+			return fmt.Errorf("list videos after %d: %w%s", r.listed, err, r.source.refused(err))
 		}
 		entries := make([]domain.Entry, len(response.GetVideos()))
 		for i, video := range response.GetVideos() {
 			if entries[i], err = entryOf(video); err != nil {
 				return err
 			}
-			r.listed[entries[i].VideoID] = true
 		}
-		if err := page(ctx, entries); err != nil {
+		rows, err := store.CatalogRows(entries)
+		if err != nil {
 			return err
 		}
 		request.PageToken = response.GetNextPageToken()
 		more = request.GetPageToken() != ""
-	}
-	var after uuid.UUID
-	for {
-		ids, err := r.catalog.ListEntryIDs(ctx, after, idRows)
-		if err != nil || len(ids) == 0 {
+		if err := r.shadow.Write(ctx, store.RebuildRows{JSON: rows, Position: &request.PageToken}); err != nil {
 			return err
 		}
-		for _, id := range ids {
-			if after = id; r.listed[id] {
-				continue
-			}
-			if err := r.settle(ctx, id); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// idRows is how many ids of the catalog are read at a time.
-const idRows = 10_000
-
-// write writes a page of the owner's list. If the catalog is ahead of an entry, either the
-// page is older, or the owner has lost changes that the catalog has. settle finds out
-// which.
-func (r *rebuilder) write(ctx context.Context, entries []domain.Entry) error {
-	ahead, err := r.catalog.RebuildEntries(ctx, entries)
-	if err != nil {
-		return err
-	}
-	for _, id := range ahead {
-		if err := r.settle(ctx, id); err != nil {
-			return err
-		}
+		r.listed += int64(len(entries))
+		progress.show(r.listed)
 	}
 	return nil
 }
 
-// compare counts how the catalog differs from a page of the owner's list. An event that is
-// still on its way counts as missing or behind, too.
-func (r *rebuilder) compare(ctx context.Context, entries []domain.Entry) error {
-	ids := make([]uuid.UUID, len(entries))
-	for i, entry := range entries {
-		ids[i] = entry.VideoID
-	}
-	found, err := r.catalog.FindEntries(ctx, ids)
-	if err != nil {
+// check brings the shadow up to date, compares it with the live catalog, and asks the owner
+// about entries that are ahead of its list or not in it.
+func (r *rebuilder) check(ctx context.Context) error {
+	if err := r.catchUp(ctx); err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		switch got, ok := found[entry.VideoID]; {
-		case !ok:
-			r.missing++
-		case got.Version < entry.Version:
-			r.behind++
-		case got.Version > entry.Version:
-			if err := r.settle(ctx, entry.VideoID); err != nil {
-				return err
-			}
-		case !same(got.Entry, entry):
-			r.different++
-		}
-	}
-	return nil
-}
-
-// settle asks the owner about one entry that is ahead of the owner's list or not in it. A
-// version is published before it is projected, and the owner's versions only grow. So if
-// the owner is behind an entry that was read before, the owner has lost a change. The entry
-// is then lowered to the owner's state. If the owner does not have the video, a tombstone
-// with the same version replaces the entry and keeps late events out.
-func (r *rebuilder) settle(ctx context.Context, id uuid.UUID) error {
-	for {
-		found, err := r.catalog.FindEntries(ctx, []uuid.UUID{id})
+	var missing, behind, different int64
+	var after *string
+	for more := true; more; {
+		c, err := r.shadow.Compare(ctx, after, checkRows)
 		if err != nil {
 			return err
 		}
-		was, ok := found[id]
-		if !ok {
-			return nil // the row was deleted meanwhile
+		if err := r.ask(ctx, c.Ask); err != nil {
+			return err
 		}
-		video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
-		var entry domain.Entry
-		count := &r.lowered
-		switch {
-		case status.Code(err) == codes.NotFound:
-			entry = domain.Entry{VideoID: id, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime}
-			count = &r.removed
-			if was.Deleted {
-				return nil
-			}
-		case err != nil:
-			return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
-		default:
-			if entry, err = entryOf(video); err != nil {
-				return err
-			}
-			if entry.Version >= was.Version { // the list is older than this answer
-				return r.renew(ctx, entry)
-			}
-		}
-		done := r.source.dryRun
-		if !done {
-			if done, err = r.catalog.LowerEntry(ctx, entry, was.Position); err != nil {
-				return err
-			}
-		}
-		if done {
-			*count++
-			return nil
-		}
+		missing, behind, different = missing+c.Missing, behind+c.Behind, different+c.Different
+		after, more = &c.LastKey, c.Keys == checkRows
 	}
-}
-
-// renew writes an entry that the owner has changed since its list was read.
-func (r *rebuilder) renew(ctx context.Context, entry domain.Entry) error {
-	if r.source.dryRun {
-		return nil
-	}
-	_, err := r.catalog.RebuildEntries(ctx, []domain.Entry{entry}) // if the catalog is ahead now, a later event has come
+	_, err := fmt.Fprintf(r.stdout, "compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d\n",
+		r.listed, missing, behind, different, r.lowered, r.removed)
 	return err
 }
 
-// same reports whether two entries have the same content.
-func same(a, b domain.Entry) bool {
-	return a.Title == b.Title && a.Description == b.Description && a.ReleaseYear == b.ReleaseYear && a.Duration == b.Duration &&
-		a.LanguageCode == b.LanguageCode && slices.Equal(a.Tags, b.Tags) && a.Visible == b.Visible && a.Deleted == b.Deleted &&
-		a.PublishTime.Equal(b.PublishTime) && a.UpdateTime.Equal(b.UpdateTime)
+// catchUp copies what events have changed meanwhile, until few changes are left.
+func (r *rebuilder) catchUp(ctx context.Context) error {
+	for {
+		keys, unlisted, err := r.shadow.CatchUp(ctx, checkRows)
+		if err != nil {
+			return err
+		}
+		if err := r.ask(ctx, unlisted); err != nil || keys < swapRows {
+			return err
+		}
+	}
+}
+
+// swap makes the shadow the live catalog.
+func (r *rebuilder) swap(ctx context.Context) error {
+	for {
+		if err := r.catchUp(ctx); err != nil {
+			return err
+		}
+		var swapped bool
+		var unlisted []string
+		err := r.unlocked(ctx, func() (err error) {
+			swapped, unlisted, err = r.shadow.Swap(ctx, swapRows)
+			return err
+		}, r.shadow.Hold)
+		if err != nil || swapped {
+			return err
+		}
+		if err := r.ask(ctx, unlisted); err != nil {
+			return err
+		}
+	}
+}
+
+// repeat asks the owner once more about lowered entries: the old catalog may have taken an
+// event of the owner for too old, after the first question. Then it shows the entries that
+// have changed to watches.
+func (r *rebuilder) repeat(ctx context.Context) error {
+	for after := int64(0); ; {
+		keys, last, err := r.shadow.Lowered(ctx, after, swapRows)
+		if err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			break
+		}
+		answers, err := r.answers(ctx, keys)
+		if err != nil {
+			return err
+		}
+		var entries []domain.Entry
+		for _, a := range answers {
+			if a.found {
+				entries = append(entries, a.entry)
+			}
+		}
+		if err := r.write(ctx, entries, store.RebuildRows{}); err != nil {
+			return err
+		}
+		after = last
+	}
+	for {
+		n, err := r.catalog.MoveFutureChanges(ctx, futureRows)
+		if err != nil || n < futureRows { // what is locked now is moved by the server: see registration.repair
+			return err
+		}
+		if err := r.shadow.Hold(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// ask asks the owner about entries that are ahead of the owner's list or not in it, and
+// writes the answers into the shadow. A version is published before it is projected, and
+// the owner's versions only grow. So if the owner is behind an entry that was read before,
+// the owner has lost a change. The entry is then lowered to the owner's state. If the owner
+// does not have the video, a tombstone with the same version replaces the entry and keeps
+// late events out.
+func (r *rebuilder) ask(ctx context.Context, keys []string) error {
+	for len(keys) > 0 {
+		some := keys[:min(len(keys), swapRows)]
+		keys = keys[len(some):]
+		answers, err := r.answers(ctx, some)
+		if err != nil {
+			return err
+		}
+		var entries []domain.Entry
+		rows := store.RebuildRows{Overwrite: true}
+		for _, a := range answers {
+			switch {
+			case !a.found: // the tombstone has no content, because the owner may have purged it
+				a.entry = domain.Entry{VideoID: a.was.VideoID, Version: a.was.Version, Deleted: true, UpdateTime: a.was.UpdateTime}
+				if !a.was.Deleted {
+					r.removed++
+				}
+			case a.entry.Version < a.was.Version:
+				rows.Lowered = append(rows.Lowered, a.entry.VideoID.String())
+				r.lowered++
+			}
+			entries = append(entries, a.entry)
+		}
+		if err := r.write(ctx, entries, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer is what the owner says about an entry.
+type answer struct {
+	was   domain.Entry // in the live catalog, before the question
+	entry domain.Entry // of the owner
+	found bool         // the owner has the video
+}
+
+// answers reads entries of the live catalog, and then asks the owner about them. It leaves
+// out those that the live catalog does not have.
+func (r *rebuilder) answers(ctx context.Context, keys []string) ([]answer, error) {
+	ids := make([]uuid.UUID, len(keys))
+	for i, key := range keys {
+		var err error
+		if ids[i], err = uuid.Parse(key); err != nil {
+			return nil, fmt.Errorf("key of an entry %q: %w", key, err)
+		}
+	}
+	was, err := r.catalog.FindEntries(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]answer, 0, len(was))
+	for _, entry := range was {
+		answers = append(answers, answer{was: entry})
+	}
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(askCalls)
+	for i := range answers {
+		asking.Go(func() error {
+			id := answers[i].was.VideoID
+			video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
+			if status.Code(err) == codes.NotFound {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
+			}
+			answers[i].found = true
+			answers[i].entry, err = entryOf(video)
+			return err
+		})
+	}
+	return answers, asking.Wait()
+}
+
+// write writes entries in the way of rows.
+func (r *rebuilder) write(ctx context.Context, entries []domain.Entry, rows store.RebuildRows) (err error) {
+	if len(entries) == 0 {
+		return nil
+	}
+	if rows.JSON, err = store.CatalogRows(entries); err != nil {
+		return err
+	}
+	return r.shadow.Write(ctx, rows)
+}
+
+// unlocked does something that needs a lock of the live catalog, until it gets the lock. In
+// the pauses it calls hold.
+func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(context.Context) error) error {
+	for {
+		err := do()
+		if !errors.Is(err, store.ErrLocked) {
+			return err
+		}
+		fmt.Fprintln(r.stderr, "waiting for a transaction that has the catalog in use, for example a backup")
+		if !sleep(ctx, lockPause) {
+			return ctx.Err()
+		}
+		if err := hold(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// progress shows at most once a second how far the list is.
+type progress struct {
+	out            io.Writer
+	first, total   int64 // where it started; about how many there are, 0: unknown
+	started, shown time.Time
+}
+
+func newProgress(out io.Writer, state store.RebuildState) *progress {
+	now := time.Now()
+	return &progress{out: out, first: state.Entries, total: state.Estimate, started: now, shown: now}
+}
+
+func (p *progress) show(done int64) {
+	now := time.Now()
+	if now.Sub(p.shown) < time.Second {
+		return
+	}
+	p.shown = now
+	fmt.Fprintln(p.out, p.line(done, now))
+}
+
+// line returns the number, the rate and, as far as the live catalog lets it be estimated, the
+// time left.
+func (p *progress) line(done int64, now time.Time) string {
+	rate := float64(done-p.first) / now.Sub(p.started).Seconds()
+	if p.total <= done || rate <= 0 {
+		return fmt.Sprintf("listed %d entries, %.0f a second", done, rate)
+	}
+	left := time.Duration(float64(p.total-done) / rate * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf("listed %d of about %d entries, %.0f a second, about %s left", done, p.total, rate, left)
 }
 
 // retryTimeout is how long one call may take, with all its retries.
@@ -254,7 +429,7 @@ const retryTimeout = time.Minute
 // enough: they stop after the header of a response, which the server sends before a status.
 func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
 	busy := []codes.Code{codes.ResourceExhausted}
-	if r.reached {
+	if r.reached.Load() {
 		busy = append(busy, codes.Unavailable)
 	}
 	retry := func() gax.Retryer {
@@ -264,7 +439,9 @@ func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Conte
 		response, err = method(ctx, request)
 		return err
 	}, gax.WithRetry(retry), gax.WithTimeout(retryTimeout))
-	r.reached = r.reached || err == nil
+	if err == nil {
+		r.reached.Store(true)
+	}
 	return response, err
 }
 

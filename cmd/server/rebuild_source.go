@@ -26,7 +26,8 @@ type rebuildSource struct {
 	tls      bool
 	audience string // of an ID token of Google; empty if there is none
 	file     string // has an ID token; empty if there is none
-	dryRun   bool   // write nothing
+	dryRun   bool   // change no entry
+	restart  bool   // do not resume an interrupted rebuild
 }
 
 // parseRebuild reads the arguments of rebuild.
@@ -36,6 +37,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	flags.SetOutput(io.Discard) // the error says enough
 	idToken := flags.Bool("id-token", false, "")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "")
+	flags.BoolVar(&s.restart, "restart", false, "")
 	flags.StringVar(&s.audience, "audience", "", "")
 	flags.StringVar(&s.file, "token-file", "", "")
 	if err := flags.Parse(args); err != nil {

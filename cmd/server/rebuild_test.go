@@ -31,6 +31,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		{"", "want one, HOST:PORT or https://HOST"},
 		{"localhost:8080 --id-token", "behind the flags"},
 		{"--dry-run localhost:8080", ""},
+		{"--restart localhost:8080", ""},
 		{"--id-tokens localhost:8080", "server help"},
 		{"localhost", "want HOST:PORT"},
 		{"localhost:", "want HOST:PORT"},
@@ -170,7 +171,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 			}
 			continue
 		}
-		if want := fmt.Sprintf("rebuilt %d entries, lowered 0, removed 0\n", videos); err != nil || out != want {
+		if want := fmt.Sprintf("\nrebuilt %d entries, lowered 0, removed 0\n", videos); err != nil || !strings.HasSuffix(out, want) {
 			t.Errorf("%s: rebuild = %q, %v, want %q", tt.name, out, err, want)
 		}
 		if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection"); got != videos {

@@ -8,8 +8,11 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/reconcile"
 )
 
 // registration is what one aggregate type adds to a process. A new type has a file like
@@ -21,15 +24,29 @@ type registration struct {
 	services func(backend) ([]port.Service, error)
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
+	// comparison compares its projection with the owner. Nil: nothing does.
+	comparison func(commands, queries *pgxpool.Pool) comparison
 	// repair does the work that a replaced database of the query side needs at once. Nil:
 	// there is none.
 	repair step
+	// only console: begin
+	// console returns what the console shows of the type besides its events, from the pools
+	// of both sides. Nil: nothing.
+	console func(commands, queries *pgxpool.Pool) console.Type
+	// only console: end
+}
+
+// comparison compares a projection with its owner, and repairs it.
+type comparison interface {
+	Source() reconcile.Source
+	admin.Repairer
 }
 
 // backend is what handlers are made of.
 type backend struct {
 	commands, queries *pgxpool.Pool            // connections for API calls, to each side
 	wake              func(envelope.Aggregate) // is called after a commit
+	purged            func()                   // is called after a purge
 	seal              cipher.AEAD              // encrypts page tokens
 	metrics           metric.MeterProvider     // may be nil
 }

@@ -54,7 +54,7 @@ func (i *instance) startStores(ctx context.Context) error {
 	loop := maintenanceLoop("outbox")
 	i.maintenance = append(i.maintenance, loop)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
-		return maintainOutbox(ctx, i.events, i.cfg, i.log, loop)
+		return maintainOutbox(ctx, i.events, i.cfg, i.purged, i.log, loop)
 	})
 	return prepareOutbox(ctx, i.events, i.cfg)
 }
@@ -121,6 +121,7 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
 		Sides: i.database.sides(), Live: live(i.publisher, i.projector, i.maintenance...), OpenAPI: api.OpenAPI,
+		Home:    i.cfg.ConsoleURL, // only console
 		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}
 	b, err := i.backend(ctx)
@@ -166,13 +167,21 @@ func (i *instance) backend(ctx context.Context) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{commands: i.database.commands.calls, queries: i.database.queries.calls, wake: i.wake, seal: seal, metrics: i.tel.Metrics}, nil
+	return &backend{commands: i.database.commands.calls, queries: i.database.queries.calls, wake: i.wake, purged: i.wakeEraser, seal: seal, metrics: i.tel.Metrics}, nil
 }
 
 // wake wakes the publisher of this process, if it has one.
 func (i *instance) wake(aggregate envelope.Aggregate) {
 	if i.publisher != nil {
 		i.publisher.Wake(aggregate)
+	}
+}
+
+// wakeEraser wakes the maintenance of the outbox in this process.
+func (i *instance) wakeEraser() {
+	select {
+	case i.purged <- struct{}{}:
+	default: // it is being woken already
 	}
 }
 

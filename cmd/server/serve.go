@@ -29,12 +29,12 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	i := &instance{cfg: cfg, level: level, log: log, tel: tel}
+	i := &instance{cfg: cfg, level: level, log: log, tel: tel, purged: make(chan struct{}, 1)}
 	defer i.close(ctx)
 	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
 		return err
 	}
-	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startPrivatePort, i.startAdmin} {
+	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startComparison, i.startPrivatePort, i.startAdmin} {
 		if err := start(ctx); err != nil {
 			return err
 		}
@@ -55,6 +55,7 @@ type instance struct {
 	database database
 
 	events     *store.Outbox // nil if no role uses it
+	purged     chan struct{} // has a value after a purge, until the maintenance sees it
 	registered []registration
 
 	client    *pubsub.Client      // nil if no role uses it

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
@@ -20,7 +21,9 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 	return registration{
 		services: func(b backend) ([]port.Service, error) {
 			reads, err := server.Catalog(cfg.catalog, catalog.Over(b.queries), catalog, b.seal, b.metrics)
-			return []port.Service{server.Videos(store.NewVideos(b.commands, b.wake), b.seal), reads}, err
+			commands := store.NewVideos(b.commands, b.wake)
+			commands.OnPurge = b.purged
+			return []port.Service{server.Videos(commands, b.seal), reads}, err
 		},
 		subscriptions: []subscription{{
 			id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: cfg.ConsumerName,
@@ -28,10 +31,18 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 			},
 		}},
+		comparison: func(commands, queries *pgxpool.Pool) comparison {
+			return store.NewVideoComparison(commands, queries)
+		},
 		repair: func(ctx context.Context) (more bool, err error) {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)
 			return n == futureRows, err
 		},
+		// only console: begin
+		console: func(commands, queries *pgxpool.Pool) console.Type {
+			return console.Type{Name: event.AggregateVideo, View: "catalog", Source: store.NewVideosSource(commands, queries)}
+		},
+		// only console: end
 	}
 }
 

@@ -9,14 +9,14 @@ ORDER BY video_id
 ON CONFLICT DO NOTHING;
 
 -- name: LockProjections :many
--- Locks the rows of some videos and returns their versions, events and last transactions. All statements here lock
+-- Locks the rows of some videos and returns their versions and events. All statements here lock
 -- rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
 -- with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
 -- was analyzed.
-SELECT p.video_id, p.version, p.event_id, p.change_xid
+SELECT p.video_id, p.version, p.event_id
 FROM (SELECT DISTINCT unnest(@video_ids::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id, change_xid FROM video_catalog_read.video_projection
+	SELECT video_id, version, event_id FROM video_catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p;
@@ -166,18 +166,11 @@ FROM (
 WHERE total - size < @max_bytes::bigint
 ORDER BY change_xid, video_id;
 
--- name: GetProjectionPlaces :many
--- Returns the rows of some videos, each with the transaction of its last change.
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
+-- name: GetProjections :many
+-- Returns the rows of some videos.
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM video_catalog_read.video_projection
 WHERE video_id = ANY(@video_ids::uuid[]);
-
--- name: ListProjectionIDs :many
--- Returns the ids of the videos in the projection after after_id.
-SELECT video_id FROM video_catalog_read.video_projection
-WHERE video_id > @after_id::uuid
-ORDER BY video_id
-LIMIT @max_rows;
 
 -- name: GetChangesDatabase :one
 -- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction

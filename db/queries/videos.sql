@@ -11,11 +11,11 @@ SELECT * FROM video_catalog.videos WHERE id = @id FOR NO KEY UPDATE;
 UPDATE video_catalog.videos
 SET title = @title, description = @description, release_year = @release_year, duration_ms = @duration_ms,
 	language_code = @language_code, tags = @tags, state = @state, version = @version,
-	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time
+	update_time = @update_time, publish_time = @publish_time, delete_time = @delete_time, purge_time = @purge_time
 WHERE id = @id;
 
 -- name: GetVideo :one
-SELECT * FROM video_catalog.videos WHERE id = @id;
+SELECT * FROM video_catalog.videos WHERE id = @id AND purge_time IS NULL;
 
 -- name: ListVideosNewestFirst :many
 -- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
@@ -23,16 +23,16 @@ SELECT * FROM video_catalog.videos WHERE id = @id;
 -- the first page, so that every cached plan uses the index. octet_length reads the size of a text without reading the
 -- text.
 WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
 	FROM video_catalog.videos
 	WHERE (create_time, id) < (@before_time::timestamptz, @before_id::uuid)
-		AND (@show_deleted::bool OR delete_time IS NULL)
+		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 	ORDER BY create_time DESC, id DESC
 	LIMIT @one_more
 )
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
 	has_next::bool AS has_next
 FROM (
 	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
@@ -47,16 +47,16 @@ LIMIT @page_size;
 -- name: ListVideosOldestFirst :many
 -- Returns a page of videos after (after_time, after_id), oldest first, otherwise like ListVideosNewestFirst.
 WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
 	FROM video_catalog.videos
 	WHERE (create_time, id) > (@after_time::timestamptz, @after_id::uuid)
-		AND (@show_deleted::bool OR delete_time IS NULL)
+		AND (@show_purged::bool OR purge_time IS NULL AND (@show_deleted::bool OR delete_time IS NULL))
 		AND (sqlc.narg('state')::text IS NULL OR state = sqlc.narg('state'))
 		AND (sqlc.narg('language_code')::text IS NULL OR language_code = sqlc.narg('language_code'))
 	ORDER BY create_time, id
 	LIMIT @one_more
 )
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
 	has_next::bool AS has_next
 FROM (
 	SELECT *, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,

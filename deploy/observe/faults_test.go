@@ -76,6 +76,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			"small pool, quarantine":    smallPoolAndQuarantine,
 			"tables grow":               tablesGrow,
 			"replaced database":         replacedDatabase,
+			"edited catalog":            editedCatalog,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -255,6 +256,20 @@ func replacedDatabase(s *system) {
 	s.exec(`UPDATE video_catalog_read.known_database SET identity = 'before'`)
 	s.fire("DatabaseReplaced")
 	s.command("rebuild", addr)
+	s.resolve()
+}
+
+// Somebody edits an entry of the catalog, until it is repaired.
+func editedCatalog(s *system) {
+	s.serve("api,publisher,projector", "LAB_RECONCILE_INTERVAL=1s", "LAB_RECONCILE_SLICE_ROWS=1000", "LAB_RECONCILE_WAIT=200ms", "LAB_RECONCILE_PASS=500ms")
+	s.quiet()
+	id := strings.TrimPrefix(s.create().GetName(), "videos/")
+	s.eventually("the event is in the catalog", func() bool {
+		return value[int](s, `SELECT count(*) FROM video_catalog_read.video_projection`) == 1
+	})
+	s.exec(`UPDATE video_catalog_read.video_projection SET title = 'Rashomon'`)
+	s.fire("ProjectionDiffers")
+	s.command("projection", "repair", "video", id, "--reason", "edited by hand")
 	s.resolve()
 }
 

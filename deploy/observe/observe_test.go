@@ -207,19 +207,25 @@ func TestRunbookStatementsRun(t *testing.T) {
 	exec("RESET ROLE")
 }
 
-// The commands of the runbooks are listed by server help, with the same number of arguments.
+// The commands of the runbooks are listed by server help, with the same number of arguments. With --all or --filter they
+// have none. Other flags are not looked at.
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
-	known := map[string]bool{} // for example "outbox requeue # #"
+	known := map[string]bool{} // for example "outbox requeue # #", and "outbox requeue --all"
 	for _, m := range regexp.MustCompile(`(?m)^  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(read(t, root+"/cmd/server/help.go"), -1) {
-		known[upper.ReplaceAllString(strings.ReplaceAll(m[1], " [FLAGS]", ""), "#")] = true
+		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
+		known[command] = true
+		known[strings.TrimRight(command, " #")+" --all"] = true
 	}
+	flags := regexp.MustCompile(` --reason '[^']*'`)
+	several := regexp.MustCompile(` --(all|filter \S+)`)
 	used := regexp.MustCompile("(?m)^server ([^#\n]+)|`server ([a-z][^`]*)`").FindAllStringSubmatch(read(t, root+"/docs/runbooks.md"), -1)
 	if len(known) < 8 || len(used) < 8 {
 		t.Fatalf("%d commands in the help, %d in docs/runbooks.md, want at least 8 each: do the expressions still fit?", len(known), len(used))
 	}
 	for _, m := range used {
 		command := strings.ReplaceAll(strings.TrimSpace(m[1]+m[2]), " video ID", " TYPE ID")
+		command = several.ReplaceAllString(flags.ReplaceAllString(command, ""), " --all")
 		if !known[upper.ReplaceAllString(command, "#")] {
 			t.Errorf("docs/runbooks.md: server help does not list server %s", command)
 		}

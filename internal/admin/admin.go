@@ -5,7 +5,7 @@
 // audit, in the same transactions as its effect. The commands of the server, AdminService
 // and the console all use this package, so that they check and do the same.
 //
-// It knows no SQL: internal/store implements [Outbox] and [Quarantine]. All methods are safe
+// It knows no SQL: internal/store implements [Outbox], [Quarantine] and [Repairer]. All methods are safe
 // for concurrent use, also by several operators: each item is changed once.
 package admin
 
@@ -27,6 +27,7 @@ const (
 	ActionSkip    = "outbox.skip"
 	ActionReplay  = "quarantine.replay"
 	ActionDelete  = "quarantine.delete"
+	ActionRepair  = "projection.repair"
 )
 
 // Actor is who does an action.
@@ -41,7 +42,8 @@ type Actor struct {
 type Filter struct {
 	// Type is an aggregate type.
 	Type string `json:"type,omitempty"`
-	// ID is the id of an aggregate. In quarantine it is the number of a message.
+	// ID is the id of an aggregate. In quarantine it is the number of a message. A repair
+	// may have several, with commas.
 	ID string `json:"id,omitempty"`
 	// Cause is the cause that a Group has.
 	Cause string `json:"cause,omitempty"`

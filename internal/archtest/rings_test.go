@@ -11,8 +11,8 @@ var rings = map[string][]string{
 	"yours": {"api", "cmd/server", "db", "internal/domain", "internal/event", "internal/names/topics", "internal/search", "internal/server", "internal/store"},
 	"machinery": {
 		"cmd/new",
-		"api/proto/admin", "cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/consumer", "internal/deep", "internal/envelope", "internal/failpoint", "internal/fields", "internal/localbouncer", "internal/localbroker",
-		"internal/admin", "internal/aip", "internal/localpg", "internal/names", "internal/naming", "internal/outbox", "internal/port", "internal/problem", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
+		"api/proto/admin", "cmd/dev", "cmd/entity", "cmd/upgrade", "deploy", "internal/console", "internal/consumer", "internal/deep", "internal/envelope", "internal/failpoint", "internal/fields", "internal/localbouncer", "internal/localbroker",
+		"internal/admin", "internal/aip", "internal/localpg", "internal/names", "internal/naming", "internal/outbox", "internal/port", "internal/problem", "internal/reconcile", "internal/reconnect", "internal/store/storetest", "internal/telemetry",
 		"internal/auth", // last: what follows it would look like a key to the scan for secrets
 	},
 	"workshop": {"pubsublocal"}, // and lab, which may be missing

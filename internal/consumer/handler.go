@@ -36,20 +36,32 @@ func Handle[E any](types []string, decode func(envelope.Message) (E, error), app
 // Handlers maps each aggregate type of a subscription to its handler.
 type Handlers map[string]Handler
 
+// Decode decodes a message, as a Projector would.
+func (h Handlers) Decode(attributes map[string]string, data []byte) (any, error) {
+	_, decoded, err := h.decode(attributes, data)
+	return decoded, err
+}
+
 // Replay decodes and applies a message of the quarantine, as a Projector would.
 func (h Handlers) Replay(ctx context.Context, consumer string, attributes map[string]string, data []byte) error {
-	m, err := envelope.Parse(attributes, data)
-	if err != nil {
-		return err
-	}
-	handler, ok := h[m.AggregateType]
-	if !ok {
-		return fmt.Errorf("aggregate type %q has no handler here", m.AggregateType)
-	}
-	e, err := handler.decode(m)
+	handler, e, err := h.decode(attributes, data)
 	if err != nil {
 		return err
 	}
 	_, err = handler.apply(ctx, consumer, []any{e})
 	return err
+}
+
+// decode returns an event with its handler.
+func (h Handlers) decode(attributes map[string]string, data []byte) (Handler, any, error) {
+	m, err := envelope.Parse(attributes, data)
+	if err != nil {
+		return Handler{}, nil, err
+	}
+	handler, ok := h[m.AggregateType]
+	if !ok {
+		return Handler{}, nil, fmt.Errorf("aggregate type %q has no handler here", m.AggregateType)
+	}
+	e, err := handler.decode(m)
+	return handler, e, err
 }

@@ -18,7 +18,7 @@ type Source struct {
 	// Subscriber receives the messages. New sets its ReceiveSettings.
 	Subscriber *pubsub.Subscriber
 	// Consumer is the name of this source in the inbox and the quarantine; no other source
-	// may have it. Under a new name every event is new, so change it for a rebuild by seek.
+	// may have it. Under a new name every event is new.
 	Consumer string
 	// Handlers has a handler per aggregate type. A message of any other type is
 	// acknowledged.

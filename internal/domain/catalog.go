@@ -35,6 +35,7 @@ const (
 	// AppliedAfterGap: it was applied, but an earlier event has not arrived. No
 	// state is missing, because an event carries the full state. This never
 	// happens with ordered delivery without loss, so it should be investigated.
+	// A purge is no such case: it erases events that are not published yet.
 	AppliedAfterGap
 	// Stale: it came late; the catalog has this version or a later one.
 	Stale
@@ -51,7 +52,7 @@ func Fold(entry Entry, event Event) (Entry, Outcome) {
 	after := EntryOf(event.Video)
 	after.EventID = event.ID
 	switch {
-	case after.Version > entry.Version+1:
+	case after.Version > entry.Version+1 && !event.Video.Purged():
 		return after, AppliedAfterGap
 	case after.Version > entry.Version:
 		return after, Applied

@@ -23,6 +23,7 @@ func TestEntryOfVideo(t *testing.T) {
 		{"published", published(), true, false},
 		{"deleted draft", deleted(draft()), false, true},
 		{"deleted, was published", deleted(published()), false, true},
+		{"purged", purged(), false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want := domain.Entry{
@@ -82,6 +83,9 @@ func TestFold(t *testing.T) {
 		{"an older version", at(published(), 3), of(renamed, 2), at(published(), 3), domain.Stale},
 		{"a deletion", at(published(), 3), of(deleted(published()), 4), at(deleted(published()), 4), domain.Applied},
 		{"late for a tombstone", at(deleted(published()), 4), of(published(), 3), at(deleted(published()), 4), domain.Stale},
+		{"a purge", at(deleted(published()), 4), of(purged(), 5), at(purged(), 5), domain.Applied},
+		{"a purge that has erased events before it", at(draft(), 1), of(purged(), 5), at(purged(), 5), domain.Applied},
+		{"late for a purged one", at(purged(), 5), of(published(), 4), at(purged(), 5), domain.Stale},
 		{"brought back", at(deleted(published()), 4), of(published(), 5), at(published(), 5), domain.Applied},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -130,7 +134,7 @@ func TestFoldInAnyOrderEndsAtTheNewest(t *testing.T) {
 		for i, e := range deliveries {
 			want := domain.Stale
 			switch {
-			case e.Video.Version == newest.Video.Version+1:
+			case e.Video.Version == newest.Video.Version+1, e.Video.Version > newest.Video.Version && e.Video.Purged():
 				want = domain.Applied
 			case e.Video.Version > newest.Video.Version:
 				want = domain.AppliedAfterGap

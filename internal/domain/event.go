@@ -14,6 +14,7 @@ const (
 	VideoUnpublished EventType = "VideoUnpublished"
 	VideoDeleted     EventType = "VideoDeleted"
 	VideoUndeleted   EventType = "VideoUndeleted"
+	VideoPurged      EventType = "VideoPurged"
 )
 
 // Event is a fact about a video. It is immutable.

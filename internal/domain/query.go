@@ -17,8 +17,10 @@ type VideoQuery struct {
 	// MaxBytes ends the page after the item with which its titles, descriptions
 	// and tags reach this size in bytes. 0: no limit.
 	MaxBytes int
-	// ShowDeleted includes deleted videos.
+	// ShowDeleted includes deleted videos, but no purged ones.
 	ShowDeleted bool
+	// ShowPurged includes deleted and purged videos.
+	ShowPurged bool
 	// State and LanguageCode filter the results; empty: no filter.
 	State        State
 	LanguageCode string

@@ -9,4 +9,7 @@ const (
 	// ReasonVideoNotDeleted: the video cannot be undeleted, because it is not
 	// deleted.
 	ReasonVideoNotDeleted problem.Reason = "VIDEO_NOT_DELETED"
+	// ReasonPurgeNeedsDeletion: the video cannot be purged, because it must be
+	// deleted first.
+	ReasonPurgeNeedsDeletion problem.Reason = "PURGE_NEEDS_DELETION"
 )

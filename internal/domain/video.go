@@ -34,10 +34,15 @@ type Video struct {
 	UpdateTime  time.Time
 	PublishTime time.Time // zero in a draft
 	DeleteTime  time.Time // zero if it is not deleted
+	PurgeTime   time.Time // zero if it is not purged
 }
 
 // Deleted reports whether the video is deleted.
 func (v Video) Deleted() bool { return !v.DeleteTime.IsZero() }
+
+// Purged reports whether the video is purged. It is deleted then, too, and has no
+// Details.
+func (v Video) Purged() bool { return !v.PurgeTime.IsZero() }
 
 // Details are the fields that the owner of a video sets.
 type Details struct {
@@ -200,9 +205,12 @@ func Delete(allowMissing bool, expected int64, stamp Stamp) Decision {
 }
 
 // Undelete restores a deleted video with the state it had. For a video that is
-// not deleted it returns Exists (AIP-164).
+// not deleted it returns Exists (AIP-164), and for a purged one NotFound.
 func Undelete(expected int64, stamp Stamp) Decision {
 	return func(v Video) (*Event, error) {
+		if v.Purged() {
+			return nil, v.notFound()
+		}
 		if !v.Deleted() {
 			return nil, problem.Errorf(problem.Exists, "video %q is not deleted", v.ID).Because(ReasonVideoNotDeleted)
 		}
@@ -211,6 +219,28 @@ func Undelete(expected int64, stamp Stamp) Decision {
 		}
 		v.DeleteTime = time.Time{}
 		return v.next(VideoUndeleted, stamp), nil
+	}
+}
+
+// Purge removes the content of a deleted video for good. What is left is a
+// tombstone: the id, the version and times. For a video that is not deleted it
+// returns Precondition, so one mistaken call cannot destroy what is in use. It
+// causes no event if the video is purged, whatever version is expected.
+func Purge(expected int64, stamp Stamp) Decision {
+	return func(v Video) (*Event, error) {
+		if v.Purged() {
+			return nil, nil
+		}
+		if !v.Deleted() {
+			return nil, problem.Errorf(problem.Precondition, "video %q is not deleted: delete it first", v.ID).Because(ReasonPurgeNeedsDeletion)
+		}
+		if err := v.expect(expected); err != nil {
+			return nil, err
+		}
+		tombstone := Video{ID: v.ID, State: Draft, Version: v.Version, CreateTime: v.CreateTime, UpdateTime: v.UpdateTime, DeleteTime: v.DeleteTime}
+		event := tombstone.next(VideoPurged, stamp)
+		event.Video.PurgeTime = event.Video.UpdateTime
+		return event, nil
 	}
 }
 
@@ -223,10 +253,18 @@ func (v Video) expect(version int64) error {
 }
 
 func (v Video) mayChange(expected int64) error {
+	if v.Purged() {
+		return v.notFound()
+	}
 	if v.Deleted() {
 		return problem.Errorf(problem.Precondition, "video %q is deleted: undelete it first", v.ID).Because(ReasonVideoDeleted)
 	}
 	return v.expect(expected)
+}
+
+// notFound is the answer about a purged video.
+func (v Video) notFound() error {
+	return problem.Errorf(problem.NotFound, "video %q does not exist", v.ID)
 }
 
 // next returns the event with the next version of v. Its time is never before

@@ -49,6 +49,14 @@ func deleted(v domain.Video) domain.Video {
 	return v
 }
 
+// purged is what is left of a deleted video, at version 3.
+func purged() domain.Video {
+	return domain.Video{
+		ID: videoID, State: domain.Draft, Version: 3,
+		CreateTime: createTime, UpdateTime: updateTime, DeleteTime: createTime.Add(time.Minute), PurgeTime: updateTime,
+	}
+}
+
 // with returns v after some changes.
 func with(v domain.Video, change func(*domain.Video)) domain.Video {
 	change(&v)
@@ -173,6 +181,16 @@ func TestDecisionMakesTheNextVersion(t *testing.T) {
 			"undelete brings back a published video with its publish time", deleted(published()), domain.Undelete(domain.AnyVersion, stamp),
 			domain.VideoUndeleted, next(published(), nothingElse), nil,
 		},
+		{
+			"purge leaves the id, the version and times", deleted(published()), domain.Purge(3, stamp),
+			domain.VideoPurged,
+			domain.Video{ID: videoID, State: domain.Draft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
+		},
+		{
+			"purge of whatever version", deleted(draft()), domain.Purge(domain.AnyVersion, stamp),
+			domain.VideoPurged,
+			domain.Video{ID: videoID, State: domain.Draft, Version: 4, CreateTime: createTime, UpdateTime: now, DeleteTime: updateTime, PurgeTime: now}, nil,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
@@ -205,6 +223,9 @@ func TestDecisionWithoutEffectMakesNoEvent(t *testing.T) {
 		{"unpublish a draft", draft(), domain.Unpublish(domain.AnyVersion, stamp)},
 		{"delete a deleted one that may be missing", deleted(draft()), domain.Delete(true, domain.AnyVersion, stamp)},
 		{"the same, whatever version is expected", deleted(published()), domain.Delete(true, 7, stamp)},
+		{"delete a purged one that may be missing", purged(), domain.Delete(true, 7, stamp)},
+		{"purge a purged one", purged(), domain.Purge(domain.AnyVersion, stamp)},
+		{"purge a purged one again, with the version of before", purged(), domain.Purge(2, stamp)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got, err := test.decide(test.video); got != nil || err != nil {
@@ -256,6 +277,14 @@ func TestDecisionRefuses(t *testing.T) {
 		{"delete another version", draft(), domain.Delete(false, 4, stamp), problem.Conflict, ""},
 		{"delete another version that may be missing", draft(), domain.Delete(true, 4, stamp), problem.Conflict, ""},
 		{"undelete another version", deleted(draft()), domain.Undelete(2, stamp), problem.Conflict, ""},
+		{"purge one that is not deleted", published(), domain.Purge(domain.AnyVersion, stamp), problem.Precondition, ""},
+		{"purge one that is not deleted, of another version", draft(), domain.Purge(7, stamp), problem.Precondition, ""},
+		{"purge another version", deleted(draft()), domain.Purge(2, stamp), problem.Conflict, ""},
+		{"update a purged one", purged(), domain.Update(domain.AllFields(), otherDetails(), domain.AnyVersion, stamp), problem.NotFound, ""},
+		{"publish a purged one", purged(), domain.Publish(3, stamp), problem.NotFound, ""},
+		{"unpublish a purged one", purged(), domain.Unpublish(7, stamp), problem.NotFound, ""},
+		{"delete a purged one", purged(), domain.Delete(false, 3, stamp), problem.NotFound, ""},
+		{"undelete a purged one", purged(), domain.Undelete(domain.AnyVersion, stamp), problem.NotFound, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
@@ -295,6 +324,7 @@ func TestTimeNeverRunsBackwards(t *testing.T) {
 		{"unpublish", published(), domain.Unpublish(domain.AnyVersion, late), nil},
 		{"delete", draft(), domain.Delete(false, domain.AnyVersion, late), func(v domain.Video) time.Time { return v.DeleteTime }},
 		{"undelete", deleted(draft()), domain.Undelete(domain.AnyVersion, late), nil},
+		{"purge", deleted(draft()), domain.Purge(domain.AnyVersion, late), func(v domain.Video) time.Time { return v.PurgeTime }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.decide(test.video)
@@ -403,7 +433,7 @@ func history(t *testing.T, seed uint64) []domain.Event {
 	video := first.Video
 	for range 30 {
 		var decide domain.Decision
-		switch random.IntN(6) {
+		switch random.IntN(7) {
 		case 0, 1:
 			fields := domain.AllFields()
 			random.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
@@ -416,6 +446,11 @@ func history(t *testing.T, seed uint64) []domain.Event {
 			decide = domain.Delete(random.IntN(2) == 0, expected(video), at())
 		case 5:
 			decide = domain.Undelete(expected(video), at())
+		case 6:
+			if random.IntN(4) > 0 {
+				continue // a life ends with it
+			}
+			decide = domain.Purge(expected(video), at())
 		}
 		event, err := decide(video)
 		if err != nil && kindOf(err) == 0 {
@@ -461,7 +496,13 @@ func TestHistoryIsSound(t *testing.T) {
 			if (len(e.ChangedFields) > 0) != (e.Type == domain.VideoUpdated) {
 				t.Errorf("seed %d: event %d is %s with changed fields %q", seed, i, e.Type, e.ChangedFields)
 			}
-			for _, at := range []time.Time{v.CreateTime, v.UpdateTime, v.PublishTime, v.DeleteTime} {
+			if v.Purged() && (i < len(events)-1 || !v.Deleted() || !cmp.Equal(v.Details, domain.Details{})) {
+				t.Errorf("seed %d: event %d of %d has the purged video %+v, want the last, deleted and without content", seed, i, len(events), v)
+			}
+			if (e.Type == domain.VideoPurged) != (v.Purged() && v.PurgeTime.Equal(e.OccurredAt)) {
+				t.Errorf("seed %d: event %d is %s with purge time %s", seed, i, e.Type, v.PurgeTime)
+			}
+			for _, at := range []time.Time{v.CreateTime, v.UpdateTime, v.PublishTime, v.DeleteTime, v.PurgeTime} {
 				if !at.Equal(at.Truncate(time.Millisecond)) || at.Location() != time.UTC {
 					t.Errorf("seed %d: event %d has time %s, want whole milliseconds in UTC", seed, i, at)
 				}

@@ -45,3 +45,12 @@ func looksSampled(traceparent string) bool {
 	last := traceparent[traceparentBytes-1]
 	return last >= '0' && last <= '9' && last%2 == 1 || last >= 'a' && last <= 'f' && last%2 == 0
 }
+
+// TraceID returns the id of the trace in a traceparent; empty if there is none.
+func TraceID(traceparent string) string {
+	at := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{AttrTraceparent: traceparent}))
+	if !at.HasTraceID() {
+		return ""
+	}
+	return at.TraceID().String()
+}

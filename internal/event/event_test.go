@@ -158,7 +158,7 @@ func randomEvent(random *rand.Rand) *domain.Event {
 	}
 	at := func() time.Time { return time.UnixMilli(1 + random.Int64N(4_000_000_000_000)).UTC() }
 	types := []domain.EventType{
-		domain.VideoCreated, domain.VideoUpdated, domain.VideoPublished, domain.VideoUnpublished, domain.VideoDeleted, domain.VideoUndeleted,
+		domain.VideoCreated, domain.VideoUpdated, domain.VideoPublished, domain.VideoUnpublished, domain.VideoDeleted, domain.VideoUndeleted, domain.VideoPurged,
 	}
 	e := &domain.Event{
 		ID: id(), Type: types[random.IntN(len(types))], OccurredAt: at(),
@@ -180,6 +180,9 @@ func randomEvent(random *rand.Rand) *domain.Event {
 	}
 	if random.IntN(2) == 0 {
 		e.Video.DeleteTime = at()
+	}
+	if random.IntN(2) == 0 {
+		e.Video.PurgeTime = at()
 	}
 	if e.Type == domain.VideoUpdated {
 		for range random.IntN(4) {
@@ -246,6 +249,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"update time after year 9999", changed(func(pb *videov1.VideoEvent) { pb.Video.UpdateTimeMs = 253402300800000 })},
 		{"publish time after all times", changed(func(pb *videov1.VideoEvent) { pb.Video.PublishTimeMs = math.MaxInt64 })},
 		{"delete time before all times", changed(func(pb *videov1.VideoEvent) { pb.Video.DeleteTimeMs = math.MinInt64 })},
+		{"purge time before all times", changed(func(pb *videov1.VideoEvent) { pb.Video.PurgeTimeMs = math.MinInt64 })},
 		{"occurred in seconds times a million", changed(func(pb *videov1.VideoEvent) { pb.OccurredAtMs *= 1_000_000 })},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -313,7 +317,7 @@ func TestDecodeReadsTheTimesThatAnAPICanTell(t *testing.T) {
 // otherwise.
 func TestDecodeOfUnknownType(t *testing.T) {
 	payload := encoded(t, func(pb *videov1.VideoEvent) { pb.Type = nil })
-	payload = protowire.AppendTag(payload, 16, protowire.BytesType)
+	payload = protowire.AppendTag(payload, 99, protowire.BytesType)
 	payload = protowire.AppendBytes(payload, []byte("\x0a\x03new"))
 	want := *published()
 	want.Type = ""

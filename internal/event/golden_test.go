@@ -72,6 +72,10 @@ func samples() []sample {
 			ID: id(6), Type: domain.VideoUnpublished, OccurredAt: at(5),
 			Video: domain.Video{ID: videoID, Details: renamed, State: domain.Draft, Version: 6, CreateTime: at(0), UpdateTime: at(5)},
 		}},
+		{file: "video_purged.1", event: domain.Event{
+			ID: id(8), Type: domain.VideoPurged, OccurredAt: at(6),
+			Video: domain.Video{ID: videoID, State: domain.Draft, Version: 7, CreateTime: at(0), UpdateTime: at(6), DeleteTime: at(5), PurgeTime: at(6)},
+		}},
 		// What is not known is not on the wire.
 		{file: "video_created_title_only.1", event: domain.Event{
 			ID: id(7), Type: domain.VideoCreated, OccurredAt: at(0),

@@ -55,6 +55,7 @@ func marshal(e *domain.Event) ([]byte, error) {
 			UpdateTimeMs:  v.UpdateTime.UnixMilli(),
 			PublishTimeMs: unixMilli(v.PublishTime),
 			DeleteTimeMs:  unixMilli(v.DeleteTime),
+			PurgeTimeMs:   unixMilli(v.PurgeTime),
 		},
 	}
 	var known bool
@@ -74,6 +75,8 @@ func marshal(e *domain.Event) ([]byte, error) {
 		pb.Type = &videov1.VideoEvent_Deleted{Deleted: &videov1.VideoEvent_VideoDeleted{}}
 	case domain.VideoUndeleted:
 		pb.Type = &videov1.VideoEvent_Undeleted{Undeleted: &videov1.VideoEvent_VideoUndeleted{}}
+	case domain.VideoPurged:
+		pb.Type = &videov1.VideoEvent_Purged{Purged: &videov1.VideoEvent_VideoPurged{}}
 	default:
 		return nil, fmt.Errorf("encode event %s: unknown type %q", e.ID, e.Type)
 	}
@@ -83,7 +86,7 @@ func marshal(e *domain.Event) ([]byte, error) {
 // Types are the event types that this build knows.
 var Types = []string{
 	string(domain.VideoCreated), string(domain.VideoUpdated), string(domain.VideoPublished),
-	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted),
+	string(domain.VideoUnpublished), string(domain.VideoDeleted), string(domain.VideoUndeleted), string(domain.VideoPurged),
 }
 
 // Decode reads an event of a video from its message. If this build does not know the type
@@ -130,6 +133,7 @@ func unmarshal(payload []byte) (domain.Event, error) {
 			UpdateTime:  r.Time("update_time_ms", snapshot.GetUpdateTimeMs()),
 			PublishTime: r.Time("publish_time_ms", snapshot.GetPublishTimeMs()),
 			DeleteTime:  r.Time("delete_time_ms", snapshot.GetDeleteTimeMs()),
+			PurgeTime:   r.Time("purge_time_ms", snapshot.GetPurgeTimeMs()),
 		},
 		OccurredAt: r.Time("occurred_at_ms", pb.GetOccurredAtMs()),
 	}
@@ -156,6 +160,8 @@ func typeOf(pb *videov1.VideoEvent) (typ domain.EventType, changed []string) {
 		return domain.VideoDeleted, nil
 	case *videov1.VideoEvent_Undeleted:
 		return domain.VideoUndeleted, nil
+	case *videov1.VideoEvent_Purged:
+		return domain.VideoPurged, nil
 	}
 	return "", nil
 }

@@ -72,6 +72,7 @@ func videoToProto(v domain.Video) *videov1.Video {
 		UpdateTime:   aip.Timestamp(v.UpdateTime),
 		PublishTime:  aip.Timestamp(v.PublishTime),
 		DeleteTime:   aip.Timestamp(v.DeleteTime),
+		PurgeTime:    aip.Timestamp(v.PurgeTime),
 		Etag:         aip.Etag(v.Version),
 	}
 }

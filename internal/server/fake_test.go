@@ -153,7 +153,7 @@ func (s *fakeStore) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, ok := s.videos[id]
-	if !ok {
+	if !ok || v.Purged() {
 		return v, problem.Errorf(problem.NotFound, "video %q does not exist", id)
 	}
 	return v, nil
@@ -175,7 +175,7 @@ func (s *fakeStore) ListVideos(ctx context.Context, q domain.VideoQuery) ([]doma
 	var found []domain.Video
 	for _, v := range s.videos {
 		isAfter := q.After == nil || order(v, domain.Video{ID: q.After.ID, CreateTime: q.After.CreateTime}) > 0
-		if isAfter && (q.ShowDeleted || !v.Deleted()) && (q.State == "" || v.State == q.State) &&
+		if isAfter && (q.ShowPurged || !v.Purged() && (q.ShowDeleted || !v.Deleted())) && (q.State == "" || v.State == q.State) &&
 			(q.LanguageCode == "" || v.LanguageCode == q.LanguageCode) {
 			found = append(found, v)
 		}

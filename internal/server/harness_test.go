@@ -263,7 +263,7 @@ func (c *restConn) call(ctx context.Context, method string, request any) (*http.
 		video := request.(*videov1.UpdateVideoRequest).GetVideo()
 		verb, path, body = "PATCH", video.GetName(), video
 		message.Clear(fields.ByName("video"))
-	case "PublishVideo", "UnpublishVideo", "UndeleteVideo":
+	case "PublishVideo", "UnpublishVideo", "UndeleteVideo", "PurgeVideo":
 		verb, path = "POST", take("name")+":"+strings.ToLower(strings.TrimSuffix(name, "Video"))
 		body = proto.Clone(message.Interface())
 		proto.Reset(message.Interface())

@@ -76,6 +76,12 @@ func TestServerDoesWhatOpenAPISays(t *testing.T) {
 		{"VideoService_DeleteVideo", id, "?etag=old", "", 409},
 		{"VideoService_DeleteVideo", id, "", "", 200},
 		{"VideoService_UndeleteVideo", id, "", `{}`, 200},
+		{"VideoService_PurgeVideo", id, "", `{"etag": "` + strings.Repeat("x", 65) + `"}`, 400},
+		{"VideoService_DeleteVideo", id, "", "", 200},
+		{"VideoService_PurgeVideo", id, "", `{"etag": "old"}`, 409},
+		{"VideoService_PurgeVideo", id, "", `{}`, 200},
+		{get, id, "", "", 404},
+		{list, "", "?showPurged=true", "", 200},
 	} {
 		asked[request.operation] = true
 		request.send(t, r, doc)
@@ -132,7 +138,7 @@ func TestOpenAPIIsComplete(t *testing.T) {
 	}
 	want := []string{
 		"/v1/catalogEntries", "/v1/catalogEntries/{catalogEntry}", "/v1/catalogEntries:search", "/v1/catalogEntries:watch",
-		"/v1/videos", "/v1/videos/{video}", "/v1/videos/{video}:publish", "/v1/videos/{video}:undelete", "/v1/videos/{video}:unpublish",
+		"/v1/videos", "/v1/videos/{video}", "/v1/videos/{video}:publish", "/v1/videos/{video}:purge", "/v1/videos/{video}:undelete", "/v1/videos/{video}:unpublish",
 	}
 	slices.Sort(want) // the names of the resources decide
 	paths := slices.DeleteFunc(doc.Paths.Keys(), func(path string) bool { return !ofVideos.MatchString(path) })

@@ -421,11 +421,12 @@ func TestOwnReasonsAreDocumented(t *testing.T) {
 		got[row[1]] = row[2]
 	}
 	want := map[string]string{
-		string(problem.ReasonRequestIDReused): "ALREADY_EXISTS",
-		string(domain.ReasonVideoNotDeleted):  "ALREADY_EXISTS",
-		string(domain.ReasonVideoDeleted):     "FAILED_PRECONDITION",
-		string(reasonTooManyWaits):            "RESOURCE_EXHAUSTED",
-		string(reasonVersionNotSeen):          "DEADLINE_EXCEEDED",
+		string(problem.ReasonRequestIDReused):   "ALREADY_EXISTS",
+		string(domain.ReasonVideoNotDeleted):    "ALREADY_EXISTS",
+		string(domain.ReasonVideoDeleted):       "FAILED_PRECONDITION",
+		string(domain.ReasonPurgeNeedsDeletion): "FAILED_PRECONDITION",
+		string(reasonTooManyWaits):              "RESOURCE_EXHAUSTED",
+		string(reasonVersionNotSeen):            "DEADLINE_EXCEEDED",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/errors.md (-code +docs):\n%s", diff)

@@ -26,7 +26,8 @@ type VideoStore interface {
 	// ChangeVideo applies a decision to a video, while no other caller can
 	// change it, and stores the event. It returns the new state.
 	ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.Decision) (domain.Video, error)
-	// GetVideo returns a video, even a deleted one, or problem.NotFound.
+	// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged
+	// one is not found.
 	GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error)
 	// ListVideos returns a page of videos, and whether more follow.
 	ListVideos(ctx context.Context, query domain.VideoQuery) (videos []domain.Video, more bool, err error)
@@ -93,7 +94,7 @@ func (s *videoService) ListVideos(ctx context.Context, request *videov1.ListVide
 	if err != nil {
 		return nil, err
 	}
-	query := domain.VideoQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes, ShowDeleted: request.GetShowDeleted()}
+	query := domain.VideoQuery{After: p.After, Limit: p.Size, MaxBytes: aip.MaxPageBytes, ShowDeleted: request.GetShowDeleted(), ShowPurged: request.GetShowPurged()}
 	if err := filterVideos(request.GetFilter(), &query); err != nil {
 		return nil, err
 	}
@@ -149,6 +150,12 @@ func (s *videoService) DeleteVideo(ctx context.Context, request *videov1.DeleteV
 func (s *videoService) UndeleteVideo(ctx context.Context, request *videov1.UndeleteVideoRequest) (*videov1.Video, error) {
 	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
 		return domain.Undelete(aip.ParseEtag(request.GetEtag()), stamp)
+	})
+}
+
+func (s *videoService) PurgeVideo(ctx context.Context, request *videov1.PurgeVideoRequest) (*videov1.Video, error) {
+	return s.change(ctx, "name", request.GetName(), func(stamp domain.Stamp) domain.Decision {
+		return domain.Purge(aip.ParseEtag(request.GetEtag()), stamp)
 	})
 }
 

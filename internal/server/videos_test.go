@@ -172,6 +172,70 @@ func TestAPITakesAVideoThroughItsLife(t *testing.T) {
 	})
 }
 
+// A purged video is a tombstone, which only a list with show_purged shows, over every transport.
+func TestPurgeOverAPI(t *testing.T) {
+	t.Parallel()
+	overAll(t, port.Config{}, func(t *testing.T, r *running, c client) {
+		ctx := t.Context()
+		v := mustCreate(t, c, film())
+		deleted, err := c.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: v.GetName(), Etag: deleted.GetEtag()})
+		if err != nil {
+			t.Fatalf("PurgeVideo() = %v", err)
+		}
+		want := &videov1.Video{
+			Name: v.GetName(), State: videov1.Video_STATE_DRAFT, Version: 3, Etag: `"3"`,
+			CreateTime: v.GetCreateTime(), UpdateTime: got.GetUpdateTime(), DeleteTime: deleted.GetDeleteTime(), PurgeTime: got.GetUpdateTime(),
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" || got.GetPurgeTime() == nil {
+			t.Errorf("tombstone (-want +got):\n%s", diff)
+		}
+		again, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: v.GetName(), Etag: deleted.GetEtag()})
+		if diff := cmp.Diff(want, again, protocmp.Transform()); err != nil || diff != "" {
+			t.Errorf("PurgeVideo() again: %v (-want +got):\n%s", err, diff)
+		}
+		for name, call := range map[string]func() error{
+			"get": func() error {
+				_, err := c.videos.GetVideo(ctx, &videov1.GetVideoRequest{Name: v.GetName()})
+				return err
+			},
+			"undelete": func() error {
+				_, err := c.videos.UndeleteVideo(ctx, &videov1.UndeleteVideoRequest{Name: v.GetName()})
+				return err
+			},
+			"delete": func() error {
+				_, err := c.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
+				return err
+			},
+			"publish": func() error {
+				_, err := c.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
+				return err
+			},
+			"unpublish": func() error {
+				_, err := c.videos.UnpublishVideo(ctx, &videov1.UnpublishVideoRequest{Name: v.GetName()})
+				return err
+			},
+			"update": func() error {
+				_, err := c.videos.UpdateVideo(ctx, &videov1.UpdateVideoRequest{Video: &videov1.Video{Name: v.GetName(), Title: "x"}})
+				return err
+			},
+		} {
+			if err := call(); status.Code(err) != codes.NotFound {
+				t.Errorf("%s of a purged video = %v, want NotFound", name, err)
+			}
+		}
+		for _, request := range []*videov1.ListVideosRequest{{}, {ShowDeleted: true}, {ShowPurged: true}} {
+			list, err := c.videos.ListVideos(ctx, request)
+			if shown := len(list.GetVideos()) > 0; err != nil || shown != request.GetShowPurged() {
+				t.Errorf("ListVideos(%v) = %v, %v", request, list, err)
+			}
+		}
+	})
+}
+
 // What a caller does wrong is told by code and by field, over every transport.
 func TestAPIRefusesMistakes(t *testing.T) {
 	t.Parallel()
@@ -278,6 +342,18 @@ func TestAPIRefusesMistakes(t *testing.T) {
 			_, err := c.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
 			return err
 		}, codes.FailedPrecondition, nil, "undelete it first"},
+		"purge what is not deleted": {func(ctx context.Context, c client, v *videov1.Video) error {
+			_, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: v.GetName()})
+			return err
+		}, codes.FailedPrecondition, nil, "delete it first"},
+		"purge an unknown one": {func(ctx context.Context, c client, _ *videov1.Video) error {
+			_, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: unknown})
+			return err
+		}, codes.NotFound, nil, unknown[len("videos/"):]},
+		"purge an odd name": {func(ctx context.Context, c client, _ *videov1.Video) error {
+			_, err := c.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: "videos/1"})
+			return err
+		}, codes.InvalidArgument, []string{"name"}, ""},
 		"delete twice": {func(ctx context.Context, c client, v *videov1.Video) error {
 			if _, err := c.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()}); err != nil {
 				return err

@@ -66,8 +66,9 @@ func (c *changes) announce() {
 
 // Project applies events for a consumer in one transaction, and returns the
 // outcome of each. An event that the consumer has already received is a
-// Duplicate. The others change a row only if they are newer. On an error no
-// event takes effect.
+// Duplicate. The others change a row only if they are newer. An event that
+// purges a video also deletes its messages in quarantine. On an error no event
+// takes effect.
 func (c *Catalog) Project(ctx context.Context, consumerName string, events []domain.Event) ([]envelope.Outcome, error) {
 	changed := false
 	ids := mapSlice(events, func(e domain.Event) uuid.UUID { return e.ID })
@@ -79,19 +80,38 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 		news := make(map[uuid.UUID]domain.Entry)
 		folded := mapSlice(fresh, func(i int) envelope.Outcome {
 			e := events[i]
-			entry, outcome := domain.Fold(entries[e.Video.ID].Entry, e)
+			entry, outcome := domain.Fold(entries[e.Video.ID], e)
 			if entry.EventID == e.ID && outcome != domain.Stale {
-				entries[e.Video.ID], news[e.Video.ID] = locked{Entry: entry}, entry
+				entries[e.Video.ID], news[e.Video.ID] = entry, entry
 			}
 			return outcomeOf[outcome]
 		})
 		changed = len(news) > 0
-		return folded, upsert(ctx, q, news)
+		if err := upsert(ctx, q, news); err != nil {
+			return nil, err
+		}
+		return folded, eraseQuarantined(ctx, q, events, fresh)
 	})
 	if changed && err == nil {
 		c.changes.announce()
 	}
 	return outcomes, err
+}
+
+// eraseQuarantined deletes the quarantined messages of videos that are purged by the events with
+// the given indices. It does so also if an event is stale, because a rebuild may have been
+// faster.
+func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.Event, fresh []int) error {
+	var keys []string
+	for _, i := range fresh {
+		if v := events[i].Video; v.Purged() {
+			keys = append(keys, v.ID.String())
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	return q.EraseQuarantine(ctx, keys)
 }
 
 // outcomeOf is what the consumer calls the outcome of a fold.
@@ -100,15 +120,10 @@ var outcomeOf = map[domain.Outcome]envelope.Outcome{
 	domain.Stale: envelope.Stale, domain.Conflict: envelope.Conflict,
 }
 
-// locked is an entry that no other transaction can change before ours ends.
-type locked struct {
-	domain.Entry        // only id, version and event; version 0: there was none
-	changed      uint64 // the transaction that last wrote it
-}
-
-// lockEntries locks entries. It creates missing ones first, so that they can be
-// locked.
-func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]locked, error) {
+// lockEntries locks entries until the end of the transaction, and returns their
+// versions and events. It creates missing ones first, with version 0, so that
+// they can be locked.
+func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -119,13 +134,13 @@ func lockEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[
 	if err != nil {
 		return nil, fmt.Errorf("lock projections: %w", err)
 	}
-	entries := make(map[uuid.UUID]locked, len(rows))
+	entries := make(map[uuid.UUID]domain.Entry, len(rows))
 	for _, row := range rows {
 		entry := domain.Entry{VideoID: row.VideoID, Version: row.Version}
 		if row.EventID != nil {
 			entry.EventID = *row.EventID
 		}
-		entries[row.VideoID] = locked{Entry: entry, changed: row.ChangeXid}
+		entries[row.VideoID] = entry
 	}
 	return entries, nil
 }

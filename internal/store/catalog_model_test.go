@@ -47,7 +47,7 @@ func (m *catalogModel) deliver(consumerName string, events []domain.Event) []env
 			outcomes[i] = envelope.Duplicate
 		case e.Video.Version <= version:
 			outcomes[i] = envelope.Stale
-		case e.Video.Version == version+1:
+		case e.Video.Version == version+1, e.Video.Purged(): // a purge erases what was before it
 			outcomes[i] = envelope.Applied
 		default:
 			outcomes[i] = envelope.AppliedAfterGap
@@ -58,15 +58,6 @@ func (m *catalogModel) deliver(consumerName string, events []domain.Event) []env
 		}
 	}
 	return outcomes
-}
-
-// rebuild takes videos as their owner has them, unless we are ahead.
-func (m *catalogModel) rebuild(videos []domain.Video) {
-	for _, v := range videos {
-		if v.Version >= m.rows[v.ID].Version {
-			m.rows[v.ID] = v
-		}
-	}
 }
 
 // prune forgets the oldest events of a consumer.
@@ -111,7 +102,6 @@ func TestCatalogBehavesLikeItsModel(t *testing.T) {
 			"deliver in turn": m.deliverInTurn,
 			"together":        m.deliverTogether,
 			"crash":           m.crashBeforeCommit,
-			"rebuild":         m.rebuild,
 			"prune":           m.prune,
 			"":                m.compare,
 		})
@@ -179,8 +169,10 @@ func (m *catalogMachine) drawCommand(t *rapid.T, v domain.Video) *domain.Event {
 		domain.Publish(v.Version, stamp),
 	}
 	switch {
+	case v.Purged():
+		decisions = []domain.Decision{domain.Purge(v.Version, stamp)}
 	case v.Deleted():
-		decisions = []domain.Decision{domain.Undelete(v.Version, stamp)}
+		decisions = []domain.Decision{domain.Undelete(v.Version, stamp), domain.Purge(v.Version, stamp)}
 	case v.State == domain.Published:
 		decisions[2] = domain.Unpublish(v.Version, stamp)
 	}
@@ -410,19 +402,6 @@ func (m *catalogMachine) crashBeforeCommit(t *rapid.T) {
 	if (err != nil) != isNew {
 		t.Fatalf("Project() of %s in a crash = %v; that there is something to commit is %t", describe(batch), err, isNew)
 	}
-}
-
-// rebuild writes videos as they were at some time, in any order.
-func (m *catalogMachine) rebuild(t *rapid.T) {
-	var videos []domain.Video
-	var entries []domain.Entry
-	for _, e := range m.drawBatch(t) {
-		videos, entries = append(videos, e.Video), append(entries, domain.EntryOf(e.Video))
-	}
-	if _, err := m.catalog.RebuildEntries(t.Context(), entries); err != nil {
-		t.Fatal(err)
-	}
-	m.model.rebuild(videos)
 }
 
 // prune forgets events that may come again.

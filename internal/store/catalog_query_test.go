@@ -30,8 +30,8 @@ func entry(t testing.TB, title, description string, tags ...string) domain.Entry
 func catalogOf(t testing.TB, entries ...domain.Entry) *store.Catalog {
 	t.Helper()
 	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	if _, err := catalog.RebuildEntries(t.Context(), entries); err != nil {
-		t.Fatalf("RebuildEntries() = %v", err)
+	if err := store.PutEntries(t.Context(), catalog, entries); err != nil {
+		t.Fatalf("PutEntries() = %v", err)
 	}
 	return catalog
 }
@@ -166,7 +166,7 @@ func TestListEntriesSurvivesChanges(t *testing.T) {
 				last.Visible, last.Version = false, last.Version+1
 				before := entry(t, "A", "")
 				before.PublishTime = epoch.Add(time.Hour)
-				if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{last, before}); err != nil {
+				if err := store.PutEntries(t.Context(), catalog, []domain.Entry{last, before}); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -192,7 +192,7 @@ func TestListEntriesFollowsWhatMoves(t *testing.T) {
 			return
 		}
 		b.Title, c.Title, b.Version, c.Version = "E", "A", b.Version+1, c.Version+1
-		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{b, c}); err != nil {
+		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{b, c}); err != nil {
 			t.Fatal(err)
 		}
 	})

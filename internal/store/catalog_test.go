@@ -538,58 +538,6 @@ func TestProjectionKeepsAnyNumber(t *testing.T) {
 	}
 }
 
-// A rebuild repairs what is wrong at the same version, adds what is missing,
-// and does not take back what is newer.
-func TestRebuildRepairsEntries(t *testing.T) {
-	t.Parallel()
-	pool := storetest.Pool(t, 2)
-	catalog := store.NewCatalog(pool)
-	corrupt, ahead, behind, missing, gone := life(t, "Ran", 3), life(t, "Kagemusha", 4), life(t, "Ikiru", 3), life(t, "Dreams", 2), life(t, "Dodeskaden", 2)
-	deletion := after(t, gone[1].Video, domain.Delete(false, domain.AnyVersion, stamp(t)))
-	project(t, catalog, "catalog", slices.Concat(corrupt, ahead, behind[:2], gone, []domain.Event{deletion})...)
-	if _, err := pool.Exec(t.Context(), `
-		UPDATE video_catalog_read.video_projection
-		SET title = 'corrupt', description = 'corrupt', tags = '{corrupt}', visible = false, publish_time = NULL, search = ''
-		WHERE video_id = $1`, corrupt[2].Video.ID); err != nil {
-		t.Fatal(err)
-	}
-
-	var entries []domain.Entry
-	for _, e := range []domain.Event{corrupt[2], ahead[2], behind[2], missing[1], gone[1]} {
-		entries = append(entries, domain.EntryOf(e.Video))
-	}
-	for range 2 {
-		if _, err := catalog.RebuildEntries(t.Context(), entries); err != nil {
-			t.Fatalf("RebuildEntries() = %v", err)
-		}
-		for _, e := range []domain.Event{corrupt[2], ahead[3], behind[2], missing[1], deletion} {
-			checkEntry(t, catalog, e)
-		}
-	}
-	if got, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: "ran", Limit: 10}); len(got) != 1 || err != nil {
-		t.Errorf("SearchEntries() finds %d, %v, want 1, nil", len(got), err)
-	}
-	// The events that led there are still to come.
-	want := []envelope.Outcome{envelope.Stale, envelope.Stale}
-	if diff := cmp.Diff(want, project(t, catalog, "catalog", behind[2], missing[0])); diff != "" {
-		t.Errorf("outcomes after the rebuild (-want +got):\n%s", diff)
-	}
-}
-
-// Of an entry that was read twice while its owner changed it, the newest one
-// counts.
-func TestRebuildTakesTheNewestOfTwo(t *testing.T) {
-	t.Parallel()
-	catalog := store.NewCatalog(storetest.Pool(t, 2))
-	for _, order := range [][]int{{1, 2}, {2, 1}, {2, 0}} {
-		events := life(t, "Ran", 3)
-		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{domain.EntryOf(events[order[0]].Video), domain.EntryOf(events[order[1]].Video)}); err != nil {
-			t.Fatalf("RebuildEntries() = %v", err)
-		}
-		checkEntry(t, catalog, events[2])
-	}
-}
-
 // checkClosed tells whether a channel is closed.
 func checkClosed(t testing.TB, changed <-chan struct{}, want bool, cause string) {
 	t.Helper()
@@ -626,12 +574,6 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 			return err
 		}
 	}
-	rebuilt := func(entries ...domain.Entry) func() error {
-		return func() error {
-			_, err := catalog.RebuildEntries(t.Context(), entries)
-			return err
-		}
-	}
 	for _, step := range []struct {
 		cause string
 		do    func() error
@@ -644,8 +586,6 @@ func TestChangedIsClosedByChanges(t *testing.T) {
 		{"an event after a gap", projected(events[2]), true},
 		{"a stale event", projected(events[1]), false},
 		{"no events", projected(), false},
-		{"a rebuild", rebuilt(domain.EntryOf(events[2].Video)), true},
-		{"a rebuild of nothing", rebuilt(), false},
 	} {
 		first, second := catalog.Changed(), catalog.Over(pool).Changed()
 		if err := step.do(); err != nil {

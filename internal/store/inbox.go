@@ -71,11 +71,22 @@ func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 }
 
 // PruneInbox deletes the ids of events that happened and were received longer ago than
-// olderThan, by the clock of the database. It deletes at most maxRows and returns how many.
-// If such an old event comes again, only its version shows that it is not new.
+// olderThan, by the clock of the database, and those that Forget has made void. It deletes at
+// most maxRows and returns how many. If such an event comes again, only its version shows
+// that it is not new.
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
+	n, err := b.queries.PruneInboxGenerations(ctx, consumerName, limit(maxRows))
+	if n == 0 && err == nil {
+		n, err = b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
+	}
 	return n, wrap(err, "prune inbox")
+}
+
+// Forget makes every event new to a consumer, for a seek: it starts a generation of the inbox
+// and returns its number. Transactions that are running belong to the one before.
+func (b *Inbox) Forget(ctx context.Context, consumerName string) (generation int64, err error) {
+	generation, err = b.queries.NextInboxGeneration(ctx, consumerName)
+	return generation, wrap(err, "forget the events of %s", consumerName)
 }
 
 // notTheEvents changes errors that no event can have caused to kind Unavailable, for

@@ -2,96 +2,162 @@ package store
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"time"
 
-	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// RebuildEntries writes entries from the state of their owner. It skips entries
-// of which the projection has a later version, and returns their ids. It may
-// run concurrently with Project.
-func (c *Catalog) RebuildEntries(ctx context.Context, entries []domain.Entry) (ahead []uuid.UUID, err error) {
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	news := make(map[uuid.UUID]domain.Entry, len(entries))
-	for _, entry := range entries {
-		if entry.Version >= news[entry.VideoID].Version {
-			news[entry.VideoID] = entry
-		}
-	}
-	err = inTx(ctx, c.pool, "store.RebuildEntries", func(ctx context.Context, q *sqlcgen.Queries) error {
-		rows, err := lockEntries(ctx, q, slices.Collect(maps.Keys(news)))
-		if err != nil {
-			return err
-		}
-		for id, row := range rows {
-			if row.Version > news[id].Version {
-				ahead = append(ahead, id)
-				delete(news, id)
-			}
-		}
-		return upsert(ctx, q, news)
-	})
-	if err != nil {
-		return nil, wrap(err, "rebuild %d entries", len(entries))
-	}
-	c.changes.announce()
-	return ahead, nil
+// Rebuild fills the shadow of a projection, a second table beside the live one, and makes
+// it the live one. Readers and projectors go on, and readers see all of it at once. It
+// works for every projection and knows no column of it: see the migration 00008.
+//
+// The order of the calls is Begin, Write for each page of the owner's list, CatchUp and
+// Compare until nothing is left to ask, Swap, and End. Each call is one transaction and
+// renews the lease. It fails if another process has taken the rebuild over. After a crash
+// another Begin resumes. A Rebuild is for one goroutine.
+type Rebuild struct {
+	pool       *pgxpool.Pool
+	queries    *sqlcgen.Queries
+	projection string
+	token      int64
 }
 
-// LowerEntry writes an entry even over a later version. It writes nothing if
-// the row has changed since it was read at the given position. done reports
-// whether it was written.
-func (c *Catalog) LowerEntry(ctx context.Context, entry domain.Entry, read domain.Position) (done bool, err error) {
-	err = inTx(ctx, c.pool, "store.LowerEntry", func(ctx context.Context, q *sqlcgen.Queries) error {
-		rows, err := q.LockProjections(ctx, []uuid.UUID{entry.VideoID})
-		if err != nil {
-			return fmt.Errorf("lock projection: %w", err)
-		}
-		if done = len(rows) == 1 && rows[0].ChangeXid == read.Transaction; !done {
-			return nil
-		}
-		return upsert(ctx, q, map[uuid.UUID]domain.Entry{entry.VideoID: entry})
-	})
-	if err != nil {
-		return false, wrap(err, "lower entry %s", entry.VideoID)
-	}
-	if done {
-		c.changes.announce()
-	}
-	return done, nil
+// The phases of a rebuild.
+const (
+	PhaseFill   = "fill"   // the owner is listed
+	PhaseCheck  = "check"  // live and shadow are compared
+	PhaseRepeat = "repeat" // after the swap: the owner is asked again about lowered entries
+)
+
+// rebuildLease is how long a rebuild waits for a process that has died. It is longer than a
+// call to the owner may take.
+const rebuildLease = 2 * time.Minute
+
+// RebuildState is where a rebuild begins or continues.
+type RebuildState struct {
+	Resumed    bool
+	Generation int64
+	Phase      string
+	Position   string // of the last page of the owner's list
+	Entries    int64  // that the owner has listed so far
+	Estimate   int64  // about how many entries the live table has; 0: unknown
 }
 
-// FindEntries returns the existing entries among ids, each with the position of
-// its last change.
-func (c *Catalog) FindEntries(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Change, error) {
-	rows, err := c.queries.GetProjectionPlaces(ctx, ids)
-	if err != nil {
-		return nil, wrap(err, "find %d entries", len(ids))
-	}
-	found := make(map[uuid.UUID]domain.Change, len(rows))
+// Comparison is the result of comparing some entries of the live table with the shadow.
+type Comparison struct {
+	LastKey                    string
+	Keys                       int64 // how many were compared
+	Missing, Behind, Different int64
+	// Ask has the keys of entries that the shadow lacks, or has with an older version.
+	Ask []string
+}
+
+// NewRebuild returns a rebuild of a projection by the name of its table. It starts nothing.
+func NewRebuild(pool *pgxpool.Pool, projection string) *Rebuild {
+	return &Rebuild{pool: pool, queries: queriesOver(pool), projection: projection, token: 1 + rand.Int64N(1<<62)}
+}
+
+// Begin starts the rebuild, or resumes one that was interrupted in the same databases,
+// which origin identifies. With restart it always starts over. While another process runs
+// the rebuild, it returns a problem.Conflict.
+func (r *Rebuild) Begin(ctx context.Context, origin string, restart bool) (RebuildState, error) {
+	row, err := r.queries.BeginRebuild(ctx, sqlcgen.BeginRebuildParams{
+		Projection: r.projection, Origin: origin, Token: r.token, LeaseFor: rebuildLease, Restart: restart,
+	})
+	return RebuildState(row), rebuildError(err, "begin rebuild of %s", r.projection)
+}
+
+// Hold renews the lease. It is for a caller that waits.
+func (r *Rebuild) Hold(ctx context.Context) error {
+	return rebuildError(r.queries.HoldRebuild(ctx, r.projection, r.token), "hold rebuild of %s", r.projection)
+}
+
+// RebuildRows are entries to write.
+type RebuildRows struct {
+	JSON json.RawMessage // an array of objects with the columns of the projection
+	// Overwrite writes over any version, else only over older ones.
+	Overwrite bool
+	// Position is not nil for a page of the owner's list: where the list continues. It is
+	// empty after the last page, which ends PhaseFill.
+	Position *string
+	// Lowered has the keys that Lowered returns after the swap.
+	Lowered []string
+}
+
+// Write writes entries into the shadow, and after the swap into the live table. A page and
+// its position are written together, so a crash repeats or misses no page.
+func (r *Rebuild) Write(ctx context.Context, rows RebuildRows) error {
+	return rebuildError(r.queries.WriteRebuild(ctx, sqlcgen.WriteRebuildParams{
+		Projection: r.projection, Token: r.token, Entries: rows.JSON, Overwrite: rows.Overwrite, Position: rows.Position, Lowered: rows.Lowered,
+	}), "write rebuild of %s", r.projection)
+}
+
+// CatchUp copies what events have changed since Begin, at most maxKeys entries, to the
+// shadow. It returns how many changes it read, and the keys of entries that the owner has
+// not listed. Those are not copied: the owner must be asked.
+func (r *Rebuild) CatchUp(ctx context.Context, maxKeys int) (keys int64, unlisted []string, err error) {
+	row, err := r.queries.CatchUpRebuild(ctx, r.projection, r.token, limit(maxKeys))
+	return row.Keys, row.Unlisted, rebuildError(err, "catch up rebuild of %s", r.projection)
+}
+
+// Compare compares at most maxKeys entries after a key; nil: from the first on.
+func (r *Rebuild) Compare(ctx context.Context, after *string, maxKeys int) (Comparison, error) {
+	row, err := r.queries.CompareRebuild(ctx, sqlcgen.CompareRebuildParams{Projection: r.projection, Token: r.token, AfterKey: after, MaxKeys: limit(maxKeys)})
+	return Comparison(row), rebuildError(err, "compare rebuild of %s", r.projection)
+}
+
+// Swap makes the shadow the live table in one transaction, after the last changes. It does
+// not swap if there are more than maxKeys changes, or unlisted entries: see CatchUp. It
+// returns ErrLocked if a transaction has the table in use for too long.
+func (r *Rebuild) Swap(ctx context.Context, maxKeys int) (swapped bool, unlisted []string, err error) {
+	row, err := r.queries.SwapRebuild(ctx, r.projection, r.token, limit(maxKeys))
+	return row.Swapped, row.Unlisted, rebuildError(err, "swap rebuild of %s", r.projection)
+}
+
+// Lowered returns at most maxRows keys of entries that were lowered, after the id of an
+// earlier one, and the id of the last.
+func (r *Rebuild) Lowered(ctx context.Context, after int64, maxRows int) (keys []string, last int64, err error) {
+	rows, err := r.queries.ListLoweredKeys(ctx, r.projection, after, limit(maxRows))
 	for _, row := range rows {
-		found[row.VideoID] = domain.Change{
-			Entry: entryOf(sqlcgen.GetProjectionRow{
-				VideoID: row.VideoID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
-				LanguageCode: row.LanguageCode, Tags: row.Tags, Visible: row.Visible, Deleted: row.Deleted, Version: row.Version,
-				PublishTime: row.PublishTime, UpdateTime: row.UpdateTime,
-			}),
-			Position: domain.Position{Transaction: row.ChangeXid, VideoID: row.VideoID},
-		}
+		keys, last = append(keys, row.Key), row.ID
 	}
-	return found, nil
+	return keys, last, wrap(err, "list lowered entries of %s", r.projection)
 }
 
-// ListEntryIDs returns at most maxRows ids of entries after the given id, in
-// order.
-func (c *Catalog) ListEntryIDs(ctx context.Context, after uuid.UUID, maxRows int) ([]uuid.UUID, error) {
-	ids, err := c.queries.ListProjectionIDs(ctx, after, limit(maxRows))
-	return ids, wrap(err, "list ids of entries")
+// End ends the rebuild. Before the swap it drops the shadow, and the projection is as it
+// was. It may return ErrLocked, as Swap does.
+func (r *Rebuild) End(ctx context.Context) error {
+	return rebuildError(r.queries.EndRebuild(ctx, r.projection, r.token), "end rebuild of %s", r.projection)
+}
+
+// Release lets the next Begin resume at once, without waiting for the end of the lease.
+func (r *Rebuild) Release(ctx context.Context) error {
+	return wrap(r.queries.ReleaseRebuild(ctx, r.projection, r.token), "release rebuild of %s", r.projection)
+}
+
+// ErrLocked means that a transaction has had the table of a projection in use for too long,
+// for example a backup. Nothing has changed: try again later.
+var ErrLocked = errors.New("the table is in use by another transaction")
+
+// rebuildError is wrap for the functions of a rebuild, whose errors are for people.
+func rebuildError(err error, format string, args ...any) error {
+	const lockNotAvailable, objectInUse, invalidParameter, notPrepared, notSupported = "55P03", "55006", "22023", "55000", "0A000"
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code {
+		case lockNotAvailable:
+			return wrap(errors.Join(ErrLocked, err), format, args...)
+		case objectInUse:
+			return problem.Errorf(problem.Conflict, "%s", pgErr.Message)
+		case invalidParameter, notPrepared, notSupported:
+			return problem.Errorf(problem.Precondition, "%s", pgErr.Message)
+		}
+	}
+	return wrap(err, format, args...)
 }

@@ -52,7 +52,7 @@ func BenchmarkSearch(b *testing.B) {
 		for i := range entries {
 			entries[i] = library.entry(b)
 		}
-		if _, err := catalog.RebuildEntries(b.Context(), entries); err != nil {
+		if err := store.PutEntries(b.Context(), catalog, entries); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -106,8 +106,8 @@ func TestSearchTakesAnyText(t *testing.T) {
 		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, Details: domain.Details{
 			Title: anyText(200).Draw(t, "title"), Description: anyText(1000).Draw(t, "description"), Tags: rapid.SliceOfN(anyText(50), 0, 5).Draw(t, "tags"),
 		}}
-		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{e}); err != nil {
-			t.Fatalf("RebuildEntries() = %v", err)
+		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{e}); err != nil {
+			t.Fatalf("PutEntries() = %v", err)
 		}
 		for _, words := range []string{anyText(500).Draw(t, "words"), e.Title} {
 			if _, _, err := catalog.SearchEntries(t.Context(), domain.SearchQuery{Words: words, Limit: 10}); err != nil {
@@ -133,8 +133,8 @@ func TestSearchTakesLargeTexts(t *testing.T) {
 		"one word": strings.Repeat("x", 10_000), "squares": strings.Repeat("㌀", 10_000), "a megabyte": strings.Repeat(han.String(), 30), "words of a megabyte": strings.Repeat(words.String(), 20),
 	} {
 		e := entry(t, "begin "+string([]rune(text)[:194]), text, string([]rune(text)[:50]))
-		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{e}); err != nil {
-			t.Fatalf("%s: RebuildEntries() = %v", name, err)
+		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{e}); err != nil {
+			t.Fatalf("%s: PutEntries() = %v", name, err)
 		}
 		if got := search(t, catalog, e.Title); !slices.Contains(got, e.Title) {
 			t.Errorf("%s: not found", name)
@@ -160,8 +160,8 @@ func TestSearchFindsEveryPartOfATitle(t *testing.T) {
 		e := domain.Entry{VideoID: id, Visible: true, Version: version, PublishTime: epoch, UpdateTime: epoch, Details: domain.Details{
 			Title: strings.Join(words, rapid.SampledFrom([]string{" ", "　", "・", ", ", " or ", "-", "'"}).Draw(t, "separator")), Description: anyText(50).Draw(t, "description"),
 		}}
-		if _, err := catalog.RebuildEntries(t.Context(), []domain.Entry{e}); err != nil {
-			t.Fatalf("RebuildEntries() = %v", err)
+		if err := store.PutEntries(t.Context(), catalog, []domain.Entry{e}); err != nil {
+			t.Fatalf("PutEntries() = %v", err)
 		}
 		chosen := []rune(rapid.SampledFrom(words).Draw(t, "word"))
 		start := rapid.IntRange(0, len(chosen)-1).Draw(t, "start")

@@ -158,6 +158,25 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.PruneRequests(ctx, time.Hour, 10)
 			return err
 		},
+		"Eraser.Erase": func(ctx context.Context) error {
+			e := created(t, "Ran")
+			if _, err := videos.CreateVideo(ctx, newID(t), []byte("fingerprint"), e); err != nil {
+				return err
+			}
+			for _, decide := range []domain.Decision{domain.Delete(false, 1, stamp(t)), domain.Purge(2, stamp(t))} {
+				if _, err := videos.ChangeVideo(ctx, e.Video.ID, decide); err != nil {
+					return err
+				}
+			}
+			eraser := store.NewEraser(events)
+			for more := true; more; {
+				var err error
+				if more, err = eraser.Erase(ctx, 100); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 		"Outbox.ClaimEvents": func(ctx context.Context) error {
 			_, err := events.ClaimEvents(ctx, 10, 1<<20, time.Minute, envelope.Aggregate{})
 			return err
@@ -227,10 +246,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.Project(ctx, consumer, []domain.Event{*created(t, "Ran"), *created(t, "Kagemusha")})
 			return err
 		},
-		"Catalog.RebuildEntries": func(ctx context.Context) error {
-			_, err := catalog.RebuildEntries(ctx, []domain.Entry{domain.EntryOf(created(t, "Ran").Video)})
-			return err
-		},
 		"Catalog.GetEntry": func(ctx context.Context) error {
 			_, err := catalog.GetEntry(ctx, newID(t))
 			return err
@@ -265,20 +280,16 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.MoveFutureChanges(ctx, 10)
 			return err
 		},
-		"Catalog.LowerEntry": func(ctx context.Context) error {
-			_, err := catalog.LowerEntry(ctx, domain.EntryOf(created(t, "Ran").Video), domain.Position{})
-			return err
-		},
 		"Catalog.FindEntries": func(ctx context.Context) error {
 			_, err := catalog.FindEntries(ctx, []uuid.UUID{newID(t)})
 			return err
 		},
-		"Catalog.ListEntryIDs": func(ctx context.Context) error {
-			_, err := catalog.ListEntryIDs(ctx, uuid.Nil, 10)
-			return err
-		},
 		"Inbox.PruneQuarantine": func(ctx context.Context) error {
 			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
+			return err
+		},
+		"Inbox.Forget": func(ctx context.Context) error {
+			_, err := inbox.Forget(ctx, consumer)
 			return err
 		},
 		"Inbox.PruneInbox": func(ctx context.Context) error {

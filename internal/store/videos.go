@@ -16,13 +16,16 @@ import (
 // Videos is the command side: videos, and their events.
 type Videos struct {
 	commandSide
+	// OnPurge, if it is set, is called after a purge: an Eraser has work. It must not
+	// block.
+	OnPurge func()
 }
 
 // NewVideos returns the command side of a pool. onCommit may be nil. It is
 // called with the aggregate of an event after a commit, and also if the result
 // of the commit is unknown. It must not block.
 func NewVideos(pool *pgxpool.Pool, onCommit func(envelope.Aggregate)) *Videos {
-	return &Videos{newCommandSide(pool, event.AggregateVideo, onCommit)}
+	return &Videos{commandSide: newCommandSide(pool, event.AggregateVideo, onCommit)}
 }
 
 // CreateVideo stores the first event of a video. With a requestID other than
@@ -65,6 +68,9 @@ func (s *Videos) ChangeVideo(ctx context.Context, id uuid.UUID, decide domain.De
 	if err != nil {
 		return domain.Video{}, err
 	}
+	if video.Purged() && s.OnPurge != nil {
+		s.OnPurge()
+	}
 	return video, nil
 }
 
@@ -76,6 +82,11 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 		return err
 	}
 	v := e.Video
+	if v.Purged() {
+		if err := erase(ctx, q, message.Aggregate()); err != nil {
+			return err
+		}
+	}
 	if v.Version == 1 {
 		err = q.InsertVideo(ctx, sqlcgen.InsertVideoParams{
 			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
@@ -88,7 +99,7 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 			ID: v.ID, Title: v.Title, Description: v.Description, ReleaseYear: v.ReleaseYear,
 			DurationMs: v.Duration.Milliseconds(), LanguageCode: v.LanguageCode, Tags: notNil(v.Tags),
 			State: string(v.State), Version: v.Version,
-			UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime),
+			UpdateTime: v.UpdateTime, PublishTime: optional(v.PublishTime), DeleteTime: optional(v.DeleteTime), PurgeTime: optional(v.PurgeTime),
 		})
 	}
 	if err != nil {
@@ -97,7 +108,8 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	return appendEvent(ctx, q, message) // last: the row is locked
 }
 
-// GetVideo returns a video, even a deleted one, or problem.NotFound.
+// GetVideo returns a video, even a deleted one, or problem.NotFound. A purged one is not
+// found.
 func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, error) {
 	row, err := s.queries.GetVideo(ctx, id)
 	if err != nil {
@@ -117,7 +129,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (video
 			after = &domain.VideoCursor{CreateTime: startTime, ID: uuid.Nil}
 		}
 		rows, err := s.queries.ListVideosOldestFirst(ctx, sqlcgen.ListVideosOldestFirstParams{
-			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted,
+			AfterTime: after.CreateTime, AfterID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 			State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
 			OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 		})
@@ -132,7 +144,7 @@ func (s *Videos) ListVideos(ctx context.Context, query domain.VideoQuery) (video
 		after = &domain.VideoCursor{CreateTime: endOfTime, ID: uuid.Max}
 	}
 	rows, err := s.queries.ListVideosNewestFirst(ctx, sqlcgen.ListVideosNewestFirstParams{
-		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted,
+		BeforeTime: after.CreateTime, BeforeID: after.ID, ShowDeleted: query.ShowDeleted, ShowPurged: query.ShowPurged,
 		State: optional(string(query.State)), LanguageCode: optional(query.LanguageCode),
 		OneMore: limit(query.Limit + 1), PageSize: limit(query.Limit), MaxBytes: byteLimit(query.MaxBytes),
 	})
@@ -146,7 +158,7 @@ func listedVideo(row sqlcgen.ListVideosNewestFirstRow) domain.Video {
 	return videoOf(sqlcgen.VideoCatalogVideo{
 		ID: row.ID, Title: row.Title, Description: row.Description, ReleaseYear: row.ReleaseYear, DurationMs: row.DurationMs,
 		LanguageCode: row.LanguageCode, Tags: row.Tags, State: row.State, Version: row.Version,
-		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime,
+		CreateTime: row.CreateTime, UpdateTime: row.UpdateTime, PublishTime: row.PublishTime, DeleteTime: row.DeleteTime, PurgeTime: row.PurgeTime,
 	})
 }
 
@@ -159,6 +171,6 @@ func videoOf(row sqlcgen.VideoCatalogVideo) domain.Video {
 		},
 		State: domain.State(row.State), Version: row.Version,
 		CreateTime: row.CreateTime.UTC(), UpdateTime: row.UpdateTime.UTC(),
-		PublishTime: timeOf(row.PublishTime), DeleteTime: timeOf(row.DeleteTime),
+		PublishTime: timeOf(row.PublishTime), DeleteTime: timeOf(row.DeleteTime), PurgeTime: timeOf(row.PurgeTime),
 	}
 }

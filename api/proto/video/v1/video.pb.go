@@ -113,7 +113,10 @@ type Video struct {
 	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
 	// The etag of this version. A write with an older etag fails with ABORTED,
 	// because another caller has changed the video. See: AIP-154.
-	Etag          string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
+	Etag string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
+	// When it was purged; unset if it is not purged. A purged video is a
+	// tombstone: it has only its name, version, etag and times.
+	PurgeTime     *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,11 +249,18 @@ func (x *Video) GetEtag() string {
 	return ""
 }
 
+func (x *Video) GetPurgeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PurgeTime
+	}
+	return nil
+}
+
 var File_video_v1_video_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_proto_rawDesc = "" +
 	"\n" +
-	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\a\n" +
+	"\x14video/v1/video.proto\x12\bvideo.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\b\n" +
 	"\x05Video\x12f\n" +
 	"\x04name\x18\x01 \x01(\tBR\xe0A\b\xbaHL\xd8\x01\x01rG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12!\n" +
 	"\x05title\x18\x02 \x01(\tB\v\xe0A\x02\xbaH\x05r\x03\x18\xc8\x01R\x05title\x12-\n" +
@@ -269,7 +279,9 @@ const file_video_v1_video_proto_rawDesc = "" +
 	"\fpublish_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\vpublishTime\x12@\n" +
 	"\vdelete_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
 	"deleteTime\x12\x1b\n" +
-	"\x04etag\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"D\n" +
+	"\x04etag\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12>\n" +
+	"\n" +
+	"purge_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\tpurgeTime\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_DRAFT\x10\x01\x12\x13\n" +
@@ -305,11 +317,12 @@ var file_video_v1_video_proto_depIdxs = []int32{
 	3, // 3: video.v1.Video.update_time:type_name -> google.protobuf.Timestamp
 	3, // 4: video.v1.Video.publish_time:type_name -> google.protobuf.Timestamp
 	3, // 5: video.v1.Video.delete_time:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 6: video.v1.Video.purge_time:type_name -> google.protobuf.Timestamp
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_video_v1_video_proto_init() }

@@ -110,6 +110,7 @@ type VideoEvent struct {
 	//	*VideoEvent_Unpublished
 	//	*VideoEvent_Deleted
 	//	*VideoEvent_Undeleted
+	//	*VideoEvent_Purged
 	Type          isVideoEvent_Type `protobuf_oneof:"type"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,6 +242,15 @@ func (x *VideoEvent) GetUndeleted() *VideoEvent_VideoUndeleted {
 	return nil
 }
 
+func (x *VideoEvent) GetPurged() *VideoEvent_VideoPurged {
+	if x != nil {
+		if x, ok := x.Type.(*VideoEvent_Purged); ok {
+			return x.Purged
+		}
+	}
+	return nil
+}
+
 type isVideoEvent_Type interface {
 	isVideoEvent_Type()
 }
@@ -275,6 +285,12 @@ type VideoEvent_Undeleted struct {
 	Undeleted *VideoEvent_VideoUndeleted `protobuf:"bytes,15,opt,name=undeleted,proto3,oneof"`
 }
 
+type VideoEvent_Purged struct {
+	// The content of the deleted video was erased for good. Erase your copies of
+	// it, and of all earlier events.
+	Purged *VideoEvent_VideoPurged `protobuf:"bytes,16,opt,name=purged,proto3,oneof"`
+}
+
 func (*VideoEvent_Created) isVideoEvent_Type() {}
 
 func (*VideoEvent_Updated) isVideoEvent_Type() {}
@@ -286,6 +302,8 @@ func (*VideoEvent_Unpublished) isVideoEvent_Type() {}
 func (*VideoEvent_Deleted) isVideoEvent_Type() {}
 
 func (*VideoEvent_Undeleted) isVideoEvent_Type() {}
+
+func (*VideoEvent_Purged) isVideoEvent_Type() {}
 
 // The full state of a video.
 type VideoEvent_Snapshot struct {
@@ -311,7 +329,10 @@ type VideoEvent_Snapshot struct {
 	// When it was last published, in the same unit; 0: it is a draft.
 	PublishTimeMs int64 `protobuf:"varint,10,opt,name=publish_time_ms,json=publishTimeMs,proto3" json:"publish_time_ms,omitempty"`
 	// When it was deleted, in the same unit; 0: it is not deleted.
-	DeleteTimeMs  int64 `protobuf:"varint,11,opt,name=delete_time_ms,json=deleteTimeMs,proto3" json:"delete_time_ms,omitempty"`
+	DeleteTimeMs int64 `protobuf:"varint,11,opt,name=delete_time_ms,json=deleteTimeMs,proto3" json:"delete_time_ms,omitempty"`
+	// When it was purged, in the same unit; 0: it is not purged. A purged video
+	// is deleted, and all fields that its owner sets are empty.
+	PurgeTimeMs   int64 `protobuf:"varint,12,opt,name=purge_time_ms,json=purgeTimeMs,proto3" json:"purge_time_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +440,13 @@ func (x *VideoEvent_Snapshot) GetPublishTimeMs() int64 {
 func (x *VideoEvent_Snapshot) GetDeleteTimeMs() int64 {
 	if x != nil {
 		return x.DeleteTimeMs
+	}
+	return 0
+}
+
+func (x *VideoEvent_Snapshot) GetPurgeTimeMs() int64 {
+	if x != nil {
+		return x.PurgeTimeMs
 	}
 	return 0
 }
@@ -654,11 +682,49 @@ func (*VideoEvent_VideoUndeleted) Descriptor() ([]byte, []int) {
 	return file_video_v1_video_event_proto_rawDescGZIP(), []int{0, 6}
 }
 
+// A video was purged.
+type VideoEvent_VideoPurged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VideoEvent_VideoPurged) Reset() {
+	*x = VideoEvent_VideoPurged{}
+	mi := &file_video_v1_video_event_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VideoEvent_VideoPurged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VideoEvent_VideoPurged) ProtoMessage() {}
+
+func (x *VideoEvent_VideoPurged) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_event_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VideoEvent_VideoPurged.ProtoReflect.Descriptor instead.
+func (*VideoEvent_VideoPurged) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_event_proto_rawDescGZIP(), []int{0, 7}
+}
+
 var File_video_v1_video_event_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1avideo/v1/video_event.proto\x12\bvideo.v1\"\xb4\t\n" +
+	"\x1avideo/v1/video_event.proto\x12\bvideo.v1\"\xa3\n" +
+	"\n" +
 	"\n" +
 	"VideoEvent\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x19\n" +
@@ -672,7 +738,8 @@ const file_video_v1_video_event_proto_rawDesc = "" +
 	"\tpublished\x18\f \x01(\v2#.video.v1.VideoEvent.VideoPublishedH\x00R\tpublished\x12I\n" +
 	"\vunpublished\x18\r \x01(\v2%.video.v1.VideoEvent.VideoUnpublishedH\x00R\vunpublished\x12=\n" +
 	"\adeleted\x18\x0e \x01(\v2!.video.v1.VideoEvent.VideoDeletedH\x00R\adeleted\x12C\n" +
-	"\tundeleted\x18\x0f \x01(\v2#.video.v1.VideoEvent.VideoUndeletedH\x00R\tundeleted\x1a\x8b\x03\n" +
+	"\tundeleted\x18\x0f \x01(\v2#.video.v1.VideoEvent.VideoUndeletedH\x00R\tundeleted\x12:\n" +
+	"\x06purged\x18\x10 \x01(\v2 .video.v1.VideoEvent.VideoPurgedH\x00R\x06purged\x1a\xaf\x03\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12!\n" +
@@ -686,14 +753,16 @@ const file_video_v1_video_event_proto_rawDesc = "" +
 	"\x0eupdate_time_ms\x18\t \x01(\x03R\fupdateTimeMs\x12&\n" +
 	"\x0fpublish_time_ms\x18\n" +
 	" \x01(\x03R\rpublishTimeMs\x12$\n" +
-	"\x0edelete_time_ms\x18\v \x01(\x03R\fdeleteTimeMs\x1a\x0e\n" +
+	"\x0edelete_time_ms\x18\v \x01(\x03R\fdeleteTimeMs\x12\"\n" +
+	"\rpurge_time_ms\x18\f \x01(\x03R\vpurgeTimeMs\x1a\x0e\n" +
 	"\fVideoCreated\x1a5\n" +
 	"\fVideoUpdated\x12%\n" +
 	"\x0echanged_fields\x18\x01 \x03(\tR\rchangedFields\x1a\x10\n" +
 	"\x0eVideoPublished\x1a\x12\n" +
 	"\x10VideoUnpublished\x1a\x0e\n" +
 	"\fVideoDeleted\x1a\x10\n" +
-	"\x0eVideoUndeleted\"D\n" +
+	"\x0eVideoUndeleted\x1a\r\n" +
+	"\vVideoPurged\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_DRAFT\x10\x01\x12\x13\n" +
@@ -714,7 +783,7 @@ func file_video_v1_video_event_proto_rawDescGZIP() []byte {
 }
 
 var file_video_v1_video_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_video_v1_video_event_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_video_v1_video_event_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_video_v1_video_event_proto_goTypes = []any{
 	(VideoEvent_State)(0),               // 0: video.v1.VideoEvent.State
 	(*VideoEvent)(nil),                  // 1: video.v1.VideoEvent
@@ -725,6 +794,7 @@ var file_video_v1_video_event_proto_goTypes = []any{
 	(*VideoEvent_VideoUnpublished)(nil), // 6: video.v1.VideoEvent.VideoUnpublished
 	(*VideoEvent_VideoDeleted)(nil),     // 7: video.v1.VideoEvent.VideoDeleted
 	(*VideoEvent_VideoUndeleted)(nil),   // 8: video.v1.VideoEvent.VideoUndeleted
+	(*VideoEvent_VideoPurged)(nil),      // 9: video.v1.VideoEvent.VideoPurged
 }
 var file_video_v1_video_event_proto_depIdxs = []int32{
 	2, // 0: video.v1.VideoEvent.video:type_name -> video.v1.VideoEvent.Snapshot
@@ -734,12 +804,13 @@ var file_video_v1_video_event_proto_depIdxs = []int32{
 	6, // 4: video.v1.VideoEvent.unpublished:type_name -> video.v1.VideoEvent.VideoUnpublished
 	7, // 5: video.v1.VideoEvent.deleted:type_name -> video.v1.VideoEvent.VideoDeleted
 	8, // 6: video.v1.VideoEvent.undeleted:type_name -> video.v1.VideoEvent.VideoUndeleted
-	0, // 7: video.v1.VideoEvent.Snapshot.state:type_name -> video.v1.VideoEvent.State
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	9, // 7: video.v1.VideoEvent.purged:type_name -> video.v1.VideoEvent.VideoPurged
+	0, // 8: video.v1.VideoEvent.Snapshot.state:type_name -> video.v1.VideoEvent.State
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_video_v1_video_event_proto_init() }
@@ -754,6 +825,7 @@ func file_video_v1_video_event_proto_init() {
 		(*VideoEvent_Unpublished)(nil),
 		(*VideoEvent_Deleted)(nil),
 		(*VideoEvent_Undeleted)(nil),
+		(*VideoEvent_Purged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -761,7 +833,7 @@ func file_video_v1_video_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_video_v1_video_event_proto_rawDesc), len(file_video_v1_video_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -139,8 +139,11 @@ type ListVideosRequest struct {
 	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	// `create_time desc` (the default) or `create_time`.
 	OrderBy string `protobuf:"bytes,4,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
-	// Whether to include deleted videos.
-	ShowDeleted   bool `protobuf:"varint,5,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
+	// Whether to include deleted videos. Purged ones are not included.
+	ShowDeleted bool `protobuf:"varint,5,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
+	// Whether to include deleted videos, and the tombstones of purged ones. It is
+	// for copies of all videos, which must not take up a late event of those.
+	ShowPurged    bool `protobuf:"varint,6,opt,name=show_purged,json=showPurged,proto3" json:"show_purged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +209,13 @@ func (x *ListVideosRequest) GetOrderBy() string {
 func (x *ListVideosRequest) GetShowDeleted() bool {
 	if x != nil {
 		return x.ShowDeleted
+	}
+	return false
+}
+
+func (x *ListVideosRequest) GetShowPurged() bool {
+	if x != nil {
+		return x.ShowPurged
 	}
 	return false
 }
@@ -555,6 +565,61 @@ func (x *UndeleteVideoRequest) GetEtag() string {
 	return ""
 }
 
+// The request of PurgeVideo.
+type PurgeVideoRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the video, `videos/{uuid}`.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// If set, it must be the current etag.
+	Etag          string `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeVideoRequest) Reset() {
+	*x = PurgeVideoRequest{}
+	mi := &file_video_v1_video_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeVideoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeVideoRequest) ProtoMessage() {}
+
+func (x *PurgeVideoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_video_v1_video_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeVideoRequest.ProtoReflect.Descriptor instead.
+func (*PurgeVideoRequest) Descriptor() ([]byte, []int) {
+	return file_video_v1_video_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PurgeVideoRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PurgeVideoRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
 var File_video_v1_video_service_proto protoreflect.FileDescriptor
 
 const file_video_v1_video_service_proto_rawDesc = "" +
@@ -566,7 +631,7 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"request_id\x18\x02 \x01(\tB\x16\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01\xe2\x8c\xcf\xd7\b\x02\b\x01R\trequestId\"\x9a\x01\n" +
 	"\x0fGetVideoRequest\x12\x86\x01\n" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
-	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\xdc\x01\n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\"\x82\x02\n" +
 	"\x11ListVideosRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
@@ -575,7 +640,9 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\x06filter\x18\x03 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xe8\aR\x06filter\x12%\n" +
 	"\border_by\x18\x04 \x01(\tB\n" +
 	"\xe0A\x01\xbaH\x04r\x02\x18dR\aorderBy\x12&\n" +
-	"\fshow_deleted\x18\x05 \x01(\bB\x03\xe0A\x01R\vshowDeleted\"e\n" +
+	"\fshow_deleted\x18\x05 \x01(\bB\x03\xe0A\x01R\vshowDeleted\x12$\n" +
+	"\vshow_purged\x18\x06 \x01(\bB\x03\xe0A\x01R\n" +
+	"showPurged\"e\n" +
 	"\x12ListVideosResponse\x12'\n" +
 	"\x06videos\x18\x01 \x03(\v2\x0f.video.v1.VideoR\x06videos\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc3\x01\n" +
@@ -604,7 +671,12 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
 	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
 	"\x04etag\x18\x02 \x01(\tB\n" +
-	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag2\xe8\x06\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag\"\xbc\x01\n" +
+	"\x11PurgeVideoRequest\x12\x86\x01\n" +
+	"\x04name\x18\x01 \x01(\tBr\xe0A\x02\xfaA \n" +
+	"\x1evideocatalog.example.com/Video\xbaHIrG2E^videos/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$R\x04name\x12\x1e\n" +
+	"\x04etag\x18\x02 \x01(\tB\n" +
+	"\xe0A\x01\xbaH\x04r\x02\x18@R\x04etag2\xd1\a\n" +
 	"\fVideoService\x12_\n" +
 	"\vCreateVideo\x12\x1c.video.v1.CreateVideoRequest\x1a\x0f.video.v1.Video\"!\xdaA\x05video\x82\xd3\xe4\x93\x02\x13:\x05video\"\n" +
 	"/v1/videos\x12Z\n" +
@@ -616,7 +688,9 @@ const file_video_v1_video_service_proto_rawDesc = "" +
 	"\fPublishVideo\x12\x1d.video.v1.PublishVideoRequest\x1a\x0f.video.v1.Video\"-\xdaA\x04name\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/{name=videos/*}:publish\x12s\n" +
 	"\x0eUnpublishVideo\x12\x1f.video.v1.UnpublishVideoRequest\x1a\x0f.video.v1.Video\"/\xdaA\x04name\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/{name=videos/*}:unpublish\x12l\n" +
 	"\vDeleteVideo\x12\x1c.video.v1.DeleteVideoRequest\x1a\x0f.video.v1.Video\".\xdaA\x04name\xdaA\tname,etag\x82\xd3\xe4\x93\x02\x15*\x13/v1/{name=videos/*}\x12p\n" +
-	"\rUndeleteVideo\x12\x1e.video.v1.UndeleteVideoRequest\x1a\x0f.video.v1.Video\".\xdaA\x04name\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=videos/*}:undeleteBm\n" +
+	"\rUndeleteVideo\x12\x1e.video.v1.UndeleteVideoRequest\x1a\x0f.video.v1.Video\".\xdaA\x04name\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/{name=videos/*}:undelete\x12g\n" +
+	"\n" +
+	"PurgeVideo\x12\x1b.video.v1.PurgeVideoRequest\x1a\x0f.video.v1.Video\"+\xdaA\x04name\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/{name=videos/*}:purgeBm\n" +
 	"!com.example.videocatalog.video.v1B\x11VideoServiceProtoP\x01Z3example.com/videocatalog/api/proto/video/v1;videov1b\x06proto3"
 
 var (
@@ -631,7 +705,7 @@ func file_video_v1_video_service_proto_rawDescGZIP() []byte {
 	return file_video_v1_video_service_proto_rawDescData
 }
 
-var file_video_v1_video_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_video_v1_video_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_video_v1_video_service_proto_goTypes = []any{
 	(*CreateVideoRequest)(nil),    // 0: video.v1.CreateVideoRequest
 	(*GetVideoRequest)(nil),       // 1: video.v1.GetVideoRequest
@@ -642,14 +716,15 @@ var file_video_v1_video_service_proto_goTypes = []any{
 	(*UnpublishVideoRequest)(nil), // 6: video.v1.UnpublishVideoRequest
 	(*DeleteVideoRequest)(nil),    // 7: video.v1.DeleteVideoRequest
 	(*UndeleteVideoRequest)(nil),  // 8: video.v1.UndeleteVideoRequest
-	(*Video)(nil),                 // 9: video.v1.Video
-	(*fieldmaskpb.FieldMask)(nil), // 10: google.protobuf.FieldMask
+	(*PurgeVideoRequest)(nil),     // 9: video.v1.PurgeVideoRequest
+	(*Video)(nil),                 // 10: video.v1.Video
+	(*fieldmaskpb.FieldMask)(nil), // 11: google.protobuf.FieldMask
 }
 var file_video_v1_video_service_proto_depIdxs = []int32{
-	9,  // 0: video.v1.CreateVideoRequest.video:type_name -> video.v1.Video
-	9,  // 1: video.v1.ListVideosResponse.videos:type_name -> video.v1.Video
-	9,  // 2: video.v1.UpdateVideoRequest.video:type_name -> video.v1.Video
-	10, // 3: video.v1.UpdateVideoRequest.update_mask:type_name -> google.protobuf.FieldMask
+	10, // 0: video.v1.CreateVideoRequest.video:type_name -> video.v1.Video
+	10, // 1: video.v1.ListVideosResponse.videos:type_name -> video.v1.Video
+	10, // 2: video.v1.UpdateVideoRequest.video:type_name -> video.v1.Video
+	11, // 3: video.v1.UpdateVideoRequest.update_mask:type_name -> google.protobuf.FieldMask
 	0,  // 4: video.v1.VideoService.CreateVideo:input_type -> video.v1.CreateVideoRequest
 	1,  // 5: video.v1.VideoService.GetVideo:input_type -> video.v1.GetVideoRequest
 	2,  // 6: video.v1.VideoService.ListVideos:input_type -> video.v1.ListVideosRequest
@@ -658,16 +733,18 @@ var file_video_v1_video_service_proto_depIdxs = []int32{
 	6,  // 9: video.v1.VideoService.UnpublishVideo:input_type -> video.v1.UnpublishVideoRequest
 	7,  // 10: video.v1.VideoService.DeleteVideo:input_type -> video.v1.DeleteVideoRequest
 	8,  // 11: video.v1.VideoService.UndeleteVideo:input_type -> video.v1.UndeleteVideoRequest
-	9,  // 12: video.v1.VideoService.CreateVideo:output_type -> video.v1.Video
-	9,  // 13: video.v1.VideoService.GetVideo:output_type -> video.v1.Video
-	3,  // 14: video.v1.VideoService.ListVideos:output_type -> video.v1.ListVideosResponse
-	9,  // 15: video.v1.VideoService.UpdateVideo:output_type -> video.v1.Video
-	9,  // 16: video.v1.VideoService.PublishVideo:output_type -> video.v1.Video
-	9,  // 17: video.v1.VideoService.UnpublishVideo:output_type -> video.v1.Video
-	9,  // 18: video.v1.VideoService.DeleteVideo:output_type -> video.v1.Video
-	9,  // 19: video.v1.VideoService.UndeleteVideo:output_type -> video.v1.Video
-	12, // [12:20] is the sub-list for method output_type
-	4,  // [4:12] is the sub-list for method input_type
+	9,  // 12: video.v1.VideoService.PurgeVideo:input_type -> video.v1.PurgeVideoRequest
+	10, // 13: video.v1.VideoService.CreateVideo:output_type -> video.v1.Video
+	10, // 14: video.v1.VideoService.GetVideo:output_type -> video.v1.Video
+	3,  // 15: video.v1.VideoService.ListVideos:output_type -> video.v1.ListVideosResponse
+	10, // 16: video.v1.VideoService.UpdateVideo:output_type -> video.v1.Video
+	10, // 17: video.v1.VideoService.PublishVideo:output_type -> video.v1.Video
+	10, // 18: video.v1.VideoService.UnpublishVideo:output_type -> video.v1.Video
+	10, // 19: video.v1.VideoService.DeleteVideo:output_type -> video.v1.Video
+	10, // 20: video.v1.VideoService.UndeleteVideo:output_type -> video.v1.Video
+	10, // 21: video.v1.VideoService.PurgeVideo:output_type -> video.v1.Video
+	13, // [13:22] is the sub-list for method output_type
+	4,  // [4:13] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -685,7 +762,7 @@ func file_video_v1_video_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_video_v1_video_service_proto_rawDesc), len(file_video_v1_video_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

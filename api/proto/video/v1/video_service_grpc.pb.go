@@ -27,6 +27,7 @@ const (
 	VideoService_UnpublishVideo_FullMethodName = "/video.v1.VideoService/UnpublishVideo"
 	VideoService_DeleteVideo_FullMethodName    = "/video.v1.VideoService/DeleteVideo"
 	VideoService_UndeleteVideo_FullMethodName  = "/video.v1.VideoService/UndeleteVideo"
+	VideoService_PurgeVideo_FullMethodName     = "/video.v1.VideoService/PurgeVideo"
 )
 
 // VideoServiceClient is the client API for VideoService service.
@@ -41,7 +42,8 @@ type VideoServiceClient interface {
 	// `request_id` creates nothing, and returns the video of the first call. See:
 	// AIP-133, AIP-155.
 	CreateVideo(ctx context.Context, in *CreateVideoRequest, opts ...grpc.CallOption) (*Video, error)
-	// Returns one video, even a deleted one. See: AIP-131, AIP-164.
+	// Returns one video, even a deleted one. A purged one is NOT_FOUND. See:
+	// AIP-131, AIP-164.
 	GetVideo(ctx context.Context, in *GetVideoRequest, opts ...grpc.CallOption) (*Video, error)
 	// Lists videos a page at a time. A video that exists during the whole listing
 	// appears exactly once, whatever is written in between. See: AIP-132,
@@ -58,6 +60,12 @@ type VideoServiceClient interface {
 	DeleteVideo(ctx context.Context, in *DeleteVideoRequest, opts ...grpc.CallOption) (*Video, error)
 	// Restores a deleted video. See: AIP-164.
 	UndeleteVideo(ctx context.Context, in *UndeleteVideoRequest, opts ...grpc.CallOption) (*Video, error)
+	// Erases the content of a deleted video for good, here and in every consumer
+	// of its events, and returns the tombstone. A video that is not deleted is
+	// FAILED_PRECONDITION: delete it first. A repeated call has no effect. All
+	// other methods then answer NOT_FOUND, and the id is never used again. See:
+	// AIP-136, AIP-164.
+	PurgeVideo(ctx context.Context, in *PurgeVideoRequest, opts ...grpc.CallOption) (*Video, error)
 }
 
 type videoServiceClient struct {
@@ -148,6 +156,16 @@ func (c *videoServiceClient) UndeleteVideo(ctx context.Context, in *UndeleteVide
 	return out, nil
 }
 
+func (c *videoServiceClient) PurgeVideo(ctx context.Context, in *PurgeVideoRequest, opts ...grpc.CallOption) (*Video, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Video)
+	err := c.cc.Invoke(ctx, VideoService_PurgeVideo_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // VideoServiceServer is the server API for VideoService service.
 // All implementations must embed UnimplementedVideoServiceServer
 // for forward compatibility.
@@ -160,7 +178,8 @@ type VideoServiceServer interface {
 	// `request_id` creates nothing, and returns the video of the first call. See:
 	// AIP-133, AIP-155.
 	CreateVideo(context.Context, *CreateVideoRequest) (*Video, error)
-	// Returns one video, even a deleted one. See: AIP-131, AIP-164.
+	// Returns one video, even a deleted one. A purged one is NOT_FOUND. See:
+	// AIP-131, AIP-164.
 	GetVideo(context.Context, *GetVideoRequest) (*Video, error)
 	// Lists videos a page at a time. A video that exists during the whole listing
 	// appears exactly once, whatever is written in between. See: AIP-132,
@@ -177,6 +196,12 @@ type VideoServiceServer interface {
 	DeleteVideo(context.Context, *DeleteVideoRequest) (*Video, error)
 	// Restores a deleted video. See: AIP-164.
 	UndeleteVideo(context.Context, *UndeleteVideoRequest) (*Video, error)
+	// Erases the content of a deleted video for good, here and in every consumer
+	// of its events, and returns the tombstone. A video that is not deleted is
+	// FAILED_PRECONDITION: delete it first. A repeated call has no effect. All
+	// other methods then answer NOT_FOUND, and the id is never used again. See:
+	// AIP-136, AIP-164.
+	PurgeVideo(context.Context, *PurgeVideoRequest) (*Video, error)
 	mustEmbedUnimplementedVideoServiceServer()
 }
 
@@ -210,6 +235,9 @@ func (UnimplementedVideoServiceServer) DeleteVideo(context.Context, *DeleteVideo
 }
 func (UnimplementedVideoServiceServer) UndeleteVideo(context.Context, *UndeleteVideoRequest) (*Video, error) {
 	return nil, status.Error(codes.Unimplemented, "method UndeleteVideo not implemented")
+}
+func (UnimplementedVideoServiceServer) PurgeVideo(context.Context, *PurgeVideoRequest) (*Video, error) {
+	return nil, status.Error(codes.Unimplemented, "method PurgeVideo not implemented")
 }
 func (UnimplementedVideoServiceServer) mustEmbedUnimplementedVideoServiceServer() {}
 func (UnimplementedVideoServiceServer) testEmbeddedByValue()                      {}
@@ -376,6 +404,24 @@ func _VideoService_UndeleteVideo_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _VideoService_PurgeVideo_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PurgeVideoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VideoServiceServer).PurgeVideo(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VideoService_PurgeVideo_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VideoServiceServer).PurgeVideo(ctx, req.(*PurgeVideoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // VideoService_ServiceDesc is the grpc.ServiceDesc for VideoService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -414,6 +460,10 @@ var VideoService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UndeleteVideo",
 			Handler:    _VideoService_UndeleteVideo_Handler,
+		},
+		{
+			MethodName: "PurgeVideo",
+			Handler:    _VideoService_PurgeVideo_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

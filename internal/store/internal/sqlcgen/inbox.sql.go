@@ -14,14 +14,14 @@ import (
 
 const InsertInbox = `-- name: InsertInbox :many
 INSERT INTO video_catalog_read.inbox (consumer, event_id)
-SELECT $1, event_id
+SELECT $1::text || coalesce((SELECT '#' || g.generation FROM video_catalog_read.inbox_generations g WHERE g.consumer = $1), ''), event_id
 FROM (SELECT unnest($2::uuid[]) AS event_id) new
 ORDER BY event_id
 ON CONFLICT DO NOTHING
 RETURNING event_id
 `
 
-// Records events as projected, and returns those that were not recorded before.
+// Records events as projected in the present generation of the inbox, and returns those that were not recorded before.
 func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, InsertInbox, consumer, eventIds)
 	if err != nil {
@@ -42,11 +42,26 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 	return items, nil
 }
 
+const NextInboxGeneration = `-- name: NextInboxGeneration :one
+INSERT INTO video_catalog_read.inbox_generations AS g (consumer, generation) VALUES ($1, 1)
+ON CONFLICT (consumer) DO UPDATE SET generation = g.generation + 1
+RETURNING generation
+`
+
+// Makes the inbox of a consumer empty: from now on every event is new.
+func (q *Queries) NextInboxGeneration(ctx context.Context, consumer string) (int64, error) {
+	row := q.db.QueryRow(ctx, NextInboxGeneration, consumer)
+	var generation int64
+	err := row.Scan(&generation)
+	return generation, err
+}
+
 const PruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
-	WHERE o.consumer = $1 AND o.received_at < now() - $2::interval
+	WHERE o.consumer = $1::text || coalesce((SELECT '#' || g.generation FROM video_catalog_read.inbox_generations g WHERE g.consumer = $1), '')
+		AND o.received_at < now() - $2::interval
 		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 	ORDER BY o.event_id
 	LIMIT $3
@@ -58,6 +73,27 @@ WHERE (i.consumer, i.event_id) IN (
 // video_catalog.uuid7_floor computes the same value, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const PruneInboxGenerations = `-- name: PruneInboxGenerations :execrows
+DELETE FROM video_catalog_read.inbox i
+WHERE (i.consumer, i.event_id) IN (
+	SELECT o.consumer, o.event_id
+	FROM video_catalog_read.inbox_generations g
+	CROSS JOIN LATERAL generate_series(0, g.generation - 1) earlier
+	JOIN video_catalog_read.inbox o ON o.consumer = g.consumer || CASE WHEN earlier = 0 THEN '' ELSE '#' || earlier END
+	WHERE g.consumer = $1
+	LIMIT $2
+)
+`
+
+// Deletes at most max_rows ids of earlier generations.
+func (q *Queries) PruneInboxGenerations(ctx context.Context, consumer string, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, PruneInboxGenerations, consumer, maxRows)
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,14 @@ import (
 	"github.com/google/uuid"
 )
 
+// Ids of the events that a consumer has projected, for deduplication and audit.
+type VideoCatalogReadInbox struct {
+	// The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.
+	Consumer   string
+	EventID    uuid.UUID
+	ReceivedAt time.Time
+}
+
 // The aggregates. The lock of a row is the lock of its aggregate: version and outbox row are written under it.
 type VideoCatalogVideo struct {
 	ID          uuid.UUID
@@ -28,4 +36,6 @@ type VideoCatalogVideo struct {
 	UpdateTime  time.Time
 	PublishTime *time.Time
 	DeleteTime  *time.Time
+	// When the content was erased; NULL if it was not. The row stays as a tombstone, so that its id and its versions are not used again.
+	PurgeTime *time.Time
 }

@@ -71,13 +71,13 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 	return i, err
 }
 
-const GetProjectionPlaces = `-- name: GetProjectionPlaces :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid
+const GetProjections = `-- name: GetProjections :many
+SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
 FROM video_catalog_read.video_projection
 WHERE video_id = ANY($1::uuid[])
 `
 
-type GetProjectionPlacesRow struct {
+type GetProjectionsRow struct {
 	VideoID      uuid.UUID
 	Title        string
 	Description  string
@@ -90,19 +90,18 @@ type GetProjectionPlacesRow struct {
 	Version      int64
 	PublishTime  *time.Time
 	UpdateTime   time.Time
-	ChangeXid    uint64
 }
 
-// Returns the rows of some videos, each with the transaction of its last change.
-func (q *Queries) GetProjectionPlaces(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionPlacesRow, error) {
-	rows, err := q.db.Query(ctx, GetProjectionPlaces, videoIds)
+// Returns the rows of some videos.
+func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionsRow, error) {
+	rows, err := q.db.Query(ctx, GetProjections, videoIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []GetProjectionPlacesRow
+	var items []GetProjectionsRow
 	for rows.Next() {
-		var i GetProjectionPlacesRow
+		var i GetProjectionsRow
 		if err := rows.Scan(
 			&i.VideoID,
 			&i.Title,
@@ -116,7 +115,6 @@ func (q *Queries) GetProjectionPlaces(ctx context.Context, videoIds []uuid.UUID)
 			&i.Version,
 			&i.PublishTime,
 			&i.UpdateTime,
-			&i.ChangeXid,
 		); err != nil {
 			return nil, err
 		}
@@ -226,34 +224,6 @@ func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionC
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ListProjectionIDs = `-- name: ListProjectionIDs :many
-SELECT video_id FROM video_catalog_read.video_projection
-WHERE video_id > $1::uuid
-ORDER BY video_id
-LIMIT $2
-`
-
-// Returns the ids of the videos in the projection after after_id.
-func (q *Queries) ListProjectionIDs(ctx context.Context, afterID uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
-	rows, err := q.db.Query(ctx, ListProjectionIDs, afterID, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []uuid.UUID
-	for rows.Next() {
-		var video_id uuid.UUID
-		if err := rows.Scan(&video_id); err != nil {
-			return nil, err
-		}
-		items = append(items, video_id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -458,23 +428,22 @@ func (q *Queries) ListProjectionsNewestFirst(ctx context.Context, arg ListProjec
 }
 
 const LockProjections = `-- name: LockProjections :many
-SELECT p.video_id, p.version, p.event_id, p.change_xid
+SELECT p.video_id, p.version, p.event_id
 FROM (SELECT DISTINCT unnest($1::uuid[]) AS video_id ORDER BY video_id) wanted
 CROSS JOIN LATERAL (
-	SELECT video_id, version, event_id, change_xid FROM video_catalog_read.video_projection
+	SELECT video_id, version, event_id FROM video_catalog_read.video_projection
 	WHERE video_id = wanted.video_id
 	FOR NO KEY UPDATE
 ) p
 `
 
 type LockProjectionsRow struct {
-	VideoID   uuid.UUID
-	Version   int64
-	EventID   *uuid.UUID
-	ChangeXid uint64
+	VideoID uuid.UUID
+	Version int64
+	EventID *uuid.UUID
 }
 
-// Locks the rows of some videos and returns their versions, events and last transactions. All statements here lock
+// Locks the rows of some videos and returns their versions and events. All statements here lock
 // rows in the order of their ids, so that two projectors cannot deadlock. The lateral join makes one lookup per id
 // with any plan. With video_id = ANY(@video_ids), a session that began with an empty table scanned all of it until it
 // was analyzed.
@@ -487,12 +456,7 @@ func (q *Queries) LockProjections(ctx context.Context, videoIds []uuid.UUID) ([]
 	var items []LockProjectionsRow
 	for rows.Next() {
 		var i LockProjectionsRow
-		if err := rows.Scan(
-			&i.VideoID,
-			&i.Version,
-			&i.EventID,
-			&i.ChangeXid,
-		); err != nil {
+		if err := rows.Scan(&i.VideoID, &i.Version, &i.EventID); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -13,7 +13,7 @@ import (
 )
 
 const GetVideo = `-- name: GetVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video_catalog.videos WHERE id = $1
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 AND purge_time IS NULL
 `
 
 func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo, error) {
@@ -33,6 +33,7 @@ func (q *Queries) GetVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVideo
 		&i.UpdateTime,
 		&i.PublishTime,
 		&i.DeleteTime,
+		&i.PurgeTime,
 	)
 	return i, err
 }
@@ -79,19 +80,19 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
 WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
 	FROM video_catalog.videos
 	WHERE (create_time, id) < ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR delete_time IS NULL)
-		AND ($6::text IS NULL OR state = $6)
-		AND ($7::text IS NULL OR language_code = $7)
+		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
+		AND ($7::text IS NULL OR state = $7)
+		AND ($8::text IS NULL OR language_code = $8)
 	ORDER BY create_time DESC, id DESC
-	LIMIT $8
+	LIMIT $9
 )
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time DESC, id DESC) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY create_time DESC, id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
 	FROM found
@@ -106,6 +107,7 @@ type ListVideosNewestFirstParams struct {
 	PageSize     int32
 	BeforeTime   time.Time
 	BeforeID     uuid.UUID
+	ShowPurged   bool
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
@@ -126,6 +128,7 @@ type ListVideosNewestFirstRow struct {
 	UpdateTime   time.Time
 	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PurgeTime    *time.Time
 	HasNext      bool
 }
 
@@ -139,6 +142,7 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 		arg.PageSize,
 		arg.BeforeTime,
 		arg.BeforeID,
+		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
@@ -165,6 +169,7 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 			&i.UpdateTime,
 			&i.PublishTime,
 			&i.DeleteTime,
+			&i.PurgeTime,
 			&i.HasNext,
 		); err != nil {
 			return nil, err
@@ -179,19 +184,19 @@ func (q *Queries) ListVideosNewestFirst(ctx context.Context, arg ListVideosNewes
 
 const ListVideosOldestFirst = `-- name: ListVideosOldestFirst :many
 WITH found AS (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
 	FROM video_catalog.videos
 	WHERE (create_time, id) > ($3::timestamptz, $4::uuid)
-		AND ($5::bool OR delete_time IS NULL)
-		AND ($6::text IS NULL OR state = $6)
-		AND ($7::text IS NULL OR language_code = $7)
+		AND ($5::bool OR purge_time IS NULL AND ($6::bool OR delete_time IS NULL))
+		AND ($7::text IS NULL OR state = $7)
+		AND ($8::text IS NULL OR language_code = $8)
 	ORDER BY create_time, id
-	LIMIT $8
+	LIMIT $9
 )
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time,
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time,
 	has_next::bool AS has_next
 FROM (
-	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
+	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time, lead(true, 1, false) OVER (ORDER BY create_time, id) AS has_next,
 		sum(octet_length(title) + octet_length(description) + octet_length(array_to_string(tags, '')))
 			OVER (ORDER BY create_time, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
 	FROM found
@@ -206,6 +211,7 @@ type ListVideosOldestFirstParams struct {
 	PageSize     int32
 	AfterTime    time.Time
 	AfterID      uuid.UUID
+	ShowPurged   bool
 	ShowDeleted  bool
 	State        *string
 	LanguageCode *string
@@ -226,6 +232,7 @@ type ListVideosOldestFirstRow struct {
 	UpdateTime   time.Time
 	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PurgeTime    *time.Time
 	HasNext      bool
 }
 
@@ -236,6 +243,7 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 		arg.PageSize,
 		arg.AfterTime,
 		arg.AfterID,
+		arg.ShowPurged,
 		arg.ShowDeleted,
 		arg.State,
 		arg.LanguageCode,
@@ -262,6 +270,7 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 			&i.UpdateTime,
 			&i.PublishTime,
 			&i.DeleteTime,
+			&i.PurgeTime,
 			&i.HasNext,
 		); err != nil {
 			return nil, err
@@ -275,7 +284,7 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 }
 
 const LockVideo = `-- name: LockVideo :one
-SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // Reads a video and locks its row until the end of the transaction.
@@ -296,6 +305,7 @@ func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVide
 		&i.UpdateTime,
 		&i.PublishTime,
 		&i.DeleteTime,
+		&i.PurgeTime,
 	)
 	return i, err
 }
@@ -304,8 +314,8 @@ const UpdateVideo = `-- name: UpdateVideo :exec
 UPDATE video_catalog.videos
 SET title = $1, description = $2, release_year = $3, duration_ms = $4,
 	language_code = $5, tags = $6, state = $7, version = $8,
-	update_time = $9, publish_time = $10, delete_time = $11
-WHERE id = $12
+	update_time = $9, publish_time = $10, delete_time = $11, purge_time = $12
+WHERE id = $13
 `
 
 type UpdateVideoParams struct {
@@ -320,6 +330,7 @@ type UpdateVideoParams struct {
 	UpdateTime   time.Time
 	PublishTime  *time.Time
 	DeleteTime   *time.Time
+	PurgeTime    *time.Time
 	ID           uuid.UUID
 }
 
@@ -337,6 +348,7 @@ func (q *Queries) UpdateVideo(ctx context.Context, arg UpdateVideoParams) error 
 		arg.UpdateTime,
 		arg.PublishTime,
 		arg.DeleteTime,
+		arg.PurgeTime,
 		arg.ID,
 	)
 	return err

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/deep"
+)
+
+// gate passes the calls of a rebuild on to the owner, but for one that it never answers.
+type gate struct {
+	videov1.UnimplementedVideoServiceServer
+	owner videov1.VideoServiceClient
+	addr  string
+
+	mu      sync.Mutex
+	closed  string          // guarded by mu: the call that is not answered, such as "list 2"
+	calls   map[string]int  // guarded by mu
+	tokens  map[string]bool // guarded by mu: the pages that were asked for
+	reached chan struct{}   // closed by that call
+}
+
+func newGate(t *testing.T, p *process, closed string) *gate {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{owner: p.videos, addr: listener.Addr().String(), closed: closed, calls: map[string]int{}, tokens: map[string]bool{}, reached: make(chan struct{})}
+	server := grpc.NewServer()
+	videov1.RegisterVideoServiceServer(server, g)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) }) // until Stop
+	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	return g
+}
+
+func (g *gate) pass(ctx context.Context, method string) error {
+	g.mu.Lock()
+	g.calls[method]++
+	stop := g.closed == fmt.Sprint(method, " ", g.calls[method])
+	g.mu.Unlock()
+	if !stop {
+		return nil
+	}
+	close(g.reached)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (g *gate) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
+	g.mu.Lock()
+	g.tokens[request.GetPageToken()] = true
+	g.mu.Unlock()
+	if err := g.pass(ctx, "list"); err != nil {
+		return nil, err
+	}
+	return g.owner.ListVideos(ctx, request)
+}
+
+func (g *gate) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
+	if err := g.pass(ctx, "get"); err != nil {
+		return nil, err
+	}
+	return g.owner.GetVideo(ctx, request)
+}
+
+// ownersVideos fills the owner with videos that no event tells of: every third is a draft,
+// every fifth is deleted.
+const ownersVideos = `
+	INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time)
+	SELECT gen_random_uuid(), 'video ' || n, 'of many', 1985, 60000, 'ja', '{drama,war}', CASE WHEN n % 3 = 0 THEN 'draft' ELSE 'published' END, 1 + n % 7,
+		now() - n * interval '1 second', now(), CASE WHEN n % 3 > 0 THEN now() END, CASE WHEN n % 5 = 0 THEN now() END
+	FROM generate_series(1, $1) n`
+
+// unlike counts the entries of the catalog that are not what the owner has.
+const unlike = `
+	SELECT count(*) FROM video_catalog.videos v FULL JOIN video_catalog_read.video_projection p ON p.video_id = v.id
+	WHERE CASE WHEN v.id IS NULL THEN NOT p.deleted OR p.visible ELSE (v.title, v.description, v.release_year, v.duration_ms, v.language_code, v.tags, v.version, v.publish_time, v.update_time)
+			IS DISTINCT FROM (p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.version, p.publish_time, p.update_time)
+		OR (v.state = 'published' AND v.delete_time IS NULL) <> p.visible OR (v.delete_time IS NOT NULL) <> p.deleted OR p.change_xid >= pg_snapshot_xmax(pg_current_snapshot()) END`
+
+// startRebuild starts the command, and returns it with its standard error.
+func (s *stack) startRebuild(t *testing.T, addr string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", addr), new(bytes.Buffer)
+	cmd.Env, cmd.Stderr = s.environ(), stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, stderr
+}
+
+// A rebuild that is killed, wherever it is, leaves the old catalog or the new one whole. It
+// keeps others out until its lease ends, and then the next one does what is left.
+func TestRebuildIsResumedAfterAKill(t *testing.T) {
+	deep.Test(t)
+	t.Parallel()
+	const videos = 2500 // three pages
+	for _, tt := range []struct {
+		where string
+		token bool // the resumed one begins with the first page
+	}{
+		{"list 1", true}, {"list 2", false}, {"list 3", false}, // it fills the shadow
+		{"get 1", false}, // it asks about the entries that are ahead, before the swap
+		{"swap", false},  // it waits for the lock
+		{"get 3", false}, // it asks once more, after the swap
+	} {
+		t.Run(tt.where, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t)
+			p := s.start(t, "ROLES=api")
+			for _, sql := range []string{
+				strings.ReplaceAll(ownersVideos, "$1", fmt.Sprint(videos)),
+				// The catalog has a ghost, and an entry that is ahead.
+				`INSERT INTO video_catalog_read.video_projection
+				SELECT v.id, 'damaged', '', 0, 0, '', '{}', true, false, 9, gen_random_uuid(), now(), now(), '', pg_current_xact_id(), now()
+				FROM (SELECT gen_random_uuid() AS id UNION ALL (SELECT id FROM video_catalog.videos LIMIT 1)) v`,
+			} {
+				if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g := newGate(t, p, tt.where)
+			s.killRebuild(t, g)
+			if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection"); got != 2 && got != videos+1 {
+				t.Errorf("entries after the kill = %d, want the old 2 or the new %d", got, videos+1)
+			}
+			if out, err := s.command(t, "rebuild", p.addr); err == nil || !strings.Contains(err.Error(), "if its process has died, run it again in") {
+				t.Errorf("rebuild before the lease ends = %q, %v, want that it is refused", out, err)
+			}
+			if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.rebuilds SET leased_until = now()"); err != nil {
+				t.Fatal(err)
+			}
+			again := newGate(t, p, "")
+			cmd, stderr := s.startRebuild(t, again.addr)
+			if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "rebuild 1 is resumed") {
+				t.Fatalf("rebuild = %v, %s, want it resumed", err, stderr)
+			}
+			again.mu.Lock()
+			defer again.mu.Unlock()
+			if again.tokens[""] != tt.token {
+				t.Errorf("the resumed rebuild has asked for the first page: %t, want %t", again.tokens[""], tt.token)
+			}
+			if got := s.count(t, unlike); got != 0 {
+				t.Errorf("entries that differ = %d, want 0", got)
+			}
+			if got := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE phase = 'done' AND entries = $1 AND generation = 1", videos); got != 1 {
+				t.Errorf("rebuilds = %d, want one that is done, with %d entries", got, videos)
+			}
+		})
+	}
+}
+
+// An entry that is ahead takes the next event of its owner for too old. If that happens after
+// the rebuild has asked the owner, and before the swap, the entry has that event all the same.
+func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t)
+	name := p.create(t, "before")
+	s.settled(t, s.url)
+	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 9"); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.pool.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, stderr := s.startRebuild(t, p.addr)
+	eventually(t, time.Minute, "the rebuild waits for the lock", func() bool { return s.swapWaits(t) })
+	p.rename(t, name, "after")
+	s.settled(t, s.url)
+	if got := s.count(t, "SELECT version FROM video_catalog_read.video_projection"); got != 9 {
+		t.Errorf("version before the swap = %d, want 9: the test tests nothing", got)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "waiting for a transaction") {
+		t.Errorf("rebuild = %v, %s, want that it waited", err, stderr)
+	}
+	if got := s.count(t, unlike); got != 0 {
+		t.Errorf("entries that differ = %d, want 0", got)
+	}
+}
+
+// swapWaits reports whether a swap waits for its lock.
+func (s *stack) swapWaits(t *testing.T) bool {
+	t.Helper()
+	return s.count(t, `SELECT count(*) FROM pg_locks
+		WHERE mode = 'AccessExclusiveLock' AND NOT granted AND relation = 'video_catalog_read.video_projection'::regclass`) == 1
+}
+
+// Progress says how many entries there may be only while it can know.
+func TestProgressOfARebuild(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	for _, tt := range []struct {
+		total, done int64
+		want        string
+	}{
+		{0, 3000, "listed 3000 entries, 200 a second"},
+		{4000, 3000, "listed 3000 of about 4000 entries, 200 a second, about 5s left"},
+		{3000, 3000, "listed 3000 entries, 200 a second"},
+		{4000, 1000, "listed 1000 entries, 0 a second"},
+	} {
+		p := progress{first: 1000, total: tt.total, started: start}
+		if got := p.line(tt.done, start.Add(10*time.Second)); got != tt.want {
+			t.Errorf("line(%d) of %d = %q, want %q", tt.done, tt.total, got, tt.want)
+		}
+	}
+}
+
+// killRebuild kills a rebuild at the closed call of a gate, or, if that is "swap", while it
+// waits for the lock.
+func (s *stack) killRebuild(t *testing.T, g *gate) {
+	t.Helper()
+	if g.closed == "swap" {
+		tx, err := s.pool.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	}
+	cmd, _ := s.startRebuild(t, g.addr)
+	eventually(t, time.Minute, "the rebuild reaches "+g.closed, func() bool {
+		select {
+		case <-g.reached:
+			return true
+		default:
+			return g.closed == "swap" && s.swapWaits(t)
+		}
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // it was killed
+}
+
+// A process that is told to stop makes nobody wait: the next rebuild resumes at once.
+func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1500")); err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(t, p, "list 2")
+	cmd, stderr := s.startRebuild(t, g.addr)
+	<-g.reached
+	if out, err := s.command(t, "rebuild", "--restart", p.addr); err == nil || !strings.Contains(err.Error(), "has been running since") {
+		t.Errorf("a second rebuild = %q, %v, want that it is refused", out, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Errorf("an interrupted rebuild ends well: %s", stderr)
+	}
+	out, err := s.command(t, "rebuild", "--dry-run", p.addr)
+	if err != nil || out != "compared 1500 entries: missing 1500, behind 0, different 0, ahead 0, removed 0\n" {
+		t.Errorf("rebuild --dry-run = %q, %v", out, err)
+	}
+	if got := s.count(t, "SELECT count(*) FROM pg_class WHERE relname LIKE 'video_projection_next%'"); got != 0 {
+		t.Errorf("%d parts of the shadow are left after --dry-run", got)
+	}
+	list, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
+	if err != nil || len(list.GetCatalogEntries()) != 0 {
+		t.Errorf("ListCatalogEntries() = %d entries, %v, want none: --dry-run changes nothing", len(list.GetCatalogEntries()), err)
+	}
+}

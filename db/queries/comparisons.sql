@@ -1,0 +1,47 @@
+-- What the comparison of a projection with its owner needs, whatever it is about.
+
+-- name: ClaimComparison :many
+-- Claims the next slice of a comparison if it is due, for the time pause. Returns no row if it is not due.
+INSERT INTO video_catalog_read.comparisons AS c (aggregate_type, claim, next_time, begin_time, after_id)
+VALUES (@aggregate_type, 1, now() + @pause::interval, now(), '00000000-0000-0000-0000-000000000000')
+ON CONFLICT (aggregate_type) DO UPDATE
+SET claim = c.claim + 1, next_time = excluded.next_time,
+	begin_time = CASE WHEN c.after_id = excluded.after_id THEN now() ELSE c.begin_time END
+WHERE c.next_time <= now()
+RETURNING claim, after_id;
+
+-- name: SaveComparison :execrows
+-- Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no sooner than
+-- the time between after this one began.
+UPDATE video_catalog_read.comparisons c
+SET after_id = CASE WHEN @ended::bool THEN '00000000-0000-0000-0000-000000000000' ELSE @up_to::uuid END,
+	compared = CASE WHEN @ended THEN 0 ELSE c.compared + @compared::bigint END,
+	differences = CASE WHEN @ended THEN 0 ELSE c.differences + @differences::bigint END,
+	last_time = CASE WHEN @ended THEN clock_timestamp() ELSE c.last_time END,
+	last_compared = CASE WHEN @ended THEN c.compared + @compared ELSE c.last_compared END,
+	last_differences = CASE WHEN @ended THEN c.differences + @differences ELSE c.last_differences END,
+	next_time = CASE WHEN @ended THEN greatest(c.next_time, c.begin_time + @between::interval) ELSE c.next_time END
+WHERE c.aggregate_type = @aggregate_type AND c.claim = @claim;
+
+-- name: RestartComparison :exec
+-- Begins a new pass as soon as possible, because the projection was repaired. It ends the present claim.
+UPDATE video_catalog_read.comparisons
+SET claim = claim + 1, next_time = now(), after_id = '00000000-0000-0000-0000-000000000000', compared = 0, differences = 0
+WHERE aggregate_type = @aggregate_type;
+
+-- name: MeasureComparisons :many
+-- Returns the differences that the last pass has found, or the present one if that is more.
+SELECT aggregate_type, greatest(last_differences, differences)::bigint AS differences
+FROM video_catalog_read.comparisons
+ORDER BY aggregate_type;
+
+-- name: ListPendingAggregates :many
+-- Returns those of some aggregates that have an event which is not known to be in Pub/Sub. It reads all pending events once.
+SELECT DISTINCT p.aggregate_id
+FROM video_catalog.outbox_pending p
+WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = ANY(@aggregate_ids::text[]);
+
+-- name: InsertQueryAudit :exec
+-- Appends what an operator did to the query side.
+INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
+VALUES (@action_id, @actor, @via, @action, @filter, @reason, @items, @before);

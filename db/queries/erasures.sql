@@ -1,0 +1,54 @@
+-- name: LockOutboxLane :one
+-- Locks the lane of an aggregate until the end of the transaction, as every claim and settlement does. So no event of it
+-- leaves the lane meanwhile.
+SELECT lane, floor_seq FROM video_catalog.outbox_lanes
+WHERE lane = video_catalog.outbox_lane(@aggregate_type::text, @aggregate_id::text)
+FOR UPDATE;
+
+-- name: ErasePending :exec
+-- Deletes the pending events of an aggregate, also those that were set aside. If it is blocked, it becomes due immediately.
+-- The row stays, as in RequeueOutbox. The settlement of an attempt may follow: it finds another floor, as after SkipOutbox.
+-- The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
+WITH aside AS (
+	DELETE FROM video_catalog.outbox_pending p
+	WHERE p.lane = -1 AND p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+	RETURNING p.seq
+), waiting AS (
+	DELETE FROM video_catalog.outbox_pending p
+	WHERE p.lane = @lane AND p.seq > @floor_seq AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id
+	RETURNING p.seq
+)
+UPDATE video_catalog.outbox_blocked b
+SET parked_at = NULL, last_error = '', attempts = 0, next_retry_at = now(),
+	floor_seq = greatest(b.floor_seq, (SELECT max(gone.seq) FROM (SELECT seq FROM aside UNION ALL SELECT seq FROM waiting) gone))
+WHERE b.aggregate_type = @aggregate_type AND b.aggregate_id = @aggregate_id;
+
+-- name: InsertErasure :exec
+-- Queues an aggregate whose events and requests must be erased.
+INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES (@aggregate_type, @aggregate_id);
+
+-- name: ListErasures :many
+SELECT id FROM video_catalog.erasures ORDER BY id LIMIT @max_rows;
+
+-- name: EraseOutbox :one
+-- Erases events: see video_catalog.outbox_erase. Returns the zero id at the end.
+SELECT coalesce(video_catalog.outbox_erase(@erasure_ids::bigint[], @after_id::uuid, @max_rows::int), '00000000-0000-0000-0000-000000000000')::uuid AS last_id;
+
+-- name: EraseRequests :one
+-- Reads about max_rows requests that were made after after_time, and deletes those of the given erasures. Returns the time
+-- of the last that it read, or the epoch if there was none. IS TRUE forbids a join, as in DeletePublished: with any
+-- statistics it compares with a hash.
+WITH last AS MATERIALIZED (
+	SELECT max(batch.create_time) AS last_time
+	FROM (SELECT q.create_time FROM video_catalog.requests q WHERE q.create_time > @after_time ORDER BY q.create_time LIMIT @max_rows) batch
+), gone AS (
+	DELETE FROM video_catalog.requests r
+	WHERE r.create_time > @after_time AND r.create_time <= (SELECT l.last_time FROM last l)
+		AND ((r.aggregate_type, r.aggregate_id) IN (
+			SELECT e.aggregate_type, e.aggregate_id FROM video_catalog.erasures e WHERE e.id = ANY (@erasure_ids::bigint[])
+		)) IS TRUE
+)
+SELECT coalesce(l.last_time, 'epoch')::timestamptz AS last_time FROM last l;
+
+-- name: DeleteErasures :exec
+DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);

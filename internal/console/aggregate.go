@@ -1,0 +1,171 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"example.com/videocatalog/internal/envelope"
+)
+
+// found is the result of a search.
+type found struct {
+	Text   string
+	Groups []foundGroup
+	Types  []Type
+}
+
+type foundGroup struct {
+	Type  string
+	Found []Found
+	Err   string
+}
+
+// find searches all types. One result is shown at once.
+func (s *Server) find(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types}
+	n := 0
+	for _, t := range s.cfg.Types {
+		if t.Source == nil || result.Text == "" {
+			continue
+		}
+		group := foundGroup{Type: t.Name}
+		var err error
+		if group.Found, err = t.Source.Find(ctx, result.Text); err != nil {
+			group.Err = reasonOf(err)
+		}
+		n += len(group.Found)
+		result.Groups = append(result.Groups, group)
+	}
+	if n == 1 {
+		for _, group := range result.Groups {
+			for _, f := range group.Found {
+				http.Redirect(w, r, "/aggregates/"+url.PathEscape(group.Type)+"/"+url.PathEscape(f.ID), http.StatusSeeOther)
+				return
+			}
+		}
+	}
+	s.show(w, r, http.StatusOK, "find", "aggregates", "Aggregates", result)
+}
+
+// aggregatePage is one aggregate with its way.
+type aggregatePage struct {
+	envelope.Aggregate
+	Title string
+	View  string
+	History
+	EventsErr  string
+	Comparison Comparison
+	CompareErr string
+	Known      bool // the type has a source
+	Fields     []field
+	Acts       bool
+}
+
+// field is a field of an aggregate on both sides.
+type field struct {
+	Name, Source, Projection string
+	Differs                  bool
+}
+
+func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	defer cancel()
+	t, _ := s.typeOf(r.PathValue("type"))
+	p := aggregatePage{Aggregate: envelope.Aggregate{Type: t.Name, ID: r.PathValue("id")}, View: t.View, Known: t.Source != nil}
+	from, until := time.Unix(0, 0), time.Now().Add(24*time.Hour)
+	if t.Source != nil {
+		var err error
+		if p.Comparison, err = t.Source.Compare(ctx, p.ID); err != nil {
+			p.CompareErr = reasonOf(err)
+		}
+		p.Fields = compare(p.Comparison)
+		p.Title, _ = p.Comparison.Source["title"].(string)
+		// The clocks of two processes may differ a little.
+		const slack = time.Minute
+		if !p.Comparison.Created.IsZero() {
+			from, until = p.Comparison.Created.Add(-slack), p.Comparison.Updated.Add(slack)
+		}
+	}
+	var err error
+	if p.History, err = s.cfg.Commands.Events(ctx, p.Aggregate, from, until); err != nil {
+		p.EventsErr = reasonOf(err)
+	} else if err := s.cfg.Queries.Applied(ctx, s.cfg.Consumers, p.Events); err != nil {
+		p.EventsErr = reasonOf(err)
+	}
+	p.Acts = s.privileges(ctx).commands.Writes
+	title := p.Title
+	if title == "" {
+		title = p.Aggregate.Type + " " + p.ID
+	}
+	s.show(w, r, http.StatusOK, "aggregate", "aggregates", title, p)
+}
+
+// compare returns the fields of both sides, those that differ first.
+func compare(c Comparison) []field {
+	names := make(map[string]bool)
+	for name := range c.Source {
+		names[name] = true
+	}
+	for name := range c.Projection {
+		names[name] = true
+	}
+	var fields []field
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		f := field{Name: name, Source: text(c.Source, name), Projection: text(c.Projection, name)}
+		f.Differs = f.Source != f.Projection
+		fields = append(fields, f)
+	}
+	slices.SortStableFunc(fields, func(a, b field) int {
+		switch {
+		case a.Differs == b.Differs:
+			return 0
+		case a.Differs:
+			return -1
+		}
+		return 1
+	})
+	return fields
+}
+
+// text returns a value as a person reads it.
+func text(of map[string]any, name string) string {
+	value, ok := of[name]
+	if !ok {
+		return "–"
+	}
+	switch value := value.(type) {
+	case string:
+		return value
+	case time.Time:
+		return value.UTC().Format(time.RFC3339Nano)
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(encoded)
+}
+
+// Differ returns how many fields differ.
+func (p aggregatePage) Differ() (n int) {
+	for _, f := range p.Fields {
+		if f.Differs {
+			n++
+		}
+	}
+	return n
+}
+
+// Behind returns how many versions the projection is behind.
+func (p aggregatePage) Behind() int64 {
+	return p.Comparison.SourceVersion - p.Comparison.ProjectionVersion
+}

@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+const (
+	newestEvents    = 10      // that the overview shows
+	aggregateEvents = 200     // that the page of an aggregate shows
+	readEvents      = 200_000 // that are read to find them
+	readPending     = 5_000   // pending events that are read per lane
+	// settleTime is how long a command may take from its event to its commit. Events are
+	// counted that much later.
+	settleTime = time.Second
+)
+
+// SampleCommands measures the command side for the console: see console.Commands.
+func (o *Outbox) SampleCommands(ctx context.Context, since time.Time) (s console.CommandSample, err error) {
+	var rows []sqlcgen.SampleLanesRow
+	var blocked sqlcgen.SampleBlockedRow
+	var newest []sqlcgen.ListNewestOutboxRow
+	err = inTx(ctx, o.pool, "store.SampleCommands", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		if err = q.UseOutboxIndexes(ctx); err != nil {
+			return err
+		}
+		if rows, err = q.SampleLanes(ctx, console.CountLimit); err != nil || len(rows) == 0 {
+			return err
+		}
+		if blocked, err = q.SampleBlocked(ctx, console.CountLimit); err != nil {
+			return err
+		}
+		s.Time = rows[0].At.UTC()
+		s.Until = s.Time.Add(-settleTime)
+		if !since.IsZero() && since.Before(s.Until) {
+			s.Over = s.Until.Sub(since)
+			if s.Appended, err = q.CountOutbox(ctx, uuidFloor(since), uuidFloor(s.Until), 5*console.CountLimit); err != nil {
+				return err
+			}
+		}
+		newest, err = q.ListNewestOutbox(ctx, newestEvents)
+		return err
+	})
+	if err != nil {
+		return s, wrap(err, "sample the outbox")
+	}
+	s.Blocked, s.Parked = blocked.Blocked, blocked.Parked
+	for _, row := range rows {
+		lane := console.Lane{
+			Number: int(row.Lane), Era: row.Era, Token: row.LeaseToken, Settlements: row.Settlements,
+			LeaseLeft: secondsOf(row.LeaseLeft), Oldest: secondsOf(row.OldestAge), Pending: row.Pending,
+		}
+		if lane.Number < 0 {
+			s.Aside = lane
+			continue
+		}
+		s.Lanes = append(s.Lanes, lane)
+	}
+	s.Newest = mapSlice(newest, func(row sqlcgen.ListNewestOutboxRow) console.Write {
+		return console.Write{
+			Aggregate: envelope.Aggregate{Type: row.AggregateType, ID: row.AggregateID}, EventID: row.ID, Event: row.EventType,
+			Version: row.Version, Time: row.OccurredAt.UTC(), TraceID: envelope.TraceID(row.Traceparent),
+		}
+	})
+	return s, nil
+}
+
+// Events returns the events of an aggregate for the console: see console.Commands.
+func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from, until time.Time) (h console.History, err error) {
+	var rows []sqlcgen.ListAggregateEventsRow
+	var pending []sqlcgen.ListAggregatePendingRow
+	var read int64
+	first, last := uuidFloor(from), uuidFloor(until)
+	err = inTx(ctx, o.pool, "store.Events", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
+		if err = q.UseOutboxIndexes(ctx); err != nil {
+			return err
+		}
+		rows, err = q.ListAggregateEvents(ctx, sqlcgen.ListAggregateEventsParams{
+			AggregateType: aggregate.Type, AggregateID: aggregate.ID, FromID: first, UntilID: last, MaxRead: readEvents, MaxRows: aggregateEvents,
+		})
+		if err != nil {
+			return err
+		}
+		// Above version 1 there are older events: they were dropped, or are beyond the limit.
+		if h.Cut = len(rows) == 0 || rows[len(rows)-1].Version > 1; h.Cut && len(rows) == 0 {
+			read, err = q.CountOutbox(ctx, first, last, readEvents)
+			h.Cut = read == readEvents
+		}
+		if err != nil {
+			return err
+		}
+		// Read last: an event that has been published meanwhile is not pending.
+		pending, err = q.ListAggregatePending(ctx, readPending, aggregate.Type, aggregate.ID)
+		return err
+	})
+	if err != nil {
+		return h, wrap(err, "list the events of %s %s", aggregate.Type, aggregate.ID)
+	}
+	lanes := make(map[uuid.UUID]int16, len(pending))
+	for _, row := range pending {
+		lanes[row.ID] = row.Lane
+	}
+	h.Events = mapSlice(rows, func(row sqlcgen.ListAggregateEventsRow) console.Event {
+		e := console.Event{
+			ID: row.ID, Type: row.EventType, Version: row.Version, Schema: row.SchemaVersion, Time: row.OccurredAt.UTC(),
+			TraceID: envelope.TraceID(row.Traceparent), State: console.Published,
+		}
+		if lane, ok := lanes[row.ID]; ok {
+			e.State = console.Pending
+			if lane < 0 {
+				e.State = console.SetAside
+			}
+		}
+		return e
+	})
+	return h, o.addBlocked(ctx, aggregate, &h)
+}
+
+// addBlocked adds whether an aggregate is blocked, and whether its pending events may be
+// beyond those that were read.
+func (o *Outbox) addBlocked(ctx context.Context, aggregate envelope.Aggregate, h *console.History) error {
+	backlog, err := o.Measure(ctx, readPending)
+	if err != nil {
+		return err
+	}
+	h.Unsure = backlog.Pending >= readPending
+	row, err := o.queries.GetBlocked(ctx, aggregate.Type, aggregate.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return wrap(err, "get what blocks %s %s", aggregate.Type, aggregate.ID)
+	}
+	h.Blocked = &console.Blocked{
+		Attempts: int(row.Attempts), Cause: unescape(row.LastError), NextRetry: timeOf(row.NextRetryAt), ParkedAt: timeOf(row.ParkedAt),
+	}
+	return nil
+}
+
+// CommandPrivileges returns what the user of the pool may do: see console.Commands.
+func (o *Outbox) CommandPrivileges(ctx context.Context) (console.Privileges, error) {
+	row, err := o.queries.GetCommandPrivileges(ctx)
+	return console.Privileges{User: row.Name, Writes: row.Writes, ReadsPayloads: row.ReadsPayloads}, wrap(err, "read privileges")
+}
+
+// ServerVersion returns the version of PostgreSQL.
+func (o *Outbox) ServerVersion(ctx context.Context) (string, error) {
+	text, err := o.queries.GetServerVersion(ctx)
+	return text, wrap(err, "read the version of PostgreSQL")
+}
+
+// Tables describes the tables of the outbox. Sizes are in bytes, on disk.
+type Tables struct {
+	DaysAhead       int // future days that have their partition
+	Outbox, Pending int64
+}
+
+// Tables measures the tables of the outbox.
+func (o *Outbox) Tables(ctx context.Context) (Tables, error) {
+	t, err := o.measureTables(ctx)
+	return Tables{DaysAhead: int(t.daysAhead), Outbox: t.outbox, Pending: t.pending}, err
+}
+
+// SampleQueries measures the query side for the console: see console.Queries.
+func (b *Inbox) SampleQueries(ctx context.Context, consumers []string) (console.QuerySample, error) {
+	row, err := b.queries.MeasureQuarantine(ctx, consumers, console.CountLimit)
+	return console.QuerySample{Quarantined: row.Quarantined, QuarantineBytes: row.QuarantineBytes}, wrap(err, "measure quarantine")
+}
+
+// Applied adds when events were applied: see console.Queries.
+func (b *Inbox) Applied(ctx context.Context, consumers []string, events []console.Event) error {
+	ids := mapSlice(events, func(e console.Event) uuid.UUID { return e.ID })
+	rows, err := b.queries.ListInboxTimes(ctx, consumers, ids)
+	if err != nil {
+		return wrap(err, "read the inbox")
+	}
+	for _, row := range rows {
+		for i := range events {
+			if events[i].ID == row.EventID {
+				events[i].Applied = append(events[i].Applied, console.Applied{Consumer: row.Consumer, Time: row.ReceivedAt.UTC()})
+			}
+		}
+	}
+	return nil
+}
+
+// Quarantined returns a message in quarantine: see console.Queries.
+func (b *Inbox) Quarantined(ctx context.Context, id int64) (console.Message, error) {
+	row, err := b.queries.GetQuarantined(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return console.Message{}, problem.Errorf(problem.NotFound, "there is no message %d in quarantine: somebody may have replayed or deleted it", id)
+	}
+	if err != nil {
+		return console.Message{}, wrap(err, "get quarantined message %d", id)
+	}
+	m := console.Message{
+		ID: row.ID, Consumer: row.Consumer, MessageID: unescape(row.MessageID), Key: unescape(row.OrderingKey), Cause: unescape(row.Reason),
+		Attributes: make(map[string]string), PublishTime: row.PublishTime.UTC(), ReceivedAt: row.ReceivedAt.UTC(),
+		Size: row.PayloadSize, SHA256: row.PayloadSha256,
+	}
+	var attributes map[string]string
+	if err := json.Unmarshal(row.Attributes, &attributes); err != nil {
+		return m, fmt.Errorf("read attributes of quarantined message %d: %w", id, err)
+	}
+	for name, value := range attributes {
+		m.Attributes[unescape(name)] = unescape(value)
+	}
+	mine, err := b.QueryPrivileges(ctx)
+	if err != nil {
+		return m, err
+	}
+	if m.Hidden = !mine.ReadsPayloads; m.Hidden || m.SHA256 != "" {
+		return m, nil
+	}
+	m.Payload, err = b.QuarantinedPayload(ctx, id)
+	return m, err
+}
+
+// QueryPrivileges returns what the user of the pool may do: see console.Queries.
+func (b *Inbox) QueryPrivileges(ctx context.Context) (console.Privileges, error) {
+	row, err := b.queries.GetQueryPrivileges(ctx)
+	return console.Privileges{User: row.Name, Writes: row.Writes, ReadsPayloads: row.ReadsPayloads}, wrap(err, "read privileges")
+}
+
+// uuidFloor returns the smallest UUIDv7 of a time, like uuid7_floor in the database, which
+// people may not call.
+func uuidFloor(t time.Time) (id uuid.UUID) {
+	milliseconds := max(0, t.UnixMilli())
+	for i := range 6 {
+		id[i] = byte(milliseconds >> (40 - 8*i)) //nolint:gosec // the lowest eight bits
+	}
+	return id
+}
+
+func secondsOf(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// erase erases the pending events of an aggregate, and queues the erasure of what else the
+// command side has of it, which an Eraser does. It runs in the transaction that purges the
+// aggregate, after its row is locked and before the event of the purge is appended. A
+// publisher that has claimed those events may still publish them. It holds the lane until
+// then, so the event of the purge follows.
+func erase(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate) error {
+	if err := q.UseOutboxIndexes(ctx); err != nil {
+		return err
+	}
+	lane, err := q.LockOutboxLane(ctx, aggregate.Type, aggregate.ID)
+	if err != nil {
+		return fmt.Errorf("lock lane: %w", err)
+	}
+	if err := q.ErasePending(ctx, sqlcgen.ErasePendingParams{
+		AggregateType: aggregate.Type, AggregateID: aggregate.ID, Lane: lane.Lane, FloorSeq: lane.FloorSeq,
+	}); err != nil {
+		return err
+	}
+	return q.InsertErasure(ctx, aggregate.Type, aggregate.ID)
+}
+
+// Eraser erases the events and the requests of the purged aggregates that are queued. The
+// tables have no index by aggregate, so it reads all of them, once for all aggregates, a few
+// rows at a time. It knows only in memory how far it is. After a crash another one begins
+// again, which is harmless, and so are several at the same time. One Eraser is not safe for
+// concurrent use.
+type Eraser struct {
+	queries *sqlcgen.Queries
+	queued  []int64   // the erasures that it is at; empty: none
+	event   uuid.UUID // the last event that it has read
+	request time.Time // when the last request that it has read was made
+}
+
+// NewEraser makes an eraser over the pool of an outbox.
+func NewEraser(events *Outbox) *Eraser { return &Eraser{queries: events.queries} }
+
+// erasuresAtOnce is how many aggregates an Eraser erases at once.
+const erasuresAtOnce = 1000
+
+// Erase reads the next maxRows events and requests, and erases those of purged aggregates.
+// It reports whether more is left to do: call it again then. After an error it continues
+// where it was.
+func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) {
+	if len(e.queued) == 0 {
+		// Those that are queued later have events that were read before, so they wait for
+		// the next round.
+		if e.queued, err = e.queries.ListErasures(ctx, erasuresAtOnce); err != nil || len(e.queued) == 0 {
+			return false, wrap(err, "list erasures")
+		}
+	}
+	event, err := e.queries.EraseOutbox(ctx, e.queued, e.event, limit(maxRows))
+	if err != nil {
+		return false, wrap(err, "erase events after %s", e.event)
+	}
+	if event != uuid.Nil {
+		e.event = event
+	}
+	request, err := e.queries.EraseRequests(ctx, e.request, limit(maxRows), e.queued)
+	if err != nil {
+		return false, wrap(err, "erase requests after %s", e.request)
+	}
+	if request.Unix() != 0 { // the epoch means none
+		e.request = request
+	}
+	if event != uuid.Nil || request.Unix() != 0 {
+		return true, nil
+	}
+	if err := e.queries.DeleteErasures(ctx, e.queued); err != nil {
+		return false, wrap(err, "delete %d erasures", len(e.queued))
+	}
+	*e = Eraser{queries: e.queries}
+	return true, nil
+}

@@ -1,0 +1,651 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// marker is a text in every field that a person writes.
+const marker = "Kurosawa"
+
+// change applies a decision to a video.
+func change(t testing.TB, videos *store.Videos, id uuid.UUID, decide domain.Decision) domain.Video {
+	t.Helper()
+	v, err := videos.ChangeVideo(t.Context(), id, decide)
+	if err != nil {
+		t.Fatalf("ChangeVideo() = %v", err)
+	}
+	return v
+}
+
+// deletedVideo makes a video with five events that ends deleted, by a request.
+func deletedVideo(t testing.TB, videos *store.Videos, title string) uuid.UUID {
+	t.Helper()
+	e := created(t, title)
+	e.Video.Description, e.Video.Tags = title, []string{title}
+	if _, err := videos.CreateVideo(t.Context(), uuid.New(), []byte(title), e); err != nil {
+		t.Fatal(err)
+	}
+	for _, decide := range []domain.Decision{
+		domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: title + "!"}, 1, stamp(t)),
+		domain.Publish(2, stamp(t)), domain.Unpublish(3, stamp(t)), domain.Delete(false, 4, stamp(t)),
+	} {
+		change(t, videos, e.Video.ID, decide)
+	}
+	return e.Video.ID
+}
+
+// erase erases all that is queued, a few rows at a time.
+func erase(t testing.TB, eraser *store.Eraser, maxRows int) {
+	t.Helper()
+	for more := true; more; {
+		var err error
+		if more, err = eraser.Erase(t.Context(), maxRows); err != nil {
+			t.Fatalf("Erase() = %v", err)
+		}
+	}
+}
+
+// tablesWith returns the tables of both schemas that have a text, as text or as bytes.
+func tablesWith(t testing.TB, pool *pgxpool.Pool, text string) []string {
+	t.Helper()
+	var found []string
+	for _, table := range column(t, pool, "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace IN ('video_catalog'::regnamespace, 'video_catalog_read'::regnamespace) ORDER BY 1") {
+		sql := fmt.Sprintf("SELECT count(*) FROM %s r WHERE r::text ILIKE '%%' || $1 || '%%' OR r::text ILIKE '%%' || encode($1::bytea, 'hex') || '%%'", table)
+		if count(t, pool, sql, text) > 0 {
+			found = append(found, table)
+		}
+	}
+	return found
+}
+
+// A purge erases the row and the pending events at once, and the eraser the rest. Other
+// videos, and the event of the purge, stay.
+func TestPurgeErasesTheCommandSide(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	user := userPool(t, pool, videoRole)
+	calls := 0
+	videos, events := store.NewVideos(user, nil), store.NewOutbox(user)
+	videos.OnPurge = func() { calls++ }
+	id, other := deletedVideo(t, videos, marker), deletedVideo(t, videos, "Ozu")
+	if got := tablesWith(t, pool, marker); len(got) != 4 {
+		t.Fatalf("before the purge %s is in %q, want four tables: the test does not test much", marker, got)
+	}
+
+	got := change(t, videos, id, domain.Purge(5, stamp(t)))
+	if !got.Purged() || got.Version != 6 || !cmp.Equal(got.Details, domain.Details{}) {
+		t.Errorf("ChangeVideo() = %+v, want a tombstone of version 6", got)
+	}
+	today := "video_catalog.outbox_p" + time.Now().UTC().Format("20060102")
+	if got, want := tablesWith(t, pool, marker), []string{today, "video_catalog.requests"}; !slices.Equal(got, want) {
+		t.Errorf("after the purge %s is in %q, want %q", marker, got, want)
+	}
+	if got, want := column(t, pool, "SELECT event_type FROM video_catalog.outbox_pending WHERE aggregate_id = '"+id.String()+"'"), []string{"VideoPurged"}; !slices.Equal(got, want) {
+		t.Errorf("pending = %q, want %q", got, want)
+	}
+	erase(t, store.NewEraser(events), 2)
+	if got := tablesWith(t, pool, marker); len(got) > 0 {
+		t.Errorf("after the erasure %s is in %q, want nowhere", marker, got)
+	}
+	for sql, want := range map[string]int{
+		"SELECT count(*) FROM video_catalog.erasures":                              0,
+		"SELECT count(*) FROM video_catalog.outbox":                                6, // five of the other video
+		"SELECT count(*) FROM video_catalog.outbox WHERE event_type='VideoPurged'": 1,
+		"SELECT count(*) FROM video_catalog.requests":                              1,
+		"SELECT count(*) FROM video_catalog.outbox_pending":                        6,
+	} {
+		if got := count(t, pool, sql); got != want {
+			t.Errorf("%s = %d, want %d", sql, got, want)
+		}
+	}
+
+	// A repeated call has no effect, and all others do not find the video.
+	if again := change(t, videos, id, domain.Purge(5, stamp(t))); !cmp.Equal(again, got, cmp.Comparer(func(a, b []string) bool { return slices.Equal(a, b) })) {
+		t.Errorf("ChangeVideo() again = %+v, want %+v", again, got)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", id.String()); n != 1 || calls != 2 {
+		t.Errorf("after a second purge: %d events and %d calls of OnPurge, want 1 and 2", n, calls)
+	}
+	if _, err := videos.GetVideo(t.Context(), id); kindOf(err) != problem.NotFound {
+		t.Errorf("GetVideo() = %v, want NotFound", err)
+	}
+	if _, err := videos.ChangeVideo(t.Context(), newID(t), domain.Purge(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
+		t.Errorf("ChangeVideo() of an unknown video = %v, want NotFound", err)
+	}
+	for _, oldestFirst := range []bool{false, true} {
+		for query, want := range map[domain.VideoQuery]int{
+			{ShowDeleted: true}: 1, {ShowPurged: true}: 2, {ShowDeleted: true, ShowPurged: true}: 2, {}: 0,
+		} {
+			query.OldestFirst, query.Limit = oldestFirst, 10
+			listed, _, err := videos.ListVideos(t.Context(), query)
+			if err != nil || len(listed) != want {
+				t.Errorf("ListVideos(%+v) = %d videos, %v, want %d", query, len(listed), err, want)
+			}
+		}
+	}
+	if v, err := videos.GetVideo(t.Context(), other); err != nil || v.Version != 5 {
+		t.Errorf("GetVideo() of another video = %+v, %v, want version 5", v, err)
+	}
+}
+
+// When any statement of a purge fails, nothing is erased, and a repeated call does all of it.
+func TestFailedPurgeErasesNothing(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, table, on string }{
+		{"pending events", "video_catalog.outbox_pending", "DELETE"},
+		{"blocked aggregate", "video_catalog.outbox_blocked", "UPDATE"},
+		{"queue", "video_catalog.erasures", "INSERT"},
+		{"row", "video_catalog.videos", "UPDATE"},
+		{"event", "video_catalog.outbox", "INSERT"},
+		{"pending event", "video_catalog.outbox_pending", "INSERT"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+			id := deletedVideo(t, videos, marker)
+			block(t, events, true)
+			before := tablesWith(t, pool, marker)
+			execute(t, pool, fmt.Sprintf(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
+				CREATE TRIGGER refuse BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, test.on, test.table))
+			if v, err := videos.ChangeVideo(t.Context(), id, domain.Purge(5, stamp(t))); err == nil {
+				t.Errorf("ChangeVideo() = %+v, want an error", v)
+			}
+			if got := tablesWith(t, pool, marker); !slices.Equal(got, before) {
+				t.Errorf("%s is in %q, want %q", marker, got, before)
+			}
+			execute(t, pool, "DROP FUNCTION refuse CASCADE")
+			change(t, videos, id, domain.Purge(5, stamp(t)))
+			erase(t, store.NewEraser(events), 10)
+			if got := tablesWith(t, pool, marker); len(got) > 0 {
+				t.Errorf("%s is in %q, want nowhere", marker, got)
+			}
+		})
+	}
+}
+
+// claim takes the lane that has work.
+func claim(t testing.TB, events *store.Outbox) outbox.Claim {
+	t.Helper()
+	claim, err := events.ClaimEvents(t.Context(), 100, 1<<20, time.Minute, envelope.Aggregate{})
+	if err != nil {
+		t.Fatalf("ClaimEvents() = %v", err)
+	}
+	return claim
+}
+
+// settle settles a claim with a given result.
+func settle(t testing.TB, events *store.Outbox, s outbox.Settlement) {
+	t.Helper()
+	if held, err := events.SettleClaim(t.Context(), s); err != nil || !held {
+		t.Fatalf("SettleClaim() = %t, %v, want true, nil", held, err)
+	}
+}
+
+// block has the broker refuse the first pending event, and parks its aggregate if park is set.
+func block(t testing.TB, events *store.Outbox, park bool) {
+	t.Helper()
+	s := settlement(claim(t, events), func(outbox.Claimed) bool { return true })
+	s.Failed[0].Park, s.Failed[0].Error = park, "refused: "+marker
+	settle(t, events, s)
+}
+
+// An aggregate that is blocked or parked publishes the event of its purge at once.
+func TestPurgeEndsABlock(t *testing.T) {
+	t.Parallel()
+	for _, parked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("parked=%t", parked), func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+			id := deletedVideo(t, videos, marker)
+			block(t, events, parked)
+			if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox_aside"); n != 5 {
+				t.Fatalf("events set aside = %d, want 5", n)
+			}
+			change(t, videos, id, domain.Purge(5, stamp(t)))
+			var published []string
+			for c := claim(t, events); c.Token != 0; c = claim(t, events) {
+				for _, e := range c.Events {
+					published = append(published, e.Type)
+				}
+				settle(t, events, settlement(c, func(outbox.Claimed) bool { return false }))
+			}
+			if want := []string{"VideoPurged"}; !slices.Equal(published, want) {
+				t.Errorf("published = %q, want %q", published, want)
+			}
+			blocked, err := events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+			if err != nil || len(blocked) > 0 {
+				t.Errorf("ListBlocked() = %v, %v, want none", blocked, err)
+			}
+		})
+	}
+}
+
+// Whatever publishers have in hand when a video is purged, and whatever becomes of it: nothing
+// follows the event of the purge, that event is published, and nothing stays blocked.
+func TestPurgeAmongPublishers(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			pool := storetest.Pool(t, 2)
+			videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+			random := rand.New(rand.NewPCG(seed, 3))
+			id := deletedVideo(t, videos, marker)
+			purgeAt := random.IntN(6)
+			var published []string
+			purged := false
+			for pass := 0; ; pass++ {
+				if pass > 50 {
+					t.Fatalf("after 50 passes not all is published, but %q", published)
+				}
+				// So that the pauses of retries need not be waited for. Parked ones stay.
+				execute(t, pool, "UPDATE video_catalog.outbox_blocked SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
+				c := claim(t, events)
+				if c.Token == 0 && purged {
+					break
+				}
+				if pass == purgeAt { // between the claim and its settlement
+					change(t, videos, id, domain.Purge(5, stamp(t)))
+					purged = true
+				}
+				if c.Token == 0 {
+					continue
+				}
+				refuse := pass <= purgeAt && random.IntN(3) > 0
+				s := settlement(c, func(e outbox.Claimed) bool {
+					if !refuse && !e.Blocked {
+						published = append(published, e.Type)
+					}
+					return refuse
+				})
+				for i := range s.Failed { // a publisher parks only what it has tried alone
+					s.Failed[i].Park = s.Failed[i].Attempts > 1 && random.IntN(2) == 0
+				}
+				settle(t, events, s)
+			}
+			if i := slices.Index(published, "VideoPurged"); i < 0 || i != len(published)-1 {
+				t.Errorf("published = %q, want VideoPurged once and last", published)
+			}
+			for _, table := range []string{"outbox_pending", "outbox_blocked"} {
+				if n := count(t, pool, "SELECT count(*) FROM video_catalog."+table); n != 0 {
+					t.Errorf("rows in %s = %d, want none", table, n)
+				}
+			}
+		})
+	}
+}
+
+// A purge waits for a settlement that moves the events of its video, and erases them where they are then.
+func TestPurgeWaitsForASettlement(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 4)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	id := deletedVideo(t, videos, marker)
+	c := claim(t, events)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if err := store.Settle(t.Context(), tx, settlement(c, func(outbox.Claimed) bool { return true })); err != nil {
+		t.Fatal(err)
+	}
+	purged := make(chan error, 1)
+	go func() {
+		_, err := videos.ChangeVideo(t.Context(), id, domain.Purge(5, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}))
+		purged <- err
+	}()
+	for deadline := time.Now().Add(20 * time.Second); count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the purge does not wait")
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-purged; err != nil {
+		t.Errorf("ChangeVideo() = %v", err)
+	}
+	if got, want := column(t, pool, "SELECT event_type FROM video_catalog.outbox_pending"), []string{"VideoPurged"}; !slices.Equal(got, want) {
+		t.Errorf("pending = %q, want %q", got, want)
+	}
+}
+
+// The failure of an event that was erased meanwhile does not count for the event of the purge.
+func TestFailureOfAnErasedEventDoesNotCount(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	id := deletedVideo(t, videos, marker)
+	block(t, events, true)
+	if _, err := admin.Requeue(t.Context(), events, operator(envelope.Aggregate{Type: event.AggregateVideo, ID: id.String()})); err != nil {
+		t.Fatal(err)
+	}
+	c := claim(t, events)
+	change(t, videos, id, domain.Purge(5, stamp(t)))
+	settle(t, events, settlement(c, func(outbox.Claimed) bool { return true }))
+	blocked, err := events.ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
+	if err != nil || len(blocked) != 1 || blocked[0].Attempts != 0 || blocked[0].LastError != "" || blocked[0].NextRetry.After(time.Now()) {
+		t.Errorf("ListBlocked() = %+v, %v, want it due, without attempts", blocked, err)
+	}
+}
+
+// Of commands at the same time each applies or not, and a purge is the last one.
+func TestPurgeAmongCommands(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 8)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	id := deletedVideo(t, videos, marker)
+	done := make(chan struct{})
+	var publisher, writers sync.WaitGroup
+	publisher.Go(func() { // claims and refuses and publishes meanwhile
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			c, err := events.ClaimEvents(t.Context(), 3, 1<<20, time.Minute, envelope.Aggregate{})
+			if err != nil {
+				t.Errorf("ClaimEvents() = %v", err)
+				return
+			}
+			if c.Token == 0 {
+				continue
+			}
+			s := settlement(c, func(outbox.Claimed) bool { return i%2 == 0 })
+			for n := range s.Failed {
+				s.Failed[n].RetryIn = 0
+			}
+			if _, err := events.SettleClaim(t.Context(), s); err != nil {
+				t.Errorf("SettleClaim() = %v", err)
+			}
+		}
+	})
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 30 {
+				now := domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}
+				_, err := videos.ChangeVideo(t.Context(), id, []domain.Decision{
+					domain.Undelete(domain.AnyVersion, now), domain.Delete(true, domain.AnyVersion, now),
+					domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: fmt.Sprint(marker, w, i)}, domain.AnyVersion, now),
+				}[(w+i)%3])
+				if kind := kindOf(err); err != nil && kind != problem.NotFound && kind != problem.Precondition && kind != problem.Exists {
+					t.Errorf("ChangeVideo() = %v", err)
+				}
+			}
+		})
+		writers.Go(func() {
+			for range 10 {
+				_, err := videos.ChangeVideo(t.Context(), id, domain.Purge(domain.AnyVersion, domain.Stamp{EventID: uuid.Must(uuid.NewV7()), Time: epoch}))
+				if err != nil && kindOf(err) != problem.Precondition {
+					t.Errorf("ChangeVideo() = %v", err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	change(t, videos, id, domain.Delete(true, domain.AnyVersion, stamp(t)))
+	change(t, videos, id, domain.Purge(domain.AnyVersion, stamp(t)))
+	close(done)
+	publisher.Wait()
+	erase(t, store.NewEraser(events), 10)
+	if purges := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE event_type = 'VideoPurged'"); purges != 1 {
+		t.Errorf("purges = %d, want 1", purges)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox o JOIN video_catalog.videos v ON v.version = o.version"); n != 1 {
+		t.Errorf("events with the last version = %d, want 1", n)
+	}
+	if got := tablesWith(t, pool, marker); len(got) > 0 {
+		t.Errorf("%s is in %q, want nowhere", marker, got)
+	}
+}
+
+// An eraser that dies after any of its statements leaves work that the next one does. What is
+// purged meanwhile waits for the next round, and is erased too.
+func TestEraserCanDieAnywhere(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	kept := deletedVideo(t, videos, "Ozu")
+	for steps := range 14 { // 12 are a whole round in the beginning
+		id := deletedVideo(t, videos, marker)
+		change(t, videos, id, domain.Purge(5, stamp(t)))
+		dies := store.NewEraser(events)
+		for range steps {
+			if _, err := dies.Erase(t.Context(), 1); err != nil {
+				t.Fatalf("Erase() = %v", err)
+			}
+		}
+		late := deletedVideo(t, videos, marker)
+		change(t, videos, late, domain.Purge(5, stamp(t)))
+		if steps%2 == 0 { // two at the same time, of which the one is far ahead
+			erase(t, dies, 3)
+		}
+		erase(t, store.NewEraser(events), 4)
+		if got := tablesWith(t, pool, marker); len(got) > 0 {
+			t.Errorf("after a death behind %d steps %s is in %q, want nowhere", steps, marker, got)
+		}
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox WHERE aggregate_id = $1", kept.String()); n != 5 {
+		t.Errorf("events of another video = %d, want 5", n)
+	}
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.erasures) + (SELECT count(*) FROM video_catalog.requests)"); n != 1 {
+		t.Errorf("erasures and requests = %d, want the request of the other video", n)
+	}
+}
+
+// An eraser that the database fails continues where it was.
+func TestEraserContinuesAfterAnError(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
+	eraser := store.NewEraser(events)
+	for _, table := range []string{"video_catalog.outbox", "video_catalog.requests", "video_catalog.erasures"} {
+		execute(t, pool, fmt.Sprintf(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
+			CREATE TRIGGER refuse BEFORE DELETE ON %s FOR EACH ROW EXECUTE FUNCTION refuse()`, table))
+		var err error
+		for more := true; more && err == nil; {
+			more, err = eraser.Erase(t.Context(), 2)
+		}
+		if err == nil {
+			t.Errorf("Erase() with %s broken = nil, want an error", table)
+		}
+		execute(t, pool, "DROP FUNCTION refuse CASCADE")
+	}
+	erase(t, eraser, 2)
+	if got := tablesWith(t, pool, marker); len(got) > 0 {
+		t.Errorf("%s is in %q, want nowhere", marker, got)
+	}
+}
+
+// A round reads each event and each request about twice, whatever the statistics and however many videos are purged, and
+// reads no table as a whole.
+func TestEraserReadsEachRowOnce(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 1)
+	videos, events := store.NewVideos(pool, nil), store.NewOutbox(pool)
+	const rows = 20_000
+	execute(t, pool, fmt.Sprintf(`
+		INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT (left(video_catalog.uuid7_floor(now())::text, 24) || lpad(to_hex(n), 12, '0'))::uuid, 'video', gen_random_uuid(), 'VideoUpdated', 1, 1, '', now()
+		FROM generate_series(1, %d) n`, rows))
+	execute(t, pool, fmt.Sprintf(`
+		INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time)
+		SELECT 'video', gen_random_uuid(), gen_random_uuid(), '', now() - n * interval '1 ms' FROM generate_series(1, %d) n`, rows))
+	const purged = 100
+	for range purged {
+		change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
+	}
+	read := func() (whole, entries int) {
+		t.Helper()
+		execute(t, pool, "SELECT pg_stat_force_next_flush()")
+		const of = ` WHERE relname = 'requests' OR relname ~ '^outbox_p2'`
+		return count(t, pool, "SELECT sum(seq_scan) FROM pg_stat_user_tables"+of), count(t, pool, "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"+of)
+	}
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			execute(t, pool, "ANALYZE video_catalog.outbox, video_catalog.requests, video_catalog.erasures, video_catalog.videos")
+			for range purged {
+				change(t, videos, deletedVideo(t, videos, marker), domain.Purge(5, stamp(t)))
+			}
+		}
+		wholeBefore, entriesBefore := read()
+		erase(t, store.NewEraser(events), 1000)
+		whole, entries := read()
+		if whole -= wholeBefore; whole != 0 {
+			t.Errorf("analyzed=%t: %d tables were read as a whole, want none", analyzed, whole)
+		}
+		// The limit of each batch, its rows, and the pages that a range begins and ends with.
+		if entries -= entriesBefore; entries > 3*(2*rows+7*purged) {
+			t.Errorf("analyzed=%t: %d entries of indexes were read for %d rows", analyzed, entries, 2*rows+7*purged)
+		}
+		t.Logf("analyzed=%t: %d entries of indexes for %d rows", analyzed, entries, 2*rows+7*purged)
+	}
+	if got := tablesWith(t, pool, marker); len(got) > 0 {
+		t.Errorf("%s is in %q, want nowhere", marker, got)
+	}
+}
+
+// The user of the service erases events of purged videos only, though it may queue others.
+func TestEraserNeedsAPurge(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	user := userPool(t, pool, videoRole)
+	videos, events := store.NewVideos(user, nil), store.NewOutbox(user)
+	id := deletedVideo(t, videos, "Ozu")
+	execute(t, user, "INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', '"+id.String()+"')")
+	erase(t, store.NewEraser(events), 2)
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.outbox"); n != 5 {
+		t.Errorf("events = %d, want 5", n)
+	}
+	for _, role := range []string{catalogRole, supportRole} {
+		other := userPool(t, pool, role)
+		for _, sql := range []string{"SELECT video_catalog.outbox_erase('{1}', '00000000-0000-0000-0000-000000000000', 1)", "DELETE FROM video_catalog.erasures"} {
+			if _, err := other.Exec(t.Context(), sql); err == nil {
+				t.Errorf("%s as %s succeeded, want permission denied", sql, role)
+			}
+		}
+	}
+}
+
+// A purge empties the entry, and deletes what the quarantine has of the video, for whatever
+// consumer. No event of before brings anything back, however it comes.
+func TestPurgeErasesTheQuerySide(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	user := userPool(t, pool, catalogRole)
+	catalog, inbox := store.NewCatalog(user), store.NewInbox(user)
+	events := life(t, marker, 4)
+	last := func() domain.Video { return events[len(events)-1].Video }
+	events = append(events, after(t, last(), domain.Delete(false, 4, stamp(t))))
+	events = append(events, after(t, last(), domain.Purge(5, stamp(t))))
+	project(t, catalog, "catalog", events[:5]...)
+	kept := quarantined("kept")
+	kept.OrderingKey = newID(t).String()
+	for i, consumer := range []string{"catalog", "catalog", "another"} {
+		m := quarantined(fmt.Sprint(i))
+		m.OrderingKey, m.Payload, m.Reason = last().ID.String(), []byte(marker), marker
+		check(t, "Quarantine()", inbox.Quarantine(t.Context(), consumer, m))
+	}
+	check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", kept))
+	if got := tablesWith(t, pool, marker); len(got) != 2 {
+		t.Fatalf("before the purge %s is in %q, want two tables", marker, got)
+	}
+
+	// A transaction that fails has erased nothing.
+	execute(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'broken on purpose'; END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON video_catalog_read.quarantine FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	if outcomes, err := catalog.Project(t.Context(), "catalog", events[5:]); err == nil {
+		t.Errorf("Project() = %v, want an error", outcomes)
+	}
+	if got := tablesWith(t, pool, marker); len(got) != 2 {
+		t.Errorf("after a failure %s is in %q, want two tables", marker, got)
+	}
+	execute(t, pool, "DROP FUNCTION refuse CASCADE")
+
+	if got, want := project(t, catalog, "catalog", events[5], events[5]), []envelope.Outcome{envelope.Applied, envelope.Duplicate}; !slices.Equal(got, want) {
+		t.Errorf("outcomes = %q, want %q", got, want)
+	}
+	erased := func(when string) {
+		t.Helper()
+		checkEntry(t, catalog, events[5])
+		if got := tablesWith(t, pool, marker); len(got) > 0 {
+			t.Errorf("%s: %s is in %q, want nowhere", when, marker, got)
+		}
+	}
+	erased("after the purge")
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); n != 1 {
+		t.Errorf("quarantined messages = %d, want the one of another video", n)
+	}
+	project(t, catalog, "catalog", events...)
+	erased("after all events again")
+	for _, e := range events {
+		project(t, catalog, "replay", e)
+		erased("after a replay of " + string(e.Type) + " under a new name")
+	}
+
+	// A rebuild carries the tombstone into an empty catalog.
+	execute(t, pool, "TRUNCATE video_catalog_read.video_projection")
+	r := store.NewRebuild(pool, store.CatalogProjection)
+	begin(t, r)
+	fill(t, r, domain.EntryOf(last()))
+	swap(t, r)
+	check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", func() envelope.Quarantined {
+		m := quarantined("late")
+		m.OrderingKey, m.Payload = last().ID.String(), []byte(marker)
+		return m
+	}()))
+	if got, want := project(t, catalog, "rebuilt", events...), slices.Repeat([]envelope.Outcome{envelope.Stale}, 6); !slices.Equal(got, want) {
+		t.Errorf("outcomes = %q, want %q", got, want)
+	}
+	erased("after a rebuild")
+}
+
+// However the events of a purged video are shuffled, the end is a tombstone.
+func TestLateEventsFindATombstone(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(pool)
+	random := rand.New(rand.NewPCG(1, 4))
+	for range 30 {
+		events := life(t, marker, 4)
+		events = append(events, after(t, events[3].Video, domain.Delete(false, 4, stamp(t))))
+		events = append(events, after(t, events[4].Video, domain.Purge(5, stamp(t))))
+		purge := events[5]
+		random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+		for _, e := range events {
+			project(t, catalog, "catalog", e)
+		}
+		checkEntry(t, catalog, purge)
+	}
+	if got := tablesWith(t, pool, strings.ToUpper(marker)); len(got) > 0 {
+		t.Errorf("%s is in %q, want nowhere", marker, got)
+	}
+	if event.AggregateVideo != "video" {
+		t.Error("outbox_erase of migration 00009 erases video only")
+	}
+}

@@ -1,0 +1,214 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/reconcile"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
+)
+
+// VideoComparison compares the catalog with the videos, and repairs it. It is a tool of
+// operators, and the only code that reads both sides: by queries of their own, so that they
+// may be in two databases.
+type VideoComparison struct {
+	owner      *sqlcgen.Queries
+	projection *sqlcgen.Queries
+	catalog    *Catalog
+}
+
+var (
+	_ reconcile.Entries = (*VideoComparison)(nil)
+	_ admin.Repairer    = (*VideoComparison)(nil)
+)
+
+// NewVideoComparison returns a comparison over the pools of the two sides.
+func NewVideoComparison(commands, queries *pgxpool.Pool) *VideoComparison {
+	return &VideoComparison{owner: queriesOver(commands), projection: queriesOver(queries), catalog: NewCatalog(queries)}
+}
+
+// Source returns the two sides.
+func (c *VideoComparison) Source() reconcile.Source {
+	return reconcile.Source{Type: event.AggregateVideo, Owner: comparedVideos{c.owner}, Projection: comparedEntries{c.projection}, Entries: c}
+}
+
+// comparedVideos implements reconcile.Side for the videos.
+type comparedVideos struct{ queries *sqlcgen.Queries }
+
+func (s comparedVideos) Bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
+	ids, err := s.queries.BoundVideos(ctx, after, limit(maxRows-1))
+	return firstOrMax(ids), wrap(err, "bound videos after %s", after)
+}
+
+func (s comparedVideos) Digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]reconcile.Digest, error) {
+	rows, err := s.queries.DigestVideos(ctx, each, upTo, after)
+	return mapSlice(rows, func(row sqlcgen.DigestVideosRow) reconcile.Digest { return reconcile.Digest(row) }), wrap(err, "digest videos after %s", after)
+}
+
+// comparedEntries implements reconcile.Side for the catalog.
+type comparedEntries struct{ queries *sqlcgen.Queries }
+
+func (s comparedEntries) Bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
+	ids, err := s.queries.BoundProjections(ctx, after, limit(maxRows-1))
+	return firstOrMax(ids), wrap(err, "bound entries after %s", after)
+}
+
+func (s comparedEntries) Digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]reconcile.Digest, error) {
+	rows, err := s.queries.DigestProjections(ctx, each, upTo, after)
+	return mapSlice(rows, func(row sqlcgen.DigestProjectionsRow) reconcile.Digest { return reconcile.Digest(row) }), wrap(err, "digest entries after %s", after)
+}
+
+func firstOrMax(ids []uuid.UUID) uuid.UUID {
+	if len(ids) == 0 {
+		return uuid.Max
+	}
+	return ids[0]
+}
+
+// Look implements reconcile.Entries. A tombstone of a video that the owner does not have is
+// no difference: a repair leaves it.
+func (c *VideoComparison) Look(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]reconcile.Seen, error) {
+	compared, err := c.find(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[uuid.UUID]reconcile.Seen, len(compared))
+	for id, pair := range compared {
+		found[id] = pair.Seen
+	}
+	return found, nil
+}
+
+// Pending implements reconcile.Entries.
+func (c *VideoComparison) Pending(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	return pendingAggregates(ctx, c.owner, event.AggregateVideo, ids)
+}
+
+// differing is an entry that differs from its owner.
+type differing struct {
+	reconcile.Seen
+	want domain.Entry // what the owner has; a tombstone if it has nothing
+	was  domain.Entry // of version 0 if the catalog does not have it
+}
+
+// find returns what differs. It reads the catalog first: the owner then has every version
+// that the catalog has, unless it has lost one.
+func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]differing, error) {
+	entries, err := c.catalog.FindEntries(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.owner.FindVideos(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "find %d videos", len(ids))
+	}
+	found := make(map[uuid.UUID]differing)
+	for _, row := range rows {
+		d := differing{want: domain.EntryOf(videoOf(row)), was: entries[row.ID]}
+		d.Seen = reconcile.Seen{OwnerVersion: d.want.Version, Version: d.was.Version}
+		if d.Version == d.OwnerVersion {
+			d.Fields = differingFields(d.was, d.want)
+		}
+		if d.Version != d.OwnerVersion || len(d.Fields) > 0 {
+			found[row.ID] = d
+		}
+		delete(entries, row.ID)
+	}
+	for id, was := range entries {
+		if !was.Deleted {
+			found[id] = differing{
+				Seen: reconcile.Seen{Version: was.Version}, was: was,
+				want: domain.Entry{VideoID: id, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime},
+			}
+		}
+	}
+	return found, nil
+}
+
+// differingFields returns the names of the columns in which two entries of a version differ.
+func differingFields(a, b domain.Entry) []string {
+	var names []string
+	for _, field := range []struct {
+		name string
+		same bool
+	}{
+		{"title", a.Title == b.Title},
+		{"description", a.Description == b.Description},
+		{"release_year", a.ReleaseYear == b.ReleaseYear},
+		{"duration_ms", a.Duration == b.Duration},
+		{"language_code", a.LanguageCode == b.LanguageCode},
+		{"tags", slices.Equal(a.Tags, b.Tags)},
+		{"visible", a.Visible == b.Visible},
+		{"deleted", a.Deleted == b.Deleted},
+		{"publish_time", a.PublishTime.Equal(b.PublishTime)},
+		{"update_time", a.UpdateTime.Equal(b.UpdateTime)},
+	} {
+		if !field.same {
+			names = append(names, field.name)
+		}
+	}
+	return names
+}
+
+// RepairEntries implements admin.Repairer. It writes the state of the owner, over any
+// version. An entry that was changed since it was read is not written, because the owner may
+// have a later state now.
+func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e admin.Entry) (repaired int, changed []uuid.UUID, err error) {
+	found, err := c.find(ctx, ids)
+	if err != nil || len(found) == 0 {
+		return 0, nil, err
+	}
+	err = inTx(ctx, c.catalog.pool, "store.RepairEntries", func(ctx context.Context, q *sqlcgen.Queries) error {
+		// This also inserts those that are missing, with version 0.
+		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(found))); err != nil {
+			return err
+		}
+		rows, err := q.GetProjections(ctx, slices.Collect(maps.Keys(found)))
+		if err != nil {
+			return fmt.Errorf("read entries: %w", err)
+		}
+		now := make(map[uuid.UUID]domain.Entry, len(rows))
+		for _, row := range rows {
+			now[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
+		}
+		news := make(map[uuid.UUID]domain.Entry, len(found))
+		var before []repairedEntry
+		for id, d := range found {
+			entry := now[id]
+			if entry.Version != d.was.Version || entry.Version > 0 && len(differingFields(entry, d.was)) > 0 {
+				changed = append(changed, id)
+				continue
+			}
+			news[id] = d.want
+			before = append(before, repairedEntry{VideoID: id, Kind: d.Kind(), OwnerVersion: d.OwnerVersion, Version: d.Version, Fields: d.Fields})
+		}
+		if repaired = len(news); repaired == 0 {
+			return nil
+		}
+		if err := upsert(ctx, q, news); err != nil {
+			return err
+		}
+		return recordRepair(ctx, q, event.AggregateVideo, before, e)
+	})
+	if err != nil {
+		return 0, nil, wrap(err, "repair %d entries", len(ids))
+	}
+	return repaired, changed, nil
+}
+
+// repairedEntry is an entry in the audit, as it was before. Its content is not in it.
+type repairedEntry struct {
+	VideoID      uuid.UUID      `json:"video_id"`
+	Kind         reconcile.Kind `json:"kind"`
+	OwnerVersion int64          `json:"owner_version"`
+	Version      int64          `json:"version"`
+	Fields       []string       `json:"fields,omitempty"`
+}

@@ -1,0 +1,436 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5"
+)
+
+var (
+	update  = flag.Bool("update", false, "renew the screenshots in docs/img")
+	history = flag.Duration("history", 14*time.Minute, "with -update: how long to write before the screenshots")
+)
+
+const (
+	root = "../.."
+	// patience is how long a step may take on a machine that is busy.
+	patience = 2 * time.Minute
+)
+
+// findChromium returns the path of Chromium; empty if it is not installed.
+func findChromium() string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// stack is a running cmd/dev.
+type stack struct{ api, console, database string }
+
+// startStack starts cmd/dev with films.
+func startStack(t *testing.T) *stack {
+	t.Helper()
+	program, state := filepath.Join(t.TempDir(), "dev"), t.TempDir()
+	for dir := state; dir != os.TempDir(); dir = filepath.Dir(dir) { // for root, PostgreSQL runs as another user
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/dev")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build cmd/dev: %v\n%s", err, out)
+	}
+	screen, err := os.Create(filepath.Join(state, "screen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	cmd := exec.Command(program, "--state", state, "--load", "examples/films.jsonl")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = root, screen, screen
+	settings := regexp.MustCompile(`^(PORT|ROLES|\w*DATABASE_URL|(PUBSUB|OUTBOX|CONSUMER|SERVER|TELEMETRY|CONSOLE)_\w+)=`)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), settings.MatchString), "PORT=0", "NO_COLOR=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the test reads the screen
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	})
+	var text []byte
+	eventually(t, "cmd/dev has loaded the films", func() bool {
+		if text, err = os.ReadFile(screen.Name()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+			t.Fatalf("cmd/dev ended:\n%s", text)
+		default:
+		}
+		return strings.Contains(string(text), "videos are in the catalog")
+	})
+	s := &stack{api: string(regexp.MustCompile(`http://localhost:\d+/`).Find(text)), console: string(regexp.MustCompile(`http://127\.0\.0\.1:\d+/`).Find(text))}
+	var place struct{ Database string }
+	content, err := os.ReadFile(filepath.Join(state, "place.json"))
+	if err == nil {
+		err = json.Unmarshal(content, &place)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.database = place.Database
+	return s
+}
+
+// write creates and publishes a video through the API.
+func (s *stack) write(ctx context.Context, title string) (name string, err error) {
+	created, err := s.post(ctx, "v1/videos", fmt.Sprintf(`{"title":%q}`, title))
+	if err == nil {
+		_, err = s.post(ctx, "v1/"+created+":publish", "{}")
+	}
+	return created, err
+}
+
+func (s *stack) post(ctx context.Context, path, body string) (name string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.api+path, strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	var answer struct{ Name string }
+	err = json.NewDecoder(response.Body).Decode(&answer)
+	return answer.Name, err
+}
+
+// exec runs SQL on the database of the service.
+func (s *stack) exec(t *testing.T, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trouble parks aggregates for two causes, and quarantines messages.
+const trouble = `
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at)
+		SELECT -1, gen_random_uuid(), 'video', md5(n::text)::uuid::text, 'VideoUpdated', 3, 1, '', now() - interval '2 hours' FROM generate_series(1, 30) n;
+	INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+		SELECT 'video', md5(n::text)::uuid::text, n % 8, 10,
+			CASE WHEN n < 25 THEN 'rpc error: code = InvalidArgument desc = the message has ' || 10485760 + n || ' bytes, at most 10485760 are allowed'
+			ELSE 'rpc error: code = InvalidArgument desc = <b>an attribute</b> has too many bytes' END, now() - n * interval '3 minutes'
+		FROM generate_series(1, 30) n;
+	INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT 'catalog', 'message-' || n, md5(n::text)::uuid::text, '{"event_type": "VideoRenamed", "aggregate_type": "video"}', '\x0a03616263120208ff01',
+			'decode event: schema version ' || n || ' is newer than 1, the newest this build reads', now()
+		FROM generate_series(2, 6) n`
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", patience, what)
+}
+
+// browser is a tab of Chromium. It collects what the browser complains about.
+type browser struct {
+	ctx context.Context //nolint:containedctx // chromedp keeps the tab in it
+
+	mu         sync.Mutex
+	complaints []string // guarded by mu
+}
+
+func openBrowser(t *testing.T, chromium string) *browser {
+	t.Helper()
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(chromium))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium refuses to run as root with it
+	}
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &browser{ctx: ctx}
+	err := chromedp.Listen(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch event := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complaints = append(b.complaints, event.ExceptionDetails.Text)
+		case *log.EventEntryAdded:
+			if event.Entry.Level == log.EntryLevelError || event.Entry.Level == log.EntryLevelWarning {
+				b.complaints = append(b.complaints, event.Entry.Text)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatalf("start %s: %v", chromium, err)
+	}
+	return b
+}
+
+// complained returns the complaints so far, and forgets them.
+func (b *browser) complained() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := b.complaints
+	b.complaints = nil
+	return all
+}
+
+func (b *browser) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eval returns the value of a script.
+func eval[T any](t *testing.T, b *browser, script string) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](script))
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return value
+}
+
+// look opens a page in a window.
+func (b *browser) look(t *testing.T, url string, width, height int64, scheme string) {
+	t.Helper()
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		t.Fatal(err)
+	}
+	b.do(t, chromedp.EmulateViewport(width, height), chromedp.Navigate(url))
+	eventually(t, url+" is live", func() bool { return eval[string](t, b, `document.querySelector("[data-pause]").textContent`) != "" })
+}
+
+// shoot writes a picture of the window.
+func (b *browser) shoot(t *testing.T, path string) {
+	t.Helper()
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(path, png, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The console works in a browser. One stack serves all subtests, in this order.
+func TestConsoleInABrowser(t *testing.T) {
+	chromium := findChromium()
+	if chromium == "" {
+		t.Log("chromium is not installed, so nothing was looked at: apt-get install chromium")
+		return
+	}
+	s := startStack(t)
+	b := openBrowser(t, chromium)
+	name, err := s.write(t.Context(), "<script>Ran</script>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		takeScreenshots(t, s, b)
+	}
+	t.Run("the dev port leads to it", func(t *testing.T) {
+		b.look(t, s.api, 1280, 900, "light")
+		if at := eval[string](t, b, "location.href"); at != s.console {
+			t.Errorf("/ of the dev port leads to %s, want %s", at, s.console)
+		}
+	})
+	t.Run("the charts move", func(t *testing.T) { chartsMove(t, s, b) })
+	t.Run("it pauses for good", func(t *testing.T) { pauses(t, s, b) })
+	s.exec(t, trouble)
+	pages := []string{
+		"", "blocked", "quarantine", "quarantine/1", "audit", "settings", "aggregates?q=the", "none",
+		"aggregates/video/" + strings.TrimPrefix(name, "videos/"),
+	}
+	t.Run("every page fits", func(t *testing.T) { fits(t, s, b, pages) })
+	t.Run("the keyboard reaches everything", func(t *testing.T) { keyboardReaches(t, s, b, pages) })
+	t.Run("the keyboard acts", func(t *testing.T) { keyboardActs(t, s, b) })
+	for _, complaint := range b.complained() {
+		if !strings.Contains(complaint, "404") { // of the page that is not there
+			t.Errorf("the browser complains: %s", complaint)
+		}
+	}
+	t.Run("the policy stops a script", func(t *testing.T) { policyStops(t, s, b) })
+}
+
+// chartsMove checks that the page follows the service, and keeps the focus meanwhile.
+func chartsMove(t *testing.T, s *stack, b *browser) {
+	b.look(t, s.console, 1280, 900, "light")
+	eval[any](t, b, `document.querySelector(".writes a").focus()`)
+	chart := func() string {
+		return eval[string](t, b, `document.querySelector(".commands .line").getAttribute("d")`)
+	}
+	before := chart()
+	eventually(t, "the page shows a new write and a new chart", func() bool {
+		if _, err := s.write(t.Context(), "Moving"); err != nil {
+			t.Fatal(err)
+		}
+		return chart() != before && strings.Contains(eval[string](t, b, `document.querySelector(".writes").textContent`), "Moving")
+	})
+	if !eval[bool](t, b, `document.activeElement.matches(".writes a")`) {
+		t.Error("the page has lost the focus when it changed")
+	}
+}
+
+// pauses checks that a pause stops the page, and holds on the next page.
+func pauses(t *testing.T, s *stack, b *browser) {
+	state := func() string { return eval[string](t, b, `document.querySelector("[data-pause]").dataset.state`) }
+	b.do(t, chromedp.KeyEvent("p"))
+	if got := state(); got != "paused" {
+		t.Fatalf("after the key p the page is %s", got)
+	}
+	b.look(t, s.console+"settings", 1280, 900, "light")
+	if got := state(); got != "paused" {
+		t.Errorf("the next page is %s, want paused", got)
+	}
+	b.do(t, chromedp.Click("[data-pause]"))
+	eventually(t, "the page is live again", func() bool { return state() == "live" })
+	utc := eval[string](t, b, `document.querySelector("[data-zone]").textContent`)
+	b.do(t, chromedp.KeyEvent("z"))
+	if local := eval[string](t, b, `document.querySelector("[data-zone]").textContent`); utc != "UTC" || local != "Local" {
+		t.Errorf("the key z changes the zone from %s to %s", utc, local)
+	}
+	b.do(t, chromedp.KeyEvent("z"))
+}
+
+// fits checks that no page is wider than the window, from a phone to a wall.
+func fits(t *testing.T, s *stack, b *browser, pages []string) {
+	for _, width := range []int64{360, 1280, 2560} {
+		for _, scheme := range []string{"light", "dark"} {
+			for _, page := range pages {
+				b.look(t, s.console+page, width, 900, scheme)
+				if wide := eval[int64](t, b, "document.documentElement.scrollWidth"); wide > width {
+					t.Errorf("/%s is %d pixels wide in a window of %d", page, wide, width)
+				}
+				dark := eval[string](t, b, "getComputedStyle(document.body).backgroundColor") == "rgb(14, 18, 22)"
+				if dark != (scheme == "dark") {
+					t.Errorf("/%s is not %s", page, scheme)
+				}
+				if dir := os.Getenv("CONSOLE_SHOTS"); dir != "" { // for whoever changes the style
+					b.shoot(t, filepath.Join(dir, fmt.Sprintf("%s-%d-%s.png", url.QueryEscape(page), width, scheme)))
+				}
+			}
+		}
+	}
+}
+
+// focusable are the elements that a person can use. Those in a closed details are not there.
+const focusable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), summary")].filter((e) => e.checkVisibility())`
+
+// keyboardReaches checks that the key Tab leads to everything that can be used.
+func keyboardReaches(t *testing.T, s *stack, b *browser, pages []string) {
+	for _, page := range pages {
+		b.look(t, s.console+page, 1280, 900, "light")
+		b.do(t, chromedp.KeyEvent("p")) // so that the elements stay the same
+		eval[any](t, b, `window.reached = new Set(); document.activeElement.blur(); addEventListener("focusin", (e) => reached.add(e.target))`)
+		for range eval[int](t, b, focusable+".length") + 2 {
+			b.do(t, chromedp.KeyEvent(kb.Tab))
+		}
+		missed := eval[[]string](t, b, focusable+`.filter((e) => !reached.has(e)).map((e) => e.outerHTML)`)
+		if len(missed) > 0 {
+			t.Errorf("on /%s the key Tab does not reach %q", page, missed)
+		}
+		b.do(t, chromedp.KeyEvent("p"))
+	}
+}
+
+// keyboardActs requeues a group without the mouse.
+func keyboardActs(t *testing.T, s *stack, b *browser) {
+	b.look(t, s.console+"blocked", 1280, 900, "light")
+	eval[any](t, b, `document.querySelector("button[value='outbox.requeue']").focus()`)
+	b.do(t, chromedp.KeyEvent(kb.Enter))
+	eventually(t, "the console asks, with the focus in the field", func() bool {
+		return eval[bool](t, b, `document.activeElement.matches("input[name=reason]")`)
+	})
+	if question := eval[string](t, b, `document.querySelector(".question").textContent`); question != "Requeue 24 aggregates?" {
+		t.Errorf("the console asks %q", question)
+	}
+	b.do(t, chromedp.KeyEvent("the limit was raised"), chromedp.KeyEvent(kb.Enter))
+	eventually(t, "the result is shown", func() bool {
+		return eval[bool](t, b, `document.body.textContent.includes("24 of 24 aggregates are done.")`)
+	})
+}
+
+// policyStops checks that the policy is in force, and that the test hears of it.
+func policyStops(t *testing.T, s *stack, b *browser) {
+	b.look(t, s.console, 1280, 900, "light")
+	eval[any](t, b, `{ const e = document.createElement("script"); e.textContent = "window.ran = true"; document.body.append(e) }`)
+	if eval[bool](t, b, "window.ran === true") {
+		t.Error("an inline script ran")
+	}
+	eventually(t, "the browser complains", func() bool {
+		return strings.Contains(strings.Join(b.complained(), "\n"), "Content Security Policy")
+	})
+}
+
+// takeScreenshots renews the pictures in docs/img, after a time with writes.
+func takeScreenshots(t *testing.T, s *stack, b *browser) {
+	titles := []string{"The Third Man", "Playtime", "Ran", "Stalker", "Tokyo Story", "La Jetée", "Wild Strawberries", "The Night of the Hunter", "Yi Yi", "Close-Up"}
+	b.look(t, s.console, 1440, 900, "light")
+	start := time.Now()
+	for n := 0; time.Since(start) < *history; n++ {
+		if _, err := s.write(t.Context(), titles[n%len(titles)]); err != nil {
+			t.Fatal(err)
+		}
+		phase := time.Since(start) % (4 * time.Minute) // a load that comes and goes
+		time.Sleep(60*time.Millisecond + time.Duration(n%7)*20*time.Millisecond + (phase-2*time.Minute).Abs()/500)
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		b.look(t, s.console, 1440, 900, scheme)
+		for n := range 15 { // so that the page is not at rest
+			if _, err := s.write(t.Context(), titles[n%len(titles)]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(1500 * time.Millisecond)
+		b.shoot(t, filepath.Join(root, "docs", "img", "console-"+scheme+".png"))
+	}
+}

@@ -126,13 +126,3 @@ func (s *stack) write(path, content string) error {
 	}
 	return os.WriteFile(path, []byte(content), 0o644) //nolint:gosec // no secrets
 }
-
-// freeAddr returns a free TCP address of this machine.
-func freeAddr(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
-}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -220,4 +221,14 @@ func (s *stack) watch(ctx context.Context, name, address string, environ []strin
 	}
 	s.screen.done(name, "ready, pid "+strconv.Itoa(watcher.cmd.Process.Pid))
 	return nil
+}
+
+// freeAddr returns a free TCP address of this machine.
+func freeAddr(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer listener.Close()
+	return listener.Addr().String(), nil
 }

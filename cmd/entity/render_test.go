@@ -184,7 +184,7 @@ func TestStatesAndValuesGrow(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(pathOf("order")); err != nil || !strings.Contains(string(text), "\n    migration: 1002\n") {
-		t.Errorf("the description = %s, %v, want the migrations in lines of their own, as cmd/new reads them", text, err)
+		t.Errorf("the description = %s, %v, want the migrations in lines of their own, as an upgrade reads them", text, err)
 	}
 }
 

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// parts are what a service can do without, by name: files and folders. What other files say
+// parts are what a service can do without, by name: files and folders. A star stands for
+// any part of a name. What other files say
 // of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
 // begin" and "only PART: end" on lines around it. A new service has no marks.
 var parts = map[string][]string{
 	"chinese": {"README.zh-CN.md"},
 	"console": {
-		"cmd/dev/console.go", "cmd/server/console.go", "cmd/server/console_test.go", "db/queries/console.sql", "db/queries/console_videos.sql",
-		"docs/img/console-dark.png", "docs/img/console-light.png", "internal/console", "internal/store/console.go", "internal/store/console_videos.go",
-		"internal/store/internal/sqlcgen/console.sql.go", "internal/store/internal/sqlcgen/console_videos.sql.go", "lab/console",
+		"cmd/dev/console.go", "cmd/server/console.go", "cmd/server/console_test.go", "db/queries/console*.sql",
+		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
 	},
 	"decisions": {"docs/decisions"},
 	"examples":  {"cmd/dev/examples_test.go", "examples"},

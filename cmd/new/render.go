@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -147,9 +148,13 @@ func (r *renderer) write(name, text string) error {
 	return os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o644) //nolint:gosec // a source
 }
 
-// isBelow reports whether a file is one of the paths, or in one of them.
+// isBelow reports whether a file is one of the paths, or in one of them. A star in a path
+// stands for any part of a name.
 func isBelow(name string, paths []string) bool {
-	return slices.ContainsFunc(paths, func(p string) bool { return name == p || strings.HasPrefix(name, p+"/") })
+	return slices.ContainsFunc(paths, func(p string) bool {
+		matches, err := path.Match(p, name)
+		return err == nil && matches || strings.HasPrefix(name, p+"/")
+	})
 }
 
 // The names of the template, the longer ones first.

@@ -215,7 +215,7 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	good := []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"}
-	policy, bad := policyFile(t, somePolicy), policyFile(t, "rules:\n- {methods: [video.v1.VideoService/PurgeVideo]}\n")
+	policy, bad := policyFile(t, somePolicy), policyFile(t, "rules:\n- {methods: [video.v1.VideoService/BurnVideo]}\n")
 	for name, tt := range map[string]struct {
 		environ []string
 		want    []string

@@ -59,9 +59,9 @@ func startConsole(t testing.TB, s *stack, databaseURL string, args ...string) *t
 	go func() { c.ended <- c.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = c.cmd.Process.Signal(syscall.SIGTERM)
-		_ = <-c.ended // a test that cares has read it
+		err := <-c.ended
 		if t.Failed() {
-			t.Logf("log of the console:\n%s", &log)
+			t.Logf("the console ended with %v:\n%s", err, &log)
 		}
 	})
 	c.url = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "console: "), "/")
@@ -568,6 +568,20 @@ func TestConsoleReadsMetrics(t *testing.T) {
 	c = startConsole(t, s, s.url, "--metrics", "http://127.0.0.1:1/metrics")
 	if body := c.get(t, "/"); !strings.Contains(body, "The metrics of the process cannot be read") {
 		t.Errorf("the page does not say that there are no metrics:\n%s", body)
+	}
+}
+
+// The port of the service sends browsers to the console, if there is one.
+func TestPortLeadsToTheConsole(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	for setting, want := range map[string]string{"CONSOLE_URL=http://localhost:8081/": "http://localhost:8081/", "CONSOLE_URL=": ""} {
+		p := s.start(t, setting)
+		c := &testConsole{url: "http://" + p.addr}
+		status, header, _ := c.do(t, http.MethodGet, "/", nil)
+		if got := header.Get("Location"); got != want || (status == http.StatusFound) != (want != "") {
+			t.Errorf("%s: GET / = %d %q, want %q", setting, status, got, want)
+		}
 	}
 }
 

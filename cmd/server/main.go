@@ -73,7 +73,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case words == "databases accept":
 		return acceptDatabases(ctx, cfg, stdout)
 	case command == "outbox":
-		return outboxCommand(ctx, cfg, args, stdout)
+		return outboxCommand(ctx, cfg, args, stdout, stderr)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
 	case command == "projection":

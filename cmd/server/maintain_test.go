@@ -68,6 +68,35 @@ func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
 	})
 }
 
+// A maintenance that is woken runs a few seconds later, once for all that woke it meanwhile.
+func TestMaintenanceIsWoken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer stop()
+		i := &instance{purged: make(chan struct{}, 1)}
+		start := time.Now()
+		var calls []time.Duration
+		go func() {
+			for _, pause := range []time.Duration{10 * time.Minute, 0, time.Second, 5 * time.Minute} {
+				time.Sleep(pause)
+				i.wakeEraser()
+			}
+		}()
+		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), i.purged, func(context.Context) (bool, error) {
+			calls = append(calls, time.Since(start))
+			return false, nil
+		}); err != nil {
+			t.Errorf("maintain() = %v, want nil once ctx is done", err)
+		}
+		first, second := 10*time.Minute+wakePause, 15*time.Minute+time.Second+wakePause
+		// The second and third of the calls in a row come while the first pause lasts, and leave one value.
+		if diff := cmp.Diff([]time.Duration{0, first, first + wakePause, second}, calls); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // A maintenance that hangs at the start ends the process, which says so.
 func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {
 	deep.Test(t)

@@ -34,8 +34,8 @@ type operation struct {
 	json bool
 }
 
-// parseOperation reads flags and arguments, in any order.
-func parseOperation(command string, args []string) (operation, error) {
+// parseOperation reads flags and arguments, in any order. more adds flags of the command.
+func parseOperation(command string, args []string, more ...func(*flag.FlagSet)) (operation, error) {
 	var o operation
 	var filter string
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
@@ -45,6 +45,9 @@ func parseOperation(command string, args []string) (operation, error) {
 	flags.BoolVar(&o.DryRun, "dry-run", false, "")
 	flags.StringVar(&o.Reason, "reason", "", "")
 	flags.BoolVar(&o.json, "json", false, "")
+	for _, add := range more {
+		add(flags)
+	}
 	for rest := args; ; rest = rest[1:] {
 		if err := flags.Parse(rest); err != nil {
 			return o, usageError(fmt.Errorf("%s: %w: try `server help`", command, err))
@@ -102,7 +105,10 @@ func operatorName() string {
 	return name + "@" + host
 }
 
-func outboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+func outboxCommand(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && (args[0] == "republish" || args[0] == "backfill") {
+		return repeatCommand(ctx, cfg, args, stdout, stderr)
+	}
 	command, o, err := parseCommand("outbox", args)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog wha
 func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) (err error) {
 	source, err := parseRebuild(args)
 	if err != nil {
-		return err
+		return usageError(err)
 	}
 	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
 	if err != nil {
@@ -156,7 +156,7 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 // fill writes the list of the owner into the shadow, page by page.
 func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true, ShowPurged: true, PageToken: state.Position}
-	progress := newProgress(r.stderr, state)
+	progress := newProgress(r.stderr, "entries", state.Entries)
 	for more := true; more; {
 		response, err := call(ctx, r, r.owner.ListVideos, request)
 		if err != nil {
@@ -178,7 +178,7 @@ func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 			return err
 		}
 		r.listed += int64(len(entries))
-		progress.show(r.listed)
+		progress.show(r.listed, state.Estimate)
 	}
 	return nil
 }
@@ -387,38 +387,6 @@ func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(con
 			return err
 		}
 	}
-}
-
-// progress shows at most once a second how far the list is.
-type progress struct {
-	out            io.Writer
-	first, total   int64 // where it started; about how many there are, 0: unknown
-	started, shown time.Time
-}
-
-func newProgress(out io.Writer, state store.RebuildState) *progress {
-	now := time.Now()
-	return &progress{out: out, first: state.Entries, total: state.Estimate, started: now, shown: now}
-}
-
-func (p *progress) show(done int64) {
-	now := time.Now()
-	if now.Sub(p.shown) < time.Second {
-		return
-	}
-	p.shown = now
-	fmt.Fprintln(p.out, p.line(done, now))
-}
-
-// line returns the number, the rate and, as far as the live catalog lets it be estimated, the
-// time left.
-func (p *progress) line(done int64, now time.Time) string {
-	rate := float64(done-p.first) / now.Sub(p.started).Seconds()
-	if p.total <= done || rate <= 0 {
-		return fmt.Sprintf("listed %d entries, %.0f a second", done, rate)
-	}
-	left := time.Duration(float64(p.total-done) / rate * float64(time.Second)).Round(time.Second)
-	return fmt.Sprintf("listed %d of about %d entries, %.0f a second, about %s left", done, p.total, rate, left)
 }
 
 // retryTimeout is how long one call may take, with all its retries.

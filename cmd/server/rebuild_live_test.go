@@ -38,7 +38,7 @@ func TestRebuildsRunBesideEverything(t *testing.T) {
 	defer stop()
 	var work errgroup.Group
 	for w := range 3 {
-		work.Go(func() error { return p.changeVideos(working, w) })
+		work.Go(func() error { return p.changeVideos(t.Context(), working.Done(), w) })
 	}
 	work.Go(func() error { return p.readWhole(working, quiet) })
 	pinned := strings.TrimPrefix(names[0], "videos/")
@@ -65,6 +65,7 @@ func TestRebuildsRunBesideEverything(t *testing.T) {
 	if got := s.count(t, unlike); got != 0 {
 		t.Errorf("entries that differ = %d, want 0", got)
 	}
+	eventually(t, time.Minute, "watches see all entries", func() bool { return s.count(t, unseen) == 0 })
 	p.checkRepaired(t, watcher)
 	want := map[int]int{1: quiet - 2, 4: 2} // how many entries were sent how often
 	got := func() map[int]int {
@@ -82,9 +83,15 @@ func TestRebuildsRunBesideEverything(t *testing.T) {
 	}
 }
 
-// changeVideos creates videos, publishes, renames and deletes them, until ctx ends.
-func (p *process) changeVideos(ctx context.Context, worker int) error {
-	for n := 0; ctx.Err() == nil; n++ {
+// changeVideos creates videos, publishes, renames and deletes them, until done is closed. It
+// ends what it has begun.
+func (p *process) changeVideos(ctx context.Context, done <-chan struct{}, worker int) error {
+	for n := 0; ; n++ {
+		select {
+		case <-done:
+			return nil
+		default:
+		}
 		v, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: fmt.Sprintf("busy %d %d", worker, n)}})
 		if err == nil {
 			v, err = p.videos.PublishVideo(ctx, &videov1.PublishVideoRequest{Name: v.GetName()})
@@ -95,11 +102,10 @@ func (p *process) changeVideos(ctx context.Context, worker int) error {
 		if err == nil && n%2 == 0 {
 			_, err = p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: v.GetName()})
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			return fmt.Errorf("change video: %w", err)
 		}
 	}
-	return nil
 }
 
 // readWhole reads and searches the catalog until ctx ends. It never has fewer entries than

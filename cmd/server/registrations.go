@@ -13,6 +13,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/reconcile"
+	"example.com/videocatalog/internal/store"
 )
 
 // registration is what one aggregate type adds to a process. A new type has a file like
@@ -26,6 +27,9 @@ type registration struct {
 	subscriptions []subscription
 	// comparison compares its projection with the owner. Nil: nothing does.
 	comparison func(commands, queries *pgxpool.Pool) comparison
+	// aggregates is how their events and states are published again. The zero value: this
+	// service does not own them.
+	aggregates store.Aggregates
 	// repair does the work that a replaced database of the query side needs at once. Nil:
 	// there is none.
 	repair step

@@ -22,14 +22,14 @@ import (
 // A crash between the two steps leaves an empty inbox, which is harmless: run it again.
 func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	if len(args) != 2 {
-		return fmt.Errorf("seek has %d arguments, want SUBSCRIPTION and TIME: try `server help`", len(args))
+		return usageError(fmt.Errorf("seek has %d arguments, want SUBSCRIPTION and TIME: try `server help`", len(args)))
 	}
 	since, err := time.Parse(time.RFC3339, args[1])
 	if err != nil {
-		return fmt.Errorf("TIME %q: want a time such as 2026-01-31T12:00:00Z", args[1])
+		return usageError(fmt.Errorf("TIME %q: want a time such as 2026-01-31T12:00:00Z", args[1]))
 	}
 	if since.After(time.Now()) {
-		return fmt.Errorf("TIME %q is in the future: Pub/Sub would drop the messages until then", args[1])
+		return usageError(fmt.Errorf("TIME %q is in the future: Pub/Sub would drop the messages until then", args[1]))
 	}
 	database, err := openDatabase(ctx, cfg, sides{queries: true}, 0, nil)
 	if err != nil {
@@ -43,7 +43,7 @@ func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) erro
 		for _, s := range subscribed {
 			ids = append(ids, s.id)
 		}
-		return fmt.Errorf("SUBSCRIPTION %q: this service has %s", args[0], strings.Join(ids, ", "))
+		return usageError(fmt.Errorf("SUBSCRIPTION %q: this service has %s", args[0], strings.Join(ids, ", ")))
 	}
 	client, err := openPubSub(ctx, cfg)
 	if err != nil {

@@ -34,6 +34,7 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 		comparison: func(commands, queries *pgxpool.Pool) comparison {
 			return store.NewVideoComparison(commands, queries)
 		},
+		aggregates: store.VideoAggregates(),
 		repair: func(ctx context.Context) (more bool, err error) {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)
 			return n == futureRows, err

@@ -18,7 +18,7 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
+	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat
 FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
 	video_catalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
 	@token::bigint, @lost_tokens::bigint[]) AS c;
@@ -108,7 +108,8 @@ FROM video_catalog.outbox_maintain(@days_ahead::int, @keep::interval) AS m;
 
 -- name: MeasureOutbox :one
 -- Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
--- aside happened; the epoch means none. It counts pending events, blocked aggregates and parked aggregates, each up to
+-- aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
+-- are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
 -- max_counted. It also counts the lanes that are leased.
 WITH lanes AS (
 	SELECT l.lane, l.floor_seq, l.leased_until FROM generate_series(0, 7) AS n (lane)
@@ -123,7 +124,7 @@ WITH lanes AS (
 	FROM lanes l
 	CROSS JOIN LATERAL (
 		SELECT p.occurred_at FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = ''
 		ORDER BY p.seq LIMIT 1
 	) head
 )

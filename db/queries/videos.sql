@@ -6,6 +6,14 @@ VALUES (@id, @title, @description, @release_year, @duration_ms, @language_code, 
 -- Reads a video and locks its row until the end of the transaction.
 SELECT * FROM video_catalog.videos WHERE id = @id FOR NO KEY UPDATE;
 
+-- name: LockVideos :many
+-- Reads videos and locks their rows, in the order of their ids, so that two callers cannot deadlock.
+SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: ListVideoIDs :many
+-- Returns the next ids behind after_id, also of deleted videos.
+SELECT id FROM video_catalog.videos WHERE id > @after_id ORDER BY id LIMIT @max_rows;
+
 -- name: UpdateVideo :exec
 -- Writes the whole state of a video. The caller must hold the lock of LockVideo.
 UPDATE video_catalog.videos

@@ -171,7 +171,7 @@ func TestCloudAsksForWhatIsSent(t *testing.T) {
 		"run_googleapis_com:request_count": true, "monitored_resource": true, "subscription_id": true, "service_name": true,
 		"response_code_class": true, "le": true, // labels of Google's metrics
 		`"db.client.connection.pool.name"`: true, `"error.type"`: true, "outcome": true, `"pgx.operation.type"`: true, `"rpc.method"`: true,
-		`"rpc.response.status_code"`: true, "side": true, "table": true,
+		`"rpc.response.status_code"`: true, "side": true, "table": true, "aggregate_type": true,
 	}
 	for _, row := range metricRows(t) {
 		known[`"`+row[0]+`"`] = row[2] != "histogram"

@@ -149,7 +149,7 @@ type Entry struct {
 	Filter       json.RawMessage `json:"filter"` // of type Filter
 	Reason       string          `json:"reason"`
 	Items        int64           `json:"items"`  // how many it changed
-	Before       json.RawMessage `json:"before"` // an array of the items as they were before
+	Before       json.RawMessage `json:"before"` // an array of the items as they were before; of what was published again, the first and last id
 }
 
 // check returns problem.Invalid, with the name of the field, if the request lacks what an

@@ -18,7 +18,6 @@ import (
 type found struct {
 	Text   string
 	Groups []foundGroup
-	Types  []Type
 }
 
 type foundGroup struct {
@@ -31,7 +30,7 @@ type foundGroup struct {
 func (s *Server) find(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types}
+	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q"))}
 	n := 0
 	for _, t := range s.cfg.Types {
 		if t.Source == nil || result.Text == "" {
@@ -79,7 +78,7 @@ type field struct {
 func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	t, _ := s.typeOf(r.PathValue("type"))
+	t := s.cfg.typeNamed(r.PathValue("type"))
 	p := aggregatePage{Aggregate: envelope.Aggregate{Type: t.Name, ID: r.PathValue("id")}, View: t.View, Known: t.Source != nil}
 	from, until := time.Unix(0, 0), time.Now().Add(24*time.Hour)
 	if t.Source != nil {

@@ -25,16 +25,13 @@ const (
 
 // backlogPage has what waits for a person: groups by cause, and the items that match a filter.
 type backlogPage struct {
-	Filter           filter
-	Groups           []admin.Group
-	Blocked          []admin.Blocked
-	Messages         []admin.Quarantined
-	Next             string // link to the next items; empty: there are none
-	Err              string
-	Acts             bool // the user may act on this side
-	ReadsPayloads    bool
-	Bytes            int64 // in quarantine
-	CannotActBecause string
+	Filter   filter
+	Groups   []admin.Group
+	Blocked  []admin.Blocked
+	Messages []admin.Quarantined
+	Next     string // link to the next items; empty: there are none
+	Err      string
+	Acts     bool // the user may act on this side
 }
 
 // filter is a filter as a form has it.
@@ -56,7 +53,7 @@ func readFilter(values url.Values) (filter, admin.Filter, error) {
 // Empty reports whether the filter matches everything.
 func (f filter) Empty() bool { return f == filter{} }
 
-// With returns the query of a page with this filter, and with one more parameter.
+// query returns the query of a page with this filter.
 func (f filter) query() url.Values {
 	values := make(url.Values)
 	for name, value := range map[string]string{"type": f.Type, "id": f.ID, "cause": f.Cause, "age": f.Age} {
@@ -106,8 +103,7 @@ func (s *Server) quarantine(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, 0, err)
 		return
 	}
-	mine := s.privileges(ctx).queries
-	p.Acts, p.ReadsPayloads = mine.Writes, mine.ReadsPayloads
+	p.Acts = s.privileges(ctx).queries.Writes
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0: from the first one
 	if p.Groups, err = s.cfg.Quarantine.GroupQuarantine(ctx, groupRows); err == nil {
 		p.Messages, err = s.cfg.Quarantine.ListQuarantine(ctx, parsed, after, pageRows)

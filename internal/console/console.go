@@ -53,7 +53,7 @@ type Config struct {
 	Queries          Queries
 	Outbox           admin.Outbox
 	Quarantine       admin.Quarantine
-	Apply            admin.Apply // a message of the quarantine
+	Apply            admin.Apply // applies a message of the quarantine
 	// Decode returns a message as this build reads it, for people.
 	Decode    func(Message) (string, error)
 	Types     []Type   // aggregate types, in the order in which they are shown
@@ -117,9 +117,6 @@ func New(cfg Config) (*Server, error) {
 	s.handler = s.protect(s.routes())
 	return s, nil
 }
-
-// Handler returns the handler of all pages.
-func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -212,17 +209,10 @@ func (s *Server) Run(ctx context.Context, listener net.Listener) error {
 	if err := server.Shutdown(last); err != nil {
 		_ = server.Close() // cuts off what did not end in time
 	}
-	_ = <-served // it says that the server is closed
-	return nil
-}
-
-// typeOf returns the aggregate type with a name. It may have no source.
-func (s *Server) typeOf(name string) (Type, bool) {
-	i := slices.IndexFunc(s.cfg.Types, func(t Type) bool { return t.Name == name })
-	if i < 0 {
-		return Type{Name: name}, false
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the console: %w", err)
 	}
-	return s.cfg.Types[i], true
+	return nil
 }
 
 // Setting is a name with its value.

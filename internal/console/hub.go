@@ -215,6 +215,8 @@ func (h *hub) sampleViews(ctx context.Context, next *snapshot) (applied float64,
 	return applied, lags
 }
 
+// typeNamed returns the aggregate type with a name. A type that is not in the list has no
+// source.
 func (c Config) typeNamed(name string) Type {
 	for _, t := range c.Types {
 		if t.Name == name {

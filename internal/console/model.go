@@ -118,11 +118,8 @@ type Applied struct {
 	Time     time.Time
 }
 
-// Blocked is an aggregate with an event that the broker refused.
+// Blocked says why an aggregate is blocked.
 type Blocked struct {
-	envelope.Aggregate
-	EventID   uuid.UUID
-	Version   int64
 	Attempts  int
 	Cause     string
 	NextRetry time.Time // zero: parked
@@ -158,5 +155,4 @@ type Comparison struct {
 	SourceVersion      int64
 	ProjectionVersion  int64
 	Created, Updated   time.Time // of the aggregate; zero if not known
-	ProjectedAt        time.Time
 }

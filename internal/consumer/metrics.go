@@ -103,7 +103,7 @@ func newMetrics(meter metric.Meter) (*metrics, error) {
 	m.duration, errs[6] = meter.Float64Histogram("consumer.message.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Time from the arrival of a message until it was acknowledged or given back."))
 	m.lag, errs[7] = meter.Float64Histogram("consumer.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("Time from when an event happened, by the clock of its command, until it was applied. Negative values, which wrong clocks cause, count as 0."))
+		metric.WithDescription("Time from when an event happened, by the clock of its command, until it was applied. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
@@ -115,12 +115,14 @@ func (m *metrics) projected(ctx context.Context, to *route, deliveries []*delive
 	m.batchSize.Record(ctx, int64(len(deliveries)))
 	for i, d := range deliveries {
 		m.events.Add(ctx, 1, to.labels.outcome(got[i]))
-		if !slices.Contains(to.handler.types, d.envelope.Type) {
+		if d.envelope.Repeat != envelope.RepeatSnapshot && !slices.Contains(to.handler.types, d.envelope.Type) {
 			m.unknownTypes.Add(ctx, 1, to.labels.aggregate)
 		}
 		if got[i] == envelope.Applied || got[i] == envelope.AppliedAfterGap {
 			traced := d.traced(ctx)
-			m.lag.Record(traced, since(d.envelope.OccurredAt), to.labels.aggregate)
+			if d.envelope.Repeat == "" {
+				m.lag.Record(traced, since(d.envelope.OccurredAt), to.labels.aggregate)
+			}
 			m.delay.Record(traced, since(d.msg.PublishTime), to.labels.aggregate)
 		}
 	}

@@ -47,16 +47,17 @@ const (
 // Fold returns the entry after an event, and the effect of the event. An event
 // that is not newer than the entry changes nothing. Of two events with the same
 // version the one with the later id (UUIDv7) wins, in whatever order they
-// arrive.
+// arrive. A snapshot stands for all events until its version: it leaves no gap,
+// and does not contradict the event of its version.
 func Fold(entry Entry, event Event) (Entry, Outcome) {
 	after := EntryOf(event.Video)
 	after.EventID = event.ID
 	switch {
-	case after.Version > entry.Version+1 && !event.Video.Purged():
+	case after.Version > entry.Version+1 && !event.Video.Purged() && !IsSnapshot(event.ID):
 		return after, AppliedAfterGap
 	case after.Version > entry.Version:
 		return after, Applied
-	case after.Version < entry.Version, entry.EventID == uuid.Nil, entry.EventID == event.ID:
+	case after.Version < entry.Version, entry.EventID == uuid.Nil, entry.EventID == event.ID, IsSnapshot(event.ID), IsSnapshot(entry.EventID):
 		return entry, Stale
 	case bytes.Compare(event.ID[:], entry.EventID[:]) > 0:
 		return after, Conflict

@@ -62,6 +62,7 @@ func TestFold(t *testing.T) {
 	later := eventID
 	later[0]++
 	renamed := with(published(), func(v *domain.Video) { v.Title, v.UpdateTime = "Kagemusha", now })
+	snapshot := domain.SnapshotID([10]byte{1})
 	unknown := of(renamed, 4)
 	unknown.Type = "" // of a newer build: the state it carries means the same
 	for _, test := range []struct {
@@ -86,6 +87,13 @@ func TestFold(t *testing.T) {
 		{"a purge", at(deleted(published()), 4), of(purged(), 5), at(purged(), 5), domain.Applied},
 		{"a purge that has erased events before it", at(draft(), 1), of(purged(), 5), at(purged(), 5), domain.Applied},
 		{"late for a purged one", at(purged(), 5), of(published(), 4), at(purged(), 5), domain.Stale},
+		{"a first snapshot", domain.Entry{}, other(of(renamed, 5), snapshot), by(at(renamed, 5), snapshot), domain.Applied},
+		{"a snapshot of what was missed", at(published(), 3), other(of(renamed, 5), snapshot), by(at(renamed, 5), snapshot), domain.Applied},
+		{"a snapshot of the same version", at(published(), 3), other(of(renamed, 3), snapshot), at(published(), 3), domain.Stale},
+		{"a snapshot of an older version", at(published(), 3), other(of(renamed, 2), snapshot), at(published(), 3), domain.Stale},
+		{"the event of a snapshot", by(at(published(), 3), snapshot), of(renamed, 3), by(at(published(), 3), snapshot), domain.Stale},
+		{"the event behind a snapshot", by(at(published(), 3), snapshot), of(renamed, 4), at(renamed, 4), domain.Applied},
+		{"one missing behind a snapshot", by(at(published(), 3), snapshot), of(renamed, 5), at(renamed, 5), domain.AppliedAfterGap},
 		{"brought back", at(deleted(published()), 4), of(published(), 5), at(published(), 5), domain.Applied},
 	} {
 		t.Run(test.name, func(t *testing.T) {

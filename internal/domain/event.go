@@ -19,8 +19,8 @@ const (
 
 // Event is a fact about a video. It is immutable.
 type Event struct {
-	ID   uuid.UUID // UUIDv7
-	Type EventType // empty: a type that this build does not know; see event.Decode
+	ID   uuid.UUID // UUIDv7; for a snapshot see SnapshotID
+	Type EventType // empty: a snapshot, or a type that this build does not know; see event.Decode
 	// Video is the full state after the event; its Version is the event's.
 	Video         Video
 	ChangedFields []string // only in VideoUpdated

@@ -32,6 +32,7 @@ type Message struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   string // W3C trace context; may be empty
+	Repeat        string // RepeatEvent or RepeatSnapshot; empty for an event that a command made
 }
 
 // Aggregate identifies an aggregate.
@@ -53,6 +54,17 @@ const (
 	AttrSchemaVersion = "schema_version"
 	AttrOccurredAt    = "occurred_at" // RFC 3339 with nanoseconds, UTC
 	AttrTraceparent   = "traceparent"
+	AttrRepeat        = "repeat" // only of a message that an operator published
+)
+
+// The values of Message.Repeat.
+const (
+	// RepeatEvent means that an event was published before, and is published again.
+	RepeatEvent = "event"
+	// RepeatSnapshot means that a message has the current state of its aggregate, for
+	// consumers that lack events. Its version is that of the last event, and its payload
+	// says nothing about what happened.
+	RepeatSnapshot = "snapshot"
 )
 
 // Attributes returns the attributes of the Pub/Sub message.
@@ -68,6 +80,9 @@ func (m Message) Attributes() map[string]string {
 	}
 	if m.Traceparent != "" {
 		attributes[AttrTraceparent] = m.Traceparent
+	}
+	if m.Repeat != "" {
+		attributes[AttrRepeat] = m.Repeat
 	}
 	return attributes
 }

@@ -26,6 +26,9 @@ func (m Message) CheckLimits() error {
 	if m.Traceparent == "" { // the publisher may add one
 		size += len(AttrTraceparent) + traceparentBytes
 	}
+	if m.Repeat == "" { // it may be published again
+		size += len(AttrRepeat) + len(RepeatSnapshot)
+	}
 	for name, value := range m.Attributes() {
 		if len(value) > maxAttributeValueBytes {
 			return fmt.Errorf("the event's attribute %s has %d bytes, at most %d can be published", name, len(value), maxAttributeValueBytes)

@@ -9,8 +9,8 @@ import (
 
 // Parse reads the envelope of a Pub/Sub message from its attributes. data is the payload,
 // which Parse does not read. If an attribute is missing or malformed, it returns a
-// *DecodeError that names the attribute. Only the traceparent may be missing, and it is not
-// checked: no event must be lost because of its trace. Other attributes are ignored.
+// *DecodeError that names the attribute. Only traceparent and repeat may be missing, and
+// they are not checked: no event must be lost because of them. Other attributes are ignored.
 func Parse(attributes map[string]string, data []byte) (Message, error) {
 	for _, name := range []string{AttrEventID, AttrEventType, AttrAggregateType, AttrAggregateID, AttrVersion, AttrSchemaVersion, AttrOccurredAt} {
 		if attributes[name] == "" {
@@ -19,7 +19,7 @@ func Parse(attributes map[string]string, data []byte) (Message, error) {
 	}
 	m := Message{
 		AggregateType: attributes[AttrAggregateType], AggregateID: attributes[AttrAggregateID], Type: attributes[AttrEventType],
-		Payload: data, Traceparent: attributes[AttrTraceparent],
+		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat],
 	}
 	var err error
 	if m.ID, err = uuid.Parse(attributes[AttrEventID]); err != nil {

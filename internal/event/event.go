@@ -9,12 +9,14 @@
 package event
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 )
@@ -35,6 +37,19 @@ func withinLimits(m envelope.Message) (envelope.Message, error) {
 		return envelope.Message{}, &problem.Error{Kind: problem.Invalid, Message: err.Error()}
 	}
 	return m, nil
+}
+
+// snapshotID returns the id of the snapshot of a version of an aggregate. It is always the
+// same, so that a snapshot that comes again is a duplicate.
+func snapshotID(aggregateType string, id uuid.UUID, version int64) uuid.UUID {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", aggregateType, id, version))
+	return domain.SnapshotID([10]byte(sum[:10]))
+}
+
+// asSnapshot marks the result of an encoder.
+func asSnapshot(m envelope.Message, err error) (envelope.Message, error) {
+	m.Repeat = envelope.RepeatSnapshot
+	return m, err
 }
 
 // checkContract refuses another aggregate type, and a version of the contract that is newer

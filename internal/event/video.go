@@ -37,6 +37,13 @@ func Encode(e *domain.Event) (envelope.Message, error) {
 	})
 }
 
+// EncodeSnapshot returns the snapshot of a video, as Encode does.
+func EncodeSnapshot(v domain.Video) (envelope.Message, error) {
+	return asSnapshot(Encode(&domain.Event{
+		ID: snapshotID(AggregateVideo, v.ID, v.Version), Type: domain.Snapshot, Video: v, OccurredAt: v.UpdateTime,
+	}))
+}
+
 func marshal(e *domain.Event) ([]byte, error) {
 	v := e.Video
 	pb := &videov1.VideoEvent{
@@ -63,6 +70,7 @@ func marshal(e *domain.Event) ([]byte, error) {
 		return nil, fmt.Errorf("encode event %s: unknown state %q", e.ID, v.State)
 	}
 	switch e.Type {
+	case domain.Snapshot: // nothing has happened
 	case domain.VideoCreated:
 		pb.Type = &videov1.VideoEvent_Created{Created: &videov1.VideoEvent_VideoCreated{}}
 	case domain.VideoUpdated:

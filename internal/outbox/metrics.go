@@ -66,7 +66,7 @@ func newMetrics(meter metric.Meter, isOpen func() bool) (*metrics, error) {
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000),
 		metric.WithDescription("Events per pass that claimed a lane, including those that are only set aside."))
 	m.delay, errs[4] = meter.Float64Histogram("outbox.publish.delay", metric.WithUnit("s"), seconds,
-		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0."))
+		metric.WithDescription("Time from when an event happened, by the clock of its command and before the commit, until the acknowledgement of the broker was read. Negative values, which wrong clocks cause, count as 0. Not of events that are published again."))
 	m.duration, errs[5] = meter.Float64Histogram("outbox.publish.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Time from handing a message to the broker until its acknowledgement was read. Acknowledgements are read in order."))
 	m.retry, errs[6] = meter.Float64Histogram("outbox.retry.interval", metric.WithUnit("s"), seconds,
@@ -99,7 +99,9 @@ func (m *metrics) attempted(ctx context.Context, e Claimed) {
 
 func (m *metrics) published(ctx context.Context, e envelope.Message, handed time.Time) {
 	now := time.Now()
-	m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // set by another clock, which may be ahead
+	if e.Repeat == "" {
+		m.delay.Record(ctx, max(0, now.Sub(e.OccurredAt).Seconds())) // set by another clock, which may be ahead
+	}
 	m.duration.Record(ctx, now.Sub(handed).Seconds())
 }
 

@@ -110,7 +110,7 @@ func (l *Loop) slice(ctx context.Context, source Source) error {
 	}
 	saved, err := l.progress.Save(ctx, slice, result, l.cfg.Pass)
 	if err == nil && saved && len(result.Differences) > 0 {
-		l.log.WarnContext(ctx, "projection: entries differ from their owner: run `server projection compare` (docs/runbooks.md#projectiondiffers)",
+		l.log.WarnContext(ctx, "projection: entries differ from their owner: run `server projection compare`",
 			"aggregate_type", source.Type, "differences", len(result.Differences))
 	}
 	return err

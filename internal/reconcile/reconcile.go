@@ -165,7 +165,7 @@ func (c Config) Validate() error {
 	c = c.WithDefaults()
 	errs := []error{fields.NotNegative(c)}
 	if taken := c.Wait + time.Duration(c.SliceRows/max(1, c.Rate))*time.Second; taken > c.Interval {
-		errs = append(errs, fmt.Errorf("Interval (%s) must not be shorter than Wait and the time that SliceRows take at Rate (%s)", c.Interval, taken))
+		errs = append(errs, fmt.Errorf("SliceRows (%d) take, at Rate and with Wait, %s: that must not be longer than Interval (%s)", c.SliceRows, taken, c.Interval))
 	}
 	return errors.Join(errs...)
 }

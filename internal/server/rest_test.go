@@ -415,7 +415,7 @@ func TestOwnReasonsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "\n## Reasons of videos and the catalog\n")
+	_, table, _ := strings.Cut(string(text), "\n## Reasons of the service\n")
 	got := make(map[string]string)
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(table, -1) {
 		got[row[1]] = row[2]

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -143,14 +144,15 @@ func projectRows[E any](ctx context.Context, inbox *Inbox, consumerName string, 
 }
 
 // effectOf returns the effect of an event on a row. Two events with one version are a
-// conflict: the owner lost a transaction in a failover after its event was published.
+// conflict: the owner lost a transaction in a failover after its event was published. A
+// snapshot stands for all events until its version.
 func effectOf(before, event projected) envelope.Outcome {
 	switch {
-	case event.version > before.version+1:
+	case event.version > before.version+1 && !domain.IsSnapshot(event.event):
 		return envelope.AppliedAfterGap
 	case event.version > before.version:
 		return envelope.Applied
-	case event.version == before.version && event.event != before.event:
+	case event.version == before.version && event.event != before.event && !domain.IsSnapshot(event.event) && !domain.IsSnapshot(before.event):
 		return envelope.Conflict
 	default:
 		return envelope.Stale

@@ -6,7 +6,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -25,15 +24,6 @@ func Settle(ctx context.Context, tx pgx.Tx, s outbox.Settlement) error {
 		return err
 	}
 	return settle(ctx, q, s)
-}
-
-// PutEntries writes entries into the catalog, over any version.
-func PutEntries(ctx context.Context, c *Catalog, entries []domain.Entry) error {
-	news := make(map[uuid.UUID]domain.Entry, len(entries))
-	for _, entry := range entries {
-		news[entry.VideoID] = entry
-	}
-	return inTx(ctx, c.pool, "store.PutEntries", func(ctx context.Context, q *sqlcgen.Queries) error { return upsert(ctx, q, news) })
 }
 
 // Row is an event as a row of a projection.

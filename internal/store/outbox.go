@@ -44,7 +44,8 @@ func (o *Outbox) Maintain(ctx context.Context, daysAhead int, keep time.Duration
 // Backlog describes the pending events of the outbox.
 type Backlog struct {
 	// Oldest is when the oldest event in a lane happened; zero if there is none. An event
-	// of a blocked aggregate is in its lane until a pass sets it aside.
+	// of a blocked aggregate is in its lane until a pass sets it aside. Events that are
+	// published again do not count, here and in OldestBlocked.
 	Oldest time.Time
 	// OldestBlocked is when the oldest event of a blocked aggregate happened; zero if none
 	// is blocked.

@@ -53,7 +53,7 @@ func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 		e := outbox.Claimed{
 			Message: envelope.Message{
 				ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
-				SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent,
+				SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent, Repeat: row.Repeat,
 			},
 			Seq: row.Seq, Retry: row.Retry, Blocked: row.Blocked, Attempts: int(row.Attempts),
 		}

@@ -34,10 +34,10 @@ func (o *Outbox) Observe(meter metric.Meter) error {
 	tables := sample[outboxTables]{take: o.measureTables}
 
 	pending := gauge(0, "outbox.backlog", "{event}", fmt.Sprintf("Events that are not known to be in Pub/Sub, including those of blocked aggregates. Counted up to %d.", countLimit), ahead(&backlogs))
-	oldest := age(1, "outbox.backlog.age", "Age of the oldest event that may be published; 0 if there is none.")
+	oldest := age(1, "outbox.backlog.age", "Age of the oldest event that may be published; 0 if there is none. Events that are published again have no age.")
 	blocked := gauge(2, "outbox.aggregates.blocked", "{aggregate}", fmt.Sprintf("Aggregates with an event that the broker refused, until their events are published; including parked ones. Counted up to %d.", countLimit))
 	parked := gauge(3, "outbox.aggregates.parked", "{aggregate}", fmt.Sprintf("Blocked aggregates that wait for a person. Counted up to %d.", countLimit))
-	oldestBlocked := age(4, "outbox.blocked.age", "Age of the oldest event of a blocked aggregate; 0 if none is blocked.")
+	oldestBlocked := age(4, "outbox.blocked.age", "Age of the oldest event of a blocked aggregate; 0 if none is blocked. Events that are published again have no age.")
 	leased := gauge(5, "outbox.lanes.leased", "{lane}", "Lanes, of eight, that a publisher has leased.")
 	days := gauge(6, "outbox.partitions.ahead", "d", "Future days that already have their partition. Maintenance keeps 7; without a partition for today, no event can be appended.")
 	size := gauge(7, "outbox.table.size", "By", "Bytes on disk, by table: outbox, outbox_pending.", ahead(&tables))

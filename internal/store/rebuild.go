@@ -23,7 +23,6 @@ import (
 // renews the lease. It fails if another process has taken the rebuild over. After a crash
 // another Begin resumes. A Rebuild is for one goroutine.
 type Rebuild struct {
-	pool       *pgxpool.Pool
 	queries    *sqlcgen.Queries
 	projection string
 	token      int64
@@ -61,7 +60,7 @@ type Comparison struct {
 
 // NewRebuild returns a rebuild of a projection by the name of its table. It starts nothing.
 func NewRebuild(pool *pgxpool.Pool, projection string) *Rebuild {
-	return &Rebuild{pool: pool, queries: queriesOver(pool), projection: projection, token: 1 + rand.Int64N(1<<62)}
+	return &Rebuild{queries: queriesOver(pool), projection: projection, token: 1 + rand.Int64N(1<<62)}
 }
 
 // Begin starts the rebuild, or resumes one that was interrupted in the same databases,

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -18,6 +19,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -125,6 +127,15 @@ func TestOneSyncAtATime(t *testing.T) {
 	}
 }
 
+// everyPage calls the methods of items. It needs some.
+func everyPage(ctx context.Context, items admin.Repeatable) error {
+	page, err := items.CountItems(ctx, uuid.Nil, uuid.Max)
+	if err == nil && page.Items > 0 {
+		_, err = items.RepeatItems(ctx, uuid.Nil, uuid.Max, 10, admin.Entry{Filter: []byte("{}")})
+	}
+	return err
+}
+
 // everyMethod calls each method of the stores, by its name. Those that fail for
 // what they are asked, such as a video that does not exist, return a problem.Error.
 func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catalog *store.Catalog, inbox *store.Inbox) map[string]func(context.Context) error {
@@ -221,6 +232,18 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.SkipBlocked(ctx, admin.Filter{}, newID(t), envelope.Aggregate{}, 10, admin.Entry{Filter: []byte("{}")})
 			return err
 		},
+		"Outbox.CountPending": func(ctx context.Context) error {
+			_, err := events.CountPending(ctx, 10)
+			return err
+		},
+		"Outbox.Retained": func(ctx context.Context) error {
+			items, err := events.Retained(admin.Filter{}, []store.Aggregates{store.VideoAggregates()})
+			return errors.Join(err, everyPage(ctx, items))
+		},
+		"Outbox.Snapshots": func(ctx context.Context) error {
+			items, err := events.Snapshots(event.AggregateVideo, []store.Aggregates{store.VideoAggregates()})
+			return errors.Join(err, everyPage(ctx, items))
+		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
 			_, err := events.ListAudit(ctx, 0, 10, true)
 			return err
@@ -237,6 +260,41 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.PruneAudit(ctx, time.Hour, 10)
 			return err
 		},
+		// only console: begin
+		"Outbox.SampleCommands": func(ctx context.Context) error {
+			_, err := events.SampleCommands(ctx, time.Now().Add(-time.Second))
+			return err
+		},
+		"Outbox.Events": func(ctx context.Context) error {
+			_, err := events.Events(ctx, envelope.Aggregate{Type: "video", ID: newID(t).String()}, time.Now().Add(-time.Hour), time.Now())
+			return err
+		},
+		"Outbox.CommandPrivileges": func(ctx context.Context) error {
+			_, err := events.CommandPrivileges(ctx)
+			return err
+		},
+		"Outbox.ServerVersion": func(ctx context.Context) error {
+			_, err := events.ServerVersion(ctx)
+			return err
+		},
+		"Outbox.Tables": func(ctx context.Context) error {
+			_, err := events.Tables(ctx)
+			return err
+		},
+		"Inbox.SampleQueries": func(ctx context.Context) error {
+			_, err := inbox.SampleQueries(ctx, []string{consumer})
+			return err
+		},
+		"Inbox.Applied": func(ctx context.Context) error { return inbox.Applied(ctx, []string{consumer}, nil) },
+		"Inbox.Quarantined": func(ctx context.Context) error {
+			_, err := inbox.Quarantined(ctx, 1)
+			return err
+		},
+		"Inbox.QueryPrivileges": func(ctx context.Context) error {
+			_, err := inbox.QueryPrivileges(ctx)
+			return err
+		},
+		// only console: end
 		"Inbox.Observe":         nothing, // its callback reads few rows
 		"Inbox.BoundQuarantine": nothing, // only tests have it
 		"Outbox.LoseAnswer":     nothing, // the same

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -211,4 +212,37 @@ type repairedEntry struct {
 	OwnerVersion int64          `json:"owner_version"`
 	Version      int64          `json:"version"`
 	Fields       []string       `json:"fields,omitempty"`
+}
+
+// recordRepair appends the audit of a repair, and has the projection compared again.
+// before are the entries as they were; there is at least one.
+func recordRepair[T any](ctx context.Context, q *sqlcgen.Queries, aggregateType string, before []T, e admin.Entry) error {
+	items, err := json.Marshal(before)
+	if err != nil {
+		return fmt.Errorf("encode audit: %w", err)
+	}
+	if err := q.InsertQueryAudit(ctx, sqlcgen.InsertQueryAuditParams{
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+		Items: int64(len(before)), Before: items,
+	}); err != nil {
+		return fmt.Errorf("append audit: %w", err)
+	}
+	return q.RestartComparison(ctx, aggregateType)
+}
+
+// pendingAggregates returns those of some aggregates that have an event in the outbox.
+func pendingAggregates(ctx context.Context, q *sqlcgen.Queries, aggregateType string, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+	found, err := q.ListPendingAggregates(ctx, aggregateType, mapSlice(ids, uuid.UUID.String))
+	if err != nil {
+		return nil, wrap(err, "find pending events of %d aggregates", len(ids))
+	}
+	pending := make(map[uuid.UUID]bool, len(found))
+	for _, text := range found {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("aggregate id %q: %w", text, err)
+		}
+		pending[id] = true
+	}
+	return pending, nil
 }

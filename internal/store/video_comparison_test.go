@@ -183,6 +183,50 @@ func TestPendingEntriesAreNoDifference(t *testing.T) {
 	}
 }
 
+// untilBlocked waits until a statement waits for a lock on the query side.
+func (s *sides) untilBlocked() {
+	s.Helper()
+	for waits := 0; waits == 0; time.Sleep(5 * time.Millisecond) {
+		waits = count(s.T, s.queries, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+	}
+}
+
+// The projection is read before its owner: a version that comes to both between the two
+// readings is not ahead. The lock of the test holds the reading of the projection.
+func TestLookReadsTheProjectionFirst(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	v := s.publish("Ran", 2)
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be committed
+	if _, err := held.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection"); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		seen map[uuid.UUID]reconcile.Seen
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		seen, err := s.comparison.Look(t.Context(), []uuid.UUID{v.ID})
+		answered <- answer{seen, err}
+	}()
+	s.untilBlocked()
+	s.exec(s.commands, "UPDATE video_catalog.videos SET version = 3")
+	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answered; got.err != nil || len(got.seen) > 0 {
+		t.Errorf("Look() = %+v, %v, want no difference", got.seen, got.err)
+	}
+}
+
 // A repair does not overwrite what a projector writes at the same time. The lock of the test
 // holds it between its reading and its writing.
 func TestRepairYieldsToTheProjector(t *testing.T) {
@@ -207,12 +251,10 @@ func TestRepairYieldsToTheProjector(t *testing.T) {
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		repaired, changed, err := s.comparison.RepairEntries(t.Context(), []uuid.UUID{id}, admin.Entry{})
+		repaired, changed, err := s.comparison.RepairEntries(t.Context(), []uuid.UUID{id}, admin.Entry{Filter: []byte("{}")})
 		answered <- answer{repaired, changed, err}
 	}()
-	for waits := 0; waits == 0; time.Sleep(5 * time.Millisecond) {
-		waits = count(t, s.queries, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
-	}
+	s.untilBlocked()
 	// What the projector does with another event of the same version.
 	if _, err := held.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET title = 'Kagemusha', change_xid = pg_current_xact_id() WHERE video_id = $1", id); err != nil {
 		t.Fatal(err)

@@ -246,7 +246,7 @@ func (b *browser) look(t *testing.T, url string, width, height int64, scheme str
 		t.Fatal(err)
 	}
 	b.do(t, chromedp.EmulateViewport(width, height), chromedp.Navigate(url))
-	eventually(t, url+" is live", func() bool { return eval[string](t, b, `document.querySelector("[data-pause]").textContent`) != "" })
+	eventually(t, url+" is live", func() bool { return eval[bool](t, b, `!(document.querySelector("[data-pause]")?.hidden ?? true)`) })
 }
 
 // shoot writes a picture of the window.
@@ -388,14 +388,14 @@ func keyboardActs(t *testing.T, s *stack, b *browser) {
 	eval[any](t, b, `document.querySelector("button[value='outbox.requeue']").focus()`)
 	b.do(t, chromedp.KeyEvent(kb.Enter))
 	eventually(t, "the console asks, with the focus in the field", func() bool {
-		return eval[bool](t, b, `document.activeElement.matches("input[name=reason]")`)
+		return eval[bool](t, b, `document.activeElement?.matches("input[name=reason]") ?? false`)
 	})
 	if question := eval[string](t, b, `document.querySelector(".question").textContent`); question != "Requeue 24 aggregates?" {
 		t.Errorf("the console asks %q", question)
 	}
 	b.do(t, chromedp.KeyEvent("the limit was raised"), chromedp.KeyEvent(kb.Enter))
 	eventually(t, "the result is shown", func() bool {
-		return eval[bool](t, b, `document.body.textContent.includes("24 of 24 aggregates are done.")`)
+		return eval[bool](t, b, `document.body?.textContent.includes("24 of 24 aggregates are done.") ?? false`)
 	})
 }
 

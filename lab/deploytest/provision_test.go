@@ -129,7 +129,7 @@ func TestProvisionSubscribesToAnotherProject(t *testing.T) {
 		}
 	}
 	const theirs = "projects/other-project/topics/parcel.events"
-	script := "SERVICE=videocatalog\nTOPICS=()\nSUBSCRIPTIONS=(parcel.events.billing)\nSCHEMA_FILES=()\nREMOTE_TOPICS=(" + theirs + ")\n"
+	script := "SERVICE=" + service + "\nTOPICS=()\nSUBSCRIPTIONS=(parcel.events.billing)\nSCHEMA_FILES=()\nREMOTE_TOPICS=(" + theirs + ")\n"
 	if err := os.WriteFile(filepath.Join(deploy, "names.sh"), []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func editService(t *testing.T, dir string) {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	etag := "  string etag = 14 [(buf.validate.field).string.max_len = 64];\n"
-	edit(t, path("api/proto/video/v1/video.proto"), etag, etag+"  // Who made it.\n  string director = 15 [(google.api.field_behavior) = OUTPUT_ONLY];\n")
+	edit(t, path("api/proto/video/v1/video.proto"), etag, etag+"  // Who made it.\n  string director = 1001 [(google.api.field_behavior) = OUTPUT_ONLY];\n")
 	edit(t, path("internal/server/convert.go"), "\t\tLanguageCode: v.LanguageCode,\n", "\t\tLanguageCode: v.LanguageCode,\n\t\tDirector:     \"unknown\",\n")
 	validate := "func (d Details) validate() error {\n"
 	edit(t, path("internal/domain/video.go"), validate,

@@ -111,12 +111,12 @@ type Video struct {
 	PublishTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=publish_time,json=publishTime,proto3" json:"publish_time,omitempty"`
 	// When it was deleted; unset if it is not deleted.
 	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
-	// The etag of this version. A write with an older etag fails with ABORTED,
-	// because another caller has changed the video. See: AIP-154.
-	Etag string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
 	// When it was purged; unset if it is not purged. A purged video is a
 	// tombstone: it has only its name, version, etag and times.
-	PurgeTime     *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
+	PurgeTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
+	// The etag of this version. A write with an older etag fails with ABORTED,
+	// because another caller has changed the video. See: AIP-154.
+	Etag          string `protobuf:"bytes,14,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,18 +242,18 @@ func (x *Video) GetDeleteTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Video) GetEtag() string {
-	if x != nil {
-		return x.Etag
-	}
-	return ""
-}
-
 func (x *Video) GetPurgeTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.PurgeTime
 	}
 	return nil
+}
+
+func (x *Video) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
 }
 
 var File_video_v1_video_proto protoreflect.FileDescriptor
@@ -278,10 +278,10 @@ const file_video_v1_video_proto_rawDesc = "" +
 	"updateTime\x12B\n" +
 	"\fpublish_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\vpublishTime\x12@\n" +
 	"\vdelete_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\n" +
-	"deleteTime\x12\x1b\n" +
-	"\x04etag\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12>\n" +
+	"deleteTime\x12>\n" +
 	"\n" +
-	"purge_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\tpurgeTime\"D\n" +
+	"purge_time\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x03R\tpurgeTime\x12\x1b\n" +
+	"\x04etag\x18\x0e \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\"D\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_DRAFT\x10\x01\x12\x13\n" +

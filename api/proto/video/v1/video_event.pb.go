@@ -87,7 +87,8 @@ func (VideoEvent_State) EnumDescriptor() ([]byte, []int) {
 // happened.
 type VideoEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the event, a UUIDv7. Consumers deduplicate by it.
+	// The id of the event, a UUIDv7. Consumers deduplicate by it. A snapshot (the
+	// attribute `repeat`) has a UUIDv8, which is below every UUIDv7.
 	EventId string `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	// The id of the video, a UUIDv7, without the prefix `videos/`. It is also the
 	// ordering key.
@@ -99,8 +100,8 @@ type VideoEvent struct {
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// When it happened, in milliseconds since 1970-01-01 UTC.
 	OccurredAtMs int64 `protobuf:"varint,5,opt,name=occurred_at_ms,json=occurredAtMs,proto3" json:"occurred_at_ms,omitempty"`
-	// What happened. If a consumer knows none of these, the event is of a newer
-	// type.
+	// What happened. A snapshot has none of these. If a consumer knows none of
+	// these in another event, the event is of a newer type.
 	//
 	// Types that are valid to be assigned to Type:
 	//

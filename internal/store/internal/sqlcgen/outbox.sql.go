@@ -97,7 +97,7 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent
+	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat
 FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
 	video_catalog.outbox_lane($4::text, $5::text),
 	$6::bigint, $7::bigint[]) AS c
@@ -129,6 +129,7 @@ type ClaimOutboxRow struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   string
+	Repeat        string
 }
 
 // Claims a lane: see video_catalog.outbox_claim.
@@ -165,6 +166,7 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 			&i.Payload,
 			&i.OccurredAt,
 			&i.Traceparent,
+			&i.Repeat,
 		); err != nil {
 			return nil, err
 		}
@@ -252,7 +254,7 @@ WITH lanes AS (
 	FROM lanes l
 	CROSS JOIN LATERAL (
 		SELECT p.occurred_at FROM video_catalog.outbox_pending p
-		WHERE p.lane = l.lane AND p.seq > l.floor_seq
+		WHERE p.lane = l.lane AND p.seq > l.floor_seq AND p.repeat = ''
 		ORDER BY p.seq LIMIT 1
 	) head
 )
@@ -291,7 +293,8 @@ type MeasureOutboxRow struct {
 }
 
 // Measures the backlog without reading all of it. It returns when the oldest event in a lane and the oldest event set
-// aside happened; the epoch means none. It counts pending events, blocked aggregates and parked aggregates, each up to
+// aside happened; the epoch means none. Events that are published again do not count for that: they happened long ago, and
+// are not late. It counts pending events, blocked aggregates and parked aggregates, each up to
 // max_counted. It also counts the lanes that are leased.
 func (q *Queries) MeasureOutbox(ctx context.Context, maxCounted int32) (MeasureOutboxRow, error) {
 	row := q.db.QueryRow(ctx, MeasureOutbox, maxCounted)

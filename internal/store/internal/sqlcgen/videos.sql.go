@@ -78,6 +78,31 @@ func (q *Queries) InsertVideo(ctx context.Context, arg InsertVideoParams) error 
 	return err
 }
 
+const ListVideoIDs = `-- name: ListVideoIDs :many
+SELECT id FROM video_catalog.videos WHERE id > $1 ORDER BY id LIMIT $2
+`
+
+// Returns the next ids behind after_id, also of deleted videos.
+func (q *Queries) ListVideoIDs(ctx context.Context, afterID uuid.UUID, maxRows int32) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, ListVideoIDs, afterID, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var id uuid.UUID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ListVideosNewestFirst = `-- name: ListVideosNewestFirst :many
 WITH found AS (
 	SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time
@@ -308,6 +333,46 @@ func (q *Queries) LockVideo(ctx context.Context, id uuid.UUID) (VideoCatalogVide
 		&i.PurgeTime,
 	)
 	return i, err
+}
+
+const LockVideos = `-- name: LockVideos :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+`
+
+// Reads videos and locks their rows, in the order of their ids, so that two callers cannot deadlock.
+func (q *Queries) LockVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, LockVideos, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const UpdateVideo = `-- name: UpdateVideo :exec

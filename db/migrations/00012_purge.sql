@@ -1,5 +1,5 @@
 -- +goose Up
--- A video can be purged: its content is erased for good, and a tombstone is left. docs/security.md says what is erased when.
+-- A video can be purged: its content is erased for good, and a tombstone is left. docs/operations.md says what is erased when.
 SET LOCAL lock_timeout = '2s';
 
 ALTER TABLE video_catalog.videos ADD COLUMN purge_time timestamptz;
@@ -11,15 +11,8 @@ ALTER TABLE video_catalog.videos ADD CONSTRAINT videos_purged_are_empty CHECK (
 
 COMMENT ON COLUMN video_catalog.videos.purge_time IS 'When the content was erased; NULL if it was not. The row stays as a tombstone, so that its id and its versions are not used again.';
 
-CREATE TABLE video_catalog.erasures (
-	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	aggregate_type text NOT NULL,
-	aggregate_id text NOT NULL,
-	create_time timestamptz NOT NULL DEFAULT now()
-);
-
-COMMENT ON TABLE video_catalog.erasures IS 'The purged aggregates of which outbox and requests may still have rows. The maintenance erases those rows, then the entry.';
-COMMENT ON COLUMN video_catalog.erasures.create_time IS 'When the aggregate was purged.';
+-- outbox_erase erases no other type.
+ALTER TABLE video_catalog.erasures ADD CONSTRAINT erasures_of_videos CHECK (aggregate_type = 'video') NOT VALID;
 
 -- Reads up to max_rows events behind after_id, in the order of their ids. Deletes those of the given erasures, and returns the
 -- last id that it read, or NULL if there was none. The event of the purge stays. SECURITY DEFINER, because the service itself
@@ -47,14 +40,11 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON video_catalog.erasures FROM PUBLIC;
 REVOKE ALL ON FUNCTION video_catalog.outbox_erase(bigint[], uuid, int) FROM PUBLIC;
-GRANT SELECT, INSERT, DELETE ON video_catalog.erasures TO video_catalog_rw;
 GRANT EXECUTE ON FUNCTION video_catalog.outbox_erase(bigint[], uuid, int) TO video_catalog_rw;
-GRANT SELECT ON video_catalog.erasures TO support_ro;
 
 -- +goose Down
 DROP FUNCTION video_catalog.outbox_erase(bigint[], uuid, int);
-DROP TABLE video_catalog.erasures;
+ALTER TABLE video_catalog.erasures DROP CONSTRAINT erasures_of_videos;
 ALTER TABLE video_catalog.videos DROP CONSTRAINT videos_purged_are_empty;
 ALTER TABLE video_catalog.videos DROP COLUMN purge_time;

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/store"
+)
+
+// newcomer is a consumer that knows nothing when it subscribes.
+type newcomer struct {
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan error
+
+	mu       sync.Mutex
+	entries  map[string]domain.Entry // guarded by mu; by the id of the video
+	marks    map[string]int          // guarded by mu; messages by their mark
+	mistakes []string                // guarded by mu
+}
+
+func (s *stack) subscribe(t *testing.T) *newcomer {
+	t.Helper()
+	client, err := s.pubsub.Client(t.Context(), project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "projects/" + project + "/subscriptions/newcomer"
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name: name, Topic: "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name, AckDeadlineSeconds: 60, EnableMessageOrdering: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n := &newcomer{t: t, cancel: cancel, done: make(chan error, 1), entries: make(map[string]domain.Entry), marks: make(map[string]int)}
+	go func() {
+		n.done <- client.Subscriber(name).Receive(ctx, func(_ context.Context, m *pubsub.Message) {
+			n.receive(m)
+			m.Ack()
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-n.done; err != nil {
+			t.Errorf("Receive() = %v", err)
+		}
+		_ = client.Close() // its server may have gone
+	})
+	return n
+}
+
+func (n *newcomer) receive(received *pubsub.Message) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m, err := envelope.Parse(received.Attributes, received.Data)
+	if err != nil {
+		n.mistakes = append(n.mistakes, err.Error())
+		return
+	}
+	e, err := event.Decode(m)
+	if err != nil {
+		n.mistakes = append(n.mistakes, err.Error())
+		return
+	}
+	n.marks[m.Repeat]++
+	entry, outcome := domain.Fold(n.entries[m.AggregateID], e)
+	if outcome == domain.Conflict {
+		n.mistakes = append(n.mistakes, fmt.Sprintf("version %d of %s, %q, is a conflict", m.Version, m.AggregateID, m.Repeat))
+	}
+	n.entries[m.AggregateID] = entry
+}
+
+// differs says how the newcomer differs from the owner, if it does.
+func (n *newcomer) differs(owner map[string]domain.Entry) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return cmp.Diff(owner, n.entries, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(domain.Entry{}, "EventID"))
+}
+
+// owned are the entries that should follow from the videos.
+func (s *stack) owned(t *testing.T) map[string]domain.Entry {
+	t.Helper()
+	videos := store.NewVideos(s.pool, nil)
+	owned := make(map[string]domain.Entry)
+	for after := (*domain.VideoCursor)(nil); ; {
+		page, more, err := videos.ListVideos(t.Context(), domain.VideoQuery{ShowDeleted: true, After: after, Limit: 1000, MaxBytes: 1 << 30})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range page {
+			owned[v.ID.String()] = domain.EntryOf(v)
+			after = &domain.VideoCursor{CreateTime: v.CreateTime, ID: v.ID}
+		}
+		if !more {
+			return owned
+		}
+	}
+}
+
+// settle waits until nothing is pending.
+func (s *stack) settle(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "nothing is pending", func() bool { return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0 })
+}
+
+// repeat runs a command until it ends, or is killed when the audit has that many rows of
+// the action. It returns where to continue.
+func (s *stack) repeat(t *testing.T, killAt int, action string, args ...string) (last uuid.UUID) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"outbox"}, args...)...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.environ(), &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if killAt == 0 {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("server outbox %s = %v: %s", strings.Join(args, " "), err, out.String())
+		}
+		return uuid.Nil
+	}
+	eventually(t, time.Minute, action+" has begun", func() bool {
+		return s.count(t, "SELECT count(*) FROM video_catalog.audit WHERE action = $1", action) >= killAt
+	})
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	if err := s.pool.QueryRow(t.Context(), "SELECT before -> 0 ->> 'last' FROM video_catalog.audit WHERE action = $1 ORDER BY id DESC LIMIT 1", action).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+// A new consumer has the state of the owner after a backfill, although the videos change
+// meanwhile, all events come again, and both commands are killed and continued. The events
+// of the commands keep their order, and who had the state keeps it.
+func TestNewConsumerCatchesUp(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t)
+	const videos = 60
+	var all []string
+	for i := range videos {
+		all = append(all, p.create(t, fmt.Sprint("Ran ", i)))
+	}
+	p.delete(t, all[0])
+	s.settle(t)
+	n := s.subscribe(t)
+
+	stop := make(chan struct{})
+	var commands, repeats sync.WaitGroup
+	for worker := range 3 {
+		commands.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(worker)))
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					p.rename(t, all[1+random.IntN(videos-1)], fmt.Sprint("Kagemusha ", worker, i))
+				}
+			}
+		})
+	}
+	repeats.Go(func() {
+		last := s.repeat(t, 2, admin.ActionBackfill, "backfill", "video", "--reason", "test", "--pending", "10")
+		s.repeat(t, 0, admin.ActionBackfill, "backfill", "video", "--reason", "test", "--after", last.String())
+	})
+	repeats.Go(func() {
+		last := s.repeat(t, 2, admin.ActionRepublish, "republish", "--all", "--reason", "test", "--pending", "30")
+		s.repeat(t, 0, admin.ActionRepublish, "republish", "--filter", "type=video", "--reason", "test", "--after", last.String())
+	})
+	repeats.Wait()
+	close(stop)
+	commands.Wait()
+	p.delete(t, all[1])
+	s.settle(t)
+
+	owned := s.owned(t)
+	if len(owned) != videos {
+		t.Fatalf("the owner has %d videos, want %d", len(owned), videos)
+	}
+	eventually(t, time.Minute, "the newcomer has every video", func() bool { return n.differs(owned) == "" })
+	n.mu.Lock()
+	if len(n.mistakes) > 0 || n.marks[""] == 0 || n.marks[envelope.RepeatSnapshot] < videos || n.marks[envelope.RepeatEvent] < 2*videos {
+		t.Errorf("the newcomer received %v and saw mistakes: %q", n.marks, n.mistakes)
+	}
+	n.mu.Unlock()
+	newest, seen := make(map[string]string), make(map[string]bool)
+	for _, m := range s.pubsub.Published() {
+		id, version := m.Attributes[envelope.AttrEventID], fmt.Sprintf("%20s", m.Attributes[envelope.AttrVersion])
+		if m.Attributes[envelope.AttrRepeat] != "" || seen[id] { // after a lost answer it is published twice
+			continue
+		}
+		seen[id] = true
+		if version <= newest[m.OrderingKey] {
+			t.Errorf("version %s of %s was published after version %s", version, m.OrderingKey, newest[m.OrderingKey])
+		}
+		newest[m.OrderingKey] = version
+	}
+	catalog := store.NewCatalog(s.pool)
+	eventually(t, time.Minute, "the catalog has every video", func() bool {
+		for id, want := range owned {
+			if got, err := catalog.GetEntry(t.Context(), uuid.MustParse(id)); err != nil || cmp.Diff(want, got, cmpopts.EquateEmpty()) != "" {
+				return false
+			}
+		}
+		return true
+	})
+	if p.logs("claim one version") || p.logs("was not seen") || p.logs("quarantined") {
+		t.Error("the projector has logged a conflict, a gap or a message that it cannot read")
+	}
+}
+
+// An interrupted command says how to continue, and what it and its continuation have done
+// is what a dry run has counted.
+func TestInterruptedBackfillContinues(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	if _, err := s.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
+		SELECT gen_random_uuid(), 'Ran', '', 0, 0, '', '{}', 'draft', 1, now(), now() FROM generate_series(1, 3000)`); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.command(t, "outbox", "backfill", "video", "--dry-run"); out != "3000 aggregates match; nothing was changed\n" || err != nil {
+		t.Errorf("dry run = %q, %v, want 3,000", out, err)
+	}
+	// Nobody publishes, so it waits behind its first pages.
+	var out, errOut bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), binary, "outbox", "backfill", "video", "--reason", "test", "--pending", "1200", "--json")
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.environ(), &out, &errOut
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, "two pages are pending", func() bool { return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 1000 })
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	var result admin.RepeatResult
+	if err := cmd.Wait(); exitOf(err) != exitFailed || json.Unmarshal(out.Bytes(), &result) != nil || result.Done != 1000 || result.Matched != 3000 || result.Last == uuid.Nil {
+		t.Fatalf("interrupted backfill = %v, %q, %s, want exit code %d and 1,000 of 3,000", err, out.String(), errOut.String(), exitFailed)
+	}
+	rest, err := s.command(t, "outbox", "backfill", "video", "--reason", "test", "--pending", "5000", "--after", result.Last.String())
+	if !strings.HasPrefix(rest, "repeated 2000 of 2000 aggregates; action ") || err != nil {
+		t.Errorf("continued backfill = %q, %v, want the other 2,000", rest, err)
+	}
+	if got := s.count(t, "SELECT count(DISTINCT aggregate_id) FROM video_catalog.outbox_pending WHERE repeat = 'snapshot'"); got != 3000 {
+		t.Errorf("%d videos have a snapshot, want 3,000", got)
+	}
+}
+
+// Wrong input is refused with the name of the flag, and nothing becomes pending.
+func TestRepeatMistakesAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	for _, test := range []struct {
+		args []string
+		exit int
+		want string
+	}{
+		{[]string{"republish"}, exitUsage, "filter"},
+		{[]string{"republish", "--all"}, exitUsage, "reason"},
+		{[]string{"republish", "--all", "--filter", "type=video", "--reason", "x"}, exitUsage, "all"},
+		{[]string{"republish", "--filter", "type=parcel", "--reason", "x"}, exitUsage, "filter.type"},
+		{[]string{"republish", "--filter", "cause=x", "--reason", "x"}, exitUsage, "filter"},
+		{[]string{"republish", "--filter", "id=" + uuid.NewString(), "--reason", "x"}, exitNothing, "no such event"},
+		{[]string{"republish", "--all", "--from", "yesterday", "--reason", "x"}, exitUsage, "--from"},
+		{[]string{"republish", "--all", "--to", "2026-01-31", "--reason", "x"}, exitUsage, "--to"},
+		{[]string{"republish", "--all", "--from", "2026-01-31T12:00:00Z", "--to", "2026-01-31T12:00:00Z", "--reason", "x"}, exitUsage, "to: "},
+		{[]string{"republish", "--all", "--after", "7", "--reason", "x"}, exitUsage, "--after"},
+		{[]string{"republish", "--all", "--pending", "-1", "--reason", "x"}, exitUsage, "pending"},
+		{[]string{"republish", "--all", "--pending", "many", "--reason", "x"}, exitUsage, "-pending"},
+		{[]string{"republish", "video", "--reason", "x"}, exitUsage, "server help"},
+		{[]string{"backfill", "--reason", "x"}, exitUsage, "server help"},
+		{[]string{"backfill", "video", "parcel", "--reason", "x"}, exitUsage, "server help"},
+		{[]string{"backfill", "parcel", "--reason", "x"}, exitUsage, "type"},
+		{[]string{"backfill", "video"}, exitUsage, "reason"},
+		{[]string{"backfill", "video", "--all", "--reason", "x"}, exitUsage, "--all"},
+		{[]string{"backfill", "video", "--filter", "id=x", "--reason", "x"}, exitUsage, "--filter"},
+		{[]string{"backfill", "video", "--from", "2026-01-31T12:00:00Z", "--reason", "x"}, exitUsage, "-from"},
+	} {
+		_, err := s.command(t, append([]string{"outbox"}, test.args...)...)
+		if got := exitOf(err); got != test.exit || !strings.Contains(fmt.Sprint(err), test.want) {
+			t.Errorf("server outbox %s = %d, %v, want exit code %d with %q", strings.Join(test.args, " "), got, err, test.exit, test.want)
+		}
+	}
+	if got := s.count(t, "SELECT (SELECT count(*) FROM video_catalog.outbox_pending) + (SELECT count(*) FROM video_catalog.audit)"); got != 0 {
+		t.Errorf("%d rows are pending or in the audit, want none", got)
+	}
+}

@@ -1,0 +1,27 @@
+package domain
+
+import "github.com/google/uuid"
+
+// Snapshot is the type of an event that says what is, and not what happened. Its state and
+// its version are those of the last event. It is published for consumers that lack events,
+// and is not recorded. A consumer that has its version already ignores it.
+const Snapshot EventType = "Snapshot"
+
+// snapshotVersion is the version of the UUIDs of snapshots. Other events have UUIDv7.
+const snapshotVersion = 8
+
+// SnapshotID returns an id for a snapshot from the digest of what the snapshot is of. It is
+// a UUIDv8 (https://www.rfc-editor.org/rfc/rfc9562#name-uuid-version-8) whose time is 0. So
+// it is below the id of every other event, and of two events with one version the greater
+// id wins.
+func SnapshotID(digest [10]byte) (id uuid.UUID) {
+	copy(id[6:], digest[:])
+	id[6] = id[6]&0x0f | snapshotVersion<<4
+	id[8] = id[8]&0x3f | 0x80 // the variant of RFC 9562
+	return id
+}
+
+// IsSnapshot reports whether an event is a snapshot, by its id.
+func IsSnapshot(eventID uuid.UUID) bool {
+	return eventID.Version() == snapshotVersion && [6]byte(eventID[:6]) == [6]byte{}
+}

@@ -257,13 +257,16 @@ func (r *rebuilder) repeat(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var entries []domain.Entry
+		var entries, purged []domain.Entry
 		for _, a := range answers {
-			if a.found {
+			switch {
+			case a.found:
 				entries = append(entries, a.entry)
+			case !a.was.Deleted || a.was.Title != "": // the old catalog may have taken the purge for too old, too
+				purged = append(purged, tombstoneOf(a.was))
 			}
 		}
-		if err := r.write(ctx, entries, store.RebuildRows{}); err != nil {
+		if err := errors.Join(r.write(ctx, entries, store.RebuildRows{}), r.write(ctx, purged, store.RebuildRows{Overwrite: true})); err != nil {
 			return err
 		}
 		after = last
@@ -298,7 +301,7 @@ func (r *rebuilder) ask(ctx context.Context, keys []string) error {
 		for _, a := range answers {
 			switch {
 			case !a.found: // the tombstone has no content, because the owner may have purged it
-				a.entry = domain.Entry{VideoID: a.was.VideoID, Version: a.was.Version, Deleted: true, UpdateTime: a.was.UpdateTime}
+				a.entry = tombstoneOf(a.was)
 				if !a.was.Deleted {
 					r.removed++
 				}
@@ -313,6 +316,11 @@ func (r *rebuilder) ask(ctx context.Context, keys []string) error {
 		}
 	}
 	return nil
+}
+
+// tombstoneOf returns what is left of an entry that the owner does not have.
+func tombstoneOf(was domain.Entry) domain.Entry {
+	return domain.Entry{VideoID: was.VideoID, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime}
 }
 
 // answer is what the owner says about an entry.

@@ -72,8 +72,8 @@ SELECT r.aggregate_type, r.aggregate_id FROM requeued r ORDER BY r.aggregate_typ
 
 -- name: SkipBlocked :many
 -- Gives up the first event of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With
--- an event_id it gives up no other event. The settlement of an attempt may be running: it finds another floor, and so does not
--- count its failure for the next event. An event that is published meanwhile is not skipped.
+-- an event_id it gives up no other event. If the settlement of a failed attempt comes later, it is about the skipped event,
+-- and BlockAggregate ignores it: floor_seq is higher. An event that is published meanwhile is not skipped.
 WITH due AS (
 	SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.last_error, b.parked_at, h.seq, h.event_id, h.event_type, h.version
 	FROM video_catalog.outbox_blocked b

@@ -7,8 +7,8 @@ FOR UPDATE;
 
 -- name: ErasePending :exec
 -- Deletes the pending events of an aggregate, also those that were set aside. If it is blocked, it becomes due immediately.
--- The row stays, as in RequeueOutbox. The settlement of an attempt may follow: it finds another floor, as after SkipOutbox.
--- The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
+-- The row stays: see RequeueBlocked. If the settlement of a failed attempt comes later, floor_seq is higher by then, and
+-- BlockAggregate ignores it. The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
 WITH aside AS (
 	DELETE FROM video_catalog.outbox_pending p
 	WHERE p.lane = -1 AND p.lane + 0 = -1 AND p.aggregate_type = @aggregate_type AND p.aggregate_id = @aggregate_id

@@ -125,7 +125,8 @@ type Blocked struct {
 	ParkedAt  time.Time `json:"park_time,omitzero"`  // zero if not parked
 }
 
-// Quarantined is a message in quarantine. Its payload is read only to replay it.
+// Quarantined is a message in quarantine. Lists leave out the payload: see
+// Quarantine.QuarantinedPayload.
 type Quarantined struct {
 	ID       int64  `json:"id"`       // grows with every message
 	Consumer string `json:"consumer"` // of the subscription that it came from

@@ -37,9 +37,13 @@ func Requeue(ctx context.Context, outbox Outbox, r Request) (Result, error) {
 	return actOnBlocked(ctx, outbox, r, ActionRequeue, outbox.RequeueBlocked)
 }
 
-// Skip gives up the first event of aggregates: see Outbox.SkipBlocked. Its errors are those
-// of Requeue.
+// Skip gives up the first event of aggregates: see Outbox.SkipBlocked. For a named aggregate
+// it must be named too, so that a repeated skip does not give up the next one. Its errors are
+// those of Requeue.
 func Skip(ctx context.Context, outbox Outbox, r Request) (Result, error) {
+	if r.Filter.ID != "" && r.EventID == uuid.Nil {
+		return Result{}, problem.InvalidField("event_id", "must name the first event of the aggregate, as the list shows it")
+	}
 	return actOnBlocked(ctx, outbox, r, ActionSkip, func(ctx context.Context, filter Filter, after envelope.Aggregate, maxRows int, entry Entry) ([]envelope.Aggregate, error) {
 		return outbox.SkipBlocked(ctx, filter, r.EventID, after, maxRows, entry)
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"example.com/videocatalog/internal/problem"
 )
@@ -80,23 +81,44 @@ func actOnQuarantine(ctx context.Context, quarantine Quarantine, r Request, acti
 		after = messages[len(messages)-1].ID
 		var ids []int64
 		for _, m := range messages {
+			if ctx.Err() != nil {
+				break
+			}
 			if err := do(m); err == nil {
 				ids = append(ids, m.ID)
 			} else if ctx.Err() == nil {
 				run.failed(strconv.FormatInt(m.ID, 10), err)
 			}
 		}
+		if err := run.delete(ctx, quarantine, ids); err != nil {
+			return run.Result, err
+		}
 		if err := ctx.Err(); err != nil {
 			return run.Result, fmt.Errorf("%s: %w", action, err)
 		}
-		deleted, err := quarantine.DeleteQuarantine(ctx, ids, run.entry)
-		if err != nil {
-			return run.Result, err
-		}
-		run.done(deleted)
 	}
 	if r.Filter.ID != "" && run.Done+run.Failures == 0 {
 		return run.Result, problem.Errorf(problem.NotFound, "message %s is not in quarantine", r.Filter.ID)
 	}
 	return run.Result, nil
+}
+
+// finishTimeout is how long an interrupted action may take to record what it has done.
+const finishTimeout = 2 * time.Second
+
+// delete deletes messages that are done, with their audit, also after an interrupt.
+func (a *action) delete(ctx context.Context, quarantine Quarantine, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if ctx.Err() != nil {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		ctx = last
+	}
+	deleted, err := quarantine.DeleteQuarantine(ctx, ids, a.entry)
+	if err == nil {
+		a.done(deleted)
+	}
+	return err
 }

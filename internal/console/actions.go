@@ -172,6 +172,9 @@ func confirmed(answer, reason string, matched int64) string {
 	if before, err := strconv.ParseInt(answer, 10, 64); err != nil || matched > before {
 		return "More match now than you have seen. Look at the number again."
 	}
+	if matched == 0 {
+		return "Nothing matches any more."
+	}
 	if reason == "" {
 		return "A reason is missing. It is for those who read the audit."
 	}

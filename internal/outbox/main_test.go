@@ -19,10 +19,10 @@ func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {
 	return store.NewOutbox(pool).ListBlocked(t.Context(), admin.Filter{}, envelope.Aggregate{}, 10)
 }
 
-// operator returns an operator's request for one aggregate.
-func operator(aggregate envelope.Aggregate) admin.Request {
+// operator returns an operator's request for one aggregate, and its first event.
+func operator(b admin.Blocked) admin.Request {
 	return admin.Request{
-		Filter: admin.Filter{Type: aggregate.Type, ID: aggregate.ID}, Reason: "test",
+		Filter: admin.Filter{Type: b.Type, ID: b.ID}, EventID: b.EventID, Reason: "test",
 		Actor: admin.Actor{Name: "ann@desk", Via: "command"},
 	}
 }

@@ -251,7 +251,7 @@ func TestRefusedKeyBlocksItselfOnly(t *testing.T) {
 	eventually(t, "all others are published", func() bool { return len(p.server.Published()) >= 20+19*3 })
 	remove()
 	p.changeAll()
-	if _, err := admin.Requeue(t.Context(), store.NewOutbox(p.pool), operator(got.Aggregate)); err != nil {
+	if _, err := admin.Requeue(t.Context(), store.NewOutbox(p.pool), operator(got)); err != nil {
 		t.Fatal(err)
 	}
 	p.settled()

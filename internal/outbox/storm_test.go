@@ -698,7 +698,7 @@ func findPoison(t *testing.T, maxAttempts int) {
 	if got := len(server.Published()); got != poisoned-1 {
 		t.Errorf("%d events are published, want the %d before it", got, poisoned-1)
 	}
-	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0].Aggregate)); err != nil {
+	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0])); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()
@@ -757,7 +757,7 @@ func TestPoisonIsParkedAndSkipped(t *testing.T) {
 		t.Errorf("version 2 was tried %d times, want %d", got, maxAttempts)
 	}
 	skipped.Store(true)
-	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0].Aggregate)); err != nil {
+	if _, err := admin.Skip(t.Context(), store.NewOutbox(s.pool), operator(blocked[0])); err != nil {
 		t.Fatal(err)
 	}
 	s.settled()

@@ -90,7 +90,7 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 		if err := upsert(ctx, q, news); err != nil {
 			return nil, err
 		}
-		return folded, eraseQuarantined(ctx, q, events, fresh)
+		return folded, eraseQuarantined(ctx, q, events)
 	})
 	if changed && err == nil {
 		c.changes.announce()
@@ -98,14 +98,14 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 	return outcomes, err
 }
 
-// eraseQuarantined deletes the quarantined messages of videos that are purged by the events with
-// the given indices. It does so also if an event is stale, because a rebuild may have been
-// faster.
-func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.Event, fresh []int) error {
+// eraseQuarantined deletes the quarantined messages of videos that are purged by the events. It
+// does so also if an event is stale, because a rebuild may have been faster, or a duplicate,
+// because an older message may have been delivered again, too.
+func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.Event) error {
 	var keys []string
-	for _, i := range fresh {
-		if v := events[i].Video; v.Purged() {
-			keys = append(keys, v.ID.String())
+	for _, e := range events {
+		if e.Video.Purged() {
+			keys = append(keys, e.Video.ID.String())
 		}
 	}
 	if len(keys) == 0 {

@@ -182,3 +182,49 @@ func TestCauseIgnoresWhatDiffers(t *testing.T) {
 		}
 	}
 }
+
+// A skip of one aggregate names the event, so that a second one does not give up the next.
+func TestSkipOfOneNamesTheEvent(t *testing.T) {
+	t.Parallel()
+	l := newLetters(t, 4)
+	l.append(l.pool, "a1 a2")
+	l.park("a1 a2", "a1")
+	request := operator(l.letter("a"))
+	for _, request.DryRun = range []bool{true, false} {
+		if _, err := admin.Skip(t.Context(), l.Outbox, request); kindOf(err) != problem.Invalid {
+			t.Errorf("Skip() of an aggregate without an event = %v, want Invalid", err)
+		}
+	}
+	if got := l.count("SELECT count(*) FROM video_catalog.outbox_aside"); got != 2 {
+		t.Errorf("%d events are set aside, want 2", got)
+	}
+}
+
+// An interrupted replay deletes and audits the messages that it has applied, and no others.
+func TestInterruptedReplayRecordsWhatIsApplied(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	inbox := store.NewInbox(pool)
+	for i := range 5 {
+		if err := inbox.Quarantine(t.Context(), "consumer", quarantined(time.Duration(i).String())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	applied := 0
+	result, err := admin.Replay(ctx, inbox, func(context.Context, admin.Quarantined) error {
+		if applied++; applied == 2 {
+			cancel()
+		}
+		return nil
+	}, everything())
+	if !errors.Is(err, context.Canceled) || applied != 2 || result.Done != 2 {
+		t.Errorf("Replay() = %+v, %v after %d messages, want 2 done and the interrupt", result, err, applied)
+	}
+	if got := count(t, pool, "SELECT count(*) FROM video_catalog_read.quarantine"); got != 3 {
+		t.Errorf("%d messages are in quarantine, want 3", got)
+	}
+	if got := count(t, pool, "SELECT sum(items)::int FROM video_catalog_read.audit"); got != 2 {
+		t.Errorf("the audit has %d items, want 2", got)
+	}
+}

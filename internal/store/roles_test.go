@@ -147,7 +147,9 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "GroupBlocked()", err)
 	_, err = admin.Requeue(ctx, events, operator(aggregate))
 	check(t, "Requeue()", err)
-	_, err = admin.Skip(ctx, events, operator(aggregate))
+	skip := operator(aggregate)
+	skip.EventID = blocked[0].EventID
+	_, err = admin.Skip(ctx, events, skip)
 	check(t, "Skip()", err)
 	checkAudit(t, events, pool, "video_catalog.audit", 2)
 	for range 10 {

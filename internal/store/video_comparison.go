@@ -167,6 +167,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 	if err != nil || len(found) == 0 {
 		return 0, nil, err
 	}
+	var lowered []uuid.UUID
 	err = inTx(ctx, c.catalog.pool, "store.RepairEntries", func(ctx context.Context, q *sqlcgen.Queries) error {
 		// This also inserts those that are missing, with version 0.
 		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(found))); err != nil {
@@ -189,6 +190,9 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 				continue
 			}
 			news[id] = d.want
+			if d.was.Version > d.want.Version {
+				lowered = append(lowered, id)
+			}
 			before = append(before, repairedEntry{VideoID: id, Kind: d.Kind(), OwnerVersion: d.OwnerVersion, Version: d.Version, Fields: d.Fields})
 		}
 		if repaired = len(news); repaired == 0 {
@@ -202,7 +206,15 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 	if err != nil {
 		return 0, nil, wrap(err, "repair %d entries", len(ids))
 	}
-	return repaired, changed, nil
+	// An entry that was ahead may have taken an event of its owner for too old meanwhile.
+	if len(lowered) == 0 {
+		return repaired, changed, nil
+	}
+	again, err := c.find(ctx, lowered)
+	if err != nil {
+		return repaired, nil, err
+	}
+	return repaired - len(again), slices.AppendSeq(changed, maps.Keys(again)), nil
 }
 
 // repairedEntry is an entry in the audit, as it was before. Its content is not in it.

@@ -318,8 +318,8 @@ type SkipBlockedRow struct {
 }
 
 // Gives up the first event of blocked aggregates behind the given one, at most max_rows, and makes their next event due. With
-// an event_id it gives up no other event. The settlement of an attempt may be running: it finds another floor, and so does not
-// count its failure for the next event. An event that is published meanwhile is not skipped.
+// an event_id it gives up no other event. If the settlement of a failed attempt comes later, it is about the skipped event,
+// and BlockAggregate ignores it: floor_seq is higher. An event that is published meanwhile is not skipped.
 func (q *Queries) SkipBlocked(ctx context.Context, arg SkipBlockedParams) ([]SkipBlockedRow, error) {
 	rows, err := q.db.Query(ctx, SkipBlocked,
 		arg.AfterType,

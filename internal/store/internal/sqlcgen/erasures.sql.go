@@ -57,8 +57,8 @@ type ErasePendingParams struct {
 }
 
 // Deletes the pending events of an aggregate, also those that were set aside. If it is blocked, it becomes due immediately.
-// The row stays, as in RequeueOutbox. The settlement of an attempt may follow: it finds another floor, as after SkipOutbox.
-// The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
+// The row stays: see RequeueBlocked. If the settlement of a failed attempt comes later, floor_seq is higher by then, and
+// BlockAggregate ignores it. The caller must hold the lock of LockOutboxLane. It reads the whole lane, which is short unless the broker is unavailable.
 func (q *Queries) ErasePending(ctx context.Context, arg ErasePendingParams) error {
 	_, err := q.db.Exec(ctx, ErasePending,
 		arg.AggregateType,

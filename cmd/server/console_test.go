@@ -544,7 +544,7 @@ func TestConsoleWithoutDatabase(t *testing.T) {
 	c := startConsole(t, s, network.URL)
 	c.get(t, "/")
 	network.Move(t, "postgres://nobody@127.0.0.1:1/none")
-	eventually(t, time.Minute, "the page says that the database is away", func() bool {
+	eventually(t, time.Minute, "the page says that the database is unavailable", func() bool {
 		return strings.Contains(c.get(t, "/"), "The command side cannot be read")
 	})
 	network.Move(t, s.url)

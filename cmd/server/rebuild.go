@@ -86,7 +86,7 @@ type rebuilder struct {
 	owner          videov1.VideoServiceClient
 	source         rebuildSource
 	stdout, stderr io.Writer
-	reached        atomic.Bool // the owner has answered once, so a call that finds it unavailable is tried again
+	reached        atomic.Bool // the owner was reached once, so a call that finds it unavailable is tried again
 
 	listed           int64 // entries that the owner has listed
 	lowered, removed int
@@ -253,12 +253,12 @@ func (r *rebuilder) repeat(ctx context.Context) error {
 		if len(keys) == 0 {
 			break
 		}
-		answers, err := r.answers(ctx, keys)
+		pairs, err := r.compareWithOwner(ctx, keys)
 		if err != nil {
 			return err
 		}
 		var entries, purged []domain.Entry
-		for _, a := range answers {
+		for _, a := range pairs {
 			switch {
 			case a.found:
 				entries = append(entries, a.entry)
@@ -283,7 +283,7 @@ func (r *rebuilder) repeat(ctx context.Context) error {
 }
 
 // ask asks the owner about entries that are ahead of the owner's list or not in it, and
-// writes the answers into the shadow. A version is published before it is projected, and
+// writes what it returns into the shadow. A version is published before it is projected, and
 // the owner's versions only grow. So if the owner is behind an entry that was read before,
 // the owner has lost a change. The entry is then lowered to the owner's state. If the owner
 // does not have the video, a tombstone with the same version replaces the entry and keeps
@@ -292,13 +292,13 @@ func (r *rebuilder) ask(ctx context.Context, keys []string) error {
 	for len(keys) > 0 {
 		some := keys[:min(len(keys), swapRows)]
 		keys = keys[len(some):]
-		answers, err := r.answers(ctx, some)
+		pairs, err := r.compareWithOwner(ctx, some)
 		if err != nil {
 			return err
 		}
 		var entries []domain.Entry
 		rows := store.RebuildRows{Overwrite: true}
-		for _, a := range answers {
+		for _, a := range pairs {
 			switch {
 			case !a.found: // the tombstone has no content, because the owner may have purged it
 				a.entry = tombstoneOf(a.was)
@@ -323,16 +323,16 @@ func tombstoneOf(was domain.Entry) domain.Entry {
 	return domain.Entry{VideoID: was.VideoID, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime}
 }
 
-// answer is what the owner says about an entry.
-type answer struct {
-	was   domain.Entry // in the live catalog, before the question
+// pair is an entry of the live catalog, and that of the owner, which was read later.
+type pair struct {
+	was   domain.Entry // in the live catalog
 	entry domain.Entry // of the owner
 	found bool         // the owner has the video
 }
 
-// answers reads entries of the live catalog, and then asks the owner about them. It leaves
+// compareWithOwner reads entries of the live catalog, and then those of the owner. It leaves
 // out those that the live catalog does not have.
-func (r *rebuilder) answers(ctx context.Context, keys []string) ([]answer, error) {
+func (r *rebuilder) compareWithOwner(ctx context.Context, keys []string) ([]pair, error) {
 	ids := make([]uuid.UUID, len(keys))
 	for i, key := range keys {
 		var err error
@@ -344,15 +344,15 @@ func (r *rebuilder) answers(ctx context.Context, keys []string) ([]answer, error
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]answer, 0, len(was))
+	pairs := make([]pair, 0, len(was))
 	for _, entry := range was {
-		answers = append(answers, answer{was: entry})
+		pairs = append(pairs, pair{was: entry})
 	}
 	asking, ctx := errgroup.WithContext(ctx)
 	asking.SetLimit(askCalls)
-	for i := range answers {
+	for i := range pairs {
 		asking.Go(func() error {
-			id := answers[i].was.VideoID
+			id := pairs[i].was.VideoID
 			video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
 			if status.Code(err) == codes.NotFound {
 				return nil
@@ -360,12 +360,12 @@ func (r *rebuilder) answers(ctx context.Context, keys []string) ([]answer, error
 			if err != nil {
 				return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
 			}
-			answers[i].found = true
-			answers[i].entry, err = entryOf(video)
+			pairs[i].found = true
+			pairs[i].entry, err = entryOf(video)
 			return err
 		})
 	}
-	return answers, asking.Wait()
+	return pairs, asking.Wait()
 }
 
 // write writes entries in the way of rows.
@@ -401,7 +401,7 @@ func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(con
 const retryTimeout = time.Minute
 
 // call calls the owner. It tries again while the owner limits the rate of this caller and,
-// once the owner has answered a call, while it is unavailable. The retries of gRPC are not
+// once the owner was reached, while it is unavailable. The retries of gRPC are not
 // enough: they stop after the header of a response, which the server sends before a status.
 func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
 	busy := []codes.Code{codes.ResourceExhausted}

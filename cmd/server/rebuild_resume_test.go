@@ -19,14 +19,14 @@ import (
 	"example.com/videocatalog/internal/deep"
 )
 
-// gate passes the calls of a rebuild on to the owner, but for one that it never answers.
+// gate passes the calls of a rebuild on to the owner, but for one that never returns.
 type gate struct {
 	videov1.UnimplementedVideoServiceServer
 	owner videov1.VideoServiceClient
 	addr  string
 
 	mu      sync.Mutex
-	closed  string          // guarded by mu: the call that is not answered, such as "list 2"
+	closed  string          // guarded by mu: the call that does not return, such as "list 2"
 	calls   map[string]int  // guarded by mu
 	tokens  map[string]bool // guarded by mu: the pages that were asked for
 	reached chan struct{}   // closed by that call
@@ -96,14 +96,32 @@ const unlike = `
 const unseen = "SELECT count(*) FROM video_catalog_read.video_projection WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 
 // startRebuild starts the command, and returns it with its standard error.
-func (s *stack) startRebuild(t *testing.T, addr string) (*exec.Cmd, *bytes.Buffer) {
+func (s *stack) startRebuild(t *testing.T, addr string) (*exec.Cmd, *output) {
 	t.Helper()
-	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", addr), new(bytes.Buffer)
+	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", addr), new(output)
 	cmd.Env, cmd.Stderr = s.environ(), stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return cmd, stderr
+}
+
+// output is what a process has written so far. It can be read while the process runs.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // A rebuild that is killed, wherever it is, leaves the old catalog or the new one whole. It
@@ -168,12 +186,40 @@ func TestRebuildIsResumedAfterAKill(t *testing.T) {
 }
 
 // An entry that is ahead takes the next event of its owner for too old. If that happens after
-// the rebuild has asked the owner, and before the swap, the entry has that event all the same.
+// the rebuild has read the owner, and before the swap, the entry has that event all the same.
 func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
 	t.Parallel()
-	s := newStack(t)
-	p := s.start(t)
-	name := p.create(t, "before")
+	t.Run("update", func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t)
+		p := s.start(t)
+		name := p.create(t, "before")
+		s.rebuildLowered(t, p, func() { p.rename(t, name, "after") })
+		if got := s.count(t, unlike); got != 0 {
+			t.Errorf("entries that differ = %d, want 0", got)
+		}
+	})
+	t.Run("purge", func(t *testing.T) {
+		t.Parallel()
+		s := newStack(t)
+		p := s.start(t)
+		name := p.create(t, "before")
+		p.delete(t, name)
+		s.rebuildLowered(t, p, func() {
+			if _, err := p.videos.PurgeVideo(t.Context(), &videov1.PurgeVideoRequest{Name: name}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE title = '' AND deleted"); got != 1 {
+			t.Errorf("empty tombstones = %d, want 1: the video is purged", got)
+		}
+	})
+}
+
+// rebuildLowered rebuilds a catalog whose one entry is ahead, and changes its owner while the
+// rebuild waits for the swap.
+func (s *stack) rebuildLowered(t *testing.T, p *process, change func()) {
+	t.Helper()
 	s.settled(t, s.url)
 	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 9"); err != nil {
 		t.Fatal(err)
@@ -187,19 +233,17 @@ func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
 	}
 	cmd, stderr := s.startRebuild(t, p.addr)
 	eventually(t, time.Minute, "the rebuild waits for the lock", func() bool { return s.swapWaits(t) })
-	p.rename(t, name, "after")
+	change()
 	s.settled(t, s.url)
 	if got := s.count(t, "SELECT version FROM video_catalog_read.video_projection"); got != 9 {
 		t.Errorf("version before the swap = %d, want 9: the test tests nothing", got)
 	}
+	eventually(t, time.Minute, "the rebuild says that it waits", func() bool { return strings.Contains(stderr.String(), "waiting for a transaction") })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "waiting for a transaction") {
-		t.Errorf("rebuild = %v, %s, want that it waited", err, stderr)
-	}
-	if got := s.count(t, unlike); got != 0 {
-		t.Errorf("entries that differ = %d, want 0", got)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("rebuild = %v, %s", err, stderr)
 	}
 }
 

@@ -11,7 +11,7 @@ WHERE c.next_time <= now()
 RETURNING claim, after_id;
 
 -- name: SaveComparison :execrows
--- Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no sooner than
+-- Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no earlier than
 -- the time between after this one began.
 UPDATE video_catalog_read.comparisons c
 SET after_id = CASE WHEN @ended::bool THEN '00000000-0000-0000-0000-000000000000' ELSE @up_to::uuid END,

@@ -86,7 +86,7 @@ type confirmPage struct {
 	Err     string
 }
 
-// act counts what an action would change, and asks. With the answer it does it.
+// act counts what an action would change, and shows a form. When the form is sent, it acts.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
@@ -164,12 +164,12 @@ func (s *Server) sampleOf(ctx context.Context, a action, f admin.Filter) string 
 	return ""
 }
 
-// confirmed returns why an answer is not good enough; empty if it is, or if there is none yet.
-func confirmed(answer, reason string, matched int64) string {
-	if answer == "" {
+// confirmed returns why a confirmation is refused; empty if it is not, or if there is none yet.
+func confirmed(count, reason string, matched int64) string {
+	if count == "" {
 		return ""
 	}
-	if before, err := strconv.ParseInt(answer, 10, 64); err != nil || matched > before {
+	if before, err := strconv.ParseInt(count, 10, 64); err != nil || matched > before {
 		return "More match now than you have seen. Look at the number again."
 	}
 	if matched == 0 {

@@ -137,8 +137,8 @@ func TestProblems(t *testing.T) {
 		want string
 	}{
 		"well":       {snapshot{}, ""},
-		"commands":   {snapshot{CommandsErr: "away", QueriesErr: "away"}, "The command side cannot be read: away."},
-		"queries":    {snapshot{QueriesErr: "away"}, "The query side cannot be read: away."},
+		"commands":   {snapshot{CommandsErr: "unavailable", QueriesErr: "unavailable"}, "The command side cannot be read: unavailable."},
+		"queries":    {snapshot{QueriesErr: "unavailable"}, "The query side cannot be read: unavailable."},
 		"old":        {snapshot{Commands: CommandSample{Lanes: lanes}}, "The oldest pending event waits for 2\u202fmin."},
 		"blocked":    {snapshot{Commands: CommandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
 		"parked":     {snapshot{Commands: CommandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
@@ -173,7 +173,7 @@ func TestPoints(t *testing.T) {
 		t.Errorf("rates = %+v, lanes = %v, want 10 commands, 6 sent, 6 applied and 3 passes", s.Rate, s.LaneRates)
 	}
 	before := s
-	s.Time, s.CommandsErr = s.Time.Add(time.Second), "away"
+	s.Time, s.CommandsErr = s.Time.Add(time.Second), "unavailable"
 	s.addPoint(before, math.NaN(), [2]float64{math.NaN(), math.NaN()})
 	if last := s.Points[history-1]; !math.IsNaN(last.Commands) || !math.IsNaN(last.Pending) {
 		t.Errorf("without the command side the point is %+v, want unknown values", last)

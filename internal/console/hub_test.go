@@ -29,7 +29,7 @@ func (s *sides) SampleCommands(_ context.Context, _ time.Time) (CommandSample, e
 	n := s.samples.Add(1)
 	time.Sleep(s.takes)
 	if s.fails.Load() {
-		return CommandSample{}, errors.New("away")
+		return CommandSample{}, errors.New("unavailable")
 	}
 	return CommandSample{Lanes: []Lane{{Pending: n}}, Until: time.Now(), Over: time.Second, Appended: n}, nil
 }
@@ -128,7 +128,7 @@ func TestHubNews(t *testing.T) {
 	}
 	s.fails.Store(true)
 	hub.sample(t.Context())
-	if news, _, _ := hub.news(second); !strings.Contains(string(news["health"]), "The command side cannot be read: away.") {
+	if news, _, _ := hub.news(second); !strings.Contains(string(news["health"]), "The command side cannot be read: unavailable.") {
 		t.Errorf("health = %q", news["health"])
 	}
 }

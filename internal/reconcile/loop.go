@@ -20,7 +20,7 @@ type Progress interface {
 	// Claim claims the next slice for the time lease. ok is false if it is not due, or if
 	// another process compares it.
 	Claim(ctx context.Context, aggregateType string, lease time.Duration) (slice Slice, ok bool, err error)
-	// Save saves the result of a slice. If it ends the pass, the next one begins no sooner
+	// Save saves the result of a slice. If it ends the pass, the next one begins no earlier
 	// than the time between after this one began. saved is false if another process has
 	// claimed the slice since.
 	Save(ctx context.Context, slice Slice, result Result, between time.Duration) (saved bool, err error)

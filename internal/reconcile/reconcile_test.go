@@ -267,7 +267,7 @@ func (p *progress) Claim(_ context.Context, aggregateType string, _ time.Duratio
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fails--; p.fails >= 0 {
-		return reconcile.Slice{}, false, errors.New("the database is away")
+		return reconcile.Slice{}, false, errors.New("the database is unavailable")
 	}
 	return reconcile.Slice{Type: aggregateType, After: p.after}, true, nil
 }

@@ -273,6 +273,49 @@ func TestRepairYieldsToTheProjector(t *testing.T) {
 	}
 }
 
+// A repair that lowers an entry reads the owner once more, because the entry has taken a later
+// event of the owner for too old meanwhile.
+func TestRepairReadsTheOwnerOfALoweredEntryAgain(t *testing.T) {
+	t.Parallel()
+	s := newSides(t)
+	events := life(t, "Ran", 2)
+	s.record(events[:1])
+	id := events[0].Video.ID
+	project(t, s.catalog, "catalog", events[0])
+	execute(t, s.queries, "UPDATE video_catalog_read.video_projection SET version = 9")
+	held, err := s.queries.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
+	if _, err := held.Exec(t.Context(), "SELECT FROM video_catalog_read.video_projection FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	repairing := make(chan admin.Result, 1)
+	go func() {
+		request := operator(envelope.Aggregate{Type: "video", ID: id.String()})
+		result, err := admin.Repair(t.Context(), s.comparison, []uuid.UUID{id}, request)
+		if err != nil {
+			t.Errorf("Repair() = %v", err)
+		}
+		repairing <- result
+	}()
+	s.untilBlocked() // it has read the owner
+	if _, err := s.videos.ChangeVideo(t.Context(), id, func(domain.Video) (*domain.Event, error) { return &events[1], nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-repairing; got.Done != 1 || got.Failures != 0 {
+		t.Errorf("Repair() = %+v, want one repaired", got)
+	}
+	found, err := s.catalog.FindEntries(t.Context(), []uuid.UUID{id})
+	if err != nil || found[id].Version != 2 {
+		t.Errorf("entry = %+v, %v, want version 2 of the owner", found[id], err)
+	}
+}
+
 // relay publishes and applies events until ctx ends, with a pause between, in which they are
 // neither in the outbox nor in the catalog.
 func (s *sides) relay(ctx context.Context) error {

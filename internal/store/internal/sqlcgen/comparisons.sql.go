@@ -174,7 +174,7 @@ type SaveComparisonParams struct {
 	Claim         int64
 }
 
-// Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no sooner than
+// Saves the result of a slice, unless there is a later claim. With ended it ends the pass; the next one begins no earlier than
 // the time between after this one began.
 func (q *Queries) SaveComparison(ctx context.Context, arg SaveComparisonParams) (int64, error) {
 	result, err := q.db.Exec(ctx, SaveComparison,

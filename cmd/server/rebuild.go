@@ -97,8 +97,8 @@ const (
 	checkRows = 10_000
 	// swapRows is how many changes the swap copies itself, while the projector waits.
 	swapRows = 1_000
-	// askCalls is how many calls ask the owner about single entries at the same time.
-	askCalls = 8
+	// readCalls is how many calls read single entries of the owner at the same time.
+	readCalls = 8
 	// lockPause is how long readers and writers go on before the next try for the lock.
 	lockPause = 3 * time.Second
 )
@@ -183,7 +183,7 @@ func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 	return nil
 }
 
-// check brings the shadow up to date, compares it with the live catalog, and asks the owner
+// check brings the shadow up to date, compares it with the live catalog, and reads the owner
 // about entries that are ahead of its list or not in it.
 func (r *rebuilder) check(ctx context.Context) error {
 	if err := r.catchUp(ctx); err != nil {
@@ -196,7 +196,7 @@ func (r *rebuilder) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.ask(ctx, c.Ask); err != nil {
+		if err := r.settle(ctx, c.Ask); err != nil {
 			return err
 		}
 		missing, behind, different = missing+c.Missing, behind+c.Behind, different+c.Different
@@ -214,7 +214,7 @@ func (r *rebuilder) catchUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.ask(ctx, unlisted); err != nil || keys < swapRows {
+		if err := r.settle(ctx, unlisted); err != nil || keys < swapRows {
 			return err
 		}
 	}
@@ -235,14 +235,14 @@ func (r *rebuilder) swap(ctx context.Context) error {
 		if err != nil || swapped {
 			return err
 		}
-		if err := r.ask(ctx, unlisted); err != nil {
+		if err := r.settle(ctx, unlisted); err != nil {
 			return err
 		}
 	}
 }
 
-// repeat asks the owner once more about lowered entries: the old catalog may have taken an
-// event of the owner for too old, after the first question. Then it shows the entries that
+// repeat reads lowered entries of the owner once more: the old catalog may have taken an
+// event of the owner for too old, after the first read. Then it shows the entries that
 // have changed to watches.
 func (r *rebuilder) repeat(ctx context.Context) error {
 	for after := int64(0); ; {
@@ -282,13 +282,13 @@ func (r *rebuilder) repeat(ctx context.Context) error {
 	}
 }
 
-// ask asks the owner about entries that are ahead of the owner's list or not in it, and
-// writes what it returns into the shadow. A version is published before it is projected, and
+// settle reads entries of the owner that are ahead of the owner's list or not in it, and
+// writes the result into the shadow. A version is published before it is projected, and
 // the owner's versions only grow. So if the owner is behind an entry that was read before,
 // the owner has lost a change. The entry is then lowered to the owner's state. If the owner
 // does not have the video, a tombstone with the same version replaces the entry and keeps
 // late events out.
-func (r *rebuilder) ask(ctx context.Context, keys []string) error {
+func (r *rebuilder) settle(ctx context.Context, keys []string) error {
 	for len(keys) > 0 {
 		some := keys[:min(len(keys), swapRows)]
 		keys = keys[len(some):]
@@ -348,10 +348,10 @@ func (r *rebuilder) compareWithOwner(ctx context.Context, keys []string) ([]pair
 	for _, entry := range was {
 		pairs = append(pairs, pair{was: entry})
 	}
-	asking, ctx := errgroup.WithContext(ctx)
-	asking.SetLimit(askCalls)
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(readCalls)
 	for i := range pairs {
-		asking.Go(func() error {
+		reads.Go(func() error {
 			id := pairs[i].was.VideoID
 			video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
 			if status.Code(err) == codes.NotFound {
@@ -365,7 +365,7 @@ func (r *rebuilder) compareWithOwner(ctx context.Context, keys []string) ([]pair
 			return err
 		})
 	}
-	return pairs, asking.Wait()
+	return pairs, reads.Wait()
 }
 
 // write writes entries in the way of rows.

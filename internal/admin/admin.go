@@ -5,7 +5,7 @@
 // audit, in the same transactions as its effect. The commands of the server, AdminService
 // and the console all use this package, so that they check and do the same.
 //
-// It knows no SQL: internal/store implements [Outbox], [Quarantine] and [Repairer]. All methods are safe
+// It has no SQL: internal/store implements [Outbox], [Quarantine] and [Repairer]. All methods are safe
 // for concurrent use, also by several operators: each item is changed once.
 package admin
 
@@ -51,7 +51,7 @@ type Filter struct {
 	Age time.Duration `json:"age,omitempty"`
 }
 
-// Request asks for an action.
+// Request describes an action.
 type Request struct {
 	Filter Filter
 	// All allows an empty filter, which matches everything that waits for a person.
@@ -145,7 +145,7 @@ type Entry struct {
 	ActionID   uuid.UUID `json:"action_id"`
 	CreateTime time.Time `json:"create_time"`
 	Actor
-	DatabaseUser string          `json:"database_user"` // as PostgreSQL knows it; empty in an entry that is to be appended
+	DatabaseUser string          `json:"database_user"` // as PostgreSQL has it; empty in an entry that is to be appended
 	Action       string          `json:"action"`
 	Filter       json.RawMessage `json:"filter"` // of type Filter
 	Reason       string          `json:"reason"`

@@ -40,7 +40,7 @@ type Page struct {
 	More  bool      // there may be more behind Last
 }
 
-// RepeatRequest asks to publish something again.
+// RepeatRequest describes what is published again.
 type RepeatRequest struct {
 	Request
 	// From and To select events by the time of their ids: at or after From, and before To.

@@ -75,7 +75,7 @@ func (a action) refusal(mine rights) string {
 	return ""
 }
 
-// confirmPage asks whether an action shall be done.
+// confirmPage is the form that confirms an action.
 type confirmPage struct {
 	action
 	Filter  filter

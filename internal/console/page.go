@@ -87,7 +87,7 @@ type rights struct {
 	err               error // why they are not known; then there are none
 }
 
-// privileges asks the database, because they may change while the console runs.
+// privileges reads the privileges from the database, because they may change while the console runs.
 func (s *Server) privileges(ctx context.Context) rights {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

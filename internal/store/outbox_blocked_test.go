@@ -286,7 +286,7 @@ func TestSkipWhatIsPublished(t *testing.T) {
 	}
 }
 
-// ListBlocked tells what is wrong, in the order of the keys.
+// ListBlocked returns what is wrong, in the order of the keys.
 func TestListBlocked(t *testing.T) {
 	t.Parallel()
 	l := newLetters(t, 4)

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,7 +12,13 @@ import (
 	"example.com/videocatalog/internal/store/storetest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) {
+	if moment := os.Getenv(dieVariable); moment != "" {
+		dieAt(moment)
+		return
+	}
+	storetest.Main(m)
+}
 
 // listBlocked returns the blocked aggregates.
 func listBlocked(t testing.TB, pool *pgxpool.Pool) ([]admin.Blocked, error) {

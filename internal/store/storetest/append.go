@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -30,4 +32,11 @@ func TryAppend(ctx context.Context, to DB, m envelope.Message) error {
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID, EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: payload, OccurredAt: m.OccurredAt, Traceparent: &m.Traceparent,
 	})
+}
+
+// Receive records an event in the inbox of a consumer like the service, and reports whether it
+// is new there. Apply a new event in the same transaction.
+func Receive(ctx context.Context, to DB, consumer string, event uuid.UUID) (isNew bool, err error) {
+	recorded, err := sqlcgen.New(to).InsertInbox(ctx, consumer, []uuid.UUID{event})
+	return len(recorded) == 1, err
 }

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"strings"
@@ -56,7 +57,9 @@ func Main(m *testing.M) {
 func start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	var cfg localpg.Config
+	// PostgreSQL allows no prepared transactions by default, and the service needs none. The tests of internal/outbox
+	// show what they do. Sixteen cost some kilobytes of memory.
+	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16"}}
 	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
 		// Benchmarks use a disk with fsync, as production does.
 		if cfg.Dir, err = os.MkdirTemp("", "storetest"); err != nil {
@@ -67,7 +70,7 @@ func start() (err error) {
 		if err = os.Chmod(folder, 0o755); err != nil {
 			return err
 		}
-		cfg.Settings = map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"}
+		maps.Copy(cfg.Settings, map[string]string{"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "100"})
 	}
 	if server, err = localpg.Start(ctx, cfg); err != nil {
 		return err

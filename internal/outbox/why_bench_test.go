@@ -1,0 +1,153 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// BenchmarkTwoPhaseCommit measures what a transaction costs PostgreSQL that writes a letter: alone, with its event in the
+// outbox, and both by two-phase commit. A broker would prepare and commit, too; what that takes is not measured.
+// They take turns in one run. A transaction is one round trip to the database, and its second phase another.
+func BenchmarkTwoPhaseCommit(b *testing.B) {
+	for _, writers := range []int{1, 8} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			pool := storetest.Pool(b, int32(writers)+1) // one to measure
+			if _, err := pool.Exec(b.Context(), "CREATE TABLE letters (id text PRIMARY KEY, subject text NOT NULL)"); err != nil {
+				b.Fatal(err)
+			}
+			ways := []*way{
+				{name: "letter"},
+				{name: "outbox", event: true},
+				{name: "2pc-letter", prepared: true},
+				{name: "2pc-both", event: true, prepared: true},
+			}
+			const rounds, turn = 25, 200 * time.Millisecond // short turns, because other programs disturb the machine
+			for b.Loop() {
+				for range rounds {
+					for _, w := range ways {
+						w.measure(b, pool, writers, turn)
+					}
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			ours := ways[1]
+			for _, w := range ways {
+				b.ReportMetric(w.commits/w.seconds, w.name+"-tx/s")
+				b.ReportMetric(w.wal/w.commits, w.name+"-WAL-B/tx")
+				b.ReportMetric(w.syncs/w.commits, w.name+"-syncs/tx")
+				if w != ours {
+					b.ReportMetric((ours.commits/ours.seconds)/(w.commits/w.seconds), "outbox/"+w.name)
+				}
+			}
+		})
+	}
+}
+
+// way is a way to write letters, and what it has cost so far.
+type way struct {
+	name            string
+	event, prepared bool
+
+	commits, seconds, wal, syncs float64
+}
+
+// measure writes letters for a turn.
+func (w *way) measure(b *testing.B, pool *pgxpool.Pool, writers int, turn time.Duration) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), turn)
+	defer cancel()
+	wal, syncs := walOf(b, pool)
+	var commits atomic.Int64
+	var writing sync.WaitGroup
+	start := time.Now()
+	for n := range writers {
+		writing.Go(func() {
+			for ctx.Err() == nil {
+				if err := w.write(b.Context(), pool, n); err != nil {
+					b.Error(err)
+					return
+				}
+				commits.Add(1)
+			}
+		})
+	}
+	writing.Wait()
+	w.seconds += time.Since(start).Seconds()
+	w.commits += float64(commits.Load())
+	walAfter, syncsAfter := walOf(b, pool)
+	w.wal += walAfter - wal
+	w.syncs += syncsAfter - syncs
+}
+
+// walOf returns how many bytes of WAL the server has written, and how often it has synced them to the disk.
+func walOf(b *testing.B, pool *pgxpool.Pool) (bytes, syncs float64) {
+	b.Helper()
+	idle := pool.AcquireAllIdle(b.Context())
+	for _, conn := range idle { // a session reports its syncs late, unless it is told to
+		_, err := conn.Exec(b.Context(), "SELECT pg_stat_force_next_flush()")
+		conn.Release()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	count := "SELECT wal_sync FROM pg_stat_wal"
+	var version int
+	if err := pool.QueryRow(b.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		b.Fatal(err)
+	}
+	if version >= 180000 {
+		count = "SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"
+	}
+	if err := pool.QueryRow(b.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8, ("+count+")::float8").Scan(&bytes, &syncs); err != nil {
+		b.Fatal(err)
+	}
+	return bytes, syncs
+}
+
+// write writes one letter.
+func (w *way) write(ctx context.Context, pool *pgxpool.Pool, writer int) error {
+	e := newEvent(uuid.Must(uuid.NewV7()))
+	var transaction pipeline
+	transaction.Queue("BEGIN")
+	if err := writeLetter(ctx, &transaction, e); err != nil {
+		return err
+	}
+	if w.event {
+		if err := storetest.TryAppend(ctx, &transaction, e); err != nil {
+			return err
+		}
+	}
+	if !w.prepared {
+		transaction.Queue("COMMIT")
+		return pool.SendBatch(ctx, &transaction.Batch).Close()
+	}
+	// The name has the writer, so that a session prepares the statement once.
+	transaction.Queue(fmt.Sprintf("PREPARE TRANSACTION 'writer %d'", writer))
+	if err := pool.SendBatch(ctx, &transaction.Batch).Close(); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, fmt.Sprintf("COMMIT PREPARED 'writer %d'", writer))
+	return err
+}
+
+// pipeline queues statements that are sent together.
+type pipeline struct {
+	pgx.Batch
+	storetest.DB // nil: nothing of it but Exec is called
+}
+
+func (p *pipeline) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	p.Queue(sql, args...)
+	return pgconn.CommandTag{}, nil
+}

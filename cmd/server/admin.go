@@ -25,10 +25,16 @@ func (i *instance) startAdmin(ctx context.Context) error {
 	}
 	var stores adminserver.Stores
 	if i.database.commands != nil {
-		stores.Outbox = store.NewOutbox(i.database.commands.calls)
+		events := store.NewOutbox(i.database.commands.calls)
+		stores.Outbox = events
+		stores.Republish, stores.Backfill = repeats(events, i.registered)
 	}
 	if i.database.queries != nil {
 		stores.Quarantine, stores.Apply = store.NewInbox(i.database.queries.calls), replayer(subscriptions(i.registered))
+	}
+	if i.database.commands != nil && i.database.queries != nil {
+		p := projections(i.cfg, i.registered, i.database.commands.calls, i.database.queries.calls)
+		stores.Projections = &p
 	}
 	seal, err := aip.NewSeal(nil)
 	if err != nil {

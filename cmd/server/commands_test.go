@@ -266,7 +266,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.command(t, "rebuild", p.addr)
+	out, err := s.command(t, "rebuild", "--reason", "test", p.addr)
 	if err != nil || !strings.HasSuffix(out, "missing 30, behind 0, different 0, ahead 0, removed 0\nrebuilt 30 entries, lowered 0, removed 0\n") {
 		t.Errorf("rebuild = %q, %v, want 30 entries", out, err)
 	}

@@ -29,8 +29,8 @@ const consoleConns = 3
 
 // consoleFlags are the flags of the command console.
 type consoleFlags struct {
-	addr, metrics string
-	hosts         []string
+	addr, metrics, traces string
+	hosts                 []string
 }
 
 func parseConsoleFlags(args []string) (f consoleFlags, err error) {
@@ -38,6 +38,7 @@ func parseConsoleFlags(args []string) (f consoleFlags, err error) {
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:8081", "")
 	flags.StringVar(&f.metrics, "metrics", "", "")
+	flags.StringVar(&f.traces, "traces", "", "")
 	flags.Func("host", "", func(name string) error {
 		f.hosts = append(f.hosts, name)
 		return nil
@@ -54,6 +55,9 @@ func parseConsoleFlags(args []string) (f consoleFlags, err error) {
 	if at, err := url.Parse(f.metrics); err != nil || f.metrics != "" && (at.Scheme == "" || at.Host == "") {
 		return f, usageError(errors.New("--metrics must be a URL, such as http://127.0.0.1:9090/metrics"))
 	}
+	if at, err := url.Parse(f.traces); err != nil || f.traces != "" && (at.Scheme != "http" && at.Scheme != "https" || !strings.Contains(f.traces, console.TraceID)) {
+		return f, usageError(fmt.Errorf("--traces must be a URL with %s in it, such as https://traces.example.com/%s", console.TraceID, console.TraceID))
+	}
 	return f, nil
 }
 
@@ -61,6 +65,7 @@ func parseConsoleFlags(args []string) (f consoleFlags, err error) {
 const helpConsole = `  server console [FLAGS]               serve the console for a browser; it may do what its database users may do
          --addr ADDRESS                where it listens; default: 127.0.0.1:8081
          --metrics URL                 of the private port of a process, for what only the process knows
+         --traces URL                  where a trace is shown, with {trace_id} instead of its id
          --host NAME                   a name of this host besides localhost; may be repeated
 `
 
@@ -102,8 +107,10 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Service: names.Service(), Version: version, Commands: events, Queries: inbox, Outbox: events, Quarantine: inbox,
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) { return facts(ctx, commands, events) },
-		User: operatorName(), Metrics: flags.metrics, Hosts: flags.hosts, Log: log,
+		Projections: projections(cfg, registered, commands, queries),
+		User:        operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
 	}
+	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {
 		made.Consumers = append(made.Consumers, s.consumer)
 	}

@@ -299,10 +299,200 @@ func TestConsoleActs(t *testing.T) {
 			t.Errorf("the audit lacks %q:\n%.3000s", want, audit)
 		}
 	}
-	for _, form := range []url.Values{{"action": {"drop.table"}}, {"action": {"outbox.skip"}, "age": {"soon"}}, {"action": {"outbox.skip"}, "event_id": {"1"}}} {
-		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest {
-			t.Errorf("POST %v: %d, want %d\n%s", form, status, http.StatusBadRequest, body)
+	for want, form := range map[string]url.Values{
+		"action: must be":     {"action": {"drop.table"}},
+		"age: must be":        {"action": {"outbox.skip"}, "age": {"soon"}},
+		"event_id: must be":   {"action": {"outbox.skip"}, "event_id": {"1"}},
+		"from: must be a":     {"action": {"outbox.republish"}, "from": {"yesterday"}},
+		"to: must be later":   {"action": {"outbox.republish"}, "from": {"2026-01-31T12:00:00Z"}, "to": {"2026-01-31T12:00:00Z"}},
+		"after: must be":      {"action": {"outbox.backfill"}, "type": {"video"}, "after": {"7"}},
+		"filter.type: must":   {"action": {"outbox.republish"}, "type": {"parcel"}},
+		"type: must be one":   {"action": {"outbox.backfill"}},
+		"id: must name":       {"action": {"projection.repair"}, "type": {"video"}},
+		"id: must be a UUID,": {"action": {"projection.repair"}, "type": {"video"}, "id": {"7"}},
+	} {
+		if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusBadRequest || !strings.Contains(body, want) {
+			t.Errorf("POST %v: %d, want %d with %q\n%s", form, status, http.StatusBadRequest, want, body)
 		}
+	}
+}
+
+// A console that is closed in the middle of an action, or killed, leaves what is done, with its
+// rows in the audit, and the rest as it was. The action run again does the rest.
+func TestConsoleIsClosedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(end.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t)
+			park(t, s, 2500, "too large: ")
+			hold, err := s.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+			// It is in the third transaction.
+			if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = (SELECT max(aggregate_id) FROM video_catalog.outbox_blocked) FOR UPDATE"); err != nil {
+				t.Fatal(err)
+			}
+			form := url.Values{"action": {"outbox.requeue"}, "type": {"video"}, "confirmed": {"2500"}, "reason": {"the limit was raised"}}
+			c := startConsole(t, s, s.url)
+			status, header, body := c.do(t, http.MethodPost, "/actions", form)
+			if status != http.StatusSeeOther {
+				t.Fatalf("POST: %d\n%s", status, body)
+			}
+			const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+			eventually(t, time.Minute, "the third transaction waits", func() bool { return s.count(t, waiting) == 1 })
+			if body := c.get(t, header.Get("Location")); !strings.Contains(body, "2\u202f000 of 2\u202f500 aggregates are done.") {
+				t.Errorf("the action is not in the middle:\n%s", body)
+			}
+			if err := c.cmd.Process.Signal(end); err != nil {
+				t.Fatal(err)
+			}
+			ended := <-c.ended
+			c.ended <- ended
+			if (ended == nil) != (end == syscall.SIGTERM) {
+				t.Errorf("the console ended with %v", ended)
+			}
+			if err := hold.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, time.Minute, "its transaction has ended", func() bool {
+				return s.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0
+			})
+			if s.parked(t) != 500 || s.audited(t) != 2 {
+				t.Errorf("%d are parked, %d in the audit, want 500 and 2", s.parked(t), s.audited(t))
+			}
+			form.Set("confirmed", "500")
+			if body := startConsole(t, s, s.url).act(t, form); !strings.Contains(body, "500 of 500 aggregates are done.") {
+				t.Errorf("the action run again:\n%s", body)
+			}
+			if n := s.count(t, "SELECT sum(items) FROM video_catalog.audit"); s.parked(t) != 0 || s.audited(t) != 3 || n != 2500 {
+				t.Errorf("%d are parked, %d rows with %d items in the audit, want none, 3 and 2,500", s.parked(t), s.audited(t), n)
+			}
+		})
+	}
+}
+
+// An entry that differs is repaired from its page.
+func TestConsoleRepairsAnEntry(t *testing.T) {
+	t.Parallel()
+	s, video := newEvilStack(t)
+	c := startConsole(t, s, s.url)
+	path, id := "/aggregates/video/"+video.ID.String(), video.ID.String()
+	const button = `value="projection.repair"`
+	if body := c.get(t, path); strings.Contains(body, button) {
+		t.Errorf("an entry that is equal has a button:\n%s", body)
+	}
+	form := url.Values{"action": {"projection.repair"}, "type": {"video"}, "id": {id}}
+	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusNotFound || !strings.Contains(body, "no such entry of video differs") {
+		t.Errorf("repair of what is equal: %d\n%s", status, body)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET release_year = 1985"); err != nil {
+		t.Fatal(err)
+	}
+	if body := c.get(t, path); !strings.Contains(body, button) {
+		t.Errorf("the page has no button:\n%s", body)
+	}
+	if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusOK || !strings.Contains(body, "Repair 1 entry?") || !strings.Contains(body, `href="`+path+`"`) {
+		t.Errorf("the question: %d\n%s", status, body)
+	}
+	form.Set("confirmed", "1")
+	form.Set("reason", "edited by hand")
+	if body := c.act(t, form); !strings.Contains(body, "1 of 1 entries is done.") || !strings.Contains(body, `href="`+path+`"`) {
+		t.Errorf("result:\n%s", body)
+	}
+	if body := c.get(t, path); !strings.Contains(body, ">equal<") {
+		t.Errorf("it still differs:\n%s", body)
+	}
+	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.audit WHERE action = 'projection.repair' AND via = 'console' AND reason = 'edited by hand'"); n != 1 {
+		t.Errorf("%d rows in the audit, want 1", n)
+	}
+}
+
+// Events and states are published again from a form. More may match when it begins, which is
+// no reason to refuse it.
+func TestConsolePublishesAgain(t *testing.T) {
+	t.Parallel()
+	s, video := newEvilStack(t)
+	c := startConsole(t, s, s.url)
+	if body := c.get(t, "/aggregates/video/"+video.ID.String()); !strings.Contains(body, `value="outbox.republish"`) {
+		t.Errorf("the page of an aggregate has no button:\n%s", body)
+	}
+	if body := c.get(t, "/aggregates"); !strings.Contains(body, `value="outbox.republish"`) || !strings.Contains(body, `value="outbox.backfill"`) {
+		t.Errorf("the page has no buttons:\n%s", body)
+	}
+	for _, test := range []struct {
+		name, question, result string
+		form                   url.Values
+	}{
+		{"an aggregate", "Republish 1 event?", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}, "type": {"video"}, "id": {video.ID.String()}}},
+		{"a time", "Republish 1 event?", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}, "from": {"2026-01-01T00:00:00Z"}, "to": {"2100-01-01T00:00:00Z"}}},
+		{"another time", "Nothing matches.", "", url.Values{"action": {"outbox.republish"}, "to": {"2026-01-01T00:00:00Z"}}},
+		{"all", "all events that the outbox has", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}}},
+		{"states", "Backfill 1 aggregate?", "1 of 1 aggregates is done.", url.Values{"action": {"outbox.backfill"}, "type": {"video"}}},
+		{"the rest of the states", "Nothing matches.", "", url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "after": {uuid.Max.String()}}},
+	} {
+		status, _, body := c.do(t, http.MethodPost, "/actions", test.form)
+		if status != http.StatusOK || !strings.Contains(body, test.question) {
+			t.Errorf("%s: %d, want %q\n%s", test.name, status, test.question, body)
+		}
+		if test.result == "" {
+			continue
+		}
+		test.form["confirmed"], test.form["reason"] = []string{"0"}, []string{"lost"} // there was less
+		if body := c.act(t, test.form); !strings.Contains(body, test.result) {
+			t.Errorf("%s: want %q\n%s", test.name, test.result, body)
+		}
+	}
+	if events, states := s.repeated(t, "event"), s.repeated(t, "snapshot"); events != 3 || states != 1 {
+		t.Errorf("%d events and %d snapshots are pending, want 3 and 1", events, states)
+	}
+}
+
+// What has ended in the middle, and can go on there, has a button that goes on.
+func TestConsoleGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	if _, err := s.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog.videos (id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time)
+		SELECT md5(n::text)::uuid, 'Ran', '', 0, 0, '', '{}', 'draft', 1, now(), now() FROM generate_series(1, 700) n`); err != nil {
+		t.Fatal(err)
+	}
+	hold, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id = (SELECT id FROM video_catalog.videos ORDER BY id DESC LIMIT 1) FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	c := startConsole(t, s, s.url)
+	status, header, body := c.do(t, http.MethodPost, "/actions", url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "confirmed": {"700"}, "reason": {"new"}})
+	if status != http.StatusSeeOther {
+		t.Fatalf("POST: %d\n%s", status, body)
+	}
+	const waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+	eventually(t, time.Minute, "the second transaction waits", func() bool { return s.count(t, "SELECT count(*) "+waiting) == 1 })
+	if _, err := s.pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+waiting); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, "the action has stopped", func() bool {
+		body = c.get(t, header.Get("Location"))
+		return strings.Contains(body, "Stopped after 500 of 700 aggregates.")
+	})
+	after := regexp.MustCompile(`name="after" value="([-0-9a-f]{36})"><button>Go on`).FindStringSubmatch(body)
+	if after == nil {
+		t.Fatalf("there is no button:\n%s", body)
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if body := c.act(t, url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "after": {after[1]}, "confirmed": {"200"}, "reason": {"new"}}); !strings.Contains(body, "200 of 200 aggregates are done.") {
+		t.Errorf("the rest:\n%s", body)
+	}
+	if n := s.count(t, "SELECT count(DISTINCT aggregate_id) FROM video_catalog.outbox_pending"); n != 700 {
+		t.Errorf("%d videos have a snapshot, want 700", n)
 	}
 }
 
@@ -363,7 +553,7 @@ func TestConsoleOnlyReads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := startConsole(t, s, s.user(t, "support_ro", settings...))
-			for _, path := range []string{"/", "/blocked", "/quarantine", "/quarantine/1", "/audit", "/settings", "/aggregates/video/" + video.ID.String()} {
+			for _, path := range []string{"/", "/blocked", "/quarantine", "/quarantine/1", "/audit", "/settings", "/aggregates", "/aggregates/video/" + video.ID.String()} {
 				body := c.get(t, path)
 				if strings.Contains(body, `action="/actions"`) {
 					t.Errorf("GET %s has a button that acts", path)
@@ -375,7 +565,7 @@ func TestConsoleOnlyReads(t *testing.T) {
 			if body := c.get(t, "/quarantine/1"); !strings.Contains(body, "may not read payloads") || strings.Contains(body, "00000000") {
 				t.Errorf("the payload is not hidden:\n%s", body)
 			}
-			for _, action := range []string{"outbox.requeue", "outbox.skip", "quarantine.replay", "quarantine.delete"} {
+			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.republish", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair"} {
 				form := url.Values{"action": {action}, "type": {"video"}, "confirmed": {"9"}, "reason": {"none"}}
 				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
 					t.Errorf("%s: %d\n%s", action, status, body)
@@ -429,6 +619,24 @@ func TestConsoleShowsAnAggregate(t *testing.T) {
 	}
 	if status, header, _ := c.do(t, http.MethodGet, "/aggregates?q="+video.ID.String(), nil); status != http.StatusSeeOther || header.Get("Location") != path {
 		t.Errorf("a search by id: %d %s", status, header.Get("Location"))
+	}
+	if strings.Contains(body, "traces.example.com") || strings.Contains(body, "The request that made it") {
+		t.Errorf("the page has a link without a URL, or a request of nobody:\n%s", body)
+	}
+	request := uuid.NewString()
+	for _, sql := range []string{
+		"UPDATE video_catalog.outbox SET traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' WHERE aggregate_id = $1 AND $2 <> ''",
+		"INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time) VALUES ('video', $2::uuid, $1, '', now())",
+	} {
+		if _, err := s.pool.Exec(t.Context(), sql, video.ID.String(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	traced := startConsole(t, s, s.url, "--traces", "https://traces.example.com/of;id={trace_id}?project=x").get(t, path)
+	for _, want := range []string{`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`, request} {
+		if !strings.Contains(traced, want) {
+			t.Errorf("the page lacks %q:\n%s", want, traced)
+		}
 	}
 	if status, _, _ := c.do(t, http.MethodGet, "/aggregates/video/none", nil); status != http.StatusOK {
 		t.Errorf("an id that is none: %d", status)
@@ -562,7 +770,7 @@ func TestConsoleReadsMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := startConsole(t, s, s.url, "--metrics", "http://"+p.private(t)+"/metrics")
-	if body := c.get(t, "/"); !strings.Contains(body, "in hand") || !strings.Contains(body, "<dd>available</dd>") {
+	if body := c.get(t, "/"); !strings.Contains(body, "in hand") || !strings.Contains(body, "<dd>available</dd>") || !regexp.MustCompile(`>paused keys</dt><dd>0</dd>`).MatchString(body) {
 		t.Errorf("the page lacks what the process knows:\n%s", body)
 	}
 	c = startConsole(t, s, s.url, "--metrics", "http://127.0.0.1:1/metrics")
@@ -619,7 +827,7 @@ func TestConsoleHidesSecrets(t *testing.T) {
 func TestConsoleRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"now"}, {"--port", "1"}, {"--addr", "here"}, {"--metrics", "9090"}} {
+	for _, args := range [][]string{{"now"}, {"--port", "1"}, {"--addr", "here"}, {"--metrics", "9090"}, {"--traces", "https://traces.example.com/"}, {"--traces", "javascript:{trace_id}"}} {
 		out, err := s.command(t, append([]string{"console"}, args...)...)
 		if err == nil || exitOf(err) != exitUsage {
 			t.Errorf("console %v = %q, %v, want exit code %d", args, out, err, exitUsage)

@@ -356,7 +356,7 @@ func (s *stack) rebuild(t *testing.T, p *process, catalogURL, found, done string
 	t.Helper()
 	run := func(want string, args ...string) {
 		t.Helper()
-		out, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"rebuild"}, args...)...)
+		out, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"rebuild", "--reason", "failover"}, args...)...)
 		if err != nil || !strings.HasSuffix(strings.TrimSpace(out), want) {
 			t.Errorf("rebuild %v = %q, %v, want %q", args, out, err, want)
 		}

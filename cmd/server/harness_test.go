@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -145,6 +146,20 @@ func (s *stack) count(t testing.TB, sql string, args ...any) (n int) {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return n
+}
+
+// exitOf returns the exit code of a command that a test has run.
+func exitOf(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return exitCode(err)
+}
+
+// audited counts the entries of both audits.
+func (s *stack) audited(t *testing.T) int {
+	t.Helper()
+	return s.count(t, "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)")
 }
 
 // process is a running server.

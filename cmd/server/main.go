@@ -70,12 +70,14 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return rebuild(ctx, cfg, args, stdout, stderr) // only full
 	case command == "seek":
 		return seek(ctx, cfg, args, stdout)
-	case words == "databases accept":
-		return acceptDatabases(ctx, cfg, stdout)
+	case command == "databases":
+		return databasesCommand(ctx, cfg, args, stdout)
 	case command == "outbox":
 		return outboxCommand(ctx, cfg, args, stdout, stderr)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
+	case command == "inbox":
+		return inboxCommand(ctx, cfg, args, stdout)
 	case command == "projection":
 		return projectionCommand(ctx, cfg, args, stdout)
 	case command == "audit":

@@ -58,9 +58,9 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 	})
 }
 
-// maintainOutbox creates and drops partitions, deletes old requests and entries of the audit,
-// and erases what is left of purged aggregates, until ctx ends. purged wakes it after a
-// purge. Any number of processes may run it at once.
+// maintainOutbox creates and drops partitions, deletes old requests, entries of the audit and
+// tombstones, and erases what is left of purged aggregates, until ctx ends. purged wakes it
+// after a purge. Any number of processes may run it at once.
 func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purged <-chan struct{}, log *slog.Logger, loop *heartbeat.Loop) error {
 	eraser := store.NewEraser(events) // only full
 	return maintain(ctx, log, loop, purged, func(ctx context.Context) (more bool, err error) {
@@ -73,8 +73,23 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purge
 		n, err := events.PruneRequests(ctx, requestRetention, pruneRows)
 		return n == pruneRows, err
 	}, pruneAudit(events, cfg.AuditRetention),
-		func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, pruneRows) }, // only full
+		// only full: begin
+		func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, pruneRows) },
+		func(ctx context.Context) (more bool, err error) {
+			n, err := eraser.PruneTombstones(ctx, tombstoneRetention(cfg), pruneRows)
+			return n == pruneRows, err
+		},
+		// only full: end
 	)
+}
+
+// tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then
+// something may bring its content back: an event that comes late, for InboxRetention, and a
+// message that was quarantined then, for as long again. A client that resumes a watch must
+// still be told that the entry is gone.
+func tombstoneRetention(cfg config) time.Duration {
+	const resumes = 30 * 24 * time.Hour // server.ResumeTokenAge
+	return 2*cfg.InboxRetention + resumes
 }
 
 // pruneAudit returns the step that deletes old entries of the audit of a side.
@@ -88,8 +103,8 @@ func pruneAudit(side interface {
 	}
 }
 
-// maintainInbox deletes old event ids, old messages in quarantine and old entries of the
-// audit, until ctx ends.
+// maintainInbox deletes old event ids, messages in quarantine, entries of the audit and
+// tombstones, until ctx ends.
 func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscription, cfg config, log *slog.Logger, loop *heartbeat.Loop) error {
 	steps := []step{func(ctx context.Context) (more bool, err error) {
 		n, err := inbox.PruneQuarantine(ctx, cfg.InboxRetention, pruneQuarantineRows)
@@ -103,6 +118,12 @@ func maintainInbox(ctx context.Context, inbox *store.Inbox, subscribed []subscri
 			n, err := inbox.PruneInbox(ctx, s.consumer, cfg.InboxRetention, pruneRows)
 			return n == pruneRows, err
 		})
+		if s.prune != nil {
+			steps = append(steps, func(ctx context.Context) (more bool, err error) {
+				n, err := s.prune(ctx, tombstoneRetention(cfg), pruneRows)
+				return n == pruneRows, err
+			})
+		}
 	}
 	return maintain(ctx, log, loop, nil, steps...)
 }

@@ -30,18 +30,34 @@ const listRows = 1000
 // operation is what the flags and arguments of an operator's command say.
 type operation struct {
 	admin.Request
-	args []string // that are no flags
-	json bool
+	args     []string // that are no flags
+	json     bool
+	consumer string // in the filter
 }
 
 // parseOperation reads flags and arguments, in any order. more adds flags of the command.
 func parseOperation(command string, args []string, more ...func(*flag.FlagSet)) (operation, error) {
-	var o operation
 	var filter string
+	var all bool
+	o, err := parseAction(command, args, append(more, func(flags *flag.FlagSet) {
+		flags.StringVar(&filter, "filter", "", "")
+		flags.BoolVar(&all, "all", false, "")
+	})...)
+	if err != nil {
+		return o, err
+	}
+	o.All = all
+	if err := o.parseFilter(filter, keysOf(command)); err != nil {
+		return o, usageError(fmt.Errorf("%s --filter: %w", command, err))
+	}
+	return o, nil
+}
+
+// parseAction does so for a command that has no items to select.
+func parseAction(command string, args []string, more ...func(*flag.FlagSet)) (operation, error) {
+	var o operation
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
-	flags.StringVar(&filter, "filter", "", "")
-	flags.BoolVar(&o.All, "all", false, "")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "")
 	flags.StringVar(&o.Reason, "reason", "", "")
 	flags.BoolVar(&o.json, "json", false, "")
@@ -57,36 +73,58 @@ func parseOperation(command string, args []string, more ...func(*flag.FlagSet)) 
 		}
 		o.args = append(o.args, rest[0])
 	}
-	if err := parseFilter(filter, &o.Filter); err != nil {
-		return o, usageError(fmt.Errorf("%s --filter: %w", command, err))
-	}
 	o.Actor = admin.Actor{Name: operatorName(), Via: "command"}
 	return o, nil
 }
 
+// entry returns what the audit has of an action that has no items to count. A dry run has no
+// entry, and needs no reason.
+func (o *operation) entry(action string, selected any) (admin.Entry, error) {
+	if o.DryRun {
+		return admin.Entry{}, nil
+	}
+	return admin.NewEntry(action, selected, o.Actor, o.Reason)
+}
+
+// keysOf returns the keys that the filter of a command may have.
+func keysOf(command string) []string {
+	switch group, _, _ := strings.Cut(command, " "); group {
+	case "projection":
+		return []string{"type", "id", "kind"}
+	case "inbox":
+		return []string{"consumer", "id"}
+	}
+	return []string{"type", "id", "cause", "age"}
+}
+
 // parseFilter reads a filter such as type=video,age=1h.
-func parseFilter(text string, filter *admin.Filter) (err error) {
+func (o *operation) parseFilter(text string, keys []string) (err error) {
 	if text == "" {
 		return nil
 	}
 	for term := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(term, "=")
+		if !slices.Contains(keys, key) {
+			return fmt.Errorf("%q must be one of %s", key, strings.Join(keys, ", "))
+		}
 		if value == "" {
 			return fmt.Errorf("%q must be key=value", term)
 		}
 		switch key {
 		case "type":
-			filter.Type = value
+			o.Filter.Type = value
 		case "id":
-			filter.ID = value
+			o.Filter.ID = value
 		case "cause":
-			filter.Cause = value
+			o.Filter.Cause = value
 		case "age":
-			if filter.Age, err = time.ParseDuration(value); err != nil || filter.Age <= 0 {
+			if o.Filter.Age, err = time.ParseDuration(value); err != nil || o.Filter.Age <= 0 {
 				return fmt.Errorf("age %q must be a duration such as 30m or 24h", value)
 			}
-		default:
-			return fmt.Errorf("%q must be type, id, cause or age", key)
+		case "kind":
+			o.Kind = value
+		case "consumer":
+			o.consumer = value
 		}
 	}
 	return nil

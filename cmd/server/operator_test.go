@@ -1,24 +1,22 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 )
-
-// exitOf returns the exit code of a command that a test has run.
-func exitOf(err error) int {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
-	return exitCode(err)
-}
 
 // parkMany makes parked aggregates without any event, half of them for one cause.
 func (s *stack) parkMany(t *testing.T, n int) {
@@ -124,5 +122,154 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 	}
 	if got := s.count(t, "SELECT (SELECT count(*) FROM video_catalog.audit) + (SELECT count(*) FROM video_catalog_read.audit)"); got != 0 {
 		t.Errorf("audit has %d entries, want none", got)
+	}
+}
+
+// Somebody who may only look can count what an action would change. The action is refused, and
+// the message says that it is for want of a privilege.
+func TestOperatorWithoutRightsIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.blockEvent(t, "v1")
+	s.quarantineMany(t, 1)
+	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1")); err != nil {
+		t.Fatal(err)
+	}
+	s.replace(t)
+	var id string
+	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.videos").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	p := s.start(t, "ROLES=api")
+	look := []string{"DATABASE_URL=" + s.personURL(t)}
+	for _, test := range []struct {
+		args []string
+		exit int
+	}{
+		{[]string{"outbox", "requeue", "--all"}, exitFailed},
+		{[]string{"outbox", "skip", "--all"}, exitFailed},
+		{[]string{"outbox", "republish", "--all"}, exitFailed},
+		{[]string{"outbox", "backfill", "video"}, exitFailed},
+		{[]string{"quarantine", "delete", "--all"}, exitFailed},
+		{[]string{"quarantine", "replay", "--all"}, exitPartly}, // it may not read the payload of each
+		{[]string{"projection", "repair", "video", id}, exitFailed},
+		{[]string{"seek", names.TopicOf(event.AggregateVideo).Subscription("catalog"), "2026-01-01T00:00:00Z"}, exitFailed},
+		{[]string{"databases", "accept"}, exitFailed},
+	} {
+		command := strings.Join(test.args, " ")
+		if out, err := s.commandIn(t, look, append(test.args, "--dry-run")...); err != nil && command != "databases accept" { // it may not identify them
+			t.Errorf("server %s --dry-run = %q, %v, want that it may", command, out, err)
+		}
+		out, err := s.commandIn(t, look, append(test.args, "--reason", "x")...)
+		if exitOf(err) != test.exit || !strings.Contains(out+err.Error(), "permission denied") {
+			t.Errorf("server %s = %q, %v, want exit code %d and permission denied", command, out, err, test.exit)
+		}
+	}
+	if out, err := s.commandIn(t, look, "rebuild", "--reason", "x", p.addr); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("rebuild = %q, %v, want exit code %d and permission denied", out, err, exitFailed)
+	}
+	if s.parked(t) != 1 || s.audited(t) != 0 || s.unknown(t) != 2 {
+		t.Errorf("%d parked, %d in the audit, %d databases unknown, want 1, none and 2", s.parked(t), s.audited(t), s.unknown(t))
+	}
+	for sql, want := range map[string]int{
+		"SELECT count(*) FROM video_catalog.outbox_pending":         1,
+		"SELECT count(*) FROM video_catalog_read.quarantine":        1,
+		"SELECT count(*) FROM video_catalog_read.inbox_generations": 0,
+		"SELECT count(*) FROM video_catalog_read.video_projection":  0,
+	} {
+		if got := s.count(t, sql); got != want {
+			t.Errorf("%s = %d, want %d", sql, got, want)
+		}
+	}
+}
+
+// A skip names its event, so a colleague who was faster has not made it skip the next one.
+func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.blockEvent(t, "v1")
+	var eventID string
+	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.outbox_pending").Scan(&eventID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
+		VALUES (-1, gen_random_uuid(), 'video', 'v1', 'VideoUpdated', 1, 2, '\x00', now())`); err != nil {
+		t.Fatal(err)
+	}
+	skip := []string{"outbox", "skip", "video", "v1", eventID, "--reason", "too large"}
+	if out, err := s.command(t, skip...); err != nil || !strings.HasPrefix(out, "skipped 1 of 1 events; action ") {
+		t.Errorf("skip = %q, %v, want one", out, err)
+	}
+	if out, err := s.command(t, skip...); exitOf(err) != exitNothing || !strings.Contains(err.Error(), `video "v1" is not blocked by event `+eventID) {
+		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, exitNothing)
+	}
+	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside"), s.audited(t); n != 1 || rows != 1 {
+		t.Errorf("%d events are set aside, with %d entries in the audit, want the second event, and one", n, rows)
+	}
+}
+
+// Of two people who run the same command at once, each does a part, and together all.
+func TestTwoOperatorsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.parkMany(t, 2500)
+	var people sync.WaitGroup
+	results := make([]admin.Result, 2)
+	for i := range results {
+		people.Go(func() {
+			out, err := s.command(t, "outbox", "requeue", "--all", "--reason", "quota is up", "--json")
+			if err := errors.Join(err, json.Unmarshal([]byte(out), &results[i])); err != nil {
+				t.Errorf("requeue = %q, %v", out, err)
+			}
+		})
+	}
+	people.Wait()
+	items := s.count(t, "SELECT sum(items)::int FROM video_catalog.audit")
+	if results[0].Done+results[1].Done != 2500 || items != 2500 || s.parked(t) != 0 {
+		t.Errorf("requeued %d and %d, with %d items in the audit, want 2,500 together", results[0].Done, results[1].Done, items)
+	}
+}
+
+// A command that is interrupted says what it has done, which stays done. The same command
+// again does the rest.
+func TestInterruptedCommandRunsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.parkMany(t, 2500)
+	hold, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
+	// The last key is in the third transaction.
+	if _, err := hold.Exec(t.Context(), "SELECT FROM video_catalog.outbox_blocked WHERE aggregate_id = 'v999' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	requeue := []string{"outbox", "requeue", "--all", "--reason", "quota is up"}
+	cmd, stdout := exec.CommandContext(t.Context(), binary, requeue...), new(output)
+	cmd.Env, cmd.Stdout = s.environ(), stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the command waits", func() bool {
+		return s.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); exitOf(err) != exitFailed || !strings.HasPrefix(stdout.String(), "requeued 2000 of 2500 aggregates; action ") {
+		t.Errorf("requeue that is interrupted = %q, %v, want exit code %d after 2,000", stdout, err, exitFailed)
+	}
+	if err := hold.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.parked(t) != 500 || s.audited(t) != 2 {
+		t.Errorf("%d are parked, with %d entries in the audit, want 500 and 2", s.parked(t), s.audited(t))
+	}
+	if out, err := s.command(t, requeue...); err != nil || !strings.HasPrefix(out, "requeued 500 of 500 aggregates; action ") {
+		t.Errorf("the same again = %q, %v, want the rest", out, err)
+	}
+	if s.parked(t) != 0 || s.audited(t) != 3 {
+		t.Errorf("%d are parked, with %d entries in the audit, want none and 3", s.parked(t), s.audited(t))
 	}
 }

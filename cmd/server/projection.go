@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/store"
 )
@@ -44,15 +44,22 @@ func (i *instance) startComparison(context.Context) error {
 	return nil
 }
 
-const (
-	// commandRate is how many rows per second a command compares at most: somebody waits.
-	commandRate = 50_000
-	// commandSlice is how many rows a command compares before it shows what differs.
-	commandSlice = 100_000
-	// commandDifferences is after how many differences a command stops. More are rather
-	// the work of a rebuild.
-	commandDifferences = 10_000
-)
+// commandRate is how many rows per second an operator's comparison compares at most: somebody
+// waits.
+const commandRate = 50_000
+
+// projections returns the projections that operators compare. The process must use both
+// sides.
+func projections(cfg config, registered []registration, commands, queries *pgxpool.Pool) admin.Projections {
+	cfg.reconcile.Rate = commandRate
+	var all []admin.Projection
+	for _, r := range registered {
+		if r.comparison != nil {
+			all = append(all, r.comparison(commands, queries))
+		}
+	}
+	return admin.NewProjections(cfg.reconcile, all...)
+}
 
 // projectionCommand compares and repairs projections.
 func projectionCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
@@ -60,53 +67,52 @@ func projectionCommand(ctx context.Context, cfg config, args []string, stdout io
 	if err != nil {
 		return err
 	}
-	if o.Filter != (admin.Filter{}) {
-		return usageError(fmt.Errorf("projection %s takes TYPE and ID and no --filter: try `server help`", command))
-	}
 	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
 	if err != nil {
 		return err
 	}
 	defer database.close()
-	cfg.reconcile.Rate = commandRate
-	p := projections{cfg: cfg.reconcile, all: make(map[string]comparison)}
-	for _, r := range registrations(cfg, database.queries.own) {
-		if r.comparison != nil {
-			made := r.comparison(database.commands.own, database.queries.own)
-			p.all[made.Source().Type] = made
-		}
-	}
-	types, ids, err := p.parse(o.args)
+	filtered := o.Filter != (admin.Filter{}) || o.Kind != ""
+	p := projections(cfg, registrations(cfg, database.queries.own), database.commands.own, database.queries.own)
+	types, ids, err := parseEntries(p, o)
 	if err != nil {
 		return err
 	}
 	switch {
 	case command == "compare" && !o.All:
-		return p.compare(ctx, types, ids, o, stdout)
-	case command == "repair" && o.All == (len(ids) == 0):
-		return p.repair(ctx, types, ids, o, stdout)
+		return compareEntries(ctx, p, types, ids, o, stdout)
+	case command == "repair" && o.All != (filtered || len(ids) > 0):
+		return repairEntries(ctx, p, types, ids, o, stdout)
 	case command == "repair":
-		return usageError(errors.New("projection repair wants either TYPE and at least one ID, or --all: try `server help`"))
+		return usageError(errors.New("projection repair wants one of TYPE and at least one ID, --filter, and --all: try `server help`"))
 	}
 	return errUsage
 }
 
-// projections are the projections that can be compared, by their aggregate type.
-type projections struct {
-	cfg reconcile.Config
-	all map[string]comparison
-}
+// differenceKinds are those of a filter.
+var differenceKinds = []string{string(reconcile.Missing), string(reconcile.Behind), string(reconcile.Ahead), string(reconcile.Different), string(reconcile.Extra)}
 
-// parse reads the arguments [TYPE [ID...]]. Without a type it returns all.
-func (p projections) parse(args []string) (types []string, ids []uuid.UUID, err error) {
-	for name := range p.all {
-		types = append(types, name)
+// parseEntries reads the arguments [TYPE [ID...]], or the filter in their place. Without a
+// type it returns all.
+func parseEntries(p admin.Projections, o operation) (types []string, ids []uuid.UUID, err error) {
+	types = p.Types()
+	args := o.args
+	switch {
+	case o.Kind != "" && !slices.Contains(differenceKinds, o.Kind):
+		return nil, nil, usageError(fmt.Errorf("--filter: kind %q must be one of %s", o.Kind, strings.Join(differenceKinds, ", ")))
+	case o.Filter != (admin.Filter{}) && len(args) > 0:
+		return nil, nil, usageError(errors.New("--filter: type and id must not be there with the arguments TYPE and ID"))
+	case o.Filter.ID != "" && o.Filter.Type == "":
+		return nil, nil, usageError(errors.New("--filter: id must be there with its type"))
+	case o.Filter.Type != "":
+		if args = []string{o.Filter.Type}; o.Filter.ID != "" {
+			args = append(args, o.Filter.ID)
+		}
 	}
-	slices.Sort(types)
 	if len(args) == 0 {
 		return types, nil, nil
 	}
-	if p.all[args[0]] == nil {
+	if !slices.Contains(types, args[0]) {
 		return nil, nil, usageError(fmt.Errorf("TYPE %q must be an aggregate type with a projection: %s", args[0], strings.Join(types, ", ")))
 	}
 	for _, text := range args[1:] {
@@ -116,11 +122,11 @@ func (p projections) parse(args []string) (types []string, ids []uuid.UUID, err 
 		}
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, compareIDs)
-	return args[:1], slices.Compact(ids), nil
+	return args[:1], ids, nil
 }
 
-func compareIDs(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
+// commandDifferences is after how many differences a comparison by command stops.
+const commandDifferences = 10_000
 
 // summary is what a comparison of a type says at its end.
 type summary struct {
@@ -132,20 +138,30 @@ type summary struct {
 	Stopped *uuid.UUID `json:"stopped,omitempty"`
 }
 
-// compare shows the differences of some types, or of some ids of one type.
-func (p projections) compare(ctx context.Context, types []string, ids []uuid.UUID, o operation, stdout io.Writer) error {
+// compareEntries shows the differences of some types, or of some ids of one type.
+func compareEntries(ctx context.Context, p admin.Projections, types []string, ids []uuid.UUID, o operation, stdout io.Writer) error {
 	out := newPrinter(stdout, o.json, "TYPE", "ID", "KIND", "OWNER_VERSION", "VERSION", "FIELDS")
 	sums := make([]summary, 0, len(types))
 	var found int64
 	for _, name := range types {
-		sum, err := p.walk(ctx, name, ids, func(differences []reconcile.Difference) {
-			for _, d := range differences {
+		sum := summary{Type: name}
+		for after := uuid.Nil; after != uuid.Max && sum.Stopped == nil; {
+			result, err := p.Compare(ctx, name, ids, after)
+			if err != nil {
+				return err
+			}
+			result.Differences = admin.OfKind(result.Differences, o.Kind)
+			for _, d := range result.Differences {
 				out.row(d, d.Type, d.ID.String(), string(d.Kind), strconv.FormatInt(d.OwnerVersion, 10), strconv.FormatInt(d.Version, 10),
 					cmp.Or(strings.Join(d.Fields, ","), "-"))
 			}
-		})
-		if err != nil {
-			return err
+			sum.Compared += result.Rows
+			sum.Pending += result.Pending
+			sum.Differences += int64(len(result.Differences))
+			after = result.UpTo
+			if sum.Differences >= commandDifferences && after != uuid.Max {
+				sum.Stopped = &result.UpTo
+			}
 		}
 		sums = append(sums, sum)
 		found += sum.Differences
@@ -166,75 +182,25 @@ func (p projections) compare(ctx context.Context, types []string, ids []uuid.UUI
 	return nil
 }
 
-// walk compares all ids of a type, or the given ones, and calls show with the differences in
-// the order of their ids.
-func (p projections) walk(ctx context.Context, name string, ids []uuid.UUID, show func([]reconcile.Difference)) (summary, error) {
-	source, sum := p.all[name].Source(), summary{Type: name}
-	for after := uuid.Nil; after != uuid.Max; {
-		var result reconcile.Result
-		var err error
-		if len(ids) > 0 {
-			result, err = reconcile.CompareIDs(ctx, p.cfg, source, ids)
-		} else {
-			result, err = reconcile.Compare(ctx, p.cfg, source, after, commandSlice, nil)
-		}
-		if err != nil {
-			return sum, err
-		}
-		slices.SortFunc(result.Differences, func(a, b reconcile.Difference) int { return compareIDs(a.ID, b.ID) })
-		show(result.Differences)
-		sum.Compared += result.Rows
-		sum.Pending += result.Pending
-		sum.Differences += int64(len(result.Differences))
-		after = result.UpTo
-		if sum.Differences >= commandDifferences && after != uuid.Max {
-			sum.Stopped = &after
-			break
-		}
+// repairEntries repairs the given ids of a type, or all that differ of some types.
+func repairEntries(ctx context.Context, p admin.Projections, types []string, ids []uuid.UUID, o operation, stdout io.Writer) error {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = id.String()
 	}
-	return sum, nil
-}
-
-// repair repairs the given ids of a type, or all that differ of some types.
-func (p projections) repair(ctx context.Context, types []string, ids []uuid.UUID, o operation, stdout io.Writer) error {
-	if len(ids) > 0 {
-		source := p.all[types[0]].Source()
-		seen, err := source.Entries.Look(ctx, ids)
-		if err != nil {
-			return err
-		}
-		if len(seen) == 0 {
-			return problem.Errorf(problem.NotFound, "no such entry of %s differs from its owner", types[0])
-		}
-		texts := make([]string, len(ids))
-		for i, id := range ids {
-			texts[i] = id.String()
-		}
-		o.Filter = admin.Filter{Type: types[0], ID: strings.Join(texts, ",")}
-		ids = slices.DeleteFunc(ids, func(id uuid.UUID) bool { _, differs := seen[id]; return !differs })
-		result, err := admin.Repair(ctx, p.all[types[0]], ids, o.Request)
-		return o.report(stdout, "repaired", "entries", result, err)
-	}
+	o.All = false
 	for _, name := range types {
-		o.Filter, o.All = admin.Filter{Type: name}, false
-		if _, err := admin.Repair(ctx, p.all[name], nil, o.Request); err != nil { // a wrong request fails before the long comparison
+		o.Filter = admin.Filter{Type: name, ID: strings.Join(texts, ",")}
+		items := "entries"
+		if len(ids) == 0 {
+			items += " of " + name
+		}
+		result, err := p.Repair(ctx, admin.RepairRequest{Request: o.Request})
+		if err := o.report(stdout, "repaired", items, result.Result, err); err != nil {
 			return err
 		}
-		var differing []uuid.UUID
-		sum, err := p.walk(ctx, name, nil, func(differences []reconcile.Difference) {
-			for _, d := range differences {
-				differing = append(differing, d.ID)
-			}
-		})
-		if err != nil {
-			return err
-		}
-		result, err := admin.Repair(ctx, p.all[name], differing, o.Request)
-		if err := o.report(stdout, "repaired", "entries of "+name, result, err); err != nil {
-			return err
-		}
-		if sum.Stopped != nil {
-			return fmt.Errorf("stopped at %s, because so many differ: repair again, or run `server rebuild`", sum.Stopped)
+		if result.Stopped != uuid.Nil {
+			return fmt.Errorf("stopped at %s, because so many differ: repair again, or run `server rebuild`", result.Stopped)
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/reconcile"
 )
 
@@ -52,7 +53,8 @@ func (s *stack) create(t *testing.T, p *process, n int) (ids []string) {
 
 // An entry that was changed, one that was deleted and one of a version that does not exist
 // are found by the running service, which counts and logs them. An operator sees them by
-// command, as somebody who may only look, repairs one, then all, and nothing differs.
+// command, as somebody who may only look, repairs one, then those of a kind, then all, and
+// nothing differs.
 func TestOperatorRepairsProjection(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -93,6 +95,16 @@ func TestOperatorRepairsProjection(t *testing.T) {
 		t.Errorf("repair by a person = %v, want it refused", err)
 	}
 
+	if differences, sum, err := s.compare(t, []string{look}, "--filter", "kind=ahead"); len(differences) != 1 || differences[0].ID.String() != ids[2] || sum.Differences != 1 || exitOf(err) != exitDiffers {
+		t.Errorf("compare of a kind = %+v, %+v, %v, want the one that is ahead", differences, sum, err)
+	}
+	if differences, _, err := s.compare(t, []string{look}, "--filter", "type=video,id="+ids[0]); len(differences) != 1 || exitOf(err) != exitDiffers {
+		t.Errorf("compare of one by filter = %+v, %v, want it", differences, err)
+	}
+	if differences, _, err := s.compare(t, []string{look}, "--filter", "kind=extra"); len(differences) != 0 || err != nil {
+		t.Errorf("compare of a kind that there is not = %+v, %v, want none", differences, err)
+	}
+
 	if out, err := s.command(t, "projection", "repair", "video", ids[0], "--reason", "edited by hand"); !strings.HasPrefix(out, "repaired 1 of 1 entries; action ") || err != nil {
 		t.Errorf("repair of one = %q, %v, want 1", out, err)
 	}
@@ -100,16 +112,29 @@ func TestOperatorRepairsProjection(t *testing.T) {
 	if out, err := s.commandIn(t, wait, "projection", "repair", "--all", "--dry-run"); out != "2 entries of video match; nothing was changed\n" || err != nil {
 		t.Errorf("dry run = %q, %v, want the other two", out, err)
 	}
-	if out, err := s.commandIn(t, wait, "projection", "repair", "video", "--all", "--reason", "a disk was full"); !strings.HasPrefix(out, "repaired 2 of 2 entries of video; action ") || err != nil {
-		t.Errorf("repair of all = %q, %v, want 2", out, err)
+	if _, err := s.commandIn(t, wait, "projection", "repair", "--filter", "type=video,id="+ids[1]+",kind=ahead", "--reason", "x"); exitOf(err) != exitNothing {
+		t.Errorf("repair of one that is of another kind = %v, want exit code %d", err, exitNothing)
+	}
+	if out, err := s.commandIn(t, wait, "projection", "repair", "--filter", "kind=ahead", "--reason", "restored"); !strings.HasPrefix(out, "repaired 1 of 1 entries of video; action ") || err != nil {
+		t.Errorf("repair of a kind = %q, %v, want 1", out, err)
+	}
+	if out, err := s.commandIn(t, wait, "projection", "repair", "video", "--all", "--reason", "a disk was full"); !strings.HasPrefix(out, "repaired 1 of 1 entries of video; action ") || err != nil {
+		t.Errorf("repair of all = %q, %v, want the last", out, err)
 	}
 	if differences, sum, err := s.compare(t, []string{look}); len(differences) > 0 || sum.Compared != 5 || err != nil {
 		t.Errorf("compare = %+v, %+v, %v, want no difference", differences, sum, err)
 	}
 	eventually(t, 20*time.Second, "the service finds no difference", passed(0))
-	if got := s.count(t, "SELECT sum(items) FROM video_catalog_read.audit WHERE action = 'projection.repair'"); got != 3 {
-		t.Errorf("the audit has %d repaired entries, want 3", got)
+	entries := s.audit(t, admin.ActionRepair)
+	if len(entries) != 3 {
+		t.Fatalf("the audit has %d repairs, want 3", len(entries))
 	}
+	item := `[{"video_id": %q, "kind": %q, "owner_version": 1, "version": %d%s}]`
+	now := `[{"video_id": %q, "owner_version": 1, "version": 1}]`
+	checkAudit(t, entries[0], 1, fmt.Sprintf(`{"type": "video", "id": %q}`, ids[0]), "edited by hand",
+		fmt.Sprintf(item, ids[0], "different", 1, `, "fields": ["title"]`), fmt.Sprintf(now, ids[0]))
+	checkAudit(t, entries[1], 1, `{"type": "video", "kind": "ahead"}`, "restored", fmt.Sprintf(item, ids[2], "ahead", 7, ""), fmt.Sprintf(now, ids[2]))
+	checkAudit(t, entries[2], 1, `{"type": "video"}`, "a disk was full", fmt.Sprintf(item, ids[1], "missing", 0, ""), fmt.Sprintf(now, ids[1]))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if log := strings.Join(p.log, "\n"); !strings.Contains(log, "projection: entry differs from its owner") || !strings.Contains(log, ids[2]) {
@@ -151,10 +176,16 @@ func TestProjectionMistakesAreRefused(t *testing.T) {
 		{[]string{"compare", "vidoe"}, exitUsage, `TYPE "vidoe" must be an aggregate type with a projection: video`},
 		{[]string{"compare", "video", "7"}, exitUsage, `ID "7" must be a UUID`},
 		{[]string{"compare", "--all"}, exitUsage, "server help"},
-		{[]string{"compare", "--filter", "type=video"}, exitUsage, "no --filter"},
-		{[]string{"repair"}, exitUsage, "either TYPE and at least one ID, or --all"},
-		{[]string{"repair", "video", "--reason", "x"}, exitUsage, "either TYPE and at least one ID, or --all"},
-		{[]string{"repair", "video", id, "--all", "--reason", "x"}, exitUsage, "either TYPE and at least one ID, or --all"},
+		{[]string{"compare", "--filter", "cause=x"}, exitUsage, `"cause" must be one of type, id, kind`},
+		{[]string{"compare", "--filter", "type=vidoe"}, exitUsage, `TYPE "vidoe" must be`},
+		{[]string{"compare", "--filter", "kind=lost"}, exitUsage, `kind "lost" must be one of missing, behind, ahead, different, extra`},
+		{[]string{"compare", "--filter", "id=" + id}, exitUsage, "id must be there with its type"},
+		{[]string{"compare", "video", "--filter", "type=video"}, exitUsage, "must not be there with the arguments"},
+		{[]string{"repair"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "video", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "video", id, "--all", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "--filter", "kind=ahead", "--all", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "--filter", "kind=ahead"}, exitUsage, "reason"},
 		{[]string{"repair", "--all"}, exitUsage, "reason"},
 		{[]string{"repair", id, "--reason", "x"}, exitUsage, "must be an aggregate type"},
 		{[]string{"repair", "video", id, "--reason", "x"}, exitNothing, "differs from its owner"},

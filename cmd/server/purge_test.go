@@ -26,6 +26,7 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -134,6 +135,15 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	nothing("after a rebuild and a replay")
 }
 
+// A tombstone stays for as long as a client may resume, and something may bring the content of its video back.
+func TestTombstonesOutliveResumeTokens(t *testing.T) {
+	t.Parallel()
+	const inbox = 768 * time.Hour
+	if got, want := tombstoneRetention(config{InboxRetention: inbox}), 2*inbox+server.ResumeTokenAge; got != want {
+		t.Errorf("tombstones stay for %s, want %s", got, want)
+	}
+}
+
 // createMarked makes a published video with the marker in all its texts, and returns its name and id.
 func (p *process) createMarked(t *testing.T) (name, id string) {
 	t.Helper()
@@ -193,7 +203,7 @@ func (s *stack) rebuildKeepsTombstones(t *testing.T, p *process, target string) 
 		t.Errorf("rebuild --dry-run = %q, %v, want no difference", out, err)
 	}
 	ask[int](t, target, "TRUNCATE video_catalog_read.video_projection, video_catalog_read.inbox")
-	if out, err := s.command(t, "rebuild", p.addr); err != nil || !strings.Contains(out, "rebuilt 2 entries, lowered 0, removed 0") {
+	if out, err := s.command(t, "rebuild", "--reason", "test", p.addr); err != nil || !strings.Contains(out, "rebuilt 2 entries, lowered 0, removed 0") {
 		t.Errorf("rebuild = %q, %v, want 2 entries", out, err)
 	}
 	for _, m := range s.pubsub.Published() {

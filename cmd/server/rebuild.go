@@ -5,24 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-	gax "github.com/googleapis/gax-go/v2"
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store"
 )
 
 // helpRebuild is the help for the command.
 const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
+         --reason TEXT                 why: required without --dry-run
          --dry-run                     count what differs, and change no entry
          --restart                     start over, and do not resume a rebuild that was interrupted
          --id-token                    call with an ID token of Google, of the service account that runs this
@@ -43,6 +39,10 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 	source, err := parseRebuild(args)
 	if err != nil {
 		return usageError(err)
+	}
+	entry, err := source.entry()
+	if err != nil {
+		return err
 	}
 	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
 	if err != nil {
@@ -67,12 +67,14 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 	}
 	r := &rebuilder{
 		catalog: store.NewCatalog(database.queries.own), shadow: store.NewRebuild(database.queries.own, store.CatalogProjection),
-		owner: videov1.NewVideoServiceClient(conn), source: source, stdout: stdout, stderr: stderr,
+		owner: videov1.NewVideoServiceClient(conn), source: source, entry: entry, stdout: stdout, stderr: stderr,
 	}
-	know := func(ctx context.Context) error {
-		return errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live))
+	repaired := func(ctx context.Context) error {
+		_, ownerErr := commands.KnowDatabase(ctx, owner.Live, entry)
+		_, err := queries.KnowDatabase(ctx, projection.Live, entry)
+		return errors.Join(ownerErr, err, store.NewComparisons(database.queries.own).Restart(ctx, event.AggregateVideo)) // what it has found is repaired
 	}
-	if err := r.run(ctx, owner.Live+" "+projection.Live, know); err != nil || source.dryRun {
+	if err := r.run(ctx, owner.Live+" "+projection.Live, repaired); err != nil || source.dryRun {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", r.listed, r.lowered, r.removed)
@@ -85,20 +87,21 @@ type rebuilder struct {
 	shadow         *store.Rebuild
 	owner          videov1.VideoServiceClient
 	source         rebuildSource
+	entry          admin.Entry // of the audit
 	stdout, stderr io.Writer
 	reached        atomic.Bool // the owner was reached once, so a call that finds it unavailable is tried again
 
-	listed           int64 // entries that the owner has listed
-	lowered, removed int
+	listed                     int64 // entries that the owner has listed
+	missing, behind, different int64
+	lowered, removed           int
 }
 
 const (
-	// checkRows is how many entries are compared in one statement.
+	// checkRows is how many entries are compared, or changes copied, in one statement.
 	checkRows = 10_000
-	// swapRows is how many changes the swap copies itself, while the projector waits.
+	// swapRows is how many changes the swap copies itself, while everybody waits, and about
+	// how many entries the owner is asked at once.
 	swapRows = 1_000
-	// readCalls is how many calls read single entries of the owner at the same time.
-	readCalls = 8
 	// lockPause is how long readers and writers go on before the next try for the lock.
 	lockPause = 3 * time.Second
 )
@@ -126,31 +129,29 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 	if state.Resumed {
 		fmt.Fprintf(r.stderr, "rebuild %d is resumed: %s, after %d entries\n", state.Generation, state.Phase, state.Entries)
 	}
-	if state.Phase == store.PhaseRepeat && r.source.dryRun {
-		return errors.New("a rebuild was interrupted after the swap: finish it first, without --dry-run")
-	}
 	var steps []func(context.Context) error
-	if state.Phase == store.PhaseFill {
-		steps = append(steps, func(ctx context.Context) error { return r.fill(ctx, state) })
-	}
-	if state.Phase != store.PhaseRepeat {
+	switch state.Phase {
+	case store.PhaseFill:
+		steps = append(steps, func(ctx context.Context) error { return r.fill(ctx, state) }, r.check)
+	case store.PhaseCheck:
 		steps = append(steps, r.check)
-		if !r.source.dryRun {
-			steps = append(steps, r.swap)
+	case store.PhaseRepeat:
+		if r.source.dryRun {
+			return errors.New("a rebuild was interrupted after the swap: finish it first, without --dry-run")
 		}
 	}
-	if !r.source.dryRun {
-		steps = append(steps, r.repeat, repaired)
+	if state.Phase != store.PhaseRepeat && !r.source.dryRun {
+		steps = append(steps, r.swap)
 	}
-	steps = append(steps, func(ctx context.Context) error {
-		return r.unlocked(ctx, func() error { return r.shadow.End(ctx) }, r.shadow.Hold)
-	})
+	if !r.source.dryRun {
+		steps = append(steps, r.repeat, r.show, repaired)
+	}
 	for _, do := range steps {
 		if err := do(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	return r.unlocked(ctx, func() error { return r.shadow.End(ctx) }, r.shadow.Hold)
 }
 
 // fill writes the list of the owner into the shadow, page by page.
@@ -158,63 +159,50 @@ func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true, ShowPurged: true, PageToken: state.Position}
 	progress := newProgress(r.stderr, "entries", state.Entries)
 	for more := true; more; {
-		response, err := call(ctx, r, r.owner.ListVideos, request)
-		if err != nil {
-			return fmt.Errorf("list videos after %d: %w%s", r.listed, err, r.source.refused(err))
-		}
-		entries := make([]domain.Entry, len(response.GetVideos()))
-		for i, video := range response.GetVideos() {
-			if entries[i], err = entryOf(video); err != nil {
-				return err
-			}
-		}
-		rows, err := store.CatalogRows(entries)
+		entries, next, err := r.list(ctx, request)
 		if err != nil {
 			return err
 		}
-		request.PageToken = response.GetNextPageToken()
-		more = request.GetPageToken() != ""
-		if err := r.shadow.Write(ctx, store.RebuildRows{JSON: rows, Position: &request.PageToken}); err != nil {
+		if err := r.write(ctx, entries, store.RebuildRows{Position: &next}); err != nil {
 			return err
 		}
+		request.PageToken, more = next, next != ""
 		r.listed += int64(len(entries))
 		progress.show(r.listed, state.Estimate)
 	}
 	return nil
 }
 
-// check brings the shadow up to date, compares it with the live catalog, and reads the owner
+// check brings the shadow up to date, compares it with the live catalog, and asks the owner
 // about entries that are ahead of its list or not in it.
 func (r *rebuilder) check(ctx context.Context) error {
 	if err := r.catchUp(ctx); err != nil {
 		return err
 	}
-	var missing, behind, different int64
+	r.missing, r.behind, r.different = 0, 0, 0
 	var after *string
 	for more := true; more; {
 		c, err := r.shadow.Compare(ctx, after, checkRows)
 		if err != nil {
 			return err
 		}
-		if err := r.settle(ctx, c.Ask); err != nil {
-			return err
+		for keys := range slices.Chunk(c.Ask, swapRows) {
+			if err := r.ask(ctx, keys, false); err != nil {
+				return err
+			}
 		}
-		missing, behind, different = missing+c.Missing, behind+c.Behind, different+c.Different
+		r.missing, r.behind, r.different = r.missing+c.Missing, r.behind+c.Behind, r.different+c.Different
 		after, more = &c.LastKey, c.Keys == checkRows
 	}
 	_, err := fmt.Fprintf(r.stdout, "compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d\n",
-		r.listed, missing, behind, different, r.lowered, r.removed)
+		r.listed, r.missing, r.behind, r.different, r.lowered, r.removed)
 	return err
 }
 
 // catchUp copies what events have changed meanwhile, until few changes are left.
 func (r *rebuilder) catchUp(ctx context.Context) error {
 	for {
-		keys, unlisted, err := r.shadow.CatchUp(ctx, checkRows)
-		if err != nil {
-			return err
-		}
-		if err := r.settle(ctx, unlisted); err != nil || keys < swapRows {
+		if keys, err := r.shadow.CatchUp(ctx, checkRows); err != nil || keys < swapRows {
 			return err
 		}
 	}
@@ -222,55 +210,38 @@ func (r *rebuilder) catchUp(ctx context.Context) error {
 
 // swap makes the shadow the live catalog.
 func (r *rebuilder) swap(ctx context.Context) error {
-	for {
+	for swapped := false; !swapped; {
 		if err := r.catchUp(ctx); err != nil {
 			return err
 		}
-		var swapped bool
-		var unlisted []string
-		err := r.unlocked(ctx, func() (err error) {
-			swapped, unlisted, err = r.shadow.Swap(ctx, swapRows)
+		if err := r.unlocked(ctx, func() (err error) {
+			swapped, err = r.shadow.Swap(ctx, swapRows, r.audited())
 			return err
-		}, r.shadow.Hold)
-		if err != nil || swapped {
-			return err
-		}
-		if err := r.settle(ctx, unlisted); err != nil {
+		}, r.shadow.Hold); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// repeat reads lowered entries of the owner once more: the old catalog may have taken an
-// event of the owner for too old, after the first read. Then it shows the entries that
-// have changed to watches.
+// repeat asks the owner again after the swap: about lowered entries, because the old catalog
+// may have taken an event for too old after the first answer, and about those that only
+// events have told of. After a crash it begins again.
 func (r *rebuilder) repeat(ctx context.Context) error {
 	for after := int64(0); ; {
-		keys, last, err := r.shadow.Lowered(ctx, after, swapRows)
-		if err != nil {
+		keys, last, err := r.shadow.Again(ctx, after, swapRows)
+		if err != nil || len(keys) == 0 {
 			return err
 		}
-		if len(keys) == 0 {
-			break
-		}
-		pairs, err := r.compareWithOwner(ctx, keys)
-		if err != nil {
-			return err
-		}
-		var entries, purged []domain.Entry
-		for _, a := range pairs {
-			switch {
-			case a.found:
-				entries = append(entries, a.entry)
-			case !a.was.Deleted || a.was.Title != "": // the old catalog may have taken the purge for too old, too
-				purged = append(purged, tombstoneOf(a.was))
-			}
-		}
-		if err := errors.Join(r.write(ctx, entries, store.RebuildRows{}), r.write(ctx, purged, store.RebuildRows{Overwrite: true})); err != nil {
+		if err := r.ask(ctx, keys, true); err != nil {
 			return err
 		}
 		after = last
 	}
+}
+
+// show lets watches see the entries that have changed.
+func (r *rebuilder) show(ctx context.Context) error {
 	for {
 		n, err := r.catalog.MoveFutureChanges(ctx, futureRows)
 		if err != nil || n < futureRows { // what is locked now is moved by the server: see registration.repair
@@ -282,97 +253,41 @@ func (r *rebuilder) repeat(ctx context.Context) error {
 	}
 }
 
-// settle reads entries of the owner that are ahead of the owner's list or not in it, and
-// writes the result into the shadow. A version is published before it is projected, and
-// the owner's versions only grow. So if the owner is behind an entry that was read before,
-// the owner has lost a change. The entry is then lowered to the owner's state. If the owner
-// does not have the video, a tombstone with the same version replaces the entry and keeps
-// late events out.
-func (r *rebuilder) settle(ctx context.Context, keys []string) error {
-	for len(keys) > 0 {
-		some := keys[:min(len(keys), swapRows)]
-		keys = keys[len(some):]
-		pairs, err := r.compareWithOwner(ctx, some)
-		if err != nil {
-			return err
-		}
-		var entries []domain.Entry
-		rows := store.RebuildRows{Overwrite: true}
-		for _, a := range pairs {
-			switch {
-			case !a.found: // the tombstone has no content, because the owner may have purged it
-				a.entry = tombstoneOf(a.was)
-				if !a.was.Deleted {
-					r.removed++
-				}
-			case a.entry.Version < a.was.Version:
-				rows.Lowered = append(rows.Lowered, a.entry.VideoID.String())
-				r.lowered++
-			}
-			entries = append(entries, a.entry)
-		}
-		if err := r.write(ctx, entries, rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tombstoneOf returns what is left of an entry that the owner does not have.
-func tombstoneOf(was domain.Entry) domain.Entry {
-	return domain.Entry{VideoID: was.VideoID, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime}
-}
-
-// pair is an entry of the live catalog, and that of the owner, which was read later.
-type pair struct {
-	was   domain.Entry // in the live catalog
-	entry domain.Entry // of the owner
-	found bool         // the owner has the video
-}
-
-// compareWithOwner reads entries of the live catalog, and then those of the owner. It leaves
-// out those that the live catalog does not have.
-func (r *rebuilder) compareWithOwner(ctx context.Context, keys []string) ([]pair, error) {
-	ids := make([]uuid.UUID, len(keys))
-	for i, key := range keys {
-		var err error
-		if ids[i], err = uuid.Parse(key); err != nil {
-			return nil, fmt.Errorf("key of an entry %q: %w", key, err)
-		}
-	}
-	was, err := r.catalog.FindEntries(ctx, ids)
+// ask reads entries of the live catalog and then those of the owner, and writes what the
+// owner has: before the swap into the shadow, and after it into the catalog, if it is news.
+//
+// A version is published before it is projected, and the owner's versions only grow. So if
+// the owner is behind an entry that was read before, the owner has lost a change. The entry
+// is then lowered to the owner's state. If the owner does not have the video, a tombstone
+// with the same version replaces the entry and keeps late events out. It has no content,
+// because the owner may have purged the video.
+func (r *rebuilder) ask(ctx context.Context, keys []string, swapped bool) error {
+	pairs, err := r.compareWithOwner(ctx, keys)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pairs := make([]pair, 0, len(was))
-	for _, entry := range was {
-		pairs = append(pairs, pair{was: entry})
-	}
-	reads, ctx := errgroup.WithContext(ctx)
-	reads.SetLimit(readCalls)
-	for i := range pairs {
-		reads.Go(func() error {
-			id := pairs[i].was.VideoID
-			video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
-			if status.Code(err) == codes.NotFound {
-				return nil
+	var entries []domain.Entry
+	var rows store.RebuildRows
+	for _, a := range pairs {
+		switch {
+		case !a.found:
+			a.entry = domain.Entry{VideoID: a.was.VideoID, Version: a.was.Version, Deleted: true, UpdateTime: a.was.UpdateTime}
+			if !a.was.Deleted {
+				r.removed++
 			}
-			if err != nil {
-				return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
-			}
-			pairs[i].found = true
-			pairs[i].entry, err = entryOf(video)
-			return err
-		})
+		case swapped && a.entry.Version <= a.was.Version: // it has the event
+			continue
+		case a.entry.Version < a.was.Version:
+			rows.Again = append(rows.Again, a.entry.VideoID.String())
+			r.lowered++
+		}
+		entries = append(entries, a.entry)
 	}
-	return pairs, reads.Wait()
+	return r.write(ctx, entries, rows)
 }
 
-// write writes entries in the way of rows.
+// write writes entries in the way of rows. It renews the lease, also without entries.
 func (r *rebuilder) write(ctx context.Context, entries []domain.Entry, rows store.RebuildRows) (err error) {
-	if len(entries) == 0 {
-		return nil
-	}
 	if rows.JSON, err = store.CatalogRows(entries); err != nil {
 		return err
 	}
@@ -395,51 +310,4 @@ func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(con
 			return err
 		}
 	}
-}
-
-// retryTimeout is how long one call may take, with all its retries.
-const retryTimeout = time.Minute
-
-// call calls the owner. It tries again while the owner limits the rate of this caller and,
-// once the owner was reached, while it is unavailable. The retries of gRPC are not
-// enough: they stop after the header of a response, which the server sends before a status.
-func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
-	busy := []codes.Code{codes.ResourceExhausted}
-	if r.reached.Load() {
-		busy = append(busy, codes.Unavailable)
-	}
-	retry := func() gax.Retryer {
-		return gax.OnCodes(busy, gax.Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2})
-	}
-	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
-		response, err = method(ctx, request)
-		return err
-	}, gax.WithRetry(retry), gax.WithTimeout(retryTimeout))
-	if err == nil {
-		r.reached.Store(true)
-	}
-	return response, err
-}
-
-func entryOf(v *videov1.Video) (domain.Entry, error) {
-	id, err := uuid.Parse(strings.TrimPrefix(v.GetName(), "videos/"))
-	if err != nil {
-		return domain.Entry{}, fmt.Errorf("video name %q: %w", v.GetName(), err)
-	}
-	video := domain.Video{
-		ID: id,
-		Details: domain.Details{
-			Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
-			Duration: v.GetDuration().AsDuration(), LanguageCode: v.GetLanguageCode(), Tags: v.GetTags(),
-		},
-		State: domain.Draft, Version: v.GetVersion(), UpdateTime: v.GetUpdateTime().AsTime(),
-	}
-	if v.GetState() == videov1.Video_STATE_PUBLISHED {
-		video.State = domain.Published
-		video.PublishTime = v.GetPublishTime().AsTime()
-	}
-	if v.GetDeleteTime() != nil {
-		video.DeleteTime = v.GetDeleteTime().AsTime()
-	}
-	return domain.EntryOf(video), nil
 }

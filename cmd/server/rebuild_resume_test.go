@@ -98,7 +98,7 @@ const unseen = "SELECT count(*) FROM video_catalog_read.video_projection WHERE c
 // startRebuild starts the command, and returns it with its standard error.
 func (s *stack) startRebuild(t *testing.T, addr string) (*exec.Cmd, *output) {
 	t.Helper()
-	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", addr), new(output)
+	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", "--reason", "test", addr), new(output)
 	cmd.Env, cmd.Stderr = s.environ(), stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestRebuildIsResumedAfterAKill(t *testing.T) {
 			if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection"); got != 2 && got != videos+1 {
 				t.Errorf("entries after the kill = %d, want the old 2 or the new %d", got, videos+1)
 			}
-			if out, err := s.command(t, "rebuild", p.addr); err == nil || !strings.Contains(err.Error(), "if its process has died, run it again in") {
+			if out, err := s.command(t, "rebuild", "--reason", "test", p.addr); err == nil || !strings.Contains(err.Error(), "if its process has died, run it again in") {
 				t.Errorf("rebuild before the lease ends = %q, %v, want that it is refused", out, err)
 			}
 			if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.rebuilds SET leased_until = now()"); err != nil {
@@ -283,6 +283,33 @@ func (s *stack) killRebuild(t *testing.T, g *gate) {
 	_ = cmd.Wait() // it was killed
 }
 
+// What a comparison has found is repaired by a rebuild, and not by a dry run. So the catalog
+// is compared again as soon as possible, and the alert ends.
+func TestRebuildHasTheCatalogComparedAgain(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	for _, sql := range []string{
+		strings.ReplaceAll(ownersVideos, "$1", "10"),
+		// A pass has found ten differences, and the next one begins in a day.
+		`INSERT INTO video_catalog_read.comparisons (aggregate_type, claim, next_time, begin_time, after_id, last_time, last_differences)
+		VALUES ('video', 7, now() + interval '1 day', now(), '00000000-0000-0000-0000-000000000000', now(), 10)`,
+	} {
+		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const due = "SELECT count(*) FROM video_catalog_read.comparisons WHERE claim = 8 AND next_time <= now()"
+	for i, args := range [][]string{{"rebuild", "--dry-run", p.addr}, {"rebuild", "--reason", "test", p.addr}} {
+		if out, err := s.command(t, args...); err != nil {
+			t.Fatalf("%q = %q, %v", args, out, err)
+		}
+		if got := s.count(t, due); got != i {
+			t.Errorf("comparisons that are due after %q = %d, want %d", args, got, i)
+		}
+	}
+}
+
 // A process that is told to stop makes nobody wait: the next rebuild resumes at once.
 func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	t.Parallel()
@@ -294,7 +321,7 @@ func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	g := newGate(t, p, "list 2")
 	cmd, stderr := s.startRebuild(t, g.addr)
 	<-g.reached
-	if out, err := s.command(t, "rebuild", "--restart", p.addr); err == nil || !strings.Contains(err.Error(), "has been running since") {
+	if out, err := s.command(t, "rebuild", "--reason", "test", "--restart", p.addr); err == nil || !strings.Contains(err.Error(), "has been running since") {
 		t.Errorf("a second rebuild = %q, %v, want that it is refused", out, err)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {

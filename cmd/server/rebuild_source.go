@@ -11,13 +11,20 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
+	"github.com/google/uuid"
+	gax "github.com/googleapis/gax-go/v2"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/idtoken"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/domain"
 )
 
 // rebuildSource is the address that rebuild reads from, and its credentials.
@@ -26,6 +33,7 @@ type rebuildSource struct {
 	tls      bool
 	audience string // of an ID token of Google; empty if there is none
 	file     string // has an ID token; empty if there is none
+	reason   string // for the audit
 	dryRun   bool   // change no entry
 	restart  bool   // do not resume an interrupted rebuild
 }
@@ -36,6 +44,7 @@ func parseRebuild(args []string) (rebuildSource, error) {
 	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	idToken := flags.Bool("id-token", false, "")
+	flags.StringVar(&s.reason, "reason", "", "")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "")
 	flags.BoolVar(&s.restart, "restart", false, "")
 	flags.StringVar(&s.audience, "audience", "", "")
@@ -140,3 +149,113 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 
 // RequireTransportSecurity returns true: the token must not be sent without TLS.
 func (bearer) RequireTransportSecurity() bool { return true }
+
+// readCalls is how many calls read single entries of the owner at the same time.
+const readCalls = 8
+
+// list returns a page of the owner's list, and the token of the next one.
+func (r *rebuilder) list(ctx context.Context, request *videov1.ListVideosRequest) (entries []domain.Entry, next string, err error) {
+	response, err := call(ctx, r, r.owner.ListVideos, request)
+	if err != nil {
+		return nil, "", fmt.Errorf("list videos after %d: %w%s", r.listed, err, r.source.refused(err))
+	}
+	entries = make([]domain.Entry, len(response.GetVideos()))
+	for i, video := range response.GetVideos() {
+		if entries[i], err = entryOf(video); err != nil {
+			return nil, "", err
+		}
+	}
+	return entries, response.GetNextPageToken(), nil
+}
+
+// pair is an entry of the live catalog, and that of the owner, which was read later.
+type pair struct {
+	was   domain.Entry // in the live catalog
+	entry domain.Entry // of the owner
+	found bool         // the owner has the video
+}
+
+// compareWithOwner reads entries of the live catalog, and then those of the owner. It leaves
+// out those that the live catalog does not have.
+func (r *rebuilder) compareWithOwner(ctx context.Context, keys []string) ([]pair, error) {
+	ids := make([]uuid.UUID, len(keys))
+	for i, key := range keys {
+		var err error
+		if ids[i], err = uuid.Parse(key); err != nil {
+			return nil, fmt.Errorf("key of an entry %q: %w", key, err)
+		}
+	}
+	was, err := r.catalog.FindEntries(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	pairs := make([]pair, 0, len(was))
+	for _, entry := range was {
+		pairs = append(pairs, pair{was: entry})
+	}
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(readCalls)
+	for i := range pairs {
+		reads.Go(func() error {
+			id := pairs[i].was.VideoID
+			video, err := call(ctx, r, r.owner.GetVideo, &videov1.GetVideoRequest{Name: "videos/" + id.String()})
+			if status.Code(err) == codes.NotFound {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("get video %s: %w%s", id, err, r.source.refused(err))
+			}
+			pairs[i].found = true
+			pairs[i].entry, err = entryOf(video)
+			return err
+		})
+	}
+	return pairs, reads.Wait()
+}
+
+// retryTimeout is how long one call may take, with all its retries.
+const retryTimeout = time.Minute
+
+// call calls the owner. It tries again while the owner limits the rate of this caller and,
+// once the owner was reached, while it is unavailable. The retries of gRPC are not
+// enough: they stop after the header of a response, which the server sends before a status.
+func call[Q, A any](ctx context.Context, r *rebuilder, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (response A, err error) {
+	busy := []codes.Code{codes.ResourceExhausted}
+	if r.reached.Load() {
+		busy = append(busy, codes.Unavailable)
+	}
+	retry := func() gax.Retryer {
+		return gax.OnCodes(busy, gax.Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2})
+	}
+	err = gax.Invoke(ctx, func(ctx context.Context, _ gax.CallSettings) error {
+		response, err = method(ctx, request)
+		return err
+	}, gax.WithRetry(retry), gax.WithTimeout(retryTimeout))
+	if err == nil {
+		r.reached.Store(true)
+	}
+	return response, err
+}
+
+func entryOf(v *videov1.Video) (domain.Entry, error) {
+	id, err := uuid.Parse(strings.TrimPrefix(v.GetName(), "videos/"))
+	if err != nil {
+		return domain.Entry{}, fmt.Errorf("video name %q: %w", v.GetName(), err)
+	}
+	video := domain.Video{
+		ID: id,
+		Details: domain.Details{
+			Title: v.GetTitle(), Description: v.GetDescription(), ReleaseYear: v.GetReleaseYear(),
+			Duration: v.GetDuration().AsDuration(), LanguageCode: v.GetLanguageCode(), Tags: v.GetTags(),
+		},
+		State: domain.Draft, Version: v.GetVersion(), UpdateTime: v.GetUpdateTime().AsTime(),
+	}
+	if v.GetState() == videov1.Video_STATE_PUBLISHED {
+		video.State = domain.Published
+		video.PublishTime = v.GetPublishTime().AsTime()
+	}
+	if v.GetDeleteTime() != nil {
+		video.DeleteTime = v.GetDeleteTime().AsTime()
+	}
+	return domain.EntryOf(video), nil
+}

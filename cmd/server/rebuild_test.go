@@ -31,6 +31,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		{"", "want one, HOST:PORT or https://HOST"},
 		{"localhost:8080 --id-token", "behind the flags"},
 		{"--dry-run localhost:8080", ""},
+		{"--reason test localhost:8080", ""},
 		{"--restart localhost:8080", ""},
 		{"--id-tokens localhost:8080", "server help"},
 		{"localhost", "want HOST:PORT"},
@@ -164,7 +165,7 @@ func TestRebuildCallsAsAServiceAccount(t *testing.T) {
 		if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.video_projection"); err != nil {
 			t.Fatal(err)
 		}
-		out, err := s.commandIn(t, tt.env, append(append([]string{"rebuild"}, tt.args...), target)...)
+		out, err := s.commandIn(t, tt.env, append(append([]string{"rebuild", "--reason", "test"}, tt.args...), target)...)
 		if tt.want != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%s: rebuild = %q, %v, want an error with %q", tt.name, out, err, tt.want)

@@ -12,7 +12,6 @@ import (
 	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -26,7 +25,7 @@ type registration struct {
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
 	// comparison compares its projection with the owner. Nil: nothing does.
-	comparison func(commands, queries *pgxpool.Pool) comparison
+	comparison func(commands, queries *pgxpool.Pool) admin.Projection
 	// aggregates is how their events and states are published again. The zero value: this
 	// service does not own them.
 	aggregates store.Aggregates
@@ -38,12 +37,6 @@ type registration struct {
 	// of both sides. Nil: nothing.
 	console func(commands, queries *pgxpool.Pool) console.Type
 	// only console: end
-}
-
-// comparison compares a projection with its owner, and repairs it.
-type comparison interface {
-	Source() reconcile.Source
-	admin.Repairer
 }
 
 // backend is what handlers are made of.

@@ -26,25 +26,37 @@ func repeatCommand(ctx context.Context, cfg config, args []string, stdout, stder
 		return err
 	}
 	defer database.close()
-	events := store.NewOutbox(database.commands.own)
-	var aggregates []store.Aggregates
-	for _, r := range registrations(cfg, nil) {
-		aggregates = append(aggregates, r.aggregates)
-	}
-	what, act, made := "events", admin.Republish, events.Retained
+	republish, backfill := repeats(store.NewOutbox(database.commands.own), registrations(cfg, nil))
+	what, act := "events", republish
 	if args[0] == "backfill" {
-		what, act = "aggregates", admin.Backfill
-		made = func(filter admin.Filter, all []store.Aggregates) (admin.Repeatable, error) {
-			return events.Snapshots(filter.Type, all)
-		}
-	}
-	items, err := made(request.Filter, aggregates)
-	if err != nil {
-		return err
+		what, act = "aggregates", backfill
 	}
 	request.Progress = newProgress(stderr, what, 0).show
-	result, err := act(ctx, items, request)
+	result, err := act(ctx, request)
 	return o.reportRepeat(stdout, what, result, err)
+}
+
+// repeats returns what publishes events, and the state of aggregates, again.
+func repeats(events *store.Outbox, registered []registration) (republish, backfill admin.Repeat) {
+	var aggregates []store.Aggregates
+	for _, r := range registered {
+		aggregates = append(aggregates, r.aggregates)
+	}
+	republish = func(ctx context.Context, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		items, err := events.Retained(r.Filter, aggregates)
+		if err != nil {
+			return admin.RepeatResult{}, err
+		}
+		return admin.Republish(ctx, items, r)
+	}
+	backfill = func(ctx context.Context, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		items, err := events.Snapshots(r.Filter.Type, aggregates)
+		if err != nil {
+			return admin.RepeatResult{}, err
+		}
+		return admin.Backfill(ctx, items, r)
+	}
+	return republish, backfill
 }
 
 // parseRepeat reads the flags of both commands, and the aggregate type of a backfill.

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -114,28 +112,4 @@ func (s *side) note(ctx context.Context, database store.Database, log *slog.Logg
 		log.ErrorContext(ctx, "database: replaced by another history of it, and what was acknowledged may be lost: see docs/failover.md",
 			"side", s.name, "live", database.Live, "known", database.Known)
 	}
-}
-
-// acceptDatabases records the present databases of both sides as the known ones. It repairs
-// nothing: a person has compared the data.
-func acceptDatabases(ctx context.Context, cfg config, stdout io.Writer) error {
-	database, err := openDatabase(ctx, cfg, sides{commands: true, queries: true}, 0, nil)
-	if err != nil {
-		return err
-	}
-	defer database.close()
-	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
-	owner, err := commands.Database(ctx)
-	if err != nil {
-		return err
-	}
-	projection, err := queries.Database(ctx)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(commands.KnowDatabase(ctx, owner.Live), queries.KnowDatabase(ctx, projection.Live)); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, "known: commands in %s, queries in %s\n", owner.Live, projection.Live)
-	return err
 }

@@ -147,7 +147,7 @@ func TestRebuildAfterAFailover(t *testing.T) {
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.known_database WHERE identity = 'before'"); got != 1 {
 		t.Error("rebuild --dry-run has made the database known")
 	}
-	if out, err := s.command(t, "rebuild", p.addr); err != nil || !strings.HasSuffix(out, "\nrebuilt 5 entries, lowered 2, removed 1\n") {
+	if out, err := s.command(t, "rebuild", "--reason", "failover", p.addr); err != nil || !strings.HasSuffix(out, "\nrebuilt 5 entries, lowered 2, removed 1\n") {
 		t.Errorf("rebuild = %q, %v", out, err)
 	}
 	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/pubsublocal"
 )
 
 // A seek brings back entries that were lost, although the consumer has its old name and the
@@ -41,11 +44,19 @@ func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
 		if _, err := s.pool.Exec(t.Context(), "DELETE FROM video_catalog_read.video_projection"); err != nil {
 			t.Fatal(err)
 		}
-		out, err := s.command(t, "seek", id, since)
+		out, err := s.command(t, "seek", id, since, "--reason", "rows were lost")
 		if err != nil || !strings.Contains(out, fmt.Sprintf("generation %d of the inbox", generation)) {
 			t.Fatalf("seek = %q, %v, want generation %d", out, err, generation)
 		}
 		eventually(t, time.Minute, "the catalog is complete again", func() bool { return fmt.Sprint(p.listed(t)) == fmt.Sprint(want) })
+	}
+	entries := s.audit(t, admin.ActionSeek)
+	if len(entries) != 2 {
+		t.Fatalf("the audit has %d seeks, want 2", len(entries))
+	}
+	for i, e := range entries {
+		generation := `[{"consumer": "catalog", "generation": %d}]`
+		checkAudit(t, e, 1, fmt.Sprintf(`{"subscription": %q, "from": %q}`, id, since), "rows were lost", fmt.Sprintf(generation, i), fmt.Sprintf(generation, i+1))
 	}
 }
 
@@ -55,20 +66,46 @@ func TestSeekRefusesBadArguments(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	const since = "2026-01-01T00:00:00Z"
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{id}, "want SUBSCRIPTION and TIME"},
-		{[]string{id, "yesterday"}, "want a time such as"},
-		{[]string{id, "2999-01-01T00:00:00Z"}, "in the future"},
-		{[]string{"another", "2026-01-01T00:00:00Z"}, "this service has " + id},
+		{[]string{id, "--reason", "x"}, "want SUBSCRIPTION and TIME"},
+		{[]string{id, "yesterday", "--reason", "x"}, "want a time such as"},
+		{[]string{id, "2999-01-01T00:00:00Z", "--reason", "x"}, "in the future"},
+		{[]string{"another", since, "--reason", "x"}, "this service has " + id},
+		{[]string{"another", since, "--dry-run"}, "this service has " + id},
+		{[]string{id, since}, "reason"},
+		{[]string{id, since, "--all", "--reason", "x"}, "-all"},
 	} {
-		if out, err := s.command(t, append([]string{"seek"}, tt.args...)...); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("seek %q = %q, %v, want %q", tt.args, out, err, tt.want)
+		if out, err := s.command(t, append([]string{"seek"}, tt.args...)...); exitOf(err) != exitUsage || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("seek %q = %q, %v, want exit code %d with %q", tt.args, out, err, exitUsage, tt.want)
 		}
 	}
-	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.inbox_generations"); n != 0 {
-		t.Errorf("generations = %d, want none", n)
+	if out, err := s.command(t, "seek", id, since, "--dry-run"); err != nil || !strings.HasPrefix(out, "CONSUMER") {
+		t.Errorf("dry run = %q, %v, want what the inbox has", out, err)
+	}
+	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog_read.inbox_generations"), s.audited(t); n != 0 || rows != 0 {
+		t.Errorf("generations = %d, entries of the audit = %d, want none", n, rows)
+	}
+}
+
+// If Pub/Sub refuses, the inbox is empty, which the audit and the message say. The same
+// command again does the rest.
+func TestSeekThatFailsRunsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	id, since := names.TopicOf(event.AggregateVideo).Subscription("catalog"), time.Now().Add(-time.Minute).Format(time.RFC3339)
+	accept := s.pubsub.Inject(pubsublocal.Fault{Method: "Seek", Code: codes.PermissionDenied})
+	if out, err := s.command(t, "seek", id, since, "--reason", "x"); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "run it again") {
+		t.Errorf("seek = %q, %v, want exit code %d and what to do", out, err, exitFailed)
+	}
+	accept()
+	if out, err := s.command(t, "seek", id, since, "--reason", "x", "--json"); err != nil || !strings.Contains(out, `"generation":2`) {
+		t.Errorf("seek again = %q, %v, want generation 2", out, err)
+	}
+	if n := len(s.audit(t, admin.ActionSeek)); n != 2 {
+		t.Errorf("the audit has %d seeks, want 2", n)
 	}
 }

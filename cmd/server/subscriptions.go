@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"time"
+
 	"cloud.google.com/go/pubsub/v2"
 
 	"example.com/videocatalog/internal/consumer"
@@ -11,6 +14,9 @@ type subscription struct {
 	id       string // in Pub/Sub
 	consumer string // its name in the inbox and the quarantine
 	handlers consumer.Handlers
+	// prune deletes some of the tombstones that its handlers have written longer ago than
+	// olderThan. Nil: there are none.
+	prune func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
 }
 
 // subscriptions returns all subscriptions that this service consumes.

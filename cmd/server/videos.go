@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
@@ -30,8 +31,9 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 			handlers: consumer.Handlers{
 				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 			},
+			prune: catalog.PruneTombstones,
 		}},
-		comparison: func(commands, queries *pgxpool.Pool) comparison {
+		comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
 			return store.NewVideoComparison(commands, queries)
 		},
 		aggregates: store.VideoAggregates(),

@@ -2,11 +2,16 @@
 -- statement. An empty text in a filter matches all.
 
 -- name: GroupBlocked :many
--- Returns the blocked aggregates by cause, the largest group first.
-SELECT video_catalog.cause(b.last_error)::text AS cause, max(b.last_error)::text AS sample,
-	count(*)::bigint AS items, count(b.parked_at)::bigint AS waiting,
-	coalesce(min(b.parked_at), 'epoch')::timestamptz AS first_time, coalesce(max(b.parked_at), 'epoch')::timestamptz AS last_time
-FROM video_catalog.outbox_blocked b
+-- Returns the blocked aggregates by cause, the largest group first. It groups by message before, because cause is slow and
+-- most messages are the same.
+SELECT video_catalog.cause(m.last_error)::text AS cause, max(m.last_error)::text AS sample,
+	sum(m.items)::bigint AS items, sum(m.waiting)::bigint AS waiting,
+	coalesce(min(m.first_time), 'epoch')::timestamptz AS first_time, coalesce(max(m.last_time), 'epoch')::timestamptz AS last_time
+FROM (
+	SELECT b.last_error, count(*) AS items, count(b.parked_at) AS waiting, min(b.parked_at) AS first_time, max(b.parked_at) AS last_time
+	FROM video_catalog.outbox_blocked b
+	GROUP BY b.last_error
+) m
 GROUP BY 1
 ORDER BY items DESC, cause
 LIMIT @max_rows;

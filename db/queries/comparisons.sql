@@ -43,5 +43,5 @@ WHERE p.aggregate_type = @aggregate_type AND p.aggregate_id = ANY(@aggregate_ids
 
 -- name: InsertQueryAudit :exec
 -- Appends what an operator did to the query side.
-INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
-VALUES (@action_id, @actor, @via, @action, @filter, @reason, @items, @before);
+INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
+VALUES (@action_id, @actor, @via, @action, @filter, @reason, @items, @before, @after);

@@ -74,6 +74,13 @@ SELECT a.id, a.lane
 FROM video_catalog.outbox_aside a
 WHERE a.lane + 0 = -1 AND a.aggregate_type = @aggregate_type AND a.aggregate_id = @aggregate_id;
 
+-- name: FindRequests :many
+-- Returns the request that made an aggregate from from_time to until_time, if it is still known. No index has the aggregates
+-- of the requests, so it reads those of this time.
+SELECT request_id FROM video_catalog.requests
+WHERE create_time >= @from_time AND create_time < @until_time AND aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id
+LIMIT 1;
+
 -- name: GetBlocked :one
 SELECT attempts, next_retry_at, last_error, parked_at FROM video_catalog.outbox_blocked
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;

@@ -52,3 +52,7 @@ SELECT coalesce(l.last_time, 'epoch')::timestamptz AS last_time FROM last l;
 
 -- name: DeleteErasures :exec
 DELETE FROM video_catalog.erasures WHERE id = ANY (@erasure_ids::bigint[]);
+
+-- name: PruneTombstones :one
+-- Deletes what is left of aggregates that were purged long ago.
+SELECT video_catalog.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

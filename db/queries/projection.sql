@@ -189,3 +189,7 @@ WHERE video_id IN (
 	LIMIT @max_rows
 	FOR NO KEY UPDATE SKIP LOCKED
 );
+
+-- name: PruneProjectedTombstones :one
+-- Deletes the tombstones of videos that were purged long ago.
+SELECT video_catalog_read.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

@@ -255,7 +255,7 @@ func replacedDatabase(s *system) {
 	s.quiet()
 	s.exec(`UPDATE video_catalog_read.known_database SET identity = 'before'`)
 	s.fire("DatabaseReplaced")
-	s.command("rebuild", addr)
+	s.command("rebuild", "--reason", "failover", addr)
 	s.resolve()
 }
 

@@ -33,13 +33,30 @@ func begin(ctx context.Context, r Request, name string, count func(context.Conte
 	if r.Confirmed > 0 && a.Matched > r.Confirmed {
 		return a, problem.Errorf(problem.Precondition, "%d items match now, and %d were confirmed: look at them again", a.Matched, r.Confirmed)
 	}
-	filter, err := json.Marshal(r.Filter)
-	if err != nil {
-		return a, fmt.Errorf("%s: %w", name, err)
-	}
-	a.ActionID, err = uuid.NewV7()
-	a.entry = Entry{ActionID: a.ActionID, Actor: r.Actor, Action: name, Filter: filter, Reason: r.Reason}
+	a.entry, err = NewEntry(name, selection{Filter: r.Filter, Kind: r.Kind}, r.Actor, r.Reason)
+	a.ActionID = a.entry.ActionID
 	return a, err
+}
+
+// selection is the filter of an entry in the audit, and what else selects its items.
+type selection struct {
+	Filter
+	Kind string `json:"kind,omitempty"`
+}
+
+// NewEntry returns what the audit has of an action, but for its items. selected says what the
+// action is about, and becomes JSON. It is for actions that have no items to count: their
+// caller runs them. The error is problem.Invalid for a wrong reason or actor.
+func NewEntry(action string, selected any, actor Actor, reason string) (e Entry, err error) {
+	if err := checkWhy(reason, actor); err != nil {
+		return e, err
+	}
+	e = Entry{Actor: actor, Action: action, Reason: reason}
+	if e.Filter, err = json.Marshal(selected); err != nil {
+		return e, fmt.Errorf("%s: %w", action, err)
+	}
+	e.ActionID, err = uuid.NewV7()
+	return e, err
 }
 
 // rows returns how many items the next transaction may change. An action never changes more

@@ -5,8 +5,9 @@
 // audit, in the same transactions as its effect. The commands of the server, AdminService
 // and the console all use this package, so that they check and do the same.
 //
-// It has no SQL: internal/store implements [Outbox], [Quarantine] and [Repairer]. All methods are safe
-// for concurrent use, also by several operators: each item is changed once.
+// It has no SQL: internal/store implements [Outbox], [Quarantine], [Repeatable] and
+// [Projection]. All methods are safe for concurrent use, also by several operators: each item
+// is changed once.
 package admin
 
 import (
@@ -28,6 +29,9 @@ const (
 	ActionReplay  = "quarantine.replay"
 	ActionDelete  = "quarantine.delete"
 	ActionRepair  = "projection.repair"
+	ActionRebuild = "projection.rebuild"
+	ActionSeek    = "inbox.seek"
+	ActionAccept  = "databases.accept"
 )
 
 // Actor is who does an action.
@@ -58,6 +62,8 @@ type Request struct {
 	All bool
 	// EventID restricts a skip to that event. uuid.Nil: it does not.
 	EventID uuid.UUID
+	// Kind is the kind of difference by which the items of a repair were selected. Empty: any.
+	Kind string
 	// DryRun counts what matches, and changes nothing.
 	DryRun bool
 	// Confirmed is the count of a dry run. If more match now, the action is refused. 0: any
@@ -147,10 +153,14 @@ type Entry struct {
 	Actor
 	DatabaseUser string          `json:"database_user"` // as PostgreSQL has it; empty in an entry that is to be appended
 	Action       string          `json:"action"`
-	Filter       json.RawMessage `json:"filter"` // of type Filter
+	Filter       json.RawMessage `json:"filter"` // a Filter, and what else says what the action is about
 	Reason       string          `json:"reason"`
-	Items        int64           `json:"items"`  // how many it changed
-	Before       json.RawMessage `json:"before"` // an array of the items as they were before; of what was published again, the first and last id
+	Items        int64           `json:"items"` // how many it changed
+	// Before is an array of the items as they were before; of what was published again, the
+	// first and last id. After has the items as they were after it. It is empty if action and
+	// Before say that.
+	Before json.RawMessage `json:"before"`
+	After  json.RawMessage `json:"after"`
 }
 
 // check returns problem.Invalid, with the name of the field, if the request lacks what an
@@ -167,9 +177,16 @@ func (r Request) check() error {
 		return problem.InvalidField("confirmed", "must not be negative")
 	case r.DryRun:
 		return nil
-	case !isText(r.Reason, maxReason):
+	}
+	return checkWhy(r.Reason, r.Actor)
+}
+
+// checkWhy checks what every entry of the audit must have.
+func checkWhy(reason string, actor Actor) error {
+	switch {
+	case !isText(reason, maxReason):
 		return problem.InvalidField("reason", "must say why, in 1 to %d bytes of text", maxReason)
-	case !isText(r.Actor.Name, maxActor):
+	case !isText(actor.Name, maxActor):
 		return problem.InvalidField("actor", "must say who, in 1 to %d bytes of text", maxActor)
 	}
 	return nil

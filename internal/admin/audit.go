@@ -5,8 +5,8 @@ import "context"
 // Auditor has the audit of a side.
 type Auditor interface {
 	// ListAudit returns the newest entries of this side before the one with the id before;
-	// 0: from the newest. Only whole entries have the items as they were before, which can
-	// be megabytes.
+	// 0: from the newest. Only whole entries have the items before and after, which can be
+	// megabytes.
 	ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]Entry, error)
 }
 
@@ -18,7 +18,7 @@ func ListAudit(ctx context.Context, maxRows int, sides ...Auditor) ([]Entry, err
 }
 
 // ListAuditPage returns a page of at most maxRows entries of several sides, the newest
-// first, without the items as they were before. after is what the page before returned as
+// first, without the items before and after. after is what the page before returned as
 // next; nil: the first page. It is nil after the last page. The sides must be the same for
 // all pages.
 func ListAuditPage(ctx context.Context, after []int64, maxRows int, sides ...Auditor) (entries []Entry, next []int64, err error) {

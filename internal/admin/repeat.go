@@ -60,6 +60,9 @@ type RepeatResult struct {
 	Last uuid.UUID `json:"last_id,omitzero"`
 }
 
+// Repeat does one of the two for a request: Republish or Backfill.
+type Repeat func(context.Context, RepeatRequest) (RepeatResult, error)
+
 const (
 	// repeatedEvents and repeatedAggregates are how many items one transaction repeats. An
 	// aggregate is locked while its state is read and encoded, so those are fewer.
@@ -111,7 +114,7 @@ func repeat(ctx context.Context, items Repeatable, r RepeatRequest, action strin
 	if err != nil || r.DryRun {
 		return result, err
 	}
-	if run.entry.Filter, err = json.Marshal(r.selection()); err != nil {
+	if run.entry.Filter, err = json.Marshal(r.selected()); err != nil {
 		return result, fmt.Errorf("%s: %w", action, err)
 	}
 	rows := min(maxRows, r.Pending)
@@ -204,8 +207,8 @@ func firstID(t time.Time) (id uuid.UUID) {
 	return id
 }
 
-// selection is the filter of an entry in the audit.
-type selection struct {
+// repeatSelection is the filter of an entry in the audit.
+type repeatSelection struct {
 	Filter
 	From    time.Time `json:"from,omitzero"`
 	To      time.Time `json:"to,omitzero"`
@@ -213,6 +216,6 @@ type selection struct {
 	Pending int       `json:"pending"`
 }
 
-func (r RepeatRequest) selection() selection {
-	return selection{Filter: r.Filter, From: r.From, To: r.To, After: r.After, Pending: r.Pending}
+func (r RepeatRequest) selected() repeatSelection {
+	return repeatSelection{Filter: r.Filter, From: r.From, To: r.To, After: r.After, Pending: r.Pending}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,46 +24,90 @@ type action struct {
 	Verb       string // on its button
 	One, Items string // what it changes
 	Effect     string
-	Back       string // the page that it belongs to
-	run        func(context.Context, *Server, admin.Request) (admin.Result, error)
+	All        string // what an empty filter means
+	None       string // why nothing may match
+	Page       string // the page that it belongs to
+	queries    bool   // it changes the query side
+	grows      bool   // more may match until it begins, and that does no harm
+	run        func(context.Context, *Server, admin.RepeatRequest) (admin.RepeatResult, error)
+}
+
+// What some actions say in the same words.
+const (
+	waiting   = "all that wait for a person"
+	faster    = "Somebody may have been faster."
+	notParked = " Or only aggregates match that are not parked: those are tried again by themselves."
+	again     = "The messages go to all subscriptions of the topic, with the attribute repeat. Who has their versions ignores them."
+)
+
+// plain is the result of an action that cannot go on where it has ended.
+func plain(r admin.Result, err error) (admin.RepeatResult, error) {
+	return admin.RepeatResult{Result: r}, err
 }
 
 var actions = []action{
 	{
-		Name: admin.ActionRequeue, Verb: "Requeue", One: "aggregate", Items: "aggregates", Back: "/blocked",
+		Name: admin.ActionRequeue, Verb: "Requeue", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are tried again at once. The others follow in order.",
-		run: func(ctx context.Context, s *Server, r admin.Request) (admin.Result, error) {
-			return admin.Requeue(ctx, s.cfg.Outbox, r)
+		None:   faster + notParked,
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return plain(admin.Requeue(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
 	{
-		Name: admin.ActionSkip, Verb: "Skip", One: "aggregate", Items: "aggregates", Back: "/blocked",
+		Name: admin.ActionSkip, Verb: "Skip", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are given up, and never published. Consumers see a gap in the versions. The events behind them are tried at once.",
-		run: func(ctx context.Context, s *Server, r admin.Request) (admin.Result, error) {
-			return admin.Skip(ctx, s.cfg.Outbox, r)
+		None:   faster + notParked,
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return plain(admin.Skip(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
 	{
-		Name: admin.ActionReplay, Verb: "Replay", One: "message", Items: "messages", Back: "/quarantine",
-		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.",
-		run: func(ctx context.Context, s *Server, r admin.Request) (admin.Result, error) {
-			return admin.Replay(ctx, s.cfg.Quarantine, s.cfg.Apply, r)
+		Name: admin.ActionReplay, Verb: "Replay", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
+		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.", None: faster,
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return plain(admin.Replay(ctx, s.cfg.Quarantine, s.cfg.Apply, r.Request))
 		},
 	},
 	{
-		Name: admin.ActionDelete, Verb: "Delete", One: "message", Items: "messages", Back: "/quarantine",
-		Effect: "They are deleted from the quarantine for ever, and not applied.",
-		run: func(ctx context.Context, s *Server, r admin.Request) (admin.Result, error) {
-			return admin.Delete(ctx, s.cfg.Quarantine, r)
+		Name: admin.ActionDelete, Verb: "Delete", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
+		Effect: "They are deleted from the quarantine for ever, and not applied.", None: faster,
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return plain(admin.Delete(ctx, s.cfg.Quarantine, r.Request))
+		},
+	},
+	{
+		Name: admin.ActionRepair, Verb: "Repair", One: "entry", Items: "entries", Page: "aggregates", queries: true,
+		Effect: "The projection gets the state of the source, over any version. An entry without a source becomes a tombstone.", None: faster,
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			if r.Filter.ID == "" { // to compare all takes longer than a page may
+				return admin.RepeatResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
+			}
+			result, err := s.cfg.Projections.Repair(ctx, admin.RepairRequest{Request: r.Request})
+			return plain(result.Result, err)
+		},
+	},
+	{
+		Name: admin.ActionRepublish, Verb: "Republish", One: "event", Items: "events", All: "all events that the outbox has", Page: "aggregates", grows: true,
+		Effect: again, None: "The outbox has no such event: those of the last days are there.",
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return s.cfg.Republish(ctx, r)
+		},
+	},
+	{
+		Name: admin.ActionBackfill, Verb: "Backfill", One: "aggregate", Items: "aggregates", Page: "aggregates", grows: true,
+		Effect: "The state of each, also of deleted ones, is published as a snapshot, for a new consumer. " + again, None: "There is no aggregate of this type.",
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			return s.cfg.Backfill(ctx, r)
 		},
 	},
 }
 
 // refusal returns why the user may not do the action; empty if it may.
 func (a action) refusal(mine rights) string {
-	side, p := "query", mine.queries
-	if a.Back == "/blocked" {
-		side, p = "command", mine.commands
+	side, p := "command", mine.commands
+	if a.queries {
+		side, p = "query", mine.queries
 	}
 	switch {
 	case mine.err != nil:
@@ -78,45 +123,39 @@ func (a action) refusal(mine rights) string {
 // confirmPage is the form that confirms an action.
 type confirmPage struct {
 	action
-	Filter  filter
-	EventID string
-	Matched int64
-	Sample  string // of the cause in the filter
-	Reason  string
-	Err     string
+	Filter          filter
+	From, To, After string // of what is published again
+	EventID         string
+	Matched         int64
+	Sample          string // of the cause in the filter
+	Reason          string
+	Err             string
 }
+
+// Back returns the page that leads here.
+func (p confirmPage) Back() string {
+	if p.Page == "aggregates" && p.Filter.ID != "" {
+		return "/aggregates/" + url.PathEscape(p.Filter.Type) + "/" + url.PathEscape(p.Filter.ID)
+	}
+	return "/" + p.Page
+}
+
+// countTimeout is how long an action may take to count what it would change.
+const countTimeout = 30 * time.Second
 
 // act counts what an action would change, and shows a form. When the form is sent, it acts.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
-	if err := r.ParseForm(); err != nil {
-		s.fail(w, r, http.StatusBadRequest, fmt.Errorf("read the form: %w", err))
+	p, request, err := s.readAction(r)
+	if err != nil {
+		s.fail(w, r, 0, err)
 		return
 	}
-	i := slices.IndexFunc(actions, func(a action) bool { return a.Name == r.PostForm.Get("action") })
-	if i < 0 {
-		s.fail(w, r, 0, problem.InvalidField("action", "must be one that the console offers"))
-		return
-	}
-	p := confirmPage{action: actions[i], Reason: r.PostForm.Get("reason"), EventID: r.PostForm.Get("event_id")}
 	if refusal := p.refusal(s.privileges(ctx)); refusal != "" {
 		s.fail(w, r, http.StatusForbidden, errors.New(refusal))
 		return
 	}
-	request := admin.Request{Actor: admin.Actor{Name: s.cfg.User, Via: "console"}, Reason: strings.TrimSpace(p.Reason)}
-	var err error
-	if p.Filter, request.Filter, err = readFilter(r.PostForm); err != nil {
-		s.fail(w, r, 0, err)
-		return
-	}
-	if p.EventID != "" {
-		if request.EventID, err = uuid.Parse(p.EventID); err != nil {
-			s.fail(w, r, 0, problem.InvalidField("event_id", "must be a UUID"))
-			return
-		}
-	}
-	request.All = p.Filter.Empty()
 	dry := request
 	dry.DryRun = true
 	counted, err := p.run(ctx, s, dry)
@@ -125,16 +164,18 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Matched = counted.Matched
-	if p.Err = confirmed(r.PostForm.Get("confirmed"), request.Reason, counted.Matched); p.Err != "" || r.PostForm.Get("confirmed") == "" {
+	if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
 		status := http.StatusOK
 		if p.Err != "" {
 			status = http.StatusBadRequest
 		}
 		p.Sample = s.sampleOf(ctx, p.action, request.Filter)
-		s.show(w, r, status, "confirm", strings.TrimPrefix(p.Back, "/"), p.Verb, p)
+		s.show(w, r, status, "confirm", p.Page, p.Verb, p)
 		return
 	}
-	request.Confirmed = counted.Matched
+	if !p.grows {
+		request.Confirmed = counted.Matched
+	}
 	j := s.jobs.begin(s, p, request)
 	select {
 	case <-j.ended: // most are fast
@@ -143,14 +184,52 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/actions/"+j.ID.String(), http.StatusSeeOther)
 }
 
+// readAction reads the form of an action. Its error names the field.
+func (s *Server) readAction(r *http.Request) (p confirmPage, request admin.RepeatRequest, err error) {
+	if err := r.ParseForm(); err != nil {
+		return p, request, problem.InvalidField("form", "cannot be read: %v", err)
+	}
+	form := r.PostForm
+	i := slices.IndexFunc(actions, func(a action) bool { return a.Name == form.Get("action") })
+	if i < 0 {
+		return p, request, problem.InvalidField("action", "must be one that the console offers")
+	}
+	p = confirmPage{
+		action: actions[i], Reason: form.Get("reason"), EventID: form.Get("event_id"),
+		From: form.Get("from"), To: form.Get("to"), After: form.Get("after"),
+	}
+	request.Actor, request.Reason = admin.Actor{Name: s.cfg.User, Via: "console"}, strings.TrimSpace(p.Reason)
+	if p.Filter, request.Filter, err = readFilter(form); err != nil {
+		return p, request, err
+	}
+	request.All = p.Filter.Empty()
+	for _, field := range []struct {
+		name, text string
+		to         *uuid.UUID
+	}{{"event_id", p.EventID, &request.EventID}, {"after", p.After, &request.After}} {
+		if *field.to, err = uuid.Parse(field.text); err != nil && field.text != "" {
+			return p, request, problem.InvalidField(field.name, "must be a UUID")
+		}
+	}
+	for _, field := range []struct {
+		name, text string
+		to         *time.Time
+	}{{"from", p.From, &request.From}, {"to", p.To, &request.To}} {
+		if *field.to, err = time.Parse(time.RFC3339, field.text); err != nil && field.text != "" {
+			return p, request, problem.InvalidField(field.name, "must be a time, such as 2026-01-31T12:00:00Z")
+		}
+	}
+	return p, request, nil
+}
+
 // sampleOf returns a message with the cause in a filter; empty if there is none.
 func (s *Server) sampleOf(ctx context.Context, a action, f admin.Filter) string {
 	if f.Cause == "" {
 		return ""
 	}
-	list := s.cfg.Quarantine.GroupQuarantine
-	if a.Back == "/blocked" {
-		list = s.cfg.Outbox.GroupBlocked
+	list := s.cfg.Outbox.GroupBlocked
+	if a.queries {
+		list = s.cfg.Quarantine.GroupQuarantine
 	}
 	groups, err := list(ctx, groupRows)
 	if err != nil {
@@ -165,14 +244,14 @@ func (s *Server) sampleOf(ctx context.Context, a action, f admin.Filter) string 
 }
 
 // confirmed returns why a confirmation is refused; empty if it is not, or if there is none yet.
-func confirmed(count, reason string, matched int64) string {
+func (p confirmPage) confirmed(count, reason string) string {
 	if count == "" {
 		return ""
 	}
-	if before, err := strconv.ParseInt(count, 10, 64); err != nil || matched > before {
+	if before, err := strconv.ParseInt(count, 10, 64); err != nil || p.Matched > before && !p.grows {
 		return "More match now than you have seen. Look at the number again."
 	}
-	if matched == 0 {
+	if p.Matched == 0 {
 		return "Nothing matches any more."
 	}
 	if reason == "" {
@@ -200,7 +279,7 @@ type job struct {
 	confirmPage
 	Reason string
 	ended  chan struct{} // closed when result and err are set
-	result admin.Result
+	result admin.RepeatResult
 	err    error
 
 	mu            sync.Mutex
@@ -216,7 +295,7 @@ func (j *jobs) start(ctx context.Context) {
 func (j *jobs) wait() { j.running.Wait() }
 
 // begin starts an action. It goes on if the person leaves, until the console stops.
-func (j *jobs) begin(s *Server, p confirmPage, request admin.Request) *job {
+func (j *jobs) begin(s *Server, p confirmPage, request admin.RepeatRequest) *job {
 	started := &job{ID: uuid.New(), confirmPage: p, Reason: request.Reason, ended: make(chan struct{}), matched: p.Matched}
 	request.Progress = func(done, matched int64) {
 		started.mu.Lock()
@@ -255,8 +334,9 @@ type jobPage struct {
 	*job
 	Ended         bool
 	Done, Matched int64
-	Result        admin.Result
+	Result        admin.RepeatResult
 	Err           string
+	Continues     bool // it can go on where it has ended
 }
 
 // showJob shows an action: how far it is, or what it did.
@@ -270,13 +350,14 @@ func (s *Server) showJob(w http.ResponseWriter, r *http.Request) {
 	j.mu.Lock()
 	p.Done, p.Matched = j.done, j.matched
 	j.mu.Unlock()
-	shown := page{Page: strings.TrimPrefix(j.Back, "/"), Title: j.Verb, Refresh: 1}
+	shown := page{Page: j.Page, Title: j.Verb, Refresh: 1}
 	select {
 	case <-j.ended:
 		p.Ended, p.Result, shown.Refresh = true, j.result, 0
 		p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
 		if j.err != nil {
 			p.Err = reasonOf(j.err)
+			p.Continues = j.result.Last != uuid.Nil
 		}
 	default:
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"example.com/videocatalog/internal/envelope"
 )
 
@@ -18,27 +20,30 @@ import (
 type found struct {
 	Text   string
 	Groups []foundGroup
+	Types  []Type
+	Acts   bool // the user may publish again
 }
 
 type foundGroup struct {
-	Type  string
-	Found []Found
-	Err   string
+	Type   string
+	Titled bool // it has titles
+	Found  []Found
+	Err    string
 }
 
 // find searches all types. One result is shown at once.
 func (s *Server) find(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q"))}
+	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types, Acts: s.privileges(ctx).commands.Writes}
 	n := 0
 	for _, t := range s.cfg.Types {
-		if t.Source == nil || result.Text == "" {
-			continue
+		if result.Text == "" {
+			break
 		}
-		group := foundGroup{Type: t.Name}
+		group := foundGroup{Type: t.Name, Titled: t.Source != nil}
 		var err error
-		if group.Found, err = t.Source.Find(ctx, result.Text); err != nil {
+		if group.Found, err = t.find(ctx, result.Text); err != nil {
 			group.Err = reasonOf(err)
 		}
 		n += len(group.Found)
@@ -64,10 +69,17 @@ type aggregatePage struct {
 	EventsErr  string
 	Comparison Comparison
 	CompareErr string
-	Known      bool // the type has a source
+	Known      bool // both sides were compared
 	Fields     []field
 	Acts       bool
+	Repairable bool // the entry can be repaired
+	Repairs    bool // the user may repair it
+
+	traceURL string
 }
+
+// TraceURL returns where a trace is shown; empty: nowhere.
+func (p aggregatePage) TraceURL(id string) string { return strings.ReplaceAll(p.traceURL, TraceID, id) }
 
 // field is a field of an aggregate on both sides.
 type field struct {
@@ -79,11 +91,14 @@ func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	t := s.cfg.typeNamed(r.PathValue("type"))
-	p := aggregatePage{Aggregate: envelope.Aggregate{Type: t.Name, ID: r.PathValue("id")}, View: t.View, Known: t.Source != nil}
+	compareSides := t.comparer()
+	p := aggregatePage{
+		Aggregate: envelope.Aggregate{Type: t.Name, ID: r.PathValue("id")}, View: t.View, Known: compareSides != nil, traceURL: s.cfg.TraceURL,
+	}
 	from, until := time.Unix(0, 0), time.Now().Add(24*time.Hour)
-	if t.Source != nil {
+	if p.Known {
 		var err error
-		if p.Comparison, err = t.Source.Compare(ctx, p.ID); err != nil {
+		if p.Comparison, err = compareSides(ctx, p.ID); err != nil {
 			p.CompareErr = reasonOf(err)
 		}
 		p.Fields = compare(p.Comparison)
@@ -100,12 +115,30 @@ func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
 	} else if err := s.cfg.Queries.Applied(ctx, s.cfg.Consumers, p.Events); err != nil {
 		p.EventsErr = reasonOf(err)
 	}
-	p.Acts = s.privileges(ctx).commands.Writes
+	mine := s.privileges(ctx)
+	p.Acts, p.Repairs, p.Repairable = mine.commands.Writes, mine.queries.Writes, slices.Contains(s.cfg.Projections.Types(), t.Name)
 	title := p.Title
 	if title == "" {
 		title = p.Aggregate.Type + " " + p.ID
 	}
 	s.show(w, r, http.StatusOK, "aggregate", "aggregates", title, p)
+}
+
+// CreateRequest is the id of the request that made it; empty: not known.
+func (p aggregatePage) CreateRequest() string {
+	if p.RequestID == uuid.Nil {
+		return ""
+	}
+	return p.RequestID.String()
+}
+
+// From is a time before all its events that are shown; empty: there is none.
+func (p aggregatePage) From() string {
+	if len(p.Events) == 0 {
+		return ""
+	}
+	const slack = time.Minute // the id of an event may be of another clock
+	return p.Events[len(p.Events)-1].Time.Add(-slack).UTC().Format(time.RFC3339)
 }
 
 // compare returns the fields of both sides, those that differ first.
@@ -120,7 +153,10 @@ func compare(c Comparison) []field {
 	var fields []field
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		f := field{Name: name, Source: text(c.Source, name), Projection: text(c.Projection, name)}
-		f.Differs = f.Source != f.Projection
+		f.Differs = f.Source != f.Projection && c.Alone == ""
+		if c.Source == nil && c.Alone != "" {
+			f.Source = f.Projection // the only one
+		}
 		fields = append(fields, f)
 	}
 	slices.SortStableFunc(fields, func(a, b field) int {

@@ -26,6 +26,7 @@ const (
 // backlogPage has what waits for a person: groups by cause, and the items that match a filter.
 type backlogPage struct {
 	Filter   filter
+	Grouped  bool // Groups were read: on the first page of all
 	Groups   []admin.Group
 	Blocked  []admin.Blocked
 	Messages []admin.Quarantined
@@ -76,8 +77,11 @@ func (s *Server) blocked(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Acts = s.privileges(ctx).commands.Writes
-	if p.Groups, err = s.cfg.Outbox.GroupBlocked(ctx, groupRows); err == nil {
-		after := envelope.Aggregate{Type: r.URL.Query().Get("after_type"), ID: r.URL.Query().Get("after_id")}
+	after := envelope.Aggregate{Type: r.URL.Query().Get("after_type"), ID: r.URL.Query().Get("after_id")}
+	if p.Grouped = p.Filter.Empty() && after.ID == ""; p.Grouped {
+		p.Groups, err = s.cfg.Outbox.GroupBlocked(ctx, groupRows)
+	}
+	if err == nil {
 		p.Blocked, err = s.cfg.Outbox.ListBlocked(ctx, parsed, after, pageRows)
 	}
 	if err != nil {
@@ -105,7 +109,10 @@ func (s *Server) quarantine(w http.ResponseWriter, r *http.Request) {
 	}
 	p.Acts = s.privileges(ctx).queries.Writes
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0: from the first one
-	if p.Groups, err = s.cfg.Quarantine.GroupQuarantine(ctx, groupRows); err == nil {
+	if p.Grouped = p.Filter.Empty() && after == 0; p.Grouped {
+		p.Groups, err = s.cfg.Quarantine.GroupQuarantine(ctx, groupRows)
+	}
+	if err == nil {
 		p.Messages, err = s.cfg.Quarantine.ListQuarantine(ctx, parsed, after, pageRows)
 	}
 	if err != nil {
@@ -171,8 +178,8 @@ type auditPage struct {
 
 type auditEntry struct {
 	admin.Entry
-	Side           string
-	Filter, Before string
+	Side                  string
+	Filter, Before, After string
 }
 
 func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
@@ -193,7 +200,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
 			p.Err = reasonOf(err)
 		}
 		for _, e := range entries {
-			p.Entries = append(p.Entries, auditEntry{Entry: e, Side: side.name, Filter: string(e.Filter), Before: indented(e.Before)})
+			p.Entries = append(p.Entries, auditEntry{Entry: e, Side: side.name, Filter: string(e.Filter), Before: indented(e.Before), After: indented(e.After)})
 		}
 	}
 	slices.SortStableFunc(p.Entries, func(a, b auditEntry) int { return cmp.Compare(b.CreateTime.UnixNano(), a.CreateTime.UnixNano()) })

@@ -125,7 +125,7 @@ func (s snapshot) ChartSent() chart {
 }
 
 func (s snapshot) ChartLag() chart {
-	return newChart("Lag, the median and the 99th percentile", s.Points, seconds, func(p Point) float64 { return p.P50 }, func(p Point) float64 { return p.P99 })
+	return newChart("Lag, median and 99 %", s.Points, seconds, func(p Point) float64 { return p.P50 }, func(p Point) float64 { return p.P99 })
 }
 
 func (s snapshot) ChartApplied() chart {

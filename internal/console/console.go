@@ -39,6 +39,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 )
@@ -54,6 +56,9 @@ type Config struct {
 	Outbox           admin.Outbox
 	Quarantine       admin.Quarantine
 	Apply            admin.Apply // applies a message of the quarantine
+	// Republish and Backfill publish events, and the state of aggregates, again.
+	Republish, Backfill admin.Repeat
+	Projections         admin.Projections
 	// Decode returns a message as this build reads it, for people.
 	Decode    func(Message) (string, error)
 	Types     []Type   // aggregate types, in the order in which they are shown
@@ -67,6 +72,8 @@ type Config struct {
 	// Metrics is the URL of the metrics of a process of the service, in the text format of
 	// Prometheus. Empty: what only the process knows is not shown.
 	Metrics string
+	// TraceURL is where a trace is shown, with TraceID instead of its id. Empty: nowhere.
+	TraceURL string
 	// Hosts are names of this host besides those of the loopback interface.
 	Hosts []string
 	Log   *slog.Logger
@@ -77,8 +84,40 @@ type Type struct {
 	Name string
 	// View is what the projection of the type is called, such as "overview".
 	View string
-	// Source reads the type. Nil: the console shows its events only.
+	// Source reads the type. Nil: there are no titles, and nothing to search.
 	Source Source
+	// Compare is the same as that of Source, for a type without. Nil: the console shows its
+	// events only.
+	Compare func(ctx context.Context, id string) (Comparison, error)
+}
+
+// TraceID stands for the id of a trace in Config.TraceURL.
+const TraceID = "{trace_id}"
+
+// comparer returns what compares both sides of the type; nil: nothing does.
+func (t Type) comparer() func(context.Context, string) (Comparison, error) {
+	if t.Source != nil {
+		return t.Source.Compare
+	}
+	return t.Compare
+}
+
+func isID(text string) bool { return uuid.Validate(text) == nil }
+
+// find returns aggregates by id or by a part of their title. Without a source it knows ids
+// only.
+func (t Type) find(ctx context.Context, text string) ([]Found, error) {
+	if t.Source != nil {
+		return t.Source.Find(ctx, text)
+	}
+	if !isID(text) || t.Compare == nil {
+		return nil, nil
+	}
+	c, err := t.Compare(ctx, text)
+	if err != nil || c.Source == nil && c.Projection == nil {
+		return nil, err
+	}
+	return []Found{{ID: text, Version: max(c.SourceVersion, c.ProjectionVersion)}}, nil
 }
 
 // Server serves a console. Create it with New.

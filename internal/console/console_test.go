@@ -142,7 +142,7 @@ func TestProblems(t *testing.T) {
 		"old":        {snapshot{Commands: CommandSample{Lanes: lanes}}, "The oldest pending event waits for 2\u202fmin."},
 		"blocked":    {snapshot{Commands: CommandSample{Blocked: 1}}, "1 aggregate is blocked, and tried again by itself."},
 		"parked":     {snapshot{Commands: CommandSample{Blocked: 3, Parked: 2}}, "2 aggregates are parked: the broker refused an event, and a person must decide."},
-		"quarantine": {snapshot{Queries: QuerySample{Quarantined: 1}}, "1 message is in quarantine: nobody could apply it."},
+		"quarantine": {snapshot{Queries: QuerySample{Quarantined: 1}}, "1 message is in quarantine, and could not be applied."},
 		"breaker":    {snapshot{HasProcess: true, Process: ProcessSample{Breaker: true}}, "The publisher considers the broker unavailable."},
 		"metrics":    {snapshot{HasProcess: true, Process: ProcessSample{Err: "refused", Breaker: true}}, "The metrics of the process cannot be read: refused."},
 	} {

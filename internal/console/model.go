@@ -88,6 +88,9 @@ type History struct {
 	// pending.
 	Unsure  bool
 	Blocked *Blocked // nil: the aggregate is not blocked
+	// RequestID is that of the command that made the aggregate; uuid.Nil: it had none, or is
+	// not known any more.
+	RequestID uuid.UUID
 }
 
 // State is where an event is on its way to the broker.
@@ -155,4 +158,6 @@ type Comparison struct {
 	SourceVersion      int64
 	ProjectionVersion  int64
 	Created, Updated   time.Time // of the aggregate; zero if not known
+	// Alone says why a side does not have it, and that this is right; empty: it is wrong.
+	Alone string
 }

@@ -28,7 +28,7 @@ func (s snapshot) Problems() []trouble {
 	c, q := s.Commands, s.Queries
 	add(c.Parked > 0, "/blocked", "%s parked: the broker refused an event, and a person must decide.", many(c.Parked, "aggregate is", "aggregates are"))
 	add(c.Blocked > c.Parked && c.Parked == 0, "/blocked", "%s blocked, and tried again by itself.", many(c.Blocked, "aggregate is", "aggregates are"))
-	add(q.Quarantined > 0, "/quarantine", "%s in quarantine: nobody could apply it.", many(q.Quarantined, "message is", "messages are"))
+	add(q.Quarantined > 0, "/quarantine", "%s in quarantine, and could not be applied.", many(q.Quarantined, "message is", "messages are"))
 	return all
 }
 

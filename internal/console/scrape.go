@@ -17,6 +17,7 @@ type ProcessSample struct {
 	Time       time.Time // zero: never read
 	Err        string    // why it could not be read; empty: it could
 	Breaker    bool      // the publisher considers the broker unavailable
+	PausedKeys float64   // ordering keys of which nothing is sent now
 	Published  float64
 	Fenced     float64 // settlements that the fence rejected
 	InHand     float64 // messages received and not yet acknowledged
@@ -50,7 +51,8 @@ func (s *scraper) scrape(ctx context.Context, last ProcessSample) ProcessSample 
 	outcome := func(name string) float64 { return sum(families["consumer_events_total"], "outcome", name) }
 	return ProcessSample{
 		Time: time.Now(), Breaker: sum(families["outbox_breaker_open"], "", "") > 0,
-		Published: sum(families["outbox_events_total"], "outcome", "published"), Fenced: sum(families["outbox_lost_leases_total"], "", ""),
+		PausedKeys: sum(families["outbox_paused_keys"], "", ""),
+		Published:  sum(families["outbox_events_total"], "outcome", "published"), Fenced: sum(families["outbox_lost_leases_total"], "", ""),
 		InHand: sum(families["consumer_messages"], "", ""), Applied: outcome("applied") + outcome("applied_after_gap"),
 		Duplicates: outcome("duplicate"), Gaps: outcome("applied_after_gap"), Stale: outcome("stale"), Conflicts: outcome("conflict"),
 	}

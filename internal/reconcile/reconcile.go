@@ -181,8 +181,8 @@ type Result struct {
 	Differences []Difference
 }
 
-// Compare compares the ids behind after, until it has compared maxRows of them, or all. It
-// calls beat, which may be nil, at least once in half of Config.Wait.
+// Compare compares the ids behind after, until it has read maxRows rows, or all. It calls
+// beat, which may be nil, at least once in half of Config.Wait.
 func Compare(ctx context.Context, cfg Config, source Source, after uuid.UUID, maxRows int, beat func()) (Result, error) {
 	c := comparison{cfg: cfg.WithDefaults(), source: source, beat: beat}
 	if beat == nil {
@@ -190,7 +190,7 @@ func Compare(ctx context.Context, cfg Config, source Source, after uuid.UUID, ma
 	}
 	result := Result{UpTo: after}
 	var doubts []uuid.UUID
-	for result.UpTo != uuid.Max && result.Rows < int64(maxRows) && len(doubts) < maxDoubts {
+	for read := 0; result.UpTo != uuid.Max && read < maxRows && len(doubts) < maxDoubts; read += pageRows {
 		begun := time.Now()
 		rows, upTo, different, err := c.page(ctx, result.UpTo)
 		if err != nil {
@@ -199,6 +199,11 @@ func Compare(ctx context.Context, cfg Config, source Source, after uuid.UUID, ma
 		result.UpTo = upTo
 		result.Rows += rows
 		doubts = append(doubts, different...)
+		// A side has read pageRows rows for every page but the last, tombstones too, which no
+		// checksum counts.
+		if upTo != uuid.Max {
+			rows = pageRows
+		}
 		if err := c.sleep(ctx, time.Duration(rows)*time.Second/time.Duration(c.cfg.Rate)-time.Since(begun)); err != nil {
 			return result, err
 		}

@@ -26,6 +26,7 @@ type side struct {
 	mu       sync.Mutex
 	versions map[uuid.UUID]int64 // guarded by mu
 	sorted   []uuid.UUID         // their ids; nil after a change
+	buried   map[uuid.UUID]bool  // tombstones, which no checksum counts; not changed
 	largest  int64               // rows of a checksum
 }
 
@@ -88,6 +89,9 @@ func (s *side) Digest(_ context.Context, after, upTo uuid.UUID, each bool) (dige
 	for _, id := range s.behind(after) {
 		if bytes.Compare(id[:], upTo[:]) > 0 {
 			break
+		}
+		if s.buried[id] {
+			continue
 		}
 		one := reconcile.Digest{ID: id, Rows: 1, Sum: id.String() + strconv.FormatInt(s.versions[id], 10)}
 		all.Rows++
@@ -188,6 +192,31 @@ func TestCompareKeepsTheRate(t *testing.T) {
 			t.Errorf("Compare() = %+v, %v, want the other 2,000 with one difference", rest, err)
 		}
 	})
+}
+
+// Tombstones count for the rate and for the size of a slice, on whichever side they are: a
+// million of them must not be read at once.
+func TestTombstonesAreRowsToo(t *testing.T) {
+	t.Parallel()
+	for name, buried := range map[string]func(*entries) *side{
+		"of the owner":      func(e *entries) *side { return e.owner },
+		"of the projection": func(e *entries) *side { return e.projection },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := entries{owner: sideOf(100), projection: sideOf(100)}
+			s := buried(&e)
+			s.buried = make(map[uuid.UUID]bool)
+			for n := 100; n < 5000; n++ {
+				s.set(id(n), 1)
+				s.buried[id(n)] = true
+			}
+			begun := time.Now()
+			got, err := reconcile.Compare(t.Context(), reconcile.Config{Rate: 100}, e.source(), uuid.Nil, 3000, nil)
+			if err != nil || got.Rows != 100 || got.UpTo != id(2999) || len(got.Differences) > 0 || time.Since(begun) != 30*time.Second {
+				t.Errorf("tombstones %s: Compare() = %+v, %v after %s, want 3,000 rows in 30 s", name, got, err, time.Since(begun))
+			}
+		})
+	}
 }
 
 // An entry without its event is looked at again. It is no difference once it has the version

@@ -73,6 +73,18 @@ type watch struct {
 	// fresh: no entry has been sent yet, so none needs to be removed.
 	fresh bool
 	begun bool // the first read is done or in progress
+	// expired: the token was too old, so the stream starts over.
+	expired bool
+}
+
+// ResumeTokenAge is how long a resume token is valid. What was removed longer ago than that
+// need not be told to anybody, so tombstones can go.
+const ResumeTokenAge = 30 * 24 * time.Hour
+
+// resumeToken is what a resume token has. One of an earlier build has no time.
+type resumeToken struct {
+	domain.Position
+	Time time.Time // when it was sent
 }
 
 func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogService, stream grpc.ServerStreamingServer[catalogv1.WatchCatalogEntriesResponse]) (*watch, error) {
@@ -83,7 +95,11 @@ func newWatch(request *catalogv1.WatchCatalogEntriesRequest, service *catalogSer
 	w := &watch{service: service, stream: stream, tokens: tokens, fresh: true}
 	if token := request.GetResumeToken(); token != "" {
 		w.fresh = false
-		err = tokens.Decode(token, &w.position)
+		var sent resumeToken
+		err = tokens.Decode(token, &sent)
+		if w.expired = !sent.Time.IsZero() && time.Since(sent.Time) > ResumeTokenAge; !w.expired {
+			w.position = sent.Position
+		}
 	}
 	return w, err
 }
@@ -96,7 +112,8 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 		if err != nil {
 			return err
 		}
-		if page.Restarted {
+		if page.Restarted || w.expired {
+			w.expired = false
 			if err := w.restart(page.Next.Database); err != nil {
 				return err
 			}
@@ -124,8 +141,7 @@ func (w *watch) catchUp(changed <-chan struct{}) error {
 	}
 }
 
-// restart tells the client to start over, from the beginning of another
-// database.
+// restart tells the client to start over, from the beginning of a database.
 func (w *watch) restart(database string) error {
 	w.position, w.fresh = domain.Position{Database: database}, true
 	return w.send(&catalogv1.WatchCatalogEntriesResponse{Change: &catalogv1.WatchCatalogEntriesResponse_Restarted{Restarted: true}})
@@ -192,7 +208,7 @@ func (w *watch) responseTo(change domain.Change) *catalogv1.WatchCatalogEntriesR
 // send sends a response with the token to resume after it.
 func (w *watch) send(response *catalogv1.WatchCatalogEntriesResponse) error {
 	var err error
-	if response.ResumeToken, err = w.tokens.Encode(w.position); err != nil {
+	if response.ResumeToken, err = w.tokens.Encode(resumeToken{Position: w.position, Time: time.Now()}); err != nil {
 		return err
 	}
 	return w.stream.Send(response)

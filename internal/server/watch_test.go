@@ -573,6 +573,41 @@ func TestWatchBeginsAgainInAnotherDatabase(t *testing.T) {
 	})
 }
 
+// A token that is too old begins again, because what was removed since may have left no
+// tombstone. A stream, and its tokens, live as long as they like.
+func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFakeStore()
+		seed(t, store, true)
+		service := testCatalogService(store)
+		watch := func(token string, lasting time.Duration) (sent []string, last string) {
+			ctx, cancel := context.WithTimeout(t.Context(), lasting)
+			defer cancel()
+			stream := &fakeStream{ctx: ctx, began: time.Now()}
+			_ = service.WatchCatalogEntries(&catalogv1.WatchCatalogEntriesRequest{ResumeToken: token}, stream) // ends with ctx
+			return stream.sent, stream.token
+		}
+		_, token := watch("", 10*time.Second)
+		for _, test := range []struct {
+			pause time.Duration
+			want  []string
+		}{
+			{ResumeTokenAge - time.Hour, []string{"beat"}},
+			{ResumeTokenAge - time.Hour, []string{"beat"}}, // of the last beat
+			{ResumeTokenAge + time.Hour, []string{"restarted", "+x", "beat"}},
+			{0, []string{"beat"}},
+		} {
+			time.Sleep(test.pause)
+			var sent []string
+			sent, token = watch(token, 10*time.Second)
+			if diff := cmp.Diff(test.want, sent); diff != "" {
+				t.Errorf("messages after %s (-want +got):\n%s", test.pause, diff)
+			}
+		}
+	})
+}
+
 // A rebuild may take an entry that was visible back to its draft.
 func TestWatchRemovesWhatARebuildTookBack(t *testing.T) {
 	t.Parallel()

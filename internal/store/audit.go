@@ -53,6 +53,6 @@ func orLast(before int64) int64 {
 func entryOfAudit(row sqlcgen.ListCommandAuditRow) admin.Entry {
 	return admin.Entry{
 		ID: row.ID, ActionID: row.ActionID, CreateTime: row.CreateTime.UTC(), Actor: admin.Actor{Name: row.Actor, Via: row.Via},
-		DatabaseUser: row.DatabaseUser, Action: row.Action, Filter: row.Filter, Reason: row.Reason, Items: row.Items, Before: row.Before,
+		DatabaseUser: row.DatabaseUser, Action: row.Action, Filter: row.Filter, Reason: row.Reason, Items: row.Items, Before: row.Before, After: row.After,
 	}
 }

@@ -114,6 +114,15 @@ func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.E
 	return q.EraseQuarantine(ctx, keys)
 }
 
+// PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,
+// and at least 30 days ago, by the clock of the database: those of purged videos, and of
+// videos that a rebuild or a repair did not find. It deletes at most maxRows and returns how
+// many. An event of such a video would be applied as the first one.
+func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune tombstones of the catalog")
+}
+
 // outcomeOf is what the consumer calls the outcome of a fold.
 var outcomeOf = map[domain.Outcome]envelope.Outcome{
 	domain.Applied: envelope.Applied, domain.AppliedAfterGap: envelope.AppliedAfterGap,

@@ -43,6 +43,12 @@ func (c *Comparisons) Save(ctx context.Context, slice reconcile.Slice, result re
 	return n == 1, wrap(err, "save comparison of %s", slice.Type)
 }
 
+// Restart begins a new pass as soon as possible, because the projection was repaired. Results
+// of slices that are being compared do not count.
+func (c *Comparisons) Restart(ctx context.Context, aggregateType string) error {
+	return wrap(c.queries.RestartComparison(ctx, aggregateType), "restart comparison of %s", aggregateType)
+}
+
 // Observe lets a meter show the differences of each aggregate type.
 func (c *Comparisons) Observe(meter metric.Meter) error {
 	measures := sample[[]sqlcgen.MeasureComparisonsRow]{take: func(ctx context.Context) ([]sqlcgen.MeasureComparisonsRow, error) {

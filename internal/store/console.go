@@ -1,10 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,6 +102,11 @@ func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from,
 		if err != nil {
 			return err
 		}
+		if len(rows) > 0 && rows[len(rows)-1].Version == 1 {
+			if h.RequestID, err = requestOf(ctx, q, aggregate, rows[len(rows)-1].OccurredAt); err != nil {
+				return err
+			}
+		}
 		// Read last: an event that has been published meanwhile is not pending.
 		pending, err = q.ListAggregatePending(ctx, readPending, aggregate.Type, aggregate.ID)
 		return err
@@ -125,6 +132,19 @@ func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from,
 		return e
 	})
 	return h, o.addBlocked(ctx, aggregate, &h)
+}
+
+// requestOf returns the id of the request that made an aggregate about that time; uuid.Nil if it
+// is not known.
+func requestOf(ctx context.Context, q *sqlcgen.Queries, aggregate envelope.Aggregate, made time.Time) (uuid.UUID, error) {
+	const slack = time.Minute // the two times are by two clocks
+	ids, err := q.FindRequests(ctx, sqlcgen.FindRequestsParams{
+		FromTime: made.Add(-slack), UntilTime: made.Add(slack), AggregateType: aggregate.Type, AggregateID: aggregate.ID,
+	})
+	if err != nil || len(ids) == 0 {
+		return uuid.Nil, err
+	}
+	return ids[0], nil
 }
 
 // addBlocked adds whether an aggregate is blocked, and whether its pending events may be
@@ -231,6 +251,72 @@ func (b *Inbox) Quarantined(ctx context.Context, id int64) (console.Message, err
 func (b *Inbox) QueryPrivileges(ctx context.Context) (console.Privileges, error) {
 	row, err := b.queries.GetQueryPrivileges(ctx)
 	return console.Privileges{User: row.Name, Writes: row.Writes, ReadsPayloads: row.ReadsPayloads}, wrap(err, "read privileges")
+}
+
+// CompareStates returns what compares the states of an aggregate on both sides, by the fields
+// of T: see console.Type. source is nil if the owner is another service. A view need not show
+// what is deleted.
+func CompareStates[T any](source, view func(context.Context, uuid.UUID) (T, error)) func(context.Context, string) (console.Comparison, error) {
+	return func(ctx context.Context, text string) (c console.Comparison, err error) {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return c, problem.InvalidField("id", "must be a UUID")
+		}
+		// The view is read first: the source is at least as new.
+		if c.Projection, err = fieldsOfState(ctx, id, view); err != nil {
+			return c, err
+		}
+		c.ProjectionVersion = versionOf(c.Projection)
+		if source == nil {
+			c.Alone = "the source is in another service"
+			return c, nil
+		}
+		if c.Source, err = fieldsOfState(ctx, id, source); err != nil || c.Source == nil {
+			return c, err
+		}
+		c.SourceVersion = versionOf(c.Source)
+		c.Created, c.Updated = timeIn(c.Source, "CreateTime"), timeIn(c.Source, "UpdateTime")
+		if c.Projection == nil && !timeIn(c.Source, "DeleteTime").IsZero() {
+			c.Alone = "deleted, so the view does not show it"
+		}
+		return c, nil
+	}
+}
+
+// fieldsOfState reads a state, and returns its fields as JSON has them, without times that are
+// zero; nil if it does not exist.
+func fieldsOfState[T any](ctx context.Context, id uuid.UUID, get func(context.Context, uuid.UUID) (T, error)) (map[string]any, error) {
+	state, err := get(ctx, id)
+	if known, ok := errors.AsType[*problem.Error](err); ok && known.Kind == problem.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(state)
+	if err != nil {
+		return nil, fmt.Errorf("show state: %w", err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	fields := make(map[string]any)
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, fmt.Errorf("show state: %w", err)
+	}
+	maps.DeleteFunc(fields, func(_ string, value any) bool { return value == "0001-01-01T00:00:00Z" })
+	return fields, nil
+}
+
+func versionOf(fields map[string]any) int64 {
+	number, _ := fields["Version"].(json.Number)
+	version, _ := number.Int64() // 0 without fields
+	return version
+}
+
+func timeIn(fields map[string]any, name string) time.Time {
+	text, _ := fields[name].(string)
+	at, _ := time.Parse(time.RFC3339Nano, text) // zero without the field
+	return at
 }
 
 // uuidFloor returns the smallest UUIDv7 of a time, like uuid7_floor in the database, which

@@ -1,11 +1,20 @@
 package store_test
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
 	"testing"
+	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -26,8 +35,65 @@ func TestAppliedFollowsTheGeneration(t *testing.T) {
 		if got := events[0].Applied; len(got) != 1 || got[0].Consumer != "catalog" || len(events[1].Applied) != 0 {
 			t.Errorf("generation %d: applied = %+v, want by the catalog once", generation, events)
 		}
-		if _, err := inbox.Forget(t.Context(), "catalog"); err != nil {
+		if _, err := inbox.Forget(t.Context(), "catalog", auditOf(admin.ActionSeek)); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// state is like one that cmd/entity makes.
+type state struct {
+	Number                             int64
+	Version                            int64
+	CreateTime, UpdateTime, DeleteTime time.Time
+}
+
+// A type of one's own has all fields of both sides on the console, with the versions. What is
+// deleted, or of another service, need not be on both.
+func TestCompareStates(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 31, 12, 0, 0, 1000, time.UTC)
+	const number = 1<<60 + 1 // no float64
+	alive := state{Number: number, Version: 2, CreateTime: at, UpdateTime: at.Add(time.Hour)}
+	deleted := alive
+	deleted.DeleteTime = at.Add(2 * time.Hour)
+	fields := map[string]any{
+		"Number": json.Number("1152921504606846977"), "Version": json.Number("2"), "CreateTime": "2026-01-31T12:00:00.000001Z", "UpdateTime": "2026-01-31T13:00:00.000001Z",
+	}
+	gone := maps.Clone(fields)
+	gone["DeleteTime"] = "2026-01-31T14:00:00.000001Z"
+	of := func(s *state, err error) func(context.Context, uuid.UUID) (state, error) {
+		return func(context.Context, uuid.UUID) (state, error) {
+			if s == nil {
+				return state{}, cmp.Or[error](err, problem.Errorf(problem.NotFound, "not there"))
+			}
+			return *s, nil
+		}
+	}
+	times := console.Comparison{Source: fields, SourceVersion: 2, Created: at, Updated: at.Add(time.Hour)}
+	both, missing, tombstone := times, times, times
+	both.Projection, both.ProjectionVersion = fields, 2
+	tombstone.Source, tombstone.Alone = gone, "deleted, so the view does not show it"
+	for name, test := range map[string]struct {
+		source, view func(context.Context, uuid.UUID) (state, error)
+		want         console.Comparison
+	}{
+		"on both sides":   {of(&alive, nil), of(&alive, nil), both},
+		"not in the view": {of(&alive, nil), of(nil, nil), missing},
+		"deleted":         {of(&deleted, nil), of(nil, nil), tombstone},
+		"nowhere":         {of(nil, nil), of(nil, nil), console.Comparison{}},
+		"not the owner":   {nil, of(&alive, nil), console.Comparison{Projection: fields, ProjectionVersion: 2, Alone: "the source is in another service"}},
+	} {
+		got, err := store.CompareStates(test.source, test.view)(t.Context(), uuid.NewString())
+		if diff := gocmp.Diff(test.want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := store.CompareStates(of(&alive, nil), of(nil, broken))(t.Context(), uuid.NewString()); !errors.Is(err, broken) {
+		t.Errorf("a view that fails = %v, want its error", err)
+	}
+	if _, err := store.CompareStates(of(&alive, nil), of(&alive, nil))(t.Context(), "7"); err == nil || err.Error() != "id: must be a UUID" {
+		t.Errorf("no id = %v, want it refused", err)
 	}
 }

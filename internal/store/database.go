@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
 // A Database identifies the history of the database of a side. After a failover, a restore
@@ -19,9 +22,13 @@ func (o *Outbox) Database(ctx context.Context) (Database, error) {
 	return Database(row), wrap(err, "identify database")
 }
 
-// KnowDatabase records a database as the known one of the command side.
-func (o *Outbox) KnowDatabase(ctx context.Context, identity string) error {
-	return wrap(o.queries.KnowCommandDatabase(ctx, identity), "know database")
+// KnowDatabase records a database as the known one of the command side, and appends the entry
+// to the audit, in one transaction. If it is known already, nothing changes.
+func (o *Outbox) KnowDatabase(ctx context.Context, identity string, e admin.Entry) (changed bool, err error) {
+	n, err := o.queries.KnowCommandDatabase(ctx, sqlcgen.KnowCommandDatabaseParams{
+		Identity: identity, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
+	return n > 0, wrap(err, "know database")
 }
 
 // TokenKey returns the 32 bytes that seal the tokens of the API. They are the same in every
@@ -38,7 +45,10 @@ func (b *Inbox) Database(ctx context.Context) (Database, error) {
 	return Database(row), wrap(err, "identify database of the query side")
 }
 
-// KnowDatabase records a database as the known one of the query side.
-func (b *Inbox) KnowDatabase(ctx context.Context, identity string) error {
-	return wrap(b.queries.KnowQueryDatabase(ctx, identity), "know database of the query side")
+// KnowDatabase is the same as that of Outbox, for the query side.
+func (b *Inbox) KnowDatabase(ctx context.Context, identity string, e admin.Entry) (changed bool, err error) {
+	n, err := b.queries.KnowQueryDatabase(ctx, sqlcgen.KnowQueryDatabaseParams{
+		Identity: identity, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
+	return n > 0, wrap(err, "know database of the query side")
 }

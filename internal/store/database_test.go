@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
@@ -26,13 +28,14 @@ func moveTo(t testing.TB, pool *pgxpool.Pool, schema, identity string) {
 }
 
 // A side is in the database that its migration ran in. In another one it is until
-// somebody says that this is right too.
+// somebody says that this is right too. The audit has that once, however often they say so.
 func TestDatabaseIsKnown(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	type side interface {
 		Database(ctx context.Context) (store.Database, error)
-		KnowDatabase(ctx context.Context, identity string) error
+		KnowDatabase(ctx context.Context, identity string, e admin.Entry) (bool, error)
+		admin.Auditor
 	}
 	for schema, side := range map[string]side{"video_catalog": store.NewOutbox(pool), "video_catalog_read": store.NewInbox(pool)} {
 		first, err := side.Database(t.Context())
@@ -46,11 +49,18 @@ func TestDatabaseIsKnown(t *testing.T) {
 		if got, err := side.Database(t.Context()); err != nil || got != (store.Database{Live: "elsewhere", Known: first.Known}) {
 			t.Errorf("%s: database after a move = %+v, %v", schema, got, err)
 		}
-		if err := side.KnowDatabase(t.Context(), "elsewhere"); err != nil {
-			t.Fatal(err)
+		for _, want := range []bool{true, false} {
+			if changed, err := side.KnowDatabase(t.Context(), "elsewhere", auditOf(admin.ActionAccept)); changed != want || err != nil {
+				t.Errorf("%s: KnowDatabase() = %t, %v, want %t", schema, changed, err, want)
+			}
 		}
 		if got, err := side.Database(t.Context()); err != nil || got.Known != "elsewhere" {
 			t.Errorf("%s: database that is known = %+v, %v", schema, got, err)
+		}
+		audit, err := side.ListAudit(t.Context(), 0, 10, true)
+		before, after := fmt.Sprintf(`[{"identity": %q}]`, first.Known), `[{"identity": "elsewhere"}]`
+		if len(audit) != 1 || string(audit[0].Before) != before || string(audit[0].After) != after || err != nil {
+			t.Errorf("%s: audit = %+v, %v, want one entry from %s to %s", schema, audit, err, before, after)
 		}
 	}
 }

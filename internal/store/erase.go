@@ -84,3 +84,11 @@ func (e *Eraser) Erase(ctx context.Context, maxRows int) (more bool, err error) 
 	*e = Eraser{queries: e.queries}
 	return true, nil
 }
+
+// PruneTombstones deletes what is left of aggregates that were purged longer ago than
+// olderThan, and at least 30 days ago, by the clock of the database. It deletes at most
+// maxRows and returns how many. Afterwards such an aggregate is one that never existed.
+func (e *Eraser) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
+	n, err := e.queries.PruneTombstones(ctx, olderThan, limit(maxRows))
+	return n, wrap(err, "prune tombstones")
+}

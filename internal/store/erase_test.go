@@ -552,6 +552,64 @@ func TestEraserNeedsAPurge(t *testing.T) {
 	}
 }
 
+// Tombstones of purged videos go when they are old, on both sides, a few at a time: not those of
+// deleted videos, not lately purged ones, and not before their events are erased. A
+// comparison of the two sides finds no difference, whichever was first.
+func TestTombstonesArePruned(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 3)
+	commands, queries := userPool(t, pool, videoRole), userPool(t, pool, catalogRole)
+	videos, events, catalog := store.NewVideos(commands, nil), store.NewOutbox(commands), store.NewCatalog(queries)
+	ids := make([]uuid.UUID, 6) // the first is deleted and no more, the last is purged lately
+	for i := range ids {
+		ids[i] = deletedVideo(t, videos, marker)
+		if i > 0 {
+			change(t, videos, ids[i], domain.Purge(5, stamp(t)))
+		}
+		execute(t, pool, `INSERT INTO video_catalog_read.video_projection
+			SELECT id, title, description, release_year, duration_ms, language_code, tags, false, true, version, NULL, publish_time, update_time, '', pg_current_xact_id(), now()
+			FROM video_catalog.videos WHERE id = '`+ids[i].String()+"'")
+	}
+	const days = 24 * time.Hour
+	eraser := store.NewEraser(events)
+	prune := func(what string, prune func(context.Context, time.Duration, int) (int64, error), olderThan time.Duration, want int64) {
+		t.Helper()
+		if got, err := prune(t.Context(), olderThan, 3); got != want || err != nil {
+			t.Errorf("PruneTombstones() of the %s = %d, %v, want %d", what, got, err, want)
+		}
+	}
+	execute(t, pool, "UPDATE video_catalog.videos SET purge_time = now() WHERE purge_time IS NOT NULL")
+	prune("videos", eraser.PruneTombstones, 0, 0) // the function does not believe its caller
+	prune("catalog", catalog.PruneTombstones, 0, 0)
+	execute(t, pool, `UPDATE video_catalog.videos SET purge_time = now() - interval '95 days' WHERE purge_time IS NOT NULL AND id <> '`+ids[5].String()+`';
+		UPDATE video_catalog.videos SET delete_time = now() - interval '95 days';
+		UPDATE video_catalog.erasures SET create_time = now() - interval '95 days';
+		UPDATE video_catalog_read.video_projection SET updated_at = now() - interval '95 days' WHERE video_id <> '`+ids[5].String()+"'")
+	prune("videos whose events are not erased", eraser.PruneTombstones, 94*days, 0)
+	erase(t, eraser, 100)
+	prune("videos", eraser.PruneTombstones, 96*days, 0)
+	prune("videos", eraser.PruneTombstones, 94*days, 3)
+	prune("catalog", catalog.PruneTombstones, 94*days, 3)
+	comparison := store.NewVideoComparison(pool, pool)
+	if found, err := comparison.Look(t.Context(), ids); len(found) > 0 || err != nil {
+		t.Errorf("Look() = %v, %v, want no difference: a tombstone is missing on one side", found, err)
+	}
+	prune("videos", eraser.PruneTombstones, 94*days, 1)
+	prune("catalog", catalog.PruneTombstones, 94*days, 1)
+	prune("videos", eraser.PruneTombstones, 94*days, 0)
+	prune("catalog", catalog.PruneTombstones, 94*days, 0)
+	want := []string{ids[0].String(), ids[5].String()}
+	slices.Sort(want)
+	for _, sql := range []string{"SELECT id::text FROM video_catalog.videos ORDER BY 1", "SELECT video_id::text FROM video_catalog_read.video_projection ORDER BY 1"} {
+		if got := column(t, pool, sql); !slices.Equal(got, want) {
+			t.Errorf("%s = %q, want the deleted one and the one purged lately, %q", sql, got, want)
+		}
+	}
+	if _, err := videos.ChangeVideo(t.Context(), ids[1], domain.Purge(domain.AnyVersion, stamp(t))); kindOf(err) != problem.NotFound {
+		t.Errorf("ChangeVideo() without a tombstone = %v, want NotFound", err)
+	}
+}
+
 // A purge empties the entry, and deletes what the quarantine has of the video, for whatever
 // consumer. No event of before brings anything back, however it comes.
 func TestPurgeErasesTheQuerySide(t *testing.T) {
@@ -623,6 +681,29 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 		t.Errorf("outcomes = %q, want %q", got, want)
 	}
 	erased("after a rebuild")
+}
+
+// After a seek older messages come again, and may be set aside again. The purge, which comes
+// behind them, deletes them again, although it is a duplicate.
+func TestPurgeThatComesAgainErasesAgain(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	catalog, inbox := store.NewCatalog(pool), store.NewInbox(pool)
+	events := life(t, marker, 1)
+	events = append(events, after(t, events[0].Video, domain.Delete(false, 1, stamp(t))))
+	events = append(events, after(t, events[1].Video, domain.Purge(2, stamp(t))))
+	project(t, catalog, "catalog", events...)
+	for i, key := range []string{events[0].Video.ID.String(), newID(t).String()} {
+		m := quarantined(fmt.Sprint(i))
+		m.OrderingKey = key
+		check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", m))
+	}
+	if got, want := project(t, catalog, "catalog", events[2]), []envelope.Outcome{envelope.Duplicate}; !slices.Equal(got, want) {
+		t.Errorf("outcomes = %q, want %q", got, want)
+	}
+	if got := column(t, pool, "SELECT message_id FROM video_catalog_read.quarantine"); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("messages %q are in quarantine, want the one of another video", got)
+	}
 }
 
 // However the events of a purged video are shuffled, the end is a tombstone.

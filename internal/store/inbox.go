@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
@@ -83,9 +84,12 @@ func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan t
 }
 
 // Forget makes every event new to a consumer, for a seek: it starts a generation of the inbox
-// and returns its number. Transactions that are running belong to the one before.
-func (b *Inbox) Forget(ctx context.Context, consumerName string) (generation int64, err error) {
-	generation, err = b.queries.NextInboxGeneration(ctx, consumerName)
+// and returns its number. The entry is appended to the audit in the same transaction.
+// Transactions that are running belong to the generation before.
+func (b *Inbox) Forget(ctx context.Context, consumerName string, e admin.Entry) (generation int64, err error) {
+	generation, err = b.queries.NextInboxGeneration(ctx, sqlcgen.NextInboxGenerationParams{
+		Consumer: consumerName, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+	})
 	return generation, wrap(err, "forget the events of %s", consumerName)
 }
 

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
@@ -18,9 +18,9 @@ import (
 // it the live one. Readers and projectors go on, and readers see all of it at once. It
 // works for every projection and knows no column of it: see the migration 00008.
 //
-// The order of the calls is Begin, Write for each page of the owner's list, CatchUp and
-// Compare until nothing is left to ask, Swap, and End. Each call is one transaction and
-// renews the lease. It fails if another process has taken the rebuild over. After a crash
+// The order of the calls is Begin, Write for each page of the owner's list, CatchUp, Compare
+// and Write for what the owner says about Comparison.Ask, Swap, Write for what it says about
+// Again, and End. Each call is one transaction and renews the lease. It fails if another process has taken the rebuild over. After a crash
 // another Begin resumes. A Rebuild is for one goroutine.
 type Rebuild struct {
 	queries    *sqlcgen.Queries
@@ -32,12 +32,8 @@ type Rebuild struct {
 const (
 	PhaseFill   = "fill"   // the owner is listed
 	PhaseCheck  = "check"  // live and shadow are compared
-	PhaseRepeat = "repeat" // after the swap: the owner is asked again about lowered entries
+	PhaseRepeat = "repeat" // after the swap: the owner is asked again
 )
-
-// rebuildLease is how long a rebuild waits for a process that has died. It is longer than a
-// call to the owner may take.
-const rebuildLease = 2 * time.Minute
 
 // RebuildState is where a rebuild begins or continues.
 type RebuildState struct {
@@ -68,7 +64,7 @@ func NewRebuild(pool *pgxpool.Pool, projection string) *Rebuild {
 // the rebuild, it returns a problem.Conflict.
 func (r *Rebuild) Begin(ctx context.Context, origin string, restart bool) (RebuildState, error) {
 	row, err := r.queries.BeginRebuild(ctx, sqlcgen.BeginRebuildParams{
-		Projection: r.projection, Origin: origin, Token: r.token, LeaseFor: rebuildLease, Restart: restart,
+		Projection: r.projection, Origin: origin, Token: r.token, Restart: restart,
 	})
 	return RebuildState(row), rebuildError(err, "begin rebuild of %s", r.projection)
 }
@@ -81,29 +77,29 @@ func (r *Rebuild) Hold(ctx context.Context) error {
 // RebuildRows are entries to write.
 type RebuildRows struct {
 	JSON json.RawMessage // an array of objects with the columns of the projection
-	// Overwrite writes over any version, else only over older ones.
-	Overwrite bool
-	// Position is not nil for a page of the owner's list: where the list continues. It is
-	// empty after the last page, which ends PhaseFill.
+	// Position is not nil for a page of the owner's list, which replaces older versions only:
+	// where the list continues. It is empty after the last page, which ends PhaseFill. Other
+	// entries are what the owner says about single ones. They replace any version, but after
+	// the swap no later one.
 	Position *string
-	// Lowered has the keys that Lowered returns after the swap.
-	Lowered []string
+	// Again has the keys that Again returns after the swap.
+	Again []string
 }
 
 // Write writes entries into the shadow, and after the swap into the live table. A page and
 // its position are written together, so a crash repeats or misses no page.
 func (r *Rebuild) Write(ctx context.Context, rows RebuildRows) error {
 	return rebuildError(r.queries.WriteRebuild(ctx, sqlcgen.WriteRebuildParams{
-		Projection: r.projection, Token: r.token, Entries: rows.JSON, Overwrite: rows.Overwrite, Position: rows.Position, Lowered: rows.Lowered,
+		Projection: r.projection, Token: r.token, Entries: rows.JSON, Position: rows.Position, Again: rows.Again,
 	}), "write rebuild of %s", r.projection)
 }
 
-// CatchUp copies what events have changed since Begin, at most maxKeys entries, to the
-// shadow. It returns how many changes it read, and the keys of entries that the owner has
-// not listed. Those are not copied: the owner must be asked.
-func (r *Rebuild) CatchUp(ctx context.Context, maxKeys int) (keys int64, unlisted []string, err error) {
-	row, err := r.queries.CatchUpRebuild(ctx, r.projection, r.token, limit(maxKeys))
-	return row.Keys, row.Unlisted, rebuildError(err, "catch up rebuild of %s", r.projection)
+// CatchUp copies what events have changed since Begin, at most maxKeys changes, to the
+// shadow, and returns how many it has read. Again returns those of entries that the owner
+// has not listed.
+func (r *Rebuild) CatchUp(ctx context.Context, maxKeys int) (keys int64, err error) {
+	keys, err = r.queries.CatchUpRebuild(ctx, r.projection, r.token, limit(maxKeys))
+	return keys, rebuildError(err, "catch up rebuild of %s", r.projection)
 }
 
 // Compare compares at most maxKeys entries after a key; nil: from the first on.
@@ -113,21 +109,26 @@ func (r *Rebuild) Compare(ctx context.Context, after *string, maxKeys int) (Comp
 }
 
 // Swap makes the shadow the live table in one transaction, after the last changes. It does
-// not swap if there are more than maxKeys changes, or unlisted entries: see CatchUp. It
-// returns ErrLocked if a transaction has the table in use for too long.
-func (r *Rebuild) Swap(ctx context.Context, maxKeys int) (swapped bool, unlisted []string, err error) {
-	row, err := r.queries.SwapRebuild(ctx, r.projection, r.token, limit(maxKeys))
-	return row.Swapped, row.Unlisted, rebuildError(err, "swap rebuild of %s", r.projection)
+// not swap if there are maxKeys changes or more: call CatchUp first. If it swaps, it appends
+// the entry to the audit. It returns ErrLocked if a transaction has the table in use for too
+// long.
+func (r *Rebuild) Swap(ctx context.Context, maxKeys int, e admin.Entry) (swapped bool, err error) {
+	swapped, err = r.queries.SwapRebuild(ctx, sqlcgen.SwapRebuildParams{
+		Projection: r.projection, Token: r.token, MaxKeys: limit(maxKeys),
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
+		Items: e.Items, Before: e.Before, After: e.After,
+	})
+	return swapped, rebuildError(err, "swap rebuild of %s", r.projection)
 }
 
-// Lowered returns at most maxRows keys of entries that were lowered, after the id of an
-// earlier one, and the id of the last.
-func (r *Rebuild) Lowered(ctx context.Context, after int64, maxRows int) (keys []string, last int64, err error) {
-	rows, err := r.queries.ListLoweredKeys(ctx, r.projection, after, limit(maxRows))
+// Again returns at most maxRows keys of entries about which the owner must be asked after the
+// swap, behind the id of an earlier one, and the id of the last. A key may come twice.
+func (r *Rebuild) Again(ctx context.Context, after int64, maxRows int) (keys []string, last int64, err error) {
+	rows, err := r.queries.ListRebuildKeys(ctx, r.projection, after, limit(maxRows))
 	for _, row := range rows {
 		keys, last = append(keys, row.Key), row.ID
 	}
-	return keys, last, wrap(err, "list lowered entries of %s", r.projection)
+	return keys, last, wrap(err, "list keys of the rebuild of %s", r.projection)
 }
 
 // End ends the rebuild. Before the swap it drops the shadow, and the projection is as it

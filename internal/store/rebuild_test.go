@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
@@ -28,10 +29,12 @@ const anotherProjection = `
 		currency text NOT NULL CHECK (currency <> ''),
 		lines jsonb NOT NULL DEFAULT '[]',
 		secret bytea NOT NULL,
+		removed text NOT NULL,
 		version bigint NOT NULL,
 		create_time timestamptz NOT NULL,
 		delete_time timestamptz
 	) WITH (fillfactor = 90, toast.autovacuum_enabled = false);
+	ALTER TABLE video_catalog_read.another_projection DROP COLUMN removed;
 	COMMENT ON COLUMN video_catalog_read.another_projection.currency IS 'ISO 4217';
 	CREATE INDEX another_projection_create_time ON video_catalog_read.another_projection (create_time, another_id) WHERE delete_time IS NULL;
 	CREATE INDEX another_projection_twin ON video_catalog_read.another_projection (create_time, another_id) WHERE delete_time IS NULL;
@@ -64,9 +67,9 @@ func fill(t testing.TB, r *store.Rebuild, entries ...domain.Entry) {
 // swap swaps, and ends the rebuild.
 func swap(t testing.TB, r *store.Rebuild) {
 	t.Helper()
-	swapped, unlisted, err := r.Swap(t.Context(), 100)
-	if !swapped || len(unlisted) > 0 || err != nil {
-		t.Fatalf("Swap() = %t, %q, %v, want true", swapped, unlisted, err)
+	swapped, err := r.Swap(t.Context(), 100, auditOf(admin.ActionRebuild))
+	if !swapped || err != nil {
+		t.Fatalf("Swap() = %t, %v, want true", swapped, err)
 	}
 	if err := r.End(t.Context()); err != nil {
 		t.Fatalf("End() = %v", err)
@@ -94,7 +97,7 @@ const described = `
 	WHERE c.relnamespace = 'video_catalog_read'::regnamespace
 	UNION ALL
 	SELECT format('%s %s %s %s %s %s', c.oid::regclass, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attacl, col_description(c.oid, a.attnum))
-	FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid WHERE c.relnamespace = 'video_catalog_read'::regnamespace
+	FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped WHERE c.relnamespace = 'video_catalog_read'::regnamespace
 	UNION ALL
 	SELECT t.typname FROM pg_type t WHERE t.typnamespace = 'video_catalog_read'::regnamespace
 	ORDER BY 1`
@@ -167,16 +170,16 @@ func TestRebuildTellsWhatItCannotCopy(t *testing.T) {
 	t.Parallel()
 	const of = "video_catalog_read.video_projection"
 	for what, sql := range map[string]string{
-		"view video_catalog_read.":      "CREATE VIEW video_catalog_read.viewed AS SELECT title FROM " + of,
-		"trigger mine":                  "CREATE TRIGGER mine AFTER INSERT ON " + of + " FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.add_to_quarantine_size()",
-		"policy mine":                   "CREATE POLICY mine ON " + of,
-		"statistics mine":               "CREATE STATISTICS mine ON title, release_year FROM " + of,
-		"publication mine":              "CREATE PUBLICATION mine FOR TABLE " + of,
-		"publication everything":        "CREATE PUBLICATION everything FOR ALL TABLES",
-		"constraint other_id_fkey":      "CREATE TABLE video_catalog_read.other (id uuid REFERENCES " + of + ")",
-		"inheritance of":                "CREATE TABLE video_catalog_read.child () INHERITS (" + of + ")",
-		"column number":                 "ALTER TABLE " + of + " ADD COLUMN number bigserial",
-		"settings, grants and comment ": "ALTER TABLE " + of + " REPLICA IDENTITY FULL",
+		"view video_catalog_read.":       "CREATE VIEW video_catalog_read.viewed AS SELECT title FROM " + of,
+		"trigger mine":                   "CREATE TRIGGER mine AFTER INSERT ON " + of + " FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.add_to_quarantine_size()",
+		"policy mine":                    "CREATE POLICY mine ON " + of,
+		"statistics object ":             "CREATE STATISTICS mine ON title, release_year FROM " + of,
+		"publication mine":               "CREATE PUBLICATION mine FOR TABLE " + of,
+		"publication everything":         "CREATE PUBLICATION everything FOR ALL TABLES",
+		"constraint other_id_fkey":       "CREATE TABLE video_catalog_read.other (id uuid REFERENCES " + of + ")",
+		"table video_catalog_read.child": "CREATE TABLE video_catalog_read.child () INHERITS (" + of + ")",
+		"sequence video_catalog_read.":   "ALTER TABLE " + of + " ADD COLUMN number bigserial",
+		"settings, grants and comment ":  "ALTER TABLE " + of + " REPLICA IDENTITY FULL",
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -229,7 +232,7 @@ func TestRebuildHasOneHolder(t *testing.T) {
 		t.Errorf("Begin() = %+v, %v, want %+v", got, err, want)
 	}
 	checkKind(t, "Write() of the first", first.Write(t.Context(), store.RebuildRows{JSON: rows}), problem.Conflict, "taken over")
-	_, _, err = first.Swap(t.Context(), 10)
+	_, err = first.Swap(t.Context(), 10, auditOf(admin.ActionRebuild))
 	checkKind(t, "Swap() of the first", err, problem.Conflict, "taken over")
 	checkKind(t, "End() of the first", first.End(t.Context()), problem.Conflict, "taken over")
 
@@ -267,6 +270,7 @@ func TestRebuildStartsOver(t *testing.T) {
 		"altered":          {"ALTER TABLE video_catalog_read.video_projection ADD COLUMN rating int", "here", false},
 		"another index":    {"CREATE INDEX mine ON video_catalog_read.video_projection (duration_ms)", "here", false},
 		"abandoned":        {"UPDATE video_catalog_read.rebuilds SET leased_until = now() - interval '25 hours'", "here", false},
+		"nearly abandoned": {"UPDATE video_catalog_read.rebuilds SET leased_until = now() - interval '24 hours' + interval '1 minute'", "here", false},
 		"without shadow":   {"DROP TABLE video_catalog_read.video_projection_next", "here", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -300,7 +304,7 @@ func TestRebuildDoesNotSwapAnAlteredTable(t *testing.T) {
 	begin(t, r)
 	fill(t, r)
 	execute(t, p, "ALTER TABLE video_catalog_read.video_projection ADD COLUMN rating int")
-	_, _, err := r.Swap(t.Context(), 10)
+	_, err := r.Swap(t.Context(), 10, auditOf(admin.ActionRebuild))
 	checkKind(t, "Swap()", err, problem.Precondition, "was altered")
 }
 
@@ -338,7 +342,7 @@ func TestRebuildWaitsForALock(t *testing.T) {
 	fill(t, r, domain.EntryOf(events[0].Video))
 	reading := hold("ACCESS SHARE") // as pg_dump does
 	project(t, catalog, "catalog", events[1])
-	if _, _, err := r.Swap(t.Context(), 10); !errors.Is(err, store.ErrLocked) {
+	if _, err := r.Swap(t.Context(), 10, auditOf(admin.ActionRebuild)); !errors.Is(err, store.ErrLocked) {
 		t.Errorf("Swap() beside a long reader = %v, want ErrLocked", err)
 	}
 	checkEntry(t, catalog, events[1])
@@ -396,17 +400,7 @@ func TestRebuildIsSeenByWatches(t *testing.T) {
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("Compare() = %v (-want +got):\n%s", err, diff)
 	}
-	project(t, catalog, "catalog", late...) // the owner is asked about it, and says so
-	if keys, unlisted, err := r.CatchUp(t.Context(), 100); keys == 0 || !slices.Equal(unlisted, []string{late[0].Video.ID.String()}) || err != nil {
-		t.Fatalf("CatchUp() = %d, %q, %v, want the new entry", keys, unlisted, err)
-	}
-	rows, err := store.CatalogRows([]domain.Entry{domain.EntryOf(late[1].Video)})
-	if err == nil {
-		err = r.Write(t.Context(), store.RebuildRows{JSON: rows, Overwrite: true})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	project(t, catalog, "catalog", late...)
 	swap(t, r)
 	after := places(t, p)
 	for _, title := range []string{"right!", "unsearchable!"} {
@@ -452,8 +446,8 @@ func TestRebuildCatchesUpWithEvents(t *testing.T) {
 	twin := other[2]
 	twin.ID, twin.Video.Title = newID(t), "twin"
 	project(t, catalog, "catalog", newer[1], newer[2], older[1], older[2], other[1], other[2])
-	if _, unlisted, err := r.CatchUp(t.Context(), 100); len(unlisted) > 0 || err != nil {
-		t.Fatalf("CatchUp() = %q, %v, want nothing unlisted", unlisted, err)
+	if keys, err := r.CatchUp(t.Context(), 100); keys != 3 || err != nil {
+		t.Fatalf("CatchUp() = %d, %v, want the notes of three entries", keys, err)
 	}
 	project(t, catalog, "catalog", twin)
 	want := places(t, p)
@@ -469,14 +463,113 @@ func TestRebuildCatchesUpWithEvents(t *testing.T) {
 	}
 }
 
+// An event that commits late is not lost, although its note is older than one that was read
+// before.
+func TestRebuildMissesNoLateCommit(t *testing.T) {
+	t.Parallel()
+	p := storetest.Pool(t, 3)
+	catalog := store.NewCatalog(p)
+	slow, fast := life(t, "slow", 1), life(t, "fast", 2)
+	project(t, catalog, "catalog", slow[0], fast[0])
+	r := store.NewRebuild(p, store.CatalogProjection)
+	begin(t, r)
+	fill(t, r, domain.EntryOf(slow[0].Video), domain.EntryOf(fast[0].Video))
+	tx, err := p.Begin(t.Context()) // what a projector does that is slow to commit
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 2, title = 'late', event_id = gen_random_uuid() WHERE video_id = $1", slow[0].Video.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	project(t, catalog, "catalog", fast[1])
+	for _, want := range []int64{1, 0} {
+		if keys, err := r.CatchUp(t.Context(), 100); keys != want || err != nil {
+			t.Errorf("CatchUp() before the commit = %d, %v, want %d", keys, err, want)
+		}
+	}
+	if _, err := r.Swap(t.Context(), 100, auditOf(admin.ActionRebuild)); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("Swap() before the commit = %v, want ErrLocked", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	swap(t, r)
+	if got := column(t, p, "SELECT title || ' ' || version FROM video_catalog_read.video_projection ORDER BY 1"); !slices.Equal(got, []string{"fast 2", "late 2"}) {
+		t.Errorf("entries = %q, want those of both events", got)
+	}
+}
+
+// An entry that has followed events follows a repair, too: also to a lower version.
+func TestRebuildFollowsARepair(t *testing.T) {
+	t.Parallel()
+	p := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(p)
+	events := life(t, "Ran", 4)
+	project(t, catalog, "catalog", events[1])
+	r := store.NewRebuild(p, store.CatalogProjection)
+	begin(t, r)
+	fill(t, r, domain.EntryOf(events[1].Video))
+	project(t, catalog, "catalog", events[3]) // the owner has lost it
+	if keys, err := r.CatchUp(t.Context(), 100); keys != 1 || err != nil {
+		t.Fatalf("CatchUp() = %d, %v, want 1", keys, err)
+	}
+	execute(t, p, "UPDATE video_catalog_read.video_projection SET version = 2, event_id = NULL") // as RepairEntries does
+	swap(t, r)
+	if got := column(t, p, "SELECT version::text FROM video_catalog_read.video_projection"); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("version = %q, want the 2 of the repair", got)
+	}
+}
+
+// After the swap a rebuild asks about entries that only events have told of. What the owner
+// says then replaces an entry, but not one that an event has written meanwhile.
+func TestRebuildReplacesNoLaterVersionAfterTheSwap(t *testing.T) {
+	t.Parallel()
+	p := storetest.Pool(t, 2)
+	catalog := store.NewCatalog(p)
+	ghost, late, changed := life(t, "ghost", 2), life(t, "late", 3), life(t, "changed", 3)
+	project(t, catalog, "catalog", changed[0])
+	r := store.NewRebuild(p, store.CatalogProjection)
+	begin(t, r)
+	fill(t, r, domain.EntryOf(changed[0].Video))
+	project(t, catalog, "catalog", ghost[0], late[0], changed[1])
+	if swapped, err := r.Swap(t.Context(), 100, auditOf(admin.ActionRebuild)); !swapped || err != nil {
+		t.Fatalf("Swap() = %t, %v, want true", swapped, err)
+	}
+	keys, _, err := r.Again(t.Context(), 0, 10)
+	want := []string{ghost[0].Video.ID.String(), late[0].Video.ID.String()}
+	slices.Sort(keys)
+	slices.Sort(want)
+	if !slices.Equal(keys, want) || err != nil {
+		t.Errorf("Again() = %q, %v, want those that the owner has not listed: %q", keys, err, want)
+	}
+	project(t, catalog, "catalog", late[1], changed[2]) // after the owner was asked
+	tombstone := func(e domain.Event) domain.Entry {
+		return domain.Entry{VideoID: e.Video.ID, Version: e.Video.Version, Deleted: true, UpdateTime: e.Video.UpdateTime}
+	}
+	rows, err := store.CatalogRows([]domain.Entry{tombstone(ghost[0]), tombstone(late[0]), tombstone(changed[1])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Write(t.Context(), store.RebuildRows{JSON: rows}); err != nil {
+		t.Fatalf("Write() = %v", err)
+	}
+	checkEntry(t, catalog, late[1])
+	checkEntry(t, catalog, changed[2])
+	if got, err := catalog.GetEntry(t.Context(), ghost[0].Video.ID); err != nil || !got.Deleted || got.Title != "" || got.Version != 1 {
+		t.Errorf("GetEntry() of the ghost = %+v, %v, want a tombstone of version 1", got, err)
+	}
+}
+
 // A rebuild that nobody has run for a day notes no changes any more, so it does not grow for
-// ever.
+// ever. A process that was asleep meanwhile must not go on: it would lose those changes.
 func TestAbandonedRebuildNotesNothing(t *testing.T) {
 	t.Parallel()
 	p := storetest.Pool(t, 2)
 	catalog := store.NewCatalog(p)
-	begin(t, store.NewRebuild(p, store.CatalogProjection))
 	events := life(t, "Ran", 3)
+	r := store.NewRebuild(p, store.CatalogProjection)
+	begin(t, r)
+	fill(t, r, domain.EntryOf(events[0].Video))
 	project(t, catalog, "catalog", events[0])
 	noted := count(t, p, "SELECT count(*) FROM video_catalog_read.rebuild_keys")
 	execute(t, p, "UPDATE video_catalog_read.rebuilds SET leased_until = now() - interval '25 hours'")
@@ -484,6 +577,10 @@ func TestAbandonedRebuildNotesNothing(t *testing.T) {
 	if after := count(t, p, "SELECT count(*) FROM video_catalog_read.rebuild_keys"); noted != 1 || after != noted {
 		t.Errorf("keys = %d before, %d after, want 1 and no more", noted, after)
 	}
+	checkKind(t, "Hold()", r.Hold(t.Context()), problem.Conflict, "has stood still for a day")
+	_, err := r.Swap(t.Context(), 100, auditOf(admin.ActionRebuild))
+	checkKind(t, "Swap()", err, problem.Conflict, "has stood still for a day")
+	checkEntry(t, catalog, events[2])
 }
 
 // An inbox that is made to forget takes every event as new, and deletes what it knew.
@@ -496,7 +593,7 @@ func TestForgottenEventsAreNew(t *testing.T) {
 	project(t, catalog, "another", events...)
 	for generation := int64(1); generation < 3; generation++ {
 		execute(t, p, "DELETE FROM video_catalog_read.video_projection")
-		if got, err := inbox.Forget(t.Context(), "catalog"); got != generation || err != nil {
+		if got, err := inbox.Forget(t.Context(), "catalog", auditOf(admin.ActionSeek)); got != generation || err != nil {
 			t.Errorf("Forget() = %d, %v, want %d", got, err, generation)
 		}
 		want := []envelope.Outcome{envelope.Applied, envelope.Applied, envelope.Applied}

@@ -84,7 +84,8 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "Check()", db.Check(ctx, pool))
 	database, err := events.Database(ctx)
 	check(t, "Database()", err)
-	check(t, "KnowDatabase()", events.KnowDatabase(ctx, database.Live))
+	_, err = events.KnowDatabase(ctx, database.Live+"'", auditOf(admin.ActionAccept))
+	check(t, "KnowDatabase()", err)
 	_, err = events.TokenKey(ctx)
 	check(t, "TokenKey()", err)
 
@@ -151,7 +152,7 @@ func TestVideoRoleDoesItsWholeJob(t *testing.T) {
 	skip.EventID = blocked[0].EventID
 	_, err = admin.Skip(ctx, events, skip)
 	check(t, "Skip()", err)
-	checkAudit(t, events, pool, "video_catalog.audit", 2)
+	checkAudit(t, events, pool, "video_catalog.audit", 3)
 	for range 10 {
 		if backlog.Pending == 0 {
 			return
@@ -227,28 +228,29 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	check(t, "Begin()", err)
 	page, err := store.CatalogRows([]domain.Entry{found[events[0].Video.ID]})
 	check(t, "CatalogRows()", err)
-	check(t, "Write()", rebuild.Write(ctx, store.RebuildRows{JSON: page, Position: &last, Lowered: []string{"a"}}))
-	_, _, err = rebuild.CatchUp(ctx, 10)
+	check(t, "Write()", rebuild.Write(ctx, store.RebuildRows{JSON: page, Position: &last, Again: []string{"a"}}))
+	_, err = rebuild.CatchUp(ctx, 10)
 	check(t, "CatchUp()", err)
 	_, err = rebuild.Compare(ctx, nil, 10)
 	check(t, "Compare()", err)
 	check(t, "Hold()", rebuild.Hold(ctx))
-	swapped, _, err := rebuild.Swap(ctx, 10)
+	swapped, err := rebuild.Swap(ctx, 10, auditOf(admin.ActionRebuild))
 	check(t, "Swap()", err)
 	if !swapped {
 		t.Error("Swap() = false, want the shadow in place of the live table")
 	}
-	_, _, err = rebuild.Lowered(ctx, 0, 10)
-	check(t, "Lowered()", err)
+	_, _, err = rebuild.Again(ctx, 0, 10)
+	check(t, "Again()", err)
 	check(t, "End()", rebuild.End(ctx))
 	check(t, "Release()", rebuild.Release(ctx))
-	_, err = inbox.Forget(ctx, "another")
+	_, err = inbox.Forget(ctx, "another", auditOf(admin.ActionSeek))
 	check(t, "Forget()", err)
 	_, err = catalog.MoveFutureChanges(ctx, 1)
 	check(t, "MoveFutureChanges()", err)
 	database, err := store.NewInbox(pool).Database(ctx)
 	check(t, "Database()", err)
-	check(t, "KnowDatabase()", store.NewInbox(pool).KnowDatabase(ctx, database.Live))
+	_, err = inbox.KnowDatabase(ctx, database.Live+"'", auditOf(admin.ActionAccept))
+	check(t, "KnowDatabase()", err)
 	_, err = catalog.GetEntry(ctx, events[0].Video.ID)
 	check(t, "GetEntry()", err)
 	for _, byTitle := range []bool{false, true} {
@@ -272,7 +274,7 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	for _, row := range rows {
 		check(t, "DeleteQuarantine()", discard(t, inbox, row.ID))
 	}
-	checkAudit(t, inbox, pool, "video_catalog_read.audit", 1)
+	checkAudit(t, inbox, pool, "video_catalog_read.audit", 4)
 }
 
 // checkAudit checks that a side has so many entries, and that its role can neither change
@@ -482,13 +484,13 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) a WHERE a.grantee IN ('video_catalog_rw'::regrole, 'video_catalog_read_rw'::regrole) ORDER BY 1`)
 	var wantColumns []string
 	for _, table := range []string{"video_catalog.audit", "video_catalog_read.audit"} {
-		for _, name := range []string{"action", "action_id", "actor", "before", "filter", "items", "reason", "via"} {
+		for _, name := range []string{"action", "action_id", "actor", "after", "before", "filter", "items", "reason", "via"} {
 			wantColumns = append(wantColumns, "INSERT "+table+"."+name)
 		}
 	}
 	if diff := cmp.Diff(append(wantColumns,
 		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at", "UPDATE video_catalog.outbox_pending.lane",
-		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at",
+		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at", "UPDATE video_catalog_read.rebuilds.leased_until",
 	), columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
 	}
@@ -561,7 +563,8 @@ func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "video_catalog_read.rebuild_") })
 	slices.Sort(names)
 	if want := []string{
-		"video_catalog.audit_prune(interval,integer)", "video_catalog.outbox_erase(bigint[],uuid,integer)", "video_catalog.outbox_maintain(integer,interval)", "video_catalog_read.audit_prune(interval,integer)",
+		"video_catalog.audit_prune(interval,integer)", "video_catalog.outbox_erase(bigint[],uuid,integer)", "video_catalog.outbox_maintain(integer,interval)",
+		"video_catalog.tombstones_prune(interval,integer)", "video_catalog_read.audit_prune(interval,integer)", "video_catalog_read.tombstones_prune(interval,integer)",
 	}; !slices.Equal(names, want) {
 		t.Errorf("functions that run as their owner = %q, want %q and those of a rebuild", names, want)
 	}

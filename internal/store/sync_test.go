@@ -244,6 +244,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			items, err := events.Snapshots(event.AggregateVideo, []store.Aggregates{store.VideoAggregates()})
 			return errors.Join(err, everyPage(ctx, items))
 		},
+		"Outbox.EventIDs": func(ctx context.Context) error {
+			_, err := events.EventIDs(ctx, newID(t).String())
+			return err
+		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
 			_, err := events.ListAudit(ctx, 0, 10, true)
 			return err
@@ -298,8 +302,12 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 		"Inbox.Observe":         nothing, // its callback reads few rows
 		"Inbox.BoundQuarantine": nothing, // only tests have it
 		"Outbox.LoseAnswer":     nothing, // the same
-		"Catalog.Changed":       nothing,
-		"Catalog.Over":          nothing,
+		"Catalog.PruneTombstones": func(ctx context.Context) error {
+			_, err := catalog.PruneTombstones(ctx, time.Hour, 10)
+			return err
+		},
+		"Catalog.Changed": nothing,
+		"Catalog.Over":    nothing,
 		"Catalog.Project": func(ctx context.Context) error {
 			_, err := catalog.Project(ctx, consumer, []domain.Event{*created(t, "Ran"), *created(t, "Kagemusha")})
 			return err
@@ -324,7 +332,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.Database(ctx)
 			return err
 		},
-		"Outbox.KnowDatabase": func(ctx context.Context) error { return events.KnowDatabase(ctx, "test") },
+		"Outbox.KnowDatabase": func(ctx context.Context) error {
+			_, err := events.KnowDatabase(ctx, "test", auditOf(admin.ActionAccept))
+			return err
+		},
 		"Outbox.TokenKey": func(ctx context.Context) error {
 			_, err := events.TokenKey(ctx)
 			return err
@@ -333,7 +344,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.Database(ctx)
 			return err
 		},
-		"Inbox.KnowDatabase": func(ctx context.Context) error { return inbox.KnowDatabase(ctx, "test") },
+		"Inbox.KnowDatabase": func(ctx context.Context) error {
+			_, err := inbox.KnowDatabase(ctx, "test", auditOf(admin.ActionAccept))
+			return err
+		},
 		"Catalog.MoveFutureChanges": func(ctx context.Context) error {
 			_, err := catalog.MoveFutureChanges(ctx, 10)
 			return err
@@ -347,7 +361,19 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Inbox.Forget": func(ctx context.Context) error {
-			_, err := inbox.Forget(ctx, consumer)
+			_, err := inbox.Forget(ctx, consumer, auditOf(admin.ActionSeek))
+			return err
+		},
+		"Inbox.Parts": func(ctx context.Context) error {
+			_, err := inbox.Parts(ctx, consumer)
+			return err
+		},
+		"Inbox.MeasurePart": func(ctx context.Context) error {
+			_, err := inbox.MeasurePart(ctx, store.InboxPart{})
+			return err
+		},
+		"Inbox.EventsOf": func(ctx context.Context) error {
+			_, err := inbox.EventsOf(ctx, store.InboxPart{}, []uuid.UUID{newID(t)})
 			return err
 		},
 		"Inbox.PruneInbox": func(ctx context.Context) error {

@@ -115,6 +115,9 @@ func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.U
 	for _, row := range rows {
 		d := differing{want: domain.EntryOf(videoOf(row)), was: entries[row.ID]}
 		d.Seen = reconcile.Seen{OwnerVersion: d.want.Version, Version: d.was.Version}
+		if d.Version == 0 && row.PurgeTime != nil { // its tombstone was pruned
+			continue
+		}
 		if d.Version == d.OwnerVersion {
 			d.Fields = differingFields(d.was, d.want)
 		}
@@ -182,7 +185,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 			now[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
 		}
 		news := make(map[uuid.UUID]domain.Entry, len(found))
-		var before []repairedEntry
+		var before, after []repairedEntry
 		for id, d := range found {
 			entry := now[id]
 			if entry.Version != d.was.Version || entry.Version > 0 && len(differingFields(entry, d.was)) > 0 {
@@ -194,6 +197,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 				lowered = append(lowered, id)
 			}
 			before = append(before, repairedEntry{VideoID: id, Kind: d.Kind(), OwnerVersion: d.OwnerVersion, Version: d.Version, Fields: d.Fields})
+			after = append(after, repairedEntry{VideoID: id, OwnerVersion: d.OwnerVersion, Version: d.want.Version, Deleted: d.want.Deleted})
 		}
 		if repaired = len(news); repaired == 0 {
 			return nil
@@ -201,7 +205,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 		if err := upsert(ctx, q, news); err != nil {
 			return err
 		}
-		return recordRepair(ctx, q, event.AggregateVideo, before, e)
+		return recordRepair(ctx, q, event.AggregateVideo, before, after, e)
 	})
 	if err != nil {
 		return 0, nil, wrap(err, "repair %d entries", len(ids))
@@ -217,26 +221,30 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 	return repaired - len(again), slices.AppendSeq(changed, maps.Keys(again)), nil
 }
 
-// repairedEntry is an entry in the audit, as it was before. Its content is not in it.
+// repairedEntry is an entry in the audit, as it was before or is after. Its content is not
+// in it.
 type repairedEntry struct {
 	VideoID      uuid.UUID      `json:"video_id"`
-	Kind         reconcile.Kind `json:"kind"`
+	Kind         reconcile.Kind `json:"kind,omitempty"` // of the difference before
 	OwnerVersion int64          `json:"owner_version"`
 	Version      int64          `json:"version"`
+	Deleted      bool           `json:"deleted,omitempty"` // it is a tombstone after
 	Fields       []string       `json:"fields,omitempty"`
 }
 
 // recordRepair appends the audit of a repair, and has the projection compared again.
-// before are the entries as they were; there is at least one.
-func recordRepair[T any](ctx context.Context, q *sqlcgen.Queries, aggregateType string, before []T, e admin.Entry) error {
-	items, err := json.Marshal(before)
+// before and after are the entries as they were and are; there is at least one.
+func recordRepair[T any](ctx context.Context, q *sqlcgen.Queries, aggregateType string, before, after []T, e admin.Entry) (err error) {
+	params := sqlcgen.InsertQueryAuditParams{
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: int64(len(before)),
+	}
+	if params.Before, err = json.Marshal(before); err == nil {
+		params.After, err = json.Marshal(after)
+	}
 	if err != nil {
 		return fmt.Errorf("encode audit: %w", err)
 	}
-	if err := q.InsertQueryAudit(ctx, sqlcgen.InsertQueryAuditParams{
-		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
-		Items: int64(len(before)), Before: items,
-	}); err != nil {
+	if err := q.InsertQueryAudit(ctx, params); err != nil {
 		return fmt.Errorf("append audit: %w", err)
 	}
 	return q.RestartComparison(ctx, aggregateType)

@@ -287,7 +287,7 @@ func TestConsoleInABrowser(t *testing.T) {
 	t.Run("it pauses for good", func(t *testing.T) { pauses(t, s, b) })
 	s.exec(t, trouble)
 	pages := []string{
-		"", "blocked", "quarantine", "quarantine/1", "audit", "settings", "aggregates?q=the", "none",
+		"", "blocked", "quarantine", "quarantine/1", "audit", "settings", "aggregates", "aggregates?q=the", "none",
 		"aggregates/video/" + strings.TrimPrefix(name, "videos/"),
 	}
 	t.Run("every page fits", func(t *testing.T) { fits(t, s, b, pages) })
@@ -363,7 +363,7 @@ func fits(t *testing.T, s *stack, b *browser, pages []string) {
 }
 
 // focusable are the elements that a person can use. Those in a closed details are not there.
-const focusable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), summary")].filter((e) => e.checkVisibility())`
+const focusable = `[...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, summary")].filter((e) => e.checkVisibility())`
 
 // keyboardReaches checks that the key Tab leads to everything that can be used.
 func keyboardReaches(t *testing.T, s *stack, b *browser, pages []string) {

@@ -171,8 +171,27 @@ func useOrders(t *testing.T, api string) string {
 		}
 		return ""
 	})
+	onConsole(t, api, name, "deleted, so the view does not show it", "DeleteTime")
 	call(t, http.StatusOK, "POST", api+name+":undelete", "{}")
+	onConsole(t, api, name, ">equal<", "Currency", "USD", "OrderUndeleted", "Republish them")
 	return name
+}
+
+// onConsole waits until the console finds an order by its id, and shows texts of both sides.
+func onConsole(t *testing.T, api, order string, texts ...string) {
+	t.Helper()
+	response, _ := send(t, "GET", strings.TrimSuffix(api, "v1/"), "") // leads to the console
+	page := response.Request.URL.JoinPath("aggregates")
+	page.RawQuery = "q=" + strings.TrimPrefix(order, "orders/")
+	await(t, func() string {
+		response, body := send(t, "GET", page.String(), "")
+		for _, text := range texts {
+			if !strings.Contains(string(body), text) {
+				return fmt.Sprintf("%s lacks %q:\n%s", response.Request.URL, text, body)
+			}
+		}
+		return ""
+	})
 }
 
 // callGRPC lists orders with the generated client, in a program of the clone.

@@ -90,21 +90,26 @@ func call(t *testing.T, want int, method, url, body string) map[string]any {
 
 func request(t *testing.T, method, url, body string) (code int, got map[string]any) {
 	t.Helper()
+	response, text := send(t, method, url, body)
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatalf("%s %s: %v: %s", method, url, err, text)
+	}
+	return response.StatusCode, got
+}
+
+// send makes a request, and follows redirects.
+func send(t *testing.T, method, url, body string) (response *http.Response, text []byte) {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	if response, err = http.DefaultClient.Do(request); err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil {
-		err = json.Unmarshal(text, &got)
+	if text, err = io.ReadAll(response.Body); err != nil {
+		t.Fatalf("%s %s: %v", method, url, err)
 	}
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", method, url, err, text)
-	}
-	return response.StatusCode, got
+	return response, text
 }

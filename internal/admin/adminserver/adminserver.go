@@ -11,8 +11,11 @@ package adminserver
 import (
 	"context"
 	"crypto/cipher"
+	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/google/uuid"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -34,6 +37,7 @@ const (
 // The errors of a side that this process does not use.
 var (
 	errNoOutbox     = problem.Errorf(problem.Precondition, "this process does not use the command side: call one that has the role api or publisher")
+	errNoBoth       = problem.Errorf(problem.Precondition, "this process does not use both sides: call one that has the role api, or publisher and projector")
 	errNoQuarantine = problem.Errorf(problem.Precondition, "this process does not use the query side: call one that has the role api or projector")
 )
 
@@ -42,6 +46,9 @@ type Stores struct {
 	Outbox     admin.Outbox     // nil if the process does not use the command side
 	Quarantine admin.Quarantine // nil if the process does not use the query side
 	Apply      admin.Apply      // applies a message of Quarantine
+	// Republish and Backfill act on Outbox.
+	Republish, Backfill admin.Repeat
+	Projections         *admin.Projections // nil if the process does not use both sides
 }
 
 // New returns AdminService. seal encrypts page tokens.
@@ -93,6 +100,55 @@ func (s *service) SkipBlockedAggregates(ctx context.Context, request *adminv1.Sk
 	asked := requestOf(request)
 	asked.EventID = aip.ID(request.GetEventId())
 	return report(admin.Skip(ctx, s.Outbox, asked))
+}
+
+func (s *service) RepublishEvents(ctx context.Context, request *adminv1.RepublishEventsRequest) (*adminv1.ActionResult, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	asked := repeatOf(requestOf(request), request)
+	if request.GetStartTime() != nil {
+		asked.From = request.GetStartTime().AsTime()
+	}
+	if request.GetEndTime() != nil {
+		asked.To = request.GetEndTime().AsTime()
+	}
+	return reportRepeat(s.Republish(ctx, asked))
+}
+
+func (s *service) BackfillAggregates(ctx context.Context, request *adminv1.BackfillAggregatesRequest) (*adminv1.ActionResult, error) {
+	if s.Outbox == nil {
+		return nil, errNoOutbox
+	}
+	return reportRepeat(s.Backfill(ctx, repeatOf(actionOf(request, admin.Filter{Type: request.GetType()}), request)))
+}
+
+func (s *service) CompareProjectionEntries(ctx context.Context, request *adminv1.CompareProjectionEntriesRequest) (*adminv1.CompareProjectionEntriesResponse, error) {
+	if s.Projections == nil {
+		return nil, errNoBoth
+	}
+	result, err := s.Projections.Compare(ctx, request.GetType(), mapSlice(request.GetIds(), aip.ID), aip.ID(request.GetCursor()))
+	if err != nil {
+		return nil, err
+	}
+	response := &adminv1.CompareProjectionEntriesResponse{Compared: result.Rows, Waiting: result.Pending, Differences: mapSlice(result.Differences, differenceToProto)}
+	if result.UpTo != uuid.Max {
+		response.NextCursor = result.UpTo.String()
+	}
+	return response, nil
+}
+
+func (s *service) RepairProjectionEntries(ctx context.Context, request *adminv1.RepairProjectionEntriesRequest) (*adminv1.ActionResult, error) {
+	if s.Projections == nil {
+		return nil, errNoBoth
+	}
+	filter := admin.Filter{Type: request.GetType(), ID: strings.Join(request.GetIds(), ",")}
+	result, err := s.Projections.Repair(ctx, admin.RepairRequest{Request: actionOf(request, filter), After: aip.ID(request.GetCursor())})
+	made, err := report(result.Result, err)
+	if err == nil {
+		made.NextCursor = aip.IDText(result.Stopped)
+	}
+	return made, err
 }
 
 func (s *service) ListQuarantinedMessages(ctx context.Context, request *adminv1.ListQuarantinedMessagesRequest) (*adminv1.ListQuarantinedMessagesResponse, error) {
@@ -187,10 +243,25 @@ func list[C, T any, M proto.Message](seal cipher.AEAD, request aip.ListRequest, 
 
 // report returns the result of an action. An error after which some is done says how much.
 func report(result admin.Result, err error) (*adminv1.ActionResult, error) {
+	return reportFrom(result, err, "call again")
+}
+
+// reportRepeat is report for what goes on at a cursor. It names fields as the API does.
+func reportRepeat(result admin.RepeatResult, err error) (*adminv1.ActionResult, error) {
+	names := map[string]string{"from": "start_time", "to": "end_time"}
+	if known, ok := errors.AsType[*problem.Error](err); ok && names[known.Field] != "" {
+		renamed := *known
+		renamed.Field = names[known.Field]
+		err = &renamed
+	}
+	return reportFrom(result.Result, err, "call again with the cursor "+result.Last.String())
+}
+
+func reportFrom(result admin.Result, err error, next string) (*adminv1.ActionResult, error) {
 	if err != nil && result.Done > 0 {
 		return nil, &problem.Error{
 			Kind: problem.Unavailable, Err: err,
-			Message: fmt.Sprintf("it failed after %d of %d items, which stay done: see action %s in the audit, and call again for the rest", result.Done, result.Matched, result.ActionID),
+			Message: fmt.Sprintf("it failed after %d of %d items, which stay done: see action %s in the audit, and %s for the rest", result.Done, result.Matched, result.ActionID, next),
 		}
 	}
 	return resultToProto(result), err

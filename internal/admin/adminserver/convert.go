@@ -7,23 +7,40 @@ import (
 	adminv1 "example.com/videocatalog/api/proto/admin/v1"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/aip"
+	"example.com/videocatalog/internal/reconcile"
 )
 
 // actionRequest is the request of any action.
 type actionRequest interface {
-	GetFilter() *adminv1.Filter
-	GetAll() bool
 	GetDryRun() bool
 	GetConfirmed() int64
 	GetReason() string
 	GetActor() string
 }
 
-func requestOf(r actionRequest) admin.Request {
+func actionOf(r actionRequest, filter admin.Filter) admin.Request {
 	return admin.Request{
-		Filter: filterOf(r.GetFilter()), All: r.GetAll(), DryRun: r.GetDryRun(), Confirmed: r.GetConfirmed(),
-		Reason: r.GetReason(), Actor: admin.Actor{Name: r.GetActor(), Via: via},
+		Filter: filter, DryRun: r.GetDryRun(), Confirmed: r.GetConfirmed(), Reason: r.GetReason(), Actor: admin.Actor{Name: r.GetActor(), Via: via},
 	}
+}
+
+// requestOf reads the request of an action that has a filter.
+func requestOf(r interface {
+	actionRequest
+	GetFilter() *adminv1.Filter
+	GetAll() bool
+}) admin.Request {
+	made := actionOf(r, filterOf(r.GetFilter()))
+	made.All = r.GetAll()
+	return made
+}
+
+// repeatOf reads what all requests to publish again have.
+func repeatOf(asked admin.Request, r interface {
+	GetCursor() string
+	GetPending() int32
+}) admin.RepeatRequest {
+	return admin.RepeatRequest{Request: asked, After: aip.ID(r.GetCursor()), Pending: int(r.GetPending())}
 }
 
 func filterOf(f *adminv1.Filter) admin.Filter {
@@ -63,6 +80,18 @@ func quarantinedToProto(m admin.Quarantined) *adminv1.QuarantinedMessage {
 		Id: m.ID, Consumer: m.Consumer, MessageId: text(m.MessageID), OrderingKey: text(m.OrderingKey), Attributes: attributes,
 		Reason: text(m.Reason), Cause: m.Cause, PublishTime: aip.Timestamp(m.PublishTime), ReceiveTime: aip.Timestamp(m.ReceivedAt),
 		PayloadSize: m.PayloadSize, PayloadSha256: m.PayloadSHA256,
+	}
+}
+
+var kindsToProto = map[reconcile.Kind]adminv1.ProjectionDifference_Kind{
+	reconcile.Missing: adminv1.ProjectionDifference_KIND_MISSING, reconcile.Behind: adminv1.ProjectionDifference_KIND_BEHIND,
+	reconcile.Ahead: adminv1.ProjectionDifference_KIND_AHEAD, reconcile.Different: adminv1.ProjectionDifference_KIND_DIFFERENT,
+	reconcile.Extra: adminv1.ProjectionDifference_KIND_EXTRA,
+}
+
+func differenceToProto(d reconcile.Difference) *adminv1.ProjectionDifference {
+	return &adminv1.ProjectionDifference{
+		AggregateId: d.ID.String(), Kind: kindsToProto[d.Kind], OwnerVersion: d.OwnerVersion, Version: d.Version, Fields: d.Fields,
 	}
 }
 

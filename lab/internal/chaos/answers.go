@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 )
 
 // checkAnswers compares what clients received with the events.
@@ -94,6 +95,7 @@ type version struct {
 // of their own.
 var kindOf = map[string]string{
 	"VideoPublished": kindPublish, "VideoUnpublished": kindUnpublish, "VideoDeleted": kindDelete, "VideoUndeleted": kindUndelete,
+	typePurged: kindPurge,
 }
 
 // changes returns what clients know. told has the versions that they received.
@@ -125,6 +127,9 @@ func (c *checker) changes() (told map[version]bool, lost map[change][]time.Time,
 // retry are wrong too, except after a stall of the machine.
 func (c *checker) checkCodes() {
 	for _, o := range c.h.Odd {
+		if o.Code == codes.NotFound && c.purges[o.Video] != nil {
+			continue // its video was purged
+		}
 		late := o.again() && slices.ContainsFunc(c.h.Stalls, func(s Stall) bool { return !o.At.Before(s.From) && o.At.Before(s.Until.Add(attemptTimeout)) })
 		if !late && !slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool {
 			return f.MayFail && !o.At.Before(f.Struck.Add(-attemptTimeout)) && o.At.Before(f.Ended.Add(attemptTimeout))
@@ -139,6 +144,9 @@ const (
 	typeCreated = "VideoCreated"
 	typeUpdated = "VideoUpdated"
 )
+
+// typePurged is the type of the event that has nothing of its video but the id.
+const typePurged = "VideoPurged"
 
 func (c *checker) checkAcknowledged(a Answer) {
 	if a.Expected != 0 && a.Version != a.Expected && a.Version != a.Expected+1 {

@@ -36,6 +36,8 @@ func overGRPC(ctx context.Context, api videov1.VideoServiceClient, r request) (*
 		return api.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: r.name, Etag: r.etag})
 	case kindUndelete:
 		return api.UndeleteVideo(ctx, &videov1.UndeleteVideoRequest{Name: r.name, Etag: r.etag})
+	case kindPurge:
+		return api.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: r.name, Etag: r.etag})
 	default:
 		return nil, fmt.Errorf("unknown kind of command %q", r.kind)
 	}

@@ -6,10 +6,12 @@
 // the role api, three publishers, one of which also has the role api, and two projectors. Each has its own
 // proxy to PostgreSQL, and all share one to the broker. Clients send commands on a few hundred videos over
 // gRPC and REST, and others watch the catalog. Meanwhile Run injects the faults in the functions kinds and
-// clockKinds. At the end it removes all faults, waits until all events are processed, and calls [Check].
+// clockKinds, and runs the commands in operatorKinds as an operator does. At the end it removes all faults,
+// waits until all events are processed, and calls [Check].
 //
 // The checker shares no code with the service, only the contract in api/proto. It has the results that clients
-// received, its own subscription, and its own SQL. It is tested with services that are broken on purpose.
+// received, its own subscription, its own SQL, and its own copy of every event, because purges erase events. It is
+// tested with services that are broken on purpose.
 //
 // # What it guarantees
 //
@@ -91,12 +93,18 @@ type lab struct {
 	postgres *postgres
 	broker   *broker
 	network  *proxy // between the processes and the broker
+	balancer *proxy // between commands of operators and the processes with the role api
 	load     *load
 	watchers []*watcher
 	told     *bufio.Writer // the results of clients; owned by load while it runs
 
 	processes, apis, publishers, projectors []*process
 	serving                                 []*process // the processes that the clients call
+
+	operator *process       // runs commands, and never serves; owned by the group of operators, as the fields below
+	marks    map[int64]Mark // by seq
+	marking  time.Time      // marks that are not in marks are not older
+	rebuilt  uint32         // oid of the catalog after the last rebuild
 
 	present, older string        // binaries
 	migrations     int           // migrations that the lab has added; owned by the group of process faults

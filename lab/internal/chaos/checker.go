@@ -15,6 +15,7 @@ type checker struct {
 	events  map[uuid.UUID]*EventRow
 	byVideo map[uuid.UUID][]*EventRow // in the order of versions
 	first   map[uuid.UUID]time.Time   // when the broker first accepted the event
+	purges  map[uuid.UUID]*EventRow   // the purge of a video
 }
 
 // Check checks a history. It changes nothing but the measured fields of the
@@ -22,13 +23,14 @@ type checker struct {
 func Check(h *History) Verdict {
 	c := &checker{
 		h: h, verdict: Verdict{Counts: map[Rule]int{}, Figures: Figures{FaultsByKind: map[string]int{}}},
-		events: map[uuid.UUID]*EventRow{}, byVideo: map[uuid.UUID][]*EventRow{}, first: map[uuid.UUID]time.Time{},
+		events: map[uuid.UUID]*EventRow{}, byVideo: map[uuid.UUID][]*EventRow{}, first: map[uuid.UUID]time.Time{}, purges: map[uuid.UUID]*EventRow{},
 	}
 	for _, p := range h.Problems {
 		c.broken(p.Rule, "%s", p.Detail)
 	}
 	c.index()
 	c.checkSource()
+	c.checkPurges()
 	c.checkTopic()
 	c.checkAnswers()
 	c.checkCodes()
@@ -53,6 +55,9 @@ func (c *checker) index() {
 		e := &c.h.Database.Events[i]
 		c.events[e.ID] = e
 		c.byVideo[e.Video] = append(c.byVideo[e.Video], e)
+		if e.Type == typePurged {
+			c.purges[e.Video] = e
+		}
 	}
 	for _, events := range c.byVideo {
 		slices.SortFunc(events, func(a, b *EventRow) int { return cmp.Compare(a.Version, b.Version) })
@@ -95,13 +100,19 @@ func (c *checker) checkSource() {
 	}
 }
 
-// checkTopic compares the messages of the topic with the outbox.
+// hearing is what the checker knows of the topic, message by message.
+type hearing struct {
+	copies  map[uuid.UUID]int
+	newest  map[uuid.UUID]int64     // version of a video that was published
+	latest  map[uuid.UUID]time.Time // when the broker accepted the newest copy of an event
+	marked  map[uuid.UUID]*marks
+	repeats []repeat
+}
+
+// checkTopic compares the messages of the topic with the events.
 func (c *checker) checkTopic() {
 	messages := make(map[string]bool, len(c.h.Sightings))
-	copies := make(map[uuid.UUID]int, len(c.events))
-	newest := make(map[uuid.UUID]int64)
-	latest := make(map[uuid.UUID]time.Time, len(c.events)) // when the broker accepted the newest copy of an event
-	var repeats []repeat
+	h := &hearing{copies: make(map[uuid.UUID]int, len(c.events)), newest: make(map[uuid.UUID]int64), latest: make(map[uuid.UUID]time.Time, len(c.events)), marked: c.marked()}
 	for _, s := range c.h.Sightings {
 		if messages[s.MessageID] {
 			continue // a redelivery by the broker, which is allowed
@@ -109,29 +120,16 @@ func (c *checker) checkTopic() {
 		messages[s.MessageID] = true
 		e := c.events[s.Event]
 		if e == nil || e.Video != s.Video || e.Version != s.Version {
-			c.broken(UnknownMessage, "message %s is version %d of video %s, event %s, and the outbox has no such event", s.MessageID, s.Version, s.Video, s.Event)
+			c.broken(UnknownMessage, "message %s is version %d of video %s, event %s, and there is no such event", s.MessageID, s.Version, s.Video, s.Event)
 			continue
 		}
 		if e.Content != s.Content {
 			c.broken(MessageDiffers, "message %s and event %s", s.MessageID, s.Event)
 		}
-		at := c.h.Publications[s.MessageID]
-		if copies[s.Event]++; copies[s.Event] > 1 {
-			repeats = append(repeats, repeat{at, latest[s.Event]})
-			latest[s.Event] = at
-			if at.Before(c.first[s.Event]) {
-				c.first[s.Event] = at
-			}
-			continue
-		}
-		c.first[s.Event], latest[s.Event] = at, at
-		if s.Version != newest[s.Video]+1 {
-			c.broken(OutOfOrder, "video %s: version %d came first after version %d (event %s)", s.Video, s.Version, newest[s.Video], s.Event)
-		}
-		newest[s.Video] = max(newest[s.Video], s.Version)
+		c.hear(h, s, e)
 	}
 	for id, e := range c.events {
-		if copies[id] == 0 {
+		if h.copies[id] == 0 && !c.mayMiss(e) {
 			c.broken(EventLost, "event %s, version %d of video %s", id, e.Version, e.Video)
 		}
 	}
@@ -141,8 +139,36 @@ func (c *checker) checkTopic() {
 		}
 	}
 	f := &c.verdict.Figures
-	f.Messages, f.Deliveries, f.Duplicates = len(messages), len(c.h.Sightings), len(repeats)
-	c.checkRepeats(repeats)
+	f.Messages, f.Deliveries, f.Duplicates = len(messages), len(c.h.Sightings), len(h.repeats)
+	c.checkMarks(h.marked)
+	c.checkRepeats(h.repeats)
+}
+
+// hear checks the order of a message of its own event.
+func (c *checker) hear(h *hearing, s Sighting, e *EventRow) {
+	at, newest, purge := c.h.Publications[s.MessageID], h.newest[s.Video], c.purges[s.Video]
+	// Its publisher had claimed it before the purge, and then lost the lane.
+	late := c.mayMiss(e) && newest >= purge.Version
+	if s.Repeat != "" {
+		h.repeats = append(h.repeats, c.checkMarked(h.marked[s.Video], s, at, newest, late)...)
+		return
+	}
+	if h.copies[s.Event]++; h.copies[s.Event] > 1 {
+		h.repeats = append(h.repeats, repeat{at, h.latest[s.Event], DuplicateUncaused})
+		h.latest[s.Event] = at
+		if at.Before(c.first[s.Event]) {
+			c.first[s.Event] = at
+		}
+		return
+	}
+	c.first[s.Event], h.latest[s.Event] = at, at
+	switch {
+	case late:
+		h.repeats = append(h.repeats, repeat{at, at, AfterPurge})
+	case s.Version != newest+1 && (e != purge || s.Version <= newest): // a purge erases what is pending
+		c.broken(OutOfOrder, "video %s: version %d came first after version %d (event %s)", s.Video, s.Version, newest, s.Event)
+	}
+	h.newest[s.Video] = max(newest, s.Version)
 }
 
 func (c *checker) checkProjection() {
@@ -160,7 +186,7 @@ func (c *checker) checkProjection() {
 		}
 	}
 	for id, e := range c.events {
-		if !db.Inbox[id] {
+		if _, published := c.first[id]; !db.Inbox[id] && (published || !c.mayMiss(e)) {
 			c.broken(EventNotConsumed, "event %s, version %d of video %s", id, e.Version, e.Video)
 		}
 	}
@@ -174,7 +200,7 @@ func (c *checker) checkReads() {
 		if r.Hidden {
 			events := c.byVideo[r.Video]
 			from, _ := slices.BinarySearchFunc(events, r.Asked, compareVersion)
-			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 && !c.first[e.ID].After(r.At) }) {
+			if !slices.ContainsFunc(events[from:], func(e *EventRow) bool { return e.Entry == 0 && c.mayShow(e, r.At) }) {
 				c.broken(EntryWrong, "command %d: version %d of video %s was requested and no entry returned, although every version published from there to that time has one", r.Command, r.Asked, r.Video)
 			}
 			continue
@@ -186,6 +212,15 @@ func (c *checker) checkReads() {
 			c.broken(EntryWrong, "command %d: the returned version %d of video %s differs from its event", r.Command, r.Shown.Version, r.Video)
 		}
 	}
+}
+
+// mayShow reports whether the catalog may have had an event at a time: it was
+// published, or an operator's command may have copied it.
+func (c *checker) mayShow(e *EventRow, at time.Time) bool {
+	if published, ok := c.first[e.ID]; ok && !published.After(at) {
+		return true
+	}
+	return slices.ContainsFunc(c.h.Faults, func(f FaultRecord) bool { return e.Number <= f.Copied && !f.Struck.After(at) })
 }
 
 // event returns the event of a version of a video, or nil.
@@ -250,5 +285,11 @@ func (c *checker) checkQuiet() {
 	}
 	for _, leased := range db.Leased {
 		c.broken(StuckLease, "%s", leased)
+	}
+	for _, left := range db.Left {
+		c.broken(LeftOver, "%s", left)
+	}
+	if c.h.Rebuilt != 0 && c.h.Rebuilt != db.Live {
+		c.broken(RebuildWrong, "the catalog is the table %d, and the last rebuild made %d", db.Live, c.h.Rebuilt)
 	}
 }

@@ -73,19 +73,20 @@ func sound() *History {
 	h := &History{
 		Publications: map[string]time.Time{},
 		Limits:       Limits{Lease: time.Second, Takeover: 2 * time.Second, FirstResult: 2 * time.Second, Catalog: 3 * time.Second, Back: 4 * time.Second, Clock: 3 * time.Second},
-		Database:     Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
+		Database:     Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}, Outbox: map[uuid.UUID]bool{}},
 		Copies:       []*Copy{newCopy("w")},
 	}
 	for video := range 2 {
 		id := uuid.UUID{0: byte(video) + 1}
 		for version := range int64(3) {
 			e := EventRow{ID: uuid.UUID{0: id[0], 1: byte(version) + 1}, Video: id, Version: version + 1, Type: typeUpdated, OccurredAt: at}
+			e.Number = int64(len(h.Database.Events)) + 1
 			e.Command = int64(len(h.Answers)) + 1
 			e.State = digest(fmt.Sprint(e.ID))
 			e.Content, e.Entry = e.State+1, e.State+2
 			message := fmt.Sprint(len(h.Sightings) + 1)
 			h.Database.Events = append(h.Database.Events, e)
-			h.Database.Inbox[e.ID] = true
+			h.Database.Inbox[e.ID], h.Database.Outbox[e.ID] = true, true
 			h.Answers = append(h.Answers, Answer{Command: e.Command, Outcome: Acknowledged, Video: id, Version: e.Version, State: e.State})
 			h.Sightings = append(h.Sightings, Sighting{MessageID: message, Event: e.ID, Video: id, Version: e.Version, Content: e.Content})
 			h.Publications[message] = at.Add(time.Millisecond)
@@ -113,6 +114,35 @@ func TestCheckerRules(t *testing.T) {
 	strike := func(h *History, mayRepeat int) {
 		at := h.Publications["1"]
 		h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: mayRepeat})
+	}
+	asked := func(h *History, i int, known int64) { // an operator publishes message i again
+		seq := int64(len(h.Marks)) + 1
+		h.Marks = append(h.Marks, Mark{Seq: seq, Tx: seq, Event: h.Sightings[i].Event, Video: h.Sightings[i].Video, Known: known})
+	}
+	repeated := func(h *History, i int) { // and this is the message
+		s := h.Sightings[i]
+		at := h.Publications[s.MessageID].Add(time.Hour)
+		s.MessageID, s.Repeat = fmt.Sprint("repeat ", len(h.Sightings)), repeatEvent
+		h.Publications[s.MessageID] = at
+		h.Sightings = append(h.Sightings, s)
+	}
+	first := uuid.UUID{0: 1}
+	purge := func(h *History) { // makes the last version of the first video a purge
+		e := &h.Database.Events[2]
+		e.Type, e.Command, e.Entry, e.Blank = typePurged, 0, 0, true
+		h.Answers[2].Kind = kindPurge
+		delete(h.Database.Outbox, h.Database.Events[0].ID)
+		delete(h.Database.Outbox, h.Database.Events[1].ID)
+		delete(h.Database.Catalog, first)
+		h.Reads = h.Reads[1:]
+		h.Copies[0] = newCopy("w")
+		h.Copies[0].updated(uuid.UUID{0: 2}, h.Database.Catalog[uuid.UUID{0: 2}])
+	}
+	erased := func(h *History) { // the second version was not published when the video was purged
+		purge(h)
+		delete(h.Database.Inbox, h.Sightings[1].Event)
+		delete(h.Publications, h.Sightings[1].MessageID)
+		h.Sightings = slices.Delete(h.Sightings, 1, 2)
 	}
 	publication := func(h *History, a Answer) { // makes the last version of a video the result of a publish command
 		h.Database.Events[2].Type = "VideoPublished"
@@ -352,6 +382,108 @@ func TestCheckerRules(t *testing.T) {
 		}, []Rule{WatchWentBack}},
 		{"a lane that a zombie settled", func(h *History) { h.Trespasses = []Trespass{{Who: "zombie", What: trespassSettled}} }, []Rule{LaneNotHeld}},
 		{"a lane that was claimed twice", func(h *History) { h.Trespasses = []Trespass{{Who: "other", What: trespassTaken}} }, []Rule{LaneTaken}},
+		{"an event that an operator published again", func(h *History) { asked(h, 1, 3); repeated(h, 1) }, nil},
+		{"events that an operator published again, and again", func(h *History) {
+			for _, i := range []int{0, 1, 0, 1} {
+				asked(h, i, 3)
+			}
+			for _, i := range []int{0, 1, 0, 1} {
+				repeated(h, i)
+			}
+		}, nil},
+		{"a repeat with other bytes", func(h *History) { asked(h, 1, 3); repeated(h, 1); h.Sightings[6].Content++ }, []Rule{MessageDiffers}},
+		{"a repeat that nobody asked for", func(h *History) { asked(h, 0, 3); repeated(h, 0); repeated(h, 1) }, []Rule{RepeatUnasked}},
+		{"a repeat of another kind", func(h *History) { asked(h, 1, 3); repeated(h, 1); h.Sightings[6].Repeat = "snapshot" }, []Rule{RepeatUnasked, RepeatLost}},
+		{"a repeat that never came", func(h *History) { asked(h, 1, 3) }, []Rule{RepeatLost}},
+		{"a repeat in front of a newer event that was pending", func(h *History) {
+			asked(h, 0, 3)
+			repeated(h, 0)
+			h.Sightings[2], h.Sightings[6] = h.Sightings[6], h.Sightings[2]
+		}, []Rule{RepeatLost, RepeatOutOfOrder}},
+		{"a repeat in front of a newer event that came later", func(h *History) {
+			asked(h, 0, 2)
+			repeated(h, 0)
+			h.Sightings[2], h.Sightings[6] = h.Sightings[6], h.Sightings[2]
+		}, nil},
+		{"repeats in another order", func(h *History) {
+			asked(h, 0, 3)
+			asked(h, 1, 3)
+			repeated(h, 1)
+			repeated(h, 0)
+		}, []Rule{RepeatLost, RepeatOutOfOrder}},
+		{"repeats of one command in another order than that of versions", func(h *History) {
+			for _, i := range []int{1, 0} {
+				asked(h, i, 3)
+				repeated(h, i)
+			}
+			h.Marks[1].Tx = h.Marks[0].Tx
+		}, []Rule{RepeatOutOfOrder}},
+		{"a repeat that came before it was asked for", func(h *History) {
+			asked(h, 1, 3)
+			repeated(h, 1)
+			h.Marks[0].At = h.Publications["repeat 6"].Add(1)
+		}, []Rule{RepeatLost, RepeatOutOfOrder}},
+		{"a repeat that came twice", func(h *History) { asked(h, 1, 3); repeated(h, 1); repeated(h, 1) }, []Rule{DuplicateUncaused}},
+		{"a repeat that came twice after a fault", func(h *History) {
+			asked(h, 1, 3)
+			repeated(h, 1)
+			repeated(h, 1)
+			at := h.Publications["repeat 6"]
+			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 1})
+		}, nil},
+		{"an event that is gone from the outbox", func(h *History) { delete(h.Database.Outbox, h.Sightings[1].Event) }, []Rule{EventErased}},
+		{"a purge", purge, nil},
+		{"a purge that erased a pending event", erased, nil},
+		{"a purge that erased a pending repeat", func(h *History) { purge(h); asked(h, 0, 2) }, nil},
+		{"a purge that was published again, after one that erased a pending repeat", func(h *History) {
+			purge(h)
+			asked(h, 0, 2)
+			asked(h, 2, 3)
+			repeated(h, 2)
+		}, nil},
+		{"a purge that left an event in the outbox", func(h *History) { purge(h); h.Database.Outbox[h.Sightings[1].Event] = true }, []Rule{AfterPurge}},
+		{"a purge with content", func(h *History) { purge(h); h.Database.Events[2].Blank = false }, []Rule{AfterPurge}},
+		{"a change after a purge", func(h *History) {
+			purge(h)
+			h.Database.Events[1].Type, h.Database.Events[1].Blank = typePurged, true
+			h.Database.Events[2].Type, h.Answers[1].Kind, h.Answers[2].Kind = typeUpdated, kindPurge, ""
+			h.Database.Outbox[h.Database.Events[1].ID] = true
+		}, []Rule{AfterPurge}},
+		{"an event that was published after the purge", func(h *History) {
+			purge(h)
+			h.Sightings[1], h.Sightings[2] = h.Sightings[2], h.Sightings[1]
+		}, []Rule{AfterPurge}},
+		{"an event that was published after the purge, and after a fault", func(h *History) {
+			purge(h)
+			strike(h, 1)
+			h.Sightings[1], h.Sightings[2] = h.Sightings[2], h.Sightings[1]
+		}, nil},
+		{"a repeat after the purge", func(h *History) { purge(h); asked(h, 1, 2); repeated(h, 1) }, []Rule{AfterPurge}},
+		{"a purged video that is not found", func(h *History) {
+			purge(h)
+			h.Odd = []Odd{{At: h.Publications["1"], Video: first, Code: codes.NotFound}}
+		}, nil},
+		{"another video that is not found", func(h *History) {
+			purge(h)
+			h.Odd = []Odd{{At: h.Publications["1"], Video: uuid.UUID{0: 2}, Code: codes.NotFound}}
+		}, []Rule{CodeUnexpected}},
+		{"no entry of what is hidden later, and was copied before", func(h *History) {
+			strike(h, 0)
+			h.Database.Events[2].Entry, h.Copies[0].Told = 0, nil
+			h.Faults[0].Copied = h.Database.Events[2].Number
+			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: first, Asked: 2, Hidden: true}
+			h.Faults[0].Struck = h.Reads[0].At
+		}, nil},
+		{"no entry of what is hidden later, and was not copied", func(h *History) {
+			strike(h, 0)
+			h.Database.Events[2].Entry, h.Copies[0].Told = 0, nil
+			h.Faults[0].Copied = h.Database.Events[1].Number
+			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: first, Asked: 2, Hidden: true}
+			h.Faults[0].Struck = h.Reads[0].At
+		}, []Rule{EntryWrong}},
+		{"a shadow that is left", func(h *History) { h.Database.Left = []string{"table video_projection_next"} }, []Rule{LeftOver}},
+		{"a rebuilt table in use", func(h *History) { h.Rebuilt, h.Database.Live = 7, 7 }, nil},
+		{"a rebuilt table that is not in use", func(h *History) { h.Rebuilt, h.Database.Live = 7, 6 }, []Rule{RebuildWrong}},
 		{"a problem of the lab", func(h *History) { h.Problems = []Violation{{ConnectionLeaked, "one"}} }, []Rule{ConnectionLeaked}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -580,7 +712,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 	full := func() Report {
 		return Report{
 			LeaseLooks: 1, Connections: map[string]int{"api-1": 3}, Routines: []Routines{{Found: 1, Fresh: 1}},
-			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Changes: 1, Faults: 1, Takeovers: 1, LeftBehind: 1, Outages: 1, Backs: 1, MayRepeat: 77}},
+			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Repeats: 1, Purges: 1, Changes: 1, Faults: 1, Takeovers: 1, LeftBehind: 1, Outages: 1, Backs: 1, MayRepeat: 77}},
 		}
 	}
 	for _, tt := range []struct {
@@ -592,6 +724,8 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 events", func(r *Report) { r.Figures.Events = 0 }},
 		{"0 messages heard", func(r *Report) { r.Figures.Messages = 0 }},
 		{"0 own writes read", func(r *Report) { r.Figures.Reads = 0 }},
+		{"0 events published again by operators", func(r *Report) { r.Figures.Repeats = 0 }},
+		{"0 videos purged", func(r *Report) { r.Figures.Purges = 0 }},
 		{"0 changes watched", func(r *Report) { r.Figures.Changes = 0 }},
 		{"0 faults injected", func(r *Report) { r.Figures.Faults = 0 }},
 		{"0 of 0 takeovers measured", func(r *Report) { r.Figures.Takeovers = 0 }},

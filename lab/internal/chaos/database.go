@@ -16,13 +16,13 @@ import (
 // ReadDatabase reads both schemas in one snapshot. It has its own SQL, because
 // the queries of the service may be wrong.
 func ReadDatabase(ctx context.Context, conn *pgx.Conn) (Database, error) {
-	db := Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}}
+	db := Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}}
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return db, fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // it only reads
-	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readCatalog, readInbox, readRest} {
+	for _, read := range []func(context.Context, pgx.Tx, *Database) error{readVideos, readEvents, readProjection, readCatalog, readIDs, readRest, readLeft} {
 		if err := read(ctx, tx, &db); err != nil {
 			return db, err
 		}
@@ -68,18 +68,18 @@ func milli(t *time.Time) int64 {
 
 func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 	rows, err := tx.Query(ctx, `
-		SELECT id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
-		FROM video_catalog.outbox`)
+		SELECT n, id::text, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, coalesce(traceparent, '')
+		FROM chaos.events`)
 	if err != nil {
 		return fmt.Errorf("read events: %w", err)
 	}
 	var id, aggregateType, aggregateID, eventType, traceparent string
-	var version, schemaVersion int64
+	var number, version, schemaVersion int64
 	var payload []byte
 	var occurredAt time.Time
-	scan := []any{&id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
+	scan := []any{&number, &id, &aggregateType, &aggregateID, &eventType, &version, &schemaVersion, &payload, &occurredAt, &traceparent}
 	_, err = pgx.ForEachRow(rows, scan, func() error {
-		row := EventRow{Version: version, Type: eventType}
+		row := EventRow{Number: number, Version: version, Type: eventType}
 		var err error
 		if row.ID, err = uuid.Parse(id); err != nil {
 			return fmt.Errorf("event %s: %w", id, err)
@@ -95,7 +95,7 @@ func readEvents(ctx context.Context, tx pgx.Tx, db *Database) error {
 			return fmt.Errorf("event %s: %w", id, err)
 		}
 		s := stateOfEvent(&e)
-		row.State, row.Command = s.digest(), commandOf(s.title)
+		row.State, row.Command, row.Blank = s.digest(), commandOf(s.title), s.blank()
 		if s.published && s.ended == 0 {
 			row.Entry = s.entry().digest()
 		}
@@ -160,19 +160,26 @@ func readCatalog(ctx context.Context, tx pgx.Tx, db *Database) error {
 	return nil
 }
 
-func readInbox(ctx context.Context, tx pgx.Tx, db *Database) error {
-	rows, err := tx.Query(ctx, `SELECT event_id::text FROM video_catalog_read.inbox`)
-	if err != nil {
-		return fmt.Errorf("read inbox: %w", err)
-	}
-	var id string
-	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
-		event, err := uuid.Parse(id)
-		db.Inbox[event] = true
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("read inbox: %w", err)
+// readIDs reads which events the inbox has ever had, and which the outbox still has.
+func readIDs(ctx context.Context, tx pgx.Tx, db *Database) error {
+	for _, ids := range []struct {
+		sql string
+		to  *map[uuid.UUID]bool
+	}{{`SELECT event_id::text FROM chaos.consumed`, &db.Inbox}, {`SELECT id::text FROM video_catalog.outbox`, &db.Outbox}} {
+		*ids.to = map[uuid.UUID]bool{}
+		rows, err := tx.Query(ctx, ids.sql)
+		if err != nil {
+			return fmt.Errorf("read ids of events: %w", err)
+		}
+		var id string
+		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+			event, err := uuid.Parse(id)
+			(*ids.to)[event] = true
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read ids of events: %w", err)
+		}
 	}
 	return nil
 }
@@ -185,6 +192,33 @@ func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
 	).Scan(&db.Pending, &db.Quarantined, &db.Blocked, &db.Leased)
 	if err != nil {
 		return fmt.Errorf("read what is stuck: %w", err)
+	}
+	return nil
+}
+
+// readLeft reads what operators' commands must not leave behind, and the table that is the
+// catalog.
+func readLeft(ctx context.Context, tx pgx.Tx, db *Database) error {
+	err := tx.QueryRow(ctx, `
+		SELECT 'video_catalog_read.video_projection'::regclass::oid, coalesce(array_agg(what ORDER BY what), '{}') FROM (
+			SELECT format('table %s', c.relname) AS what FROM pg_class c
+			WHERE c.relnamespace = 'video_catalog_read'::regnamespace AND c.relkind = 'r' AND c.relname LIKE '%\_next'
+			UNION ALL
+			SELECT format('trigger %s', t.tgname) FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgname LIKE 'rebuild\_%'
+			UNION ALL
+			SELECT format('rebuild of %s in the phase %s', r.projection, r.phase) FROM video_catalog_read.rebuilds r WHERE r.phase NOT IN ('done', 'dropped')
+			UNION ALL
+			SELECT format('key %s of a rebuild', k.key) FROM video_catalog_read.rebuild_keys k
+			UNION ALL
+			SELECT format('change of the entry %s that no watch sees', p.video_id) FROM video_catalog_read.video_projection p WHERE p.change_xid = '18446744073709551615'
+			UNION ALL
+			SELECT format('erasure of %s', e.aggregate_id) FROM video_catalog.erasures e
+			UNION ALL
+			SELECT format('request_id of the purged video %s', v.id) FROM video_catalog.requests q JOIN video_catalog.videos v ON v.id = q.aggregate_id::uuid
+			WHERE v.purge_time IS NOT NULL
+		) remains`).Scan(&db.Live, &db.Left)
+	if err != nil {
+		return fmt.Errorf("read what is left: %w", err)
 	}
 	return nil
 }

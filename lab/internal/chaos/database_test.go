@@ -1,6 +1,8 @@
 package chaos
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +27,15 @@ func execute(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 // consumed, as the service would.
 func fill(t *testing.T, pool *pgxpool.Pool) (video uuid.UUID) {
 	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = watchEvents(t.Context(), conn.Conn())
+	conn.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
 	video = uuid.Must(uuid.NewV7())
 	execute(t, pool, `INSERT INTO video_catalog.videos VALUES ($1, 'command 7', 'd', 1954, 5000, 'ja', '{a,"b c"}', 'published', 2,
 		'2026-01-02T03:04:05.006Z', '2026-01-02T03:04:06Z', '2026-01-02T03:04:06Z', NULL)`, video.String())
@@ -63,17 +74,25 @@ func TestReadDatabase(t *testing.T) {
 		{"sound", `SELECT 1`, nil},
 		{"row changed", `UPDATE video_catalog.videos SET title = 'other'`, []Rule{RowDiffers, ProjectionDiffers}},
 		{"row gone", `DELETE FROM video_catalog.videos`, []Rule{EventWithoutRow, ProjectionDiffers}},
-		{"event gone", `DELETE FROM video_catalog.outbox WHERE version = 1`, []Rule{RowWithoutEvent, CommandLost}},
+		{"event gone", `DELETE FROM video_catalog.outbox WHERE version = 1`, []Rule{EventErased}},
+		{"event never written", `DELETE FROM chaos.events WHERE version = 1`, []Rule{RowWithoutEvent, CommandLost}},
 		{"projection behind", `UPDATE video_catalog_read.video_projection SET version = 1`, []Rule{ProjectionDiffers}},
 		{"projection hidden", `UPDATE video_catalog_read.video_projection SET visible = false`, []Rule{ProjectionDiffers}},
 		{"search forgotten", `UPDATE video_catalog_read.video_projection SET search = ''`, []Rule{ProjectionDiffers}},
 		{"tags changed", `UPDATE video_catalog_read.video_projection SET tags = '{a,b,c}'`, []Rule{ProjectionDiffers}},
 		{"projection gone", `DELETE FROM video_catalog_read.video_projection`, []Rule{ProjectionDiffers}},
-		{"inbox gone", `DELETE FROM video_catalog_read.inbox`, []Rule{EventNotConsumed}},
+		{"inbox gone, as after a seek", `DELETE FROM video_catalog_read.inbox`, nil},
+		{"never in the inbox", `DELETE FROM chaos.consumed`, []Rule{EventNotConsumed}},
 		{"pending", `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at) SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at FROM video_catalog.outbox`, []Rule{StuckPending}},
 		{"blocked", `INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
 		{"leased", `UPDATE video_catalog.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
+		{"shadow", `CREATE TABLE video_catalog_read.video_projection_next ()`, []Rule{LeftOver}},
+		{"trigger", `CREATE TRIGGER rebuild_inserted AFTER INSERT ON video_catalog_read.video_projection REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.rebuild_note('video_id')`, []Rule{LeftOver}},
+		{"unfinished rebuild", `INSERT INTO video_catalog_read.rebuilds (projection, phase) VALUES ('video_projection', 'check')`, []Rule{LeftOver}},
+		{"key of a rebuild", `INSERT INTO video_catalog_read.rebuild_keys (projection, key) VALUES ('video_projection', 'k')`, []Rule{LeftOver}},
+		{"change that no watch sees", `UPDATE video_catalog_read.video_projection SET change_xid = '18446744073709551615'`, []Rule{LeftOver}},
+		{"erasure", `INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', 'x')`, []Rule{LeftOver}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -110,6 +129,41 @@ func TestReadDatabase(t *testing.T) {
 				t.Errorf("found more than wanted: %v", verdict.Violations)
 			}
 		})
+	}
+}
+
+// The events that are published again are kept with their order and the version of their
+// video, once each, also those that are set aside.
+func TestMarksAreKept(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	video := fill(t, pool)
+	const pend = `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
+		SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, $1 FROM video_catalog.outbox ORDER BY version`
+	execute(t, pool, pend, "")
+	execute(t, pool, pend, repeatEvent)
+	execute(t, pool, `UPDATE video_catalog.outbox_pending SET lane = -1`)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	marks, err := readMarks(t.Context(), conn.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(marks, func(a, b Mark) int { return cmp.Compare(a.Seq, b.Seq) })
+	db, err := ReadDatabase(t.Context(), conn.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(marks) != 2 {
+		t.Fatalf("%d marks, want one of each event: %v", len(marks), marks)
+	}
+	for i, m := range marks {
+		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
+			t.Errorf("mark %+v, event %s of video %s with number %d, want the same event, version 2, one transaction, and number %d", m, e.ID, video, e.Number, i+1)
+		}
 	}
 }
 

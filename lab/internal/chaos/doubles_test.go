@@ -96,7 +96,7 @@ func simulate(d defect, seed uint64) *History {
 		defect: d, r: rand.New(rand.NewPCG(seed, 0)), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		h: &History{
 			Publications: map[string]time.Time{}, Limits: Limits{Lease: simLease, Takeover: simLease + time.Second, FirstResult: time.Second},
-			Database: Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}},
+			Database: Database{Projection: map[uuid.UUID]string{}, Catalog: map[uuid.UUID]Entry{}, Inbox: map[uuid.UUID]bool{}, Outbox: map[uuid.UUID]bool{}},
 		},
 		copies: [2]*Copy{newCopy("w1"), newCopy("w2")},
 		rows:   map[uuid.UUID]*EventRow{}, projected: map[uuid.UUID]*EventRow{}, events: map[uuid.UUID]*EventRow{},
@@ -128,6 +128,7 @@ func simulate(d defect, seed uint64) *History {
 	}
 	s.h.Copies = s.copies[:]
 	for _, e := range s.events {
+		s.h.Database.Outbox[e.ID] = true
 		s.h.Database.Events = append(s.h.Database.Events, *e)
 	}
 	s.h.Database.Pending = len(s.pending)

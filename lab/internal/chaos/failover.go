@@ -42,7 +42,7 @@ func failOver(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord) er
 		return err
 	}
 	record.Struck = time.Now()
-	for _, p := range l.processes {
+	for _, p := range l.clients() {
 		defer p.proxy.stall()() // from now on, no client sees a commit of the primary
 	}
 	return l.postgres.failOverTo(ctx, dir, standby)

@@ -33,6 +33,7 @@ const (
 	groupProcess  = "process"
 	groupBroker   = "broker"
 	groupDatabase = "database"
+	groupOperator = "operator" // nothing: a person runs a command of the service
 )
 
 // kinds returns the faults that every machine can have, and those that need a long run.
@@ -75,6 +76,7 @@ func kinds() (all, long []fault) {
 		all = append(all, fault{"kill publisher at " + point, groupProcess, Takeover, killAt(publishers, point)})
 		all = append(all, fault{"freeze publisher at " + point, groupProcess, Takeover, freezeAt(point)})
 	}
+	all = append(all, operatorKinds()...)
 	all = append(all, fault{"kill projector at " + failpoint.ConsumerCommitted, groupProcess, NoRecovery, killAt(projectors, failpoint.ConsumerCommitted)})
 	long = []fault{
 		{"broker down 60 s", groupBroker, Outage, brokerDown(time.Minute)},
@@ -360,17 +362,26 @@ func poison(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) erro
 		return nil
 	}
 	record.Target = name
-	refused := l.refusals(ctx, name)
-	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
-	defer remove()
-	sleep(ctx, between(r, time.Second, 3*time.Second))
-	for deadline := time.Now().Add(10 * time.Second); l.refusals(ctx, name) <= refused; {
-		if time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {
-			record.Missing = "no event of that video was refused"
-			return nil
-		}
+	admit, refused := l.refuse(ctx, name, between(r, time.Second, 3*time.Second))
+	defer admit()
+	if !refused {
+		record.Missing = "no event of that video was refused"
 	}
 	return nil
+}
+
+// refuse makes the broker refuse all messages of a video until admit is called. It returns
+// after some time, and when one was refused. refused is false if there is none.
+func (l *lab) refuse(ctx context.Context, name string, lasts time.Duration) (admit func(), refused bool) {
+	before := l.refusals(ctx, name)
+	admit = l.broker.Inject(pubsublocal.Fault{Method: "Publish", OrderingKey: name, Code: codes.InvalidArgument})
+	sleep(ctx, lasts)
+	for deadline := time.Now().Add(10 * time.Second); l.refusals(ctx, name) <= before; {
+		if time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {
+			return admit, false
+		}
+	}
+	return admit, true
 }
 
 // refusals returns how often the first event of a video was refused. It returns 0 if the
@@ -462,7 +473,7 @@ func killBackend(ctx context.Context, l *lab, _ *rand.Rand, record *FaultRecord)
 
 func cutDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	for range 1 + r.IntN(5) {
-		p := pick(r, l.processes)
+		p := pick(r, l.clients())
 		record.Target += p.name + " "
 		record.MayRepeat += l.mayRepeat(p)
 		p.proxy.cut()
@@ -481,7 +492,7 @@ func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord
 		delay, lasts = between(r, 300*time.Millisecond, 700*time.Millisecond), lease+between(r, time.Second, 3*time.Second)
 	}
 	record.Target = delay.String()
-	for _, p := range l.processes {
+	for _, p := range l.clients() {
 		p.proxy.slow(delay)
 		defer p.proxy.slow(0)
 	}
@@ -492,7 +503,7 @@ func slowDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord
 // stallDatabase holds all traffic between a process and PostgreSQL for some time. Then the
 // connections break, or continue.
 func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	p := pick(r, l.processes)
+	p := pick(r, l.clients())
 	record.Target, record.MayRepeat = p.name, 2*l.mayRepeat(p)
 	resume := p.proxy.stall()
 	sleep(ctx, between(r, time.Second, lease+time.Second))
@@ -510,7 +521,7 @@ func stallDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 func forgetDatabase(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	forget := func() {
 		record.MayRepeat += 2 * len(l.publishers) * inHand
-		for _, p := range l.processes {
+		for _, p := range l.clients() {
 			defer p.proxy.silence()()
 		}
 		sleep(ctx, lease)

@@ -30,6 +30,8 @@ type History struct {
 	Trespasses   []Trespass // writes to a lane that another process holds
 	Odd          []Odd      // codes that only some faults explain
 	Stalls       []Stall    // of the machine
+	Marks        []Mark     // of what operators have published again, in any order
+	Rebuilt      uint32     // oid of the catalog after the last rebuild; 0: there was none
 	Database     Database
 	// Problems are violations that the lab found during the run, such as a process
 	// that ended unexpectedly.
@@ -87,7 +89,8 @@ func (a *Answer) refused() {
 // that allow a retry are unexpected too.
 type Odd struct {
 	At      time.Time
-	Command int64 // 0: of a stream
+	Command int64     // 0: of a stream
+	Video   uuid.UUID // of the command, if it has one
 	Where   string
 	Code    codes.Code
 }
@@ -111,6 +114,7 @@ type Sighting struct {
 	Video     uuid.UUID
 	Version   int64
 	Content   uint64 // digest of key, attributes and payload
+	Repeat    string // the attribute; empty: it has none
 }
 
 // Ack is an ack of a projector: when the broker accepted the message, and when it
@@ -134,6 +138,9 @@ type FaultRecord struct {
 	Unsettled int `json:"unsettled,omitempty"`
 	// Clock is how far the clock of the process was ahead.
 	Clock time.Duration `json:"clock_ns,omitempty"`
+	// Copied is the number of the newest event that it may have brought into the catalog
+	// before the event was published.
+	Copied int64 `json:"copied,omitempty"`
 	// MayFail means that an API process may return codes such as Internal because
 	// of it.
 	MayFail bool `json:"may_fail,omitempty"`
@@ -176,10 +183,12 @@ type Database struct {
 	Events     []EventRow
 	Projection map[uuid.UUID]string // the row as text
 	Catalog    map[uuid.UUID]Entry  // what the catalog shows of the visible rows
-	Inbox      map[uuid.UUID]bool
+	Inbox      map[uuid.UUID]bool   // events that were ever in the inbox
+	Outbox     map[uuid.UUID]bool   // events that are still in the outbox
+	Live       uint32               // oid of the catalog
 	// These should be empty when all events are processed.
-	Pending, Quarantined int
-	Blocked, Leased      []string
+	Pending, Quarantined  int
+	Blocked, Leased, Left []string
 }
 
 // VideoRow is a row of video_catalog.videos.
@@ -190,9 +199,10 @@ type VideoRow struct {
 	Catalog string // the row that the projection must have, as text
 }
 
-// EventRow is a row of video_catalog.outbox.
+// EventRow is an event that was committed, whether or not the outbox still has it.
 type EventRow struct {
 	ID         uuid.UUID
+	Number     int64 // in the order in which events were written
 	Video      uuid.UUID
 	Version    int64
 	Type       string
@@ -200,6 +210,7 @@ type EventRow struct {
 	State      uint64 // digest of the video in the event
 	Command    int64  // the number in the title; 0: none
 	Entry      uint64 // digest of what the catalog must show of it; 0: nothing
+	Blank      bool   // it has nothing that an owner has written
 	OccurredAt time.Time
 }
 
@@ -251,18 +262,30 @@ func stateOfEvent(e *videov1.VideoEvent) state {
 	}
 }
 
+// blank reports whether no field is set that an owner writes.
+func (s state) blank() bool {
+	return s.title == "" && s.description == "" && s.year == 0 && s.durationMs == 0 && s.language == "" && len(s.tags) == 0
+}
+
 // contentOf returns the digest of a message. It ignores the attributes that the
-// client library adds.
+// client library adds, and the mark of a message that an operator published again.
 func contentOf(key string, attributes map[string]string, data []byte) uint64 {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %x", key, data)
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if !strings.HasPrefix(name, "googclient_") {
+		if !strings.HasPrefix(name, "googclient_") && name != attrRepeat {
 			fmt.Fprintf(&b, " %q=%q", name, attributes[name])
 		}
 	}
 	return digest(b.String())
 }
+
+// attrRepeat is the attribute of messages that operators publish again, and
+// repeatEvent its value if the message is an event.
+const (
+	attrRepeat  = "repeat"
+	repeatEvent = "event"
+)
 
 // titleOf returns the title that a command writes. commandOf parses the number of
 // the command from it.

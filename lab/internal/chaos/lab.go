@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -78,11 +79,10 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.say("waiting until all is quiet")
 	l.quiet(ctx)
 	l.quietWatchers(ctx)
+	l.compareAtTheEnd(ctx)
 	stopWatching()
 	watchers.Wait()
-	l.countHeld(ctx)
-	l.countKept(ctx)
-	l.countRoutines(ctx)
+	l.countAll(ctx)
 	l.stopAll()
 	l.countConnections(ctx)
 	l.hearAll(ctx) // including the last messages of processes that have ended
@@ -172,7 +172,13 @@ func (l *lab) prepare(ctx context.Context) error {
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}
-	if err := l.look(ctx, func(ctx context.Context, c conn) error { return watchLanes(ctx, c, lease) }); err != nil {
+	err = l.look(ctx, func(ctx context.Context, c conn) error {
+		return errors.Join(watchLanes(ctx, c, lease), watchEvents(ctx, c))
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.prepareOperator(ctx); err != nil {
 		return err
 	}
 	for _, role := range []struct {
@@ -260,6 +266,9 @@ func (l *lab) inject(ctx context.Context) error {
 	return s.failed()
 }
 
+// clients returns all processes, and the operator.
+func (l *lab) clients() []*process { return append(slices.Clone(l.processes), l.operator) }
+
 // happened reports whether a kind of fault has taken effect at least once.
 func (l *lab) happened(kind string) bool {
 	l.mu.Lock()
@@ -277,6 +286,10 @@ func (l *lab) record(f FaultRecord) {
 // the database.
 func (l *lab) history(ctx context.Context) (*History, error) {
 	h := l.seen()
+	if err := l.collectMarks(ctx); err != nil {
+		return h, err
+	}
+	h.Marks = slices.Collect(maps.Values(l.marks))
 	err := l.look(ctx, func(ctx context.Context, conn conn) (err error) {
 		if h.Database, err = ReadDatabase(ctx, conn); err != nil {
 			return err
@@ -307,6 +320,7 @@ func (l *lab) seen() *History {
 	for _, w := range l.watchers {
 		h.Copies = append(h.Copies, w.copy) // the watchers have ended
 	}
+	h.Rebuilt = l.rebuilt
 	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls
 	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems
 	return h
@@ -330,8 +344,13 @@ func (l *lab) end() error {
 		p.kill()
 		p.proxy.close()
 	}
-	if l.network != nil {
-		l.network.close()
+	for _, p := range []*proxy{l.network, l.balancer} {
+		if p != nil {
+			p.close()
+		}
+	}
+	if l.operator != nil {
+		l.operator.proxy.close()
 	}
 	if l.broker != nil {
 		l.broker.stop()

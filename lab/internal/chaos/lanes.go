@@ -39,7 +39,7 @@ func watchLanes(ctx context.Context, c *pgx.Conn, lease time.Duration) error {
 	// The margin is for a claim that reads the clock a little later.
 	margin := min(lease/10, 100*time.Millisecond)
 	_, err := c.Exec(ctx, fmt.Sprintf(`
-		CREATE SCHEMA chaos;
+		CREATE SCHEMA IF NOT EXISTS chaos;
 		CREATE TABLE chaos.holders (lane smallint PRIMARY KEY, who text NOT NULL, held bool NOT NULL) WITH (fillfactor = 10);
 		CREATE TABLE chaos.settlements (lane smallint, who text, n bigint NOT NULL, PRIMARY KEY (lane, who)) WITH (fillfactor = 10);
 		CREATE TABLE chaos.trespasses (at timestamptz NOT NULL, lane smallint NOT NULL, who text NOT NULL, holder text NOT NULL, what text NOT NULL);

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,14 +33,16 @@ type load struct {
 	numbers atomic.Int64 // number of the newest command
 
 	mu       sync.Mutex
-	videos   []*known       // guarded by mu
-	answers  []Answer       // guarded by mu
-	reads    []Read         // guarded by mu
-	codes    map[string]int // guarded by mu: attempts by code
-	unread   map[string]int // guarded by mu: failed reads and streams by code
-	odd      []Odd          // guarded by mu
-	faults   bool           // guarded by mu: a fault was injected
-	attempts *json.Encoder  // guarded by mu: writes failed attempts and final results, one line each
+	videos   []*known        // guarded by mu
+	answers  []Answer        // guarded by mu
+	reads    []Read          // guarded by mu
+	codes    map[string]int  // guarded by mu: attempts by code
+	unread   map[string]int  // guarded by mu: failed reads and streams by code
+	odd      []Odd           // guarded by mu
+	faults   bool            // guarded by mu: a fault was injected
+	purging  bool            // guarded by mu: deleted videos are purged, and not undeleted
+	purged   map[string]bool // guarded by mu: names of videos that were purged
+	attempts *json.Encoder   // guarded by mu: writes failed attempts and final results, one line each
 }
 
 // known is what the clients know of a video.
@@ -80,6 +83,9 @@ func (l *load) pick(r *rand.Rand) (known, bool) {
 func (l *load) learn(v *videov1.Video) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.purged[v.GetName()] {
+		return
+	}
 	for _, k := range l.videos {
 		if k.name == v.GetName() {
 			if v.GetVersion() > k.version {
@@ -93,6 +99,17 @@ func (l *load) learn(v *videov1.Video) {
 	}
 }
 
+// forget removes a video that was purged.
+func (l *load) forget(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.purged == nil {
+		l.purged = map[string]bool{}
+	}
+	l.purged[name] = true
+	l.videos = slices.DeleteFunc(l.videos, func(k *known) bool { return k.name == name })
+}
+
 func (l *load) attempted(command int64, r request, where string, took time.Duration, code codes.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +118,7 @@ func (l *load) attempted(command int64, r request, where string, took time.Durat
 		return // the caller records the result
 	}
 	if odd(r, code) || lost(code) && !l.faults {
-		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
+		l.odd = append(l.odd, Odd{time.Now(), command, videoID(r.name), where, code})
 	}
 	// A write error is ignored: this file is for a person, and the checker does
 	// not use it.
@@ -127,7 +144,7 @@ func (l *load) failedToRead(command int64, where string, code codes.Code) {
 	l.unread[code.String()]++
 	// Before the first fault, a catalog that is late for a moment is only slow.
 	if late := code == codes.DeadlineExceeded || code == codes.Canceled; !late && (code != codes.Unavailable || !l.faults) {
-		l.odd = append(l.odd, Odd{time.Now(), command, where, code})
+		l.odd = append(l.odd, Odd{At: time.Now(), Command: command, Where: where, Code: code})
 	}
 }
 
@@ -197,6 +214,7 @@ const (
 	kindUnpublish = "unpublish"
 	kindDelete    = "delete"
 	kindUndelete  = "undelete"
+	kindPurge     = "purge"
 )
 
 // command sends one command until it has a result, and records what the client
@@ -218,8 +236,9 @@ func (c *client) next() (request, Answer) {
 	answer := Answer{Command: c.load.numbers.Add(1)}
 	r := request{kind: kindCreate, requestID: drawUUID(script), read: script.IntN(10) == 0}
 	if target, exists := c.load.pick(script); exists {
-		r = request{kind: drawKind(script, target), name: target.name, read: r.read}
-		if script.IntN(3) == 0 {
+		r = request{kind: c.load.drawKind(script, target), name: target.name, read: r.read}
+		// A purge of a video that is purged succeeds whatever its etag, so the checker could not judge one.
+		if script.IntN(3) == 0 && r.kind != kindPurge {
 			r.etag, answer.Expected = strconv.Quote(strconv.FormatInt(target.version, 10)), target.version
 		}
 		answer.Video = videoID(target.name)
@@ -231,8 +250,10 @@ func (c *client) next() (request, Answer) {
 	return r, answer
 }
 
-func drawKind(r *rand.Rand, k known) string {
+func (l *load) drawKind(r *rand.Rand, k known) string {
 	switch n := r.IntN(100); {
+	case k.deleted && n < 80 && l.purges():
+		return kindPurge
 	case k.deleted && n < 80:
 		return kindUndelete
 	case n < 60:
@@ -248,6 +269,21 @@ func drawKind(r *rand.Rand, k known) string {
 	}
 }
 
+// purge has clients purge deleted videos until it is called with false. It returns how many
+// were purged so far.
+func (l *load) purge(on bool) (purged int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.purging = on
+	return len(l.purged)
+}
+
+func (l *load) purges() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.purging
+}
+
 // decide sends a command until it has a result, and sets what is then known. A
 // refusal after a lost attempt proves nothing, because the lost attempt may be
 // its cause.
@@ -258,7 +294,11 @@ func (c *client) decide(ctx context.Context, answer *Answer, send func() (v *vid
 		v, code, sent := send()
 		switch {
 		case code == codes.OK:
-			c.load.learn(v)
+			if answer.Kind == kindPurge {
+				c.load.forget(v.GetName())
+			} else {
+				c.load.learn(v)
+			}
 			if !fits(answer.Kind, v) {
 				c.load.problem(CommandLost, "command %d (%s) is acknowledged with version %d of video %s, which does not show it", answer.Command, answer.Kind, v.GetVersion(), v.GetName())
 			}
@@ -297,6 +337,8 @@ func fits(kind string, v *videov1.Video) bool {
 		return deleted
 	case kindUndelete:
 		return !deleted
+	case kindPurge:
+		return deleted && v.GetTitle() == "" && !published
 	default:
 		return true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -114,7 +115,7 @@ func TestAnswerFitsItsCommand(t *testing.T) {
 	t.Parallel()
 	published, deleted := &videov1.Video{State: videov1.Video_STATE_PUBLISHED}, &videov1.Video{DeleteTime: timestamppb.Now()}
 	for kind, tt := range map[string]struct{ fits, not *videov1.Video }{
-		kindPublish: {published, deleted}, kindUnpublish: {deleted, published}, kindDelete: {deleted, published}, kindUndelete: {published, deleted},
+		kindPublish: {published, deleted}, kindUnpublish: {deleted, published}, kindDelete: {deleted, published}, kindUndelete: {published, deleted}, kindPurge: {deleted, published},
 	} {
 		for video, want := range map[*videov1.Video]int{tt.fits: 0, tt.not: 1} {
 			problems := 0
@@ -124,6 +125,33 @@ func TestAnswerFitsItsCommand(t *testing.T) {
 				t.Errorf("%s answered with %v: %d problems, want %d", kind, video, problems, want)
 			}
 		}
+	}
+}
+
+// A video that was purged is not changed again, whatever late answer shows it.
+// Deleted videos are purged only while that is asked for.
+func TestPurgedVideosAreForgotten(t *testing.T) {
+	t.Parallel()
+	l := &load{}
+	v := &videov1.Video{Name: "videos/0197f2a4-0000-7000-8000-000000000001", Version: 4, DeleteTime: timestamppb.Now()}
+	l.learn(v)
+	kinds := func() map[string]bool {
+		drawn, r := map[string]bool{}, rand.New(rand.NewPCG(1, 1))
+		for range 200 {
+			drawn[l.drawKind(r, *l.videos[0])] = true
+		}
+		return drawn
+	}
+	if drawn := kinds(); drawn[kindPurge] || !drawn[kindUndelete] {
+		t.Errorf("drawn %v, want no purge", drawn)
+	}
+	l.purge(true)
+	if drawn := kinds(); !drawn[kindPurge] {
+		t.Errorf("drawn %v, want a purge", drawn)
+	}
+	newClient(l, 1).decide(t.Context(), &Answer{Kind: kindPurge}, func() (*videov1.Video, codes.Code, bool) { return v, codes.OK, true })
+	if l.learn(v); len(l.videos) != 0 || l.purge(false) != 1 || l.purges() {
+		t.Errorf("clients know %d videos, and %d were purged; want 0 and 1", len(l.videos), len(l.purged))
 	}
 }
 
@@ -143,6 +171,7 @@ func TestOddCodesAreKept(t *testing.T) {
 		{request{kind: kindUnpublish, etag: "1"}, "FailedPrecondition Aborted"},
 		{request{kind: kindDelete, etag: "1"}, "NotFound Aborted"},
 		{request{kind: kindUndelete}, "AlreadyExists"},
+		{request{kind: kindPurge}, "FailedPrecondition"},
 	} {
 		l := &load{codes: map[string]int{}, attempts: json.NewEncoder(io.Discard)}
 		for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable} {
@@ -216,6 +245,7 @@ func TestCallsOverREST(t *testing.T) {
 		{kindPublish, []string{"POST /v1/" + name + ":publish", `"\"3\""`}, codes.OK},
 		{kindUnpublish, []string{"POST /v1/" + name + ":unpublish", `"\"3\""`}, codes.OK},
 		{kindDelete, []string{"DELETE /v1/" + name, "etag=%223%22"}, codes.OK},
+		{kindPurge, []string{"POST /v1/" + name + ":purge"}, codes.OK},
 		{kindUndelete, []string{"POST /v1/" + name + ":undelete", `"\"3\""`}, codes.Aborted},
 	} {
 		v, err := overREST(t.Context(), strings.TrimPrefix(server.URL, "http://"),

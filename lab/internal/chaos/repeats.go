@@ -11,9 +11,12 @@ type window struct {
 	allowed     int
 }
 
-// repeat is a repeated publication of an event: the time of it, and of the one
-// before.
-type repeat struct{ at, before time.Time }
+// repeat is a publication that only a fault explains, such as a repeated one: the
+// time of it, and of the one before.
+type repeat struct {
+	at, before time.Time
+	rule       Rule // that is broken without a fault
+}
 
 // checkRepeats finds the cause of each duplicate: a fault or a stall of the machine.
 // The duplicate must come within a lease and a poll after the fault. The publication
@@ -57,7 +60,7 @@ func (c *checker) checkRepeats(repeats []repeat) {
 		// A publication long before the fault was settled when the fault began.
 		caused := func(w window) bool { return in(w) && !r.before.Before(w.from.Add(-c.h.Limits.Lease-look)) }
 		if !slices.ContainsFunc(windows, caused) {
-			c.broken(DuplicateUncaused, "at %s, before that at %s", r.at.Format(time.RFC3339Nano), r.before.Format(time.RFC3339Nano))
+			c.broken(r.rule, "at %s, before that at %s", r.at.Format(time.RFC3339Nano), r.before.Format(time.RFC3339Nano))
 			continue
 		}
 		i := slices.IndexFunc(merged, in)

@@ -8,12 +8,14 @@ import (
 )
 
 // scheduler runs up to two faults of different groups at the same time. A fault
-// whose recovery is measured runs alone.
+// whose recovery is measured runs alone. Beside a command of an operator it runs one
+// more.
 type scheduler struct {
 	ctx    context.Context // of the run; the scheduler lives as long as one call
 	lab    *lab
 	groups map[string]*sync.Mutex
 	slots  chan struct{}
+	beside []fault // of which one occurs beside each command of an operator
 	active sync.WaitGroup
 
 	mu  sync.Mutex
@@ -22,8 +24,8 @@ type scheduler struct {
 
 func newScheduler(ctx context.Context, l *lab) *scheduler {
 	return &scheduler{
-		ctx: ctx, lab: l, slots: make(chan struct{}, 2),
-		groups: map[string]*sync.Mutex{groupProcess: {}, groupBroker: {}, groupDatabase: {}},
+		ctx: ctx, lab: l, slots: make(chan struct{}, 2), beside: disturbances(),
+		groups: map[string]*sync.Mutex{groupProcess: {}, groupBroker: {}, groupDatabase: {}, groupOperator: {}},
 	}
 }
 
@@ -39,6 +41,10 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 		return
 	}
 	pause := between(r, 50*time.Millisecond, 300*time.Millisecond) // drawn before the fault uses r
+	if f.group == groupOperator {
+		draw := rand.New(rand.NewPCG(r.Uint64(), 0))
+		s.active.Go(func() { s.disturb(draw) })
+	}
 	group := s.groups[f.group]
 	group.Lock()
 	s.slots <- struct{}{}
@@ -48,6 +54,16 @@ func (s *scheduler) inject(f fault, r *rand.Rand) {
 		s.lab.record(s.run(f, r, false))
 	})
 	sleep(s.ctx, pause)
+}
+
+// disturb injects one of the faults that occur beside commands of operators.
+func (s *scheduler) disturb(r *rand.Rand) {
+	f := pick(r, s.beside)
+	sleep(s.ctx, between(r, 0, 400*time.Millisecond)) // a command takes about as long
+	group := s.groups[f.group]
+	group.Lock()
+	defer group.Unlock()
+	s.lab.record(s.run(f, r, false))
 }
 
 // insist repeats faults that have not taken effect, up to three times.

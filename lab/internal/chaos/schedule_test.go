@@ -51,6 +51,35 @@ func TestSchedulerKeepsGroupsApart(t *testing.T) {
 	}
 }
 
+// Beside a command of an operator another fault occurs, in its own group. The seed
+// decides which one.
+func TestSchedulerDisturbsCommands(t *testing.T) {
+	t.Parallel()
+	kinds := func(seed uint64) (kinds []string) {
+		l := &lab{timeline: &timeline{to: new(bytes.Buffer)}}
+		s := newScheduler(t.Context(), l)
+		nothing := func(context.Context, *lab, *rand.Rand, *FaultRecord) error { return nil }
+		s.beside = []fault{{"a", groupProcess, NoRecovery, nothing}, {"b", groupBroker, NoRecovery, nothing}, {"c", groupDatabase, NoRecovery, nothing}}
+		for i := range uint64(6) {
+			s.inject(fault{"command", groupOperator, NoRecovery, nothing}, rand.New(rand.NewPCG(seed, i)))
+			s.wait()
+		}
+		for _, record := range l.records {
+			if record.Kind != "command" {
+				kinds = append(kinds, record.Kind)
+			}
+		}
+		return kinds
+	}
+	first := kinds(1)
+	if again := kinds(1); len(first) != 6 || !slices.Equal(first, again) {
+		t.Errorf("disturbed by %q, and by %q with the same seed, want 6 equal ones", first, again)
+	}
+	if slices.Equal(first, kinds(2)) {
+		t.Errorf("disturbed by %q with another seed, too", first)
+	}
+}
+
 // Pending events are stuck if they stay for stuckAfter. They are not if the
 // database was unreachable for a time, or the run was ended.
 func TestStuck(t *testing.T) {
@@ -166,13 +195,18 @@ func TestKindsAreDistinct(t *testing.T) {
 	t.Parallel()
 	all, long := kinds()
 	seen := map[string]bool{}
+	for _, f := range disturbances() {
+		if !slices.Contains(Kinds(), f.kind) || f.recovery != NoRecovery {
+			t.Errorf("beside commands there is %q, recovery %q, want a known fault that is not measured", f.kind, f.recovery)
+		}
+	}
 	for _, f := range slices.Concat(all, long, clockKinds(), []fault{failoverKind}) {
 		if seen[f.kind] || f.kind == "" || f.inject == nil {
 			t.Errorf("kind %q is there twice, or is nothing", f.kind)
 		}
 		seen[f.kind] = true
 		switch f.group {
-		case groupProcess, groupBroker, groupDatabase:
+		case groupProcess, groupBroker, groupDatabase, groupOperator:
 		default:
 			t.Errorf("kind %q is in group %q", f.kind, f.group)
 		}

@@ -34,6 +34,7 @@ type broker struct {
 	publications map[string]time.Time // guarded by mu: by message id
 	last         time.Time            // guarded by mu: time of the newest publication
 	acks         []Ack                // guarded by mu: of the projectors
+	acked        map[string]bool      // guarded by mu: message ids that a projector has acknowledged
 	newest       time.Time            // guarded by mu: publish time of the newest message that a projector acknowledged
 	dead         int                  // guarded by mu: number of dead letters
 	sightings    []Sighting           // guarded by mu
@@ -49,7 +50,7 @@ var (
 )
 
 func startBroker(ctx context.Context) (*broker, error) {
-	b := &broker{clock: &pubsublocal.Clock{}, publications: map[string]time.Time{}, seen: map[string]bool{}}
+	b := &broker{clock: &pubsublocal.Clock{}, publications: map[string]time.Time{}, acked: map[string]bool{}, seen: map[string]bool{}}
 	var err error
 	if b.Server, err = pubsublocal.Start(pubsublocal.Config{Clock: b.clock, Observer: b.observe}); err != nil {
 		return nil, fmt.Errorf("start Pub/Sub: %w", err)
@@ -111,6 +112,7 @@ func (b *broker) observe(e pubsublocal.Event) {
 		if e.Subscription == subscriptionName {
 			published := b.publications[e.MessageID]
 			b.acks = append(b.acks, Ack{published, now})
+			b.acked[e.MessageID] = true
 			if published.After(b.newest) {
 				b.newest = published
 			}
@@ -136,7 +138,7 @@ func (b *broker) listen(ctx context.Context) {
 }
 
 func (b *broker) sight(m *pubsub.Message) {
-	s := Sighting{MessageID: m.ID, Content: contentOf(m.OrderingKey, m.Attributes, m.Data)}
+	s := Sighting{MessageID: m.ID, Content: contentOf(m.OrderingKey, m.Attributes, m.Data), Repeat: m.Attributes[attrRepeat]}
 	var err error
 	if s.Event, err = uuid.Parse(m.Attributes["event_id"]); err == nil {
 		if s.Video, err = uuid.Parse(m.OrderingKey); err == nil {
@@ -173,4 +175,11 @@ func (b *broker) published() (taken, heard int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.publications), len(b.seen)
+}
+
+// acknowledged returns how many messages a projector has acknowledged at least once.
+func (b *broker) acknowledged() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.acked)
 }

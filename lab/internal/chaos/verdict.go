@@ -22,6 +22,11 @@ const (
 	MessageUnheard     Rule = "message published and not delivered"
 	MessageDiffers     Rule = "message differs from its event"
 	OutOfOrder         Rule = "first delivery out of order"
+	RepeatUnasked      Rule = "message marked as a repeat that nobody asked for"
+	RepeatOutOfOrder   Rule = "repeat out of order"
+	RepeatLost         Rule = "repeat never published"
+	EventErased        Rule = "event gone from the outbox"
+	AfterPurge         Rule = "content after a purge"
 	DuplicateUncaused  Rule = "duplicate that no fault explains"
 	TooManyDuplicates  Rule = "more duplicates than the faults allow"
 	ProjectionDiffers  Rule = "projection differs from the source"
@@ -49,6 +54,10 @@ const (
 	StopFailed         Rule = "process did not stop cleanly"
 	NotBack            Rule = "process does not come back"
 	NotQuiet           Rule = "not quiet in time"
+	CommandFailed      Rule = "command of an operator failed"
+	ComparisonWrong    Rule = "comparison with the owner is wrong"
+	RebuildWrong       Rule = "rebuild is wrong"
+	LeftOver           Rule = "left over"
 )
 
 // Violation is a rule that was broken, and the details.
@@ -85,6 +94,8 @@ type Figures struct {
 	Messages      int            `json:"messages"`
 	Deliveries    int            `json:"deliveries"`
 	Duplicates    int            `json:"duplicates"`
+	Repeats       int            `json:"published_again"` // by operators
+	Purges        int            `json:"purges"`
 	MayRepeat     int            `json:"duplicates_allowed"`
 	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of faults that were alone
 	OwnMayRepeat  int            `json:"duplicates_allowed_alone"`   // all faults that were alone, together

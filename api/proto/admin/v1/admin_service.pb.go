@@ -25,6 +25,71 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// How an entry differs.
+type ProjectionDifference_Kind int32
+
+const (
+	// Not used.
+	ProjectionDifference_KIND_UNSPECIFIED ProjectionDifference_Kind = 0
+	// The projection does not have it.
+	ProjectionDifference_KIND_MISSING ProjectionDifference_Kind = 1
+	// It has an older version.
+	ProjectionDifference_KIND_BEHIND ProjectionDifference_Kind = 2
+	// It has a version that its owner does not have.
+	ProjectionDifference_KIND_AHEAD ProjectionDifference_Kind = 3
+	// It has the version of its owner, and another content.
+	ProjectionDifference_KIND_DIFFERENT ProjectionDifference_Kind = 4
+	// The owner does not have it.
+	ProjectionDifference_KIND_EXTRA ProjectionDifference_Kind = 5
+)
+
+// Enum value maps for ProjectionDifference_Kind.
+var (
+	ProjectionDifference_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "KIND_MISSING",
+		2: "KIND_BEHIND",
+		3: "KIND_AHEAD",
+		4: "KIND_DIFFERENT",
+		5: "KIND_EXTRA",
+	}
+	ProjectionDifference_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED": 0,
+		"KIND_MISSING":     1,
+		"KIND_BEHIND":      2,
+		"KIND_AHEAD":       3,
+		"KIND_DIFFERENT":   4,
+		"KIND_EXTRA":       5,
+	}
+)
+
+func (x ProjectionDifference_Kind) Enum() *ProjectionDifference_Kind {
+	p := new(ProjectionDifference_Kind)
+	*p = x
+	return p
+}
+
+func (x ProjectionDifference_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProjectionDifference_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_service_proto_enumTypes[0].Descriptor()
+}
+
+func (ProjectionDifference_Kind) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_service_proto_enumTypes[0]
+}
+
+func (x ProjectionDifference_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProjectionDifference_Kind.Descriptor instead.
+func (ProjectionDifference_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{17, 0}
+}
+
 // What is listed or changed: what matches all fields that are set.
 type Filter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -110,7 +175,9 @@ type ActionResult struct {
 	// How many items it could not change.
 	Failures int64 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
 	// The first of them, at most 100.
-	Failed        []*Failure `protobuf:"bytes,5,rep,name=failed,proto3" json:"failed,omitempty"`
+	Failed []*Failure `protobuf:"bytes,5,rep,name=failed,proto3" json:"failed,omitempty"`
+	// If set, there may be more to do: call again with it as `cursor`.
+	NextCursor    string `protobuf:"bytes,6,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,6 +245,13 @@ func (x *ActionResult) GetFailed() []*Failure {
 		return x.Failed
 	}
 	return nil
+}
+
+func (x *ActionResult) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
 }
 
 // An item that an action could not change.
@@ -1096,6 +1170,559 @@ func (x *SkipBlockedAggregatesRequest) GetEventId() string {
 	return ""
 }
 
+// The request of RepublishEvents.
+type RepublishEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which events: those of an aggregate type, or of one aggregate. It has no cause
+	// and no age. Required, unless `all` is set.
+	Filter *Filter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Publishes all events again. Only without a filter.
+	All bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	// Counts what matches, and changes nothing.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The `matched` of a dry run: if more match now, the action is refused with
+	// FAILED_PRECONDITION. 0: any number may match.
+	Confirmed int64 `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Why, for those who read the audit: 1 to 500 bytes. Only a dry run needs none.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who does this: 1 to 200 bytes. Only a dry run needs none.
+	Actor string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Only events of this time or later, by their ids; unset: from the oldest.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Only events before this time; unset: to the newest.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Goes on where an earlier call has ended: the error of that call has it.
+	Cursor string `protobuf:"bytes,9,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Waits while so many events are pending; 0 means 2,000.
+	Pending       int32 `protobuf:"varint,10,opt,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepublishEventsRequest) Reset() {
+	*x = RepublishEventsRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepublishEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepublishEventsRequest) ProtoMessage() {}
+
+func (x *RepublishEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepublishEventsRequest.ProtoReflect.Descriptor instead.
+func (*RepublishEventsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RepublishEventsRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *RepublishEventsRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *RepublishEventsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RepublishEventsRequest) GetConfirmed() int64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *RepublishEventsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RepublishEventsRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *RepublishEventsRequest) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *RepublishEventsRequest) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *RepublishEventsRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *RepublishEventsRequest) GetPending() int32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+// The request of BackfillAggregates.
+type BackfillAggregatesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aggregate type.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Counts the aggregates, and changes nothing.
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The `matched` of a dry run: if there are more now, the action is refused with
+	// FAILED_PRECONDITION. 0: there may be any number.
+	Confirmed int64 `protobuf:"varint,3,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Why, for those who read the audit: 1 to 500 bytes. Only a dry run needs none.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who does this: 1 to 200 bytes. Only a dry run needs none.
+	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Goes on where an earlier call has ended: the error of that call has it.
+	Cursor string `protobuf:"bytes,6,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	// Waits while so many events are pending; 0 means 2,000.
+	Pending       int32 `protobuf:"varint,7,opt,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackfillAggregatesRequest) Reset() {
+	*x = BackfillAggregatesRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackfillAggregatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackfillAggregatesRequest) ProtoMessage() {}
+
+func (x *BackfillAggregatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackfillAggregatesRequest.ProtoReflect.Descriptor instead.
+func (*BackfillAggregatesRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *BackfillAggregatesRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *BackfillAggregatesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *BackfillAggregatesRequest) GetConfirmed() int64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *BackfillAggregatesRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *BackfillAggregatesRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *BackfillAggregatesRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *BackfillAggregatesRequest) GetPending() int32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+// The request of CompareProjectionEntries.
+type CompareProjectionEntriesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aggregate type.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// The ids of the aggregates; none: all.
+	Ids []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
+	// The `next_cursor` of the call before. Without ids a call compares 100,000
+	// entries, or ends earlier if many differ.
+	Cursor        string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareProjectionEntriesRequest) Reset() {
+	*x = CompareProjectionEntriesRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareProjectionEntriesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareProjectionEntriesRequest) ProtoMessage() {}
+
+func (x *CompareProjectionEntriesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareProjectionEntriesRequest.ProtoReflect.Descriptor instead.
+func (*CompareProjectionEntriesRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CompareProjectionEntriesRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *CompareProjectionEntriesRequest) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *CompareProjectionEntriesRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+// The response of CompareProjectionEntries.
+type CompareProjectionEntriesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many aggregates of the owner this call has compared.
+	Compared int64 `protobuf:"varint,1,opt,name=compared,proto3" json:"compared,omitempty"`
+	// How many of those have no entry, or an old one, only because their event is
+	// still in the outbox. They do not differ.
+	Waiting int64 `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// What differs, in the order of the ids.
+	Differences []*ProjectionDifference `protobuf:"bytes,3,rep,name=differences,proto3" json:"differences,omitempty"`
+	// If set, there are more entries: call again with it as `cursor`.
+	NextCursor    string `protobuf:"bytes,4,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareProjectionEntriesResponse) Reset() {
+	*x = CompareProjectionEntriesResponse{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareProjectionEntriesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareProjectionEntriesResponse) ProtoMessage() {}
+
+func (x *CompareProjectionEntriesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareProjectionEntriesResponse.ProtoReflect.Descriptor instead.
+func (*CompareProjectionEntriesResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CompareProjectionEntriesResponse) GetCompared() int64 {
+	if x != nil {
+		return x.Compared
+	}
+	return 0
+}
+
+func (x *CompareProjectionEntriesResponse) GetWaiting() int64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *CompareProjectionEntriesResponse) GetDifferences() []*ProjectionDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *CompareProjectionEntriesResponse) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
+}
+
+// An entry of a projection that is not what its owner has.
+type ProjectionDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the aggregate.
+	AggregateId string `protobuf:"bytes,1,opt,name=aggregate_id,json=aggregateId,proto3" json:"aggregate_id,omitempty"`
+	// How the entry differs.
+	Kind ProjectionDifference_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=admin.v1.ProjectionDifference_Kind" json:"kind,omitempty"`
+	// The version of the owner; 0: it does not have it.
+	OwnerVersion int64 `protobuf:"varint,3,opt,name=owner_version,json=ownerVersion,proto3" json:"owner_version,omitempty"`
+	// The version of the entry; 0: there is none.
+	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// The names of the fields that differ, if the versions are equal.
+	Fields        []string `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProjectionDifference) Reset() {
+	*x = ProjectionDifference{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProjectionDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProjectionDifference) ProtoMessage() {}
+
+func (x *ProjectionDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProjectionDifference.ProtoReflect.Descriptor instead.
+func (*ProjectionDifference) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ProjectionDifference) GetAggregateId() string {
+	if x != nil {
+		return x.AggregateId
+	}
+	return ""
+}
+
+func (x *ProjectionDifference) GetKind() ProjectionDifference_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return ProjectionDifference_KIND_UNSPECIFIED
+}
+
+func (x *ProjectionDifference) GetOwnerVersion() int64 {
+	if x != nil {
+		return x.OwnerVersion
+	}
+	return 0
+}
+
+func (x *ProjectionDifference) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ProjectionDifference) GetFields() []string {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+// The request of RepairProjectionEntries.
+type RepairProjectionEntriesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aggregate type.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// The ids of the aggregates; none: all whose entries differ.
+	Ids []string `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
+	// Counts what differs, and changes nothing.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The `matched` of a dry run: if more differ now, the action is refused with
+	// FAILED_PRECONDITION. 0: any number may differ.
+	Confirmed int64 `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Why, for those who read the audit: 1 to 500 bytes. Only a dry run needs none.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who does this: 1 to 200 bytes. Only a dry run needs none.
+	Actor string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	// The `next_cursor` of the call before. A call without ids ends after some
+	// 10,000 differences.
+	Cursor        string `protobuf:"bytes,7,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RepairProjectionEntriesRequest) Reset() {
+	*x = RepairProjectionEntriesRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RepairProjectionEntriesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RepairProjectionEntriesRequest) ProtoMessage() {}
+
+func (x *RepairProjectionEntriesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RepairProjectionEntriesRequest.ProtoReflect.Descriptor instead.
+func (*RepairProjectionEntriesRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RepairProjectionEntriesRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *RepairProjectionEntriesRequest) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *RepairProjectionEntriesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RepairProjectionEntriesRequest) GetConfirmed() int64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *RepairProjectionEntriesRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RepairProjectionEntriesRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *RepairProjectionEntriesRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
 // The request of ListQuarantinedMessages.
 type ListQuarantinedMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1112,7 +1739,7 @@ type ListQuarantinedMessagesRequest struct {
 
 func (x *ListQuarantinedMessagesRequest) Reset() {
 	*x = ListQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1751,7 @@ func (x *ListQuarantinedMessagesRequest) String() string {
 func (*ListQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1764,7 @@ func (x *ListQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListQuarantinedMessagesRequest) GetPageSize() int32 {
@@ -1174,7 +1801,7 @@ type ListQuarantinedMessagesResponse struct {
 
 func (x *ListQuarantinedMessagesResponse) Reset() {
 	*x = ListQuarantinedMessagesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1813,7 @@ func (x *ListQuarantinedMessagesResponse) String() string {
 func (*ListQuarantinedMessagesResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1826,7 @@ func (x *ListQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedMessagesResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListQuarantinedMessagesResponse) GetQuarantinedMessages() []*QuarantinedMessage {
@@ -1225,7 +1852,7 @@ type GroupQuarantinedMessagesRequest struct {
 
 func (x *GroupQuarantinedMessagesRequest) Reset() {
 	*x = GroupQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1864,7 @@ func (x *GroupQuarantinedMessagesRequest) String() string {
 func (*GroupQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *GroupQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1877,7 @@ func (x *GroupQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*GroupQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 // The response of GroupQuarantinedMessages.
@@ -1264,7 +1891,7 @@ type GroupQuarantinedMessagesResponse struct {
 
 func (x *GroupQuarantinedMessagesResponse) Reset() {
 	*x = GroupQuarantinedMessagesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1903,7 @@ func (x *GroupQuarantinedMessagesResponse) String() string {
 func (*GroupQuarantinedMessagesResponse) ProtoMessage() {}
 
 func (x *GroupQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1916,7 @@ func (x *GroupQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupQuarantinedMessagesResponse.ProtoReflect.Descriptor instead.
 func (*GroupQuarantinedMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GroupQuarantinedMessagesResponse) GetGroups() []*Group {
@@ -1321,7 +1948,7 @@ type ReplayQuarantinedMessagesRequest struct {
 
 func (x *ReplayQuarantinedMessagesRequest) Reset() {
 	*x = ReplayQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1333,7 +1960,7 @@ func (x *ReplayQuarantinedMessagesRequest) String() string {
 func (*ReplayQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1346,7 +1973,7 @@ func (x *ReplayQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReplayQuarantinedMessagesRequest) GetFilter() *Filter {
@@ -1413,7 +2040,7 @@ type PurgeQuarantinedMessagesRequest struct {
 
 func (x *PurgeQuarantinedMessagesRequest) Reset() {
 	*x = PurgeQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +2052,7 @@ func (x *PurgeQuarantinedMessagesRequest) String() string {
 func (*PurgeQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *PurgeQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +2065,7 @@ func (x *PurgeQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*PurgeQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PurgeQuarantinedMessagesRequest) GetFilter() *Filter {
@@ -1496,7 +2123,7 @@ type ListAuditEntriesRequest struct {
 
 func (x *ListAuditEntriesRequest) Reset() {
 	*x = ListAuditEntriesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +2135,7 @@ func (x *ListAuditEntriesRequest) String() string {
 func (*ListAuditEntriesRequest) ProtoMessage() {}
 
 func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +2148,7 @@ func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListAuditEntriesRequest) GetPageSize() int32 {
@@ -1551,7 +2178,7 @@ type ListAuditEntriesResponse struct {
 
 func (x *ListAuditEntriesResponse) Reset() {
 	*x = ListAuditEntriesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +2190,7 @@ func (x *ListAuditEntriesResponse) String() string {
 func (*ListAuditEntriesResponse) ProtoMessage() {}
 
 func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +2203,7 @@ func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListAuditEntriesResponse) GetAuditEntries() []*AuditEntry {
@@ -1603,13 +2230,15 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\xe8\aR\x02id\x12 \n" +
 	"\x05cause\x18\x03 \x01(\tB\n" +
 	"\xe0A\x01\xbaH\x04r\x02\x18dR\x05cause\x128\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\v\xe0A\x01\xbaH\x05\xaa\x01\x022\x00R\x03age\"\xa0\x01\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\v\xe0A\x01\xbaH\x05\xaa\x01\x022\x00R\x03age\"\xc1\x01\n" +
 	"\fActionResult\x12\x1b\n" +
 	"\taction_id\x18\x01 \x01(\tR\bactionId\x12\x18\n" +
 	"\amatched\x18\x02 \x01(\x03R\amatched\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\x03R\x04done\x12\x1a\n" +
 	"\bfailures\x18\x04 \x01(\x03R\bfailures\x12)\n" +
-	"\x06failed\x18\x05 \x03(\v2\x11.admin.v1.FailureR\x06failed\"/\n" +
+	"\x06failed\x18\x05 \x03(\v2\x11.admin.v1.FailureR\x06failed\x12\x1f\n" +
+	"\vnext_cursor\x18\x06 \x01(\tR\n" +
+	"nextCursor\"/\n" +
 	"\aFailure\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\"\xd9\x01\n" +
@@ -1690,7 +2319,63 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"\tconfirmed\x18\x04 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
 	"\x06reason\x18\x05 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
 	"\x05actor\x18\x06 \x01(\tB\x03\xe0A\x01R\x05actor\x12O\n" +
-	"\bevent_id\x18\a \x01(\tB4\xe0A\x01\xbaH.\xd8\x01\x01r)Z$00000000-0000-0000-0000-000000000000\xb0\x01\x01R\aeventId\"\xa4\x01\n" +
+	"\bevent_id\x18\a \x01(\tB4\xe0A\x01\xbaH.\xd8\x01\x01r)Z$00000000-0000-0000-0000-000000000000\xb0\x01\x01R\aeventId\"\xa5\x03\n" +
+	"\x16RepublishEventsRequest\x12-\n" +
+	"\x06filter\x18\x01 \x01(\v2\x10.admin.v1.FilterB\x03\xe0A\x01R\x06filter\x12\x15\n" +
+	"\x03all\x18\x02 \x01(\bB\x03\xe0A\x01R\x03all\x12\x1c\n" +
+	"\adry_run\x18\x03 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12!\n" +
+	"\tconfirmed\x18\x04 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
+	"\x06reason\x18\x05 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
+	"\x05actor\x18\x06 \x01(\tB\x03\xe0A\x01R\x05actor\x12>\n" +
+	"\n" +
+	"start_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\tstartTime\x12:\n" +
+	"\bend_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x03\xe0A\x01R\aendTime\x12&\n" +
+	"\x06cursor\x18\t \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\x12(\n" +
+	"\apending\x18\n" +
+	" \x01(\x05B\x0e\xe0A\x01\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\apending\"\x89\x02\n" +
+	"\x19BackfillAggregatesRequest\x12!\n" +
+	"\x04type\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\x04type\x12\x1c\n" +
+	"\adry_run\x18\x02 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12!\n" +
+	"\tconfirmed\x18\x03 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
+	"\x06reason\x18\x04 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
+	"\x05actor\x18\x05 \x01(\tB\x03\xe0A\x01R\x05actor\x12&\n" +
+	"\x06cursor\x18\x06 \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\x12(\n" +
+	"\apending\x18\a \x01(\x05B\x0e\xe0A\x01\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\apending\"\x93\x01\n" +
+	"\x1fCompareProjectionEntriesRequest\x12!\n" +
+	"\x04type\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\x04type\x12%\n" +
+	"\x03ids\x18\x02 \x03(\tB\x13\xe0A\x01\xbaH\r\x92\x01\n" +
+	"\x10\xe8\a\"\x05r\x03\xb0\x01\x01R\x03ids\x12&\n" +
+	"\x06cursor\x18\x03 \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\"\xbb\x01\n" +
+	" CompareProjectionEntriesResponse\x12\x1a\n" +
+	"\bcompared\x18\x01 \x01(\x03R\bcompared\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\x03R\awaiting\x12@\n" +
+	"\vdifferences\x18\x03 \x03(\v2\x1e.admin.v1.ProjectionDifferenceR\vdifferences\x12\x1f\n" +
+	"\vnext_cursor\x18\x04 \x01(\tR\n" +
+	"nextCursor\"\xbe\x02\n" +
+	"\x14ProjectionDifference\x12!\n" +
+	"\faggregate_id\x18\x01 \x01(\tR\vaggregateId\x127\n" +
+	"\x04kind\x18\x02 \x01(\x0e2#.admin.v1.ProjectionDifference.KindR\x04kind\x12#\n" +
+	"\rowner_version\x18\x03 \x01(\x03R\fownerVersion\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x16\n" +
+	"\x06fields\x18\x05 \x03(\tR\x06fields\"s\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fKIND_MISSING\x10\x01\x12\x0f\n" +
+	"\vKIND_BEHIND\x10\x02\x12\x0e\n" +
+	"\n" +
+	"KIND_AHEAD\x10\x03\x12\x12\n" +
+	"\x0eKIND_DIFFERENT\x10\x04\x12\x0e\n" +
+	"\n" +
+	"KIND_EXTRA\x10\x05\"\x8b\x02\n" +
+	"\x1eRepairProjectionEntriesRequest\x12!\n" +
+	"\x04type\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\x04type\x12%\n" +
+	"\x03ids\x18\x02 \x03(\tB\x13\xe0A\x01\xbaH\r\x92\x01\n" +
+	"\x10\xe8\a\"\x05r\x03\xb0\x01\x01R\x03ids\x12\x1c\n" +
+	"\adry_run\x18\x03 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12!\n" +
+	"\tconfirmed\x18\x04 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
+	"\x06reason\x18\x05 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
+	"\x05actor\x18\x06 \x01(\tB\x03\xe0A\x01R\x05actor\x12&\n" +
+	"\x06cursor\x18\a \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\"\xa4\x01\n" +
 	"\x1eListQuarantinedMessagesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
@@ -1724,12 +2409,16 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\x88'R\tpageToken\"}\n" +
 	"\x18ListAuditEntriesResponse\x129\n" +
 	"\raudit_entries\x18\x01 \x03(\v2\x14.admin.v1.AuditEntryR\fauditEntries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xee\t\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xf5\r\n" +
 	"\fAdminService\x12\x87\x01\n" +
 	"\x15ListBlockedAggregates\x12&.admin.v1.ListBlockedAggregatesRequest\x1a'.admin.v1.ListBlockedAggregatesResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/blockedAggregates\x12\x90\x01\n" +
 	"\x16GroupBlockedAggregates\x12'.admin.v1.GroupBlockedAggregatesRequest\x1a(.admin.v1.GroupBlockedAggregatesResponse\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/blockedAggregates:group\x12\x87\x01\n" +
 	"\x18RequeueBlockedAggregates\x12).admin.v1.RequeueBlockedAggregatesRequest\x1a\x16.admin.v1.ActionResult\"(\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/blockedAggregates:requeue\x12~\n" +
-	"\x15SkipBlockedAggregates\x12&.admin.v1.SkipBlockedAggregatesRequest\x1a\x16.admin.v1.ActionResult\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/blockedAggregates:skip\x12\x8f\x01\n" +
+	"\x15SkipBlockedAggregates\x12&.admin.v1.SkipBlockedAggregatesRequest\x1a\x16.admin.v1.ActionResult\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/blockedAggregates:skip\x12l\n" +
+	"\x0fRepublishEvents\x12 .admin.v1.RepublishEventsRequest\x1a\x16.admin.v1.ActionResult\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/events:republish\x12u\n" +
+	"\x12BackfillAggregates\x12#.admin.v1.BackfillAggregatesRequest\x1a\x16.admin.v1.ActionResult\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/aggregates:backfill\x12\x98\x01\n" +
+	"\x18CompareProjectionEntries\x12).admin.v1.CompareProjectionEntriesRequest\x1a*.admin.v1.CompareProjectionEntriesResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/projectionEntries:compare\x12\x84\x01\n" +
+	"\x17RepairProjectionEntries\x12(.admin.v1.RepairProjectionEntriesRequest\x1a\x16.admin.v1.ActionResult\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/projectionEntries:repair\x12\x8f\x01\n" +
 	"\x17ListQuarantinedMessages\x12(.admin.v1.ListQuarantinedMessagesRequest\x1a).admin.v1.ListQuarantinedMessagesResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/quarantinedMessages\x12\x98\x01\n" +
 	"\x18GroupQuarantinedMessages\x12).admin.v1.GroupQuarantinedMessagesRequest\x1a*.admin.v1.GroupQuarantinedMessagesResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/quarantinedMessages:group\x12\x8a\x01\n" +
 	"\x19ReplayQuarantinedMessages\x12*.admin.v1.ReplayQuarantinedMessagesRequest\x1a\x16.admin.v1.ActionResult\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/quarantinedMessages:replay\x12\x87\x01\n" +
@@ -1749,79 +2438,100 @@ func file_admin_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_service_proto_rawDescData
 }
 
-var file_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_admin_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_admin_v1_admin_service_proto_goTypes = []any{
-	(*Filter)(nil),                           // 0: admin.v1.Filter
-	(*ActionResult)(nil),                     // 1: admin.v1.ActionResult
-	(*Failure)(nil),                          // 2: admin.v1.Failure
-	(*Group)(nil),                            // 3: admin.v1.Group
-	(*BlockedAggregate)(nil),                 // 4: admin.v1.BlockedAggregate
-	(*QuarantinedMessage)(nil),               // 5: admin.v1.QuarantinedMessage
-	(*AuditEntry)(nil),                       // 6: admin.v1.AuditEntry
-	(*ListBlockedAggregatesRequest)(nil),     // 7: admin.v1.ListBlockedAggregatesRequest
-	(*ListBlockedAggregatesResponse)(nil),    // 8: admin.v1.ListBlockedAggregatesResponse
-	(*GroupBlockedAggregatesRequest)(nil),    // 9: admin.v1.GroupBlockedAggregatesRequest
-	(*GroupBlockedAggregatesResponse)(nil),   // 10: admin.v1.GroupBlockedAggregatesResponse
-	(*RequeueBlockedAggregatesRequest)(nil),  // 11: admin.v1.RequeueBlockedAggregatesRequest
-	(*SkipBlockedAggregatesRequest)(nil),     // 12: admin.v1.SkipBlockedAggregatesRequest
-	(*ListQuarantinedMessagesRequest)(nil),   // 13: admin.v1.ListQuarantinedMessagesRequest
-	(*ListQuarantinedMessagesResponse)(nil),  // 14: admin.v1.ListQuarantinedMessagesResponse
-	(*GroupQuarantinedMessagesRequest)(nil),  // 15: admin.v1.GroupQuarantinedMessagesRequest
-	(*GroupQuarantinedMessagesResponse)(nil), // 16: admin.v1.GroupQuarantinedMessagesResponse
-	(*ReplayQuarantinedMessagesRequest)(nil), // 17: admin.v1.ReplayQuarantinedMessagesRequest
-	(*PurgeQuarantinedMessagesRequest)(nil),  // 18: admin.v1.PurgeQuarantinedMessagesRequest
-	(*ListAuditEntriesRequest)(nil),          // 19: admin.v1.ListAuditEntriesRequest
-	(*ListAuditEntriesResponse)(nil),         // 20: admin.v1.ListAuditEntriesResponse
-	nil,                                      // 21: admin.v1.QuarantinedMessage.AttributesEntry
-	(*durationpb.Duration)(nil),              // 22: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),            // 23: google.protobuf.Timestamp
+	(ProjectionDifference_Kind)(0),           // 0: admin.v1.ProjectionDifference.Kind
+	(*Filter)(nil),                           // 1: admin.v1.Filter
+	(*ActionResult)(nil),                     // 2: admin.v1.ActionResult
+	(*Failure)(nil),                          // 3: admin.v1.Failure
+	(*Group)(nil),                            // 4: admin.v1.Group
+	(*BlockedAggregate)(nil),                 // 5: admin.v1.BlockedAggregate
+	(*QuarantinedMessage)(nil),               // 6: admin.v1.QuarantinedMessage
+	(*AuditEntry)(nil),                       // 7: admin.v1.AuditEntry
+	(*ListBlockedAggregatesRequest)(nil),     // 8: admin.v1.ListBlockedAggregatesRequest
+	(*ListBlockedAggregatesResponse)(nil),    // 9: admin.v1.ListBlockedAggregatesResponse
+	(*GroupBlockedAggregatesRequest)(nil),    // 10: admin.v1.GroupBlockedAggregatesRequest
+	(*GroupBlockedAggregatesResponse)(nil),   // 11: admin.v1.GroupBlockedAggregatesResponse
+	(*RequeueBlockedAggregatesRequest)(nil),  // 12: admin.v1.RequeueBlockedAggregatesRequest
+	(*SkipBlockedAggregatesRequest)(nil),     // 13: admin.v1.SkipBlockedAggregatesRequest
+	(*RepublishEventsRequest)(nil),           // 14: admin.v1.RepublishEventsRequest
+	(*BackfillAggregatesRequest)(nil),        // 15: admin.v1.BackfillAggregatesRequest
+	(*CompareProjectionEntriesRequest)(nil),  // 16: admin.v1.CompareProjectionEntriesRequest
+	(*CompareProjectionEntriesResponse)(nil), // 17: admin.v1.CompareProjectionEntriesResponse
+	(*ProjectionDifference)(nil),             // 18: admin.v1.ProjectionDifference
+	(*RepairProjectionEntriesRequest)(nil),   // 19: admin.v1.RepairProjectionEntriesRequest
+	(*ListQuarantinedMessagesRequest)(nil),   // 20: admin.v1.ListQuarantinedMessagesRequest
+	(*ListQuarantinedMessagesResponse)(nil),  // 21: admin.v1.ListQuarantinedMessagesResponse
+	(*GroupQuarantinedMessagesRequest)(nil),  // 22: admin.v1.GroupQuarantinedMessagesRequest
+	(*GroupQuarantinedMessagesResponse)(nil), // 23: admin.v1.GroupQuarantinedMessagesResponse
+	(*ReplayQuarantinedMessagesRequest)(nil), // 24: admin.v1.ReplayQuarantinedMessagesRequest
+	(*PurgeQuarantinedMessagesRequest)(nil),  // 25: admin.v1.PurgeQuarantinedMessagesRequest
+	(*ListAuditEntriesRequest)(nil),          // 26: admin.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil),         // 27: admin.v1.ListAuditEntriesResponse
+	nil,                                      // 28: admin.v1.QuarantinedMessage.AttributesEntry
+	(*durationpb.Duration)(nil),              // 29: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),            // 30: google.protobuf.Timestamp
 }
 var file_admin_v1_admin_service_proto_depIdxs = []int32{
-	22, // 0: admin.v1.Filter.age:type_name -> google.protobuf.Duration
-	2,  // 1: admin.v1.ActionResult.failed:type_name -> admin.v1.Failure
-	23, // 2: admin.v1.Group.first_time:type_name -> google.protobuf.Timestamp
-	23, // 3: admin.v1.Group.last_time:type_name -> google.protobuf.Timestamp
-	23, // 4: admin.v1.BlockedAggregate.retry_time:type_name -> google.protobuf.Timestamp
-	23, // 5: admin.v1.BlockedAggregate.park_time:type_name -> google.protobuf.Timestamp
-	21, // 6: admin.v1.QuarantinedMessage.attributes:type_name -> admin.v1.QuarantinedMessage.AttributesEntry
-	23, // 7: admin.v1.QuarantinedMessage.publish_time:type_name -> google.protobuf.Timestamp
-	23, // 8: admin.v1.QuarantinedMessage.receive_time:type_name -> google.protobuf.Timestamp
-	23, // 9: admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
-	0,  // 10: admin.v1.AuditEntry.filter:type_name -> admin.v1.Filter
-	0,  // 11: admin.v1.ListBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	4,  // 12: admin.v1.ListBlockedAggregatesResponse.blocked_aggregates:type_name -> admin.v1.BlockedAggregate
-	3,  // 13: admin.v1.GroupBlockedAggregatesResponse.groups:type_name -> admin.v1.Group
-	0,  // 14: admin.v1.RequeueBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	0,  // 15: admin.v1.SkipBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	0,  // 16: admin.v1.ListQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	5,  // 17: admin.v1.ListQuarantinedMessagesResponse.quarantined_messages:type_name -> admin.v1.QuarantinedMessage
-	3,  // 18: admin.v1.GroupQuarantinedMessagesResponse.groups:type_name -> admin.v1.Group
-	0,  // 19: admin.v1.ReplayQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	0,  // 20: admin.v1.PurgeQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	6,  // 21: admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> admin.v1.AuditEntry
-	7,  // 22: admin.v1.AdminService.ListBlockedAggregates:input_type -> admin.v1.ListBlockedAggregatesRequest
-	9,  // 23: admin.v1.AdminService.GroupBlockedAggregates:input_type -> admin.v1.GroupBlockedAggregatesRequest
-	11, // 24: admin.v1.AdminService.RequeueBlockedAggregates:input_type -> admin.v1.RequeueBlockedAggregatesRequest
-	12, // 25: admin.v1.AdminService.SkipBlockedAggregates:input_type -> admin.v1.SkipBlockedAggregatesRequest
-	13, // 26: admin.v1.AdminService.ListQuarantinedMessages:input_type -> admin.v1.ListQuarantinedMessagesRequest
-	15, // 27: admin.v1.AdminService.GroupQuarantinedMessages:input_type -> admin.v1.GroupQuarantinedMessagesRequest
-	17, // 28: admin.v1.AdminService.ReplayQuarantinedMessages:input_type -> admin.v1.ReplayQuarantinedMessagesRequest
-	18, // 29: admin.v1.AdminService.PurgeQuarantinedMessages:input_type -> admin.v1.PurgeQuarantinedMessagesRequest
-	19, // 30: admin.v1.AdminService.ListAuditEntries:input_type -> admin.v1.ListAuditEntriesRequest
-	8,  // 31: admin.v1.AdminService.ListBlockedAggregates:output_type -> admin.v1.ListBlockedAggregatesResponse
-	10, // 32: admin.v1.AdminService.GroupBlockedAggregates:output_type -> admin.v1.GroupBlockedAggregatesResponse
-	1,  // 33: admin.v1.AdminService.RequeueBlockedAggregates:output_type -> admin.v1.ActionResult
-	1,  // 34: admin.v1.AdminService.SkipBlockedAggregates:output_type -> admin.v1.ActionResult
-	14, // 35: admin.v1.AdminService.ListQuarantinedMessages:output_type -> admin.v1.ListQuarantinedMessagesResponse
-	16, // 36: admin.v1.AdminService.GroupQuarantinedMessages:output_type -> admin.v1.GroupQuarantinedMessagesResponse
-	1,  // 37: admin.v1.AdminService.ReplayQuarantinedMessages:output_type -> admin.v1.ActionResult
-	1,  // 38: admin.v1.AdminService.PurgeQuarantinedMessages:output_type -> admin.v1.ActionResult
-	20, // 39: admin.v1.AdminService.ListAuditEntries:output_type -> admin.v1.ListAuditEntriesResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	29, // 0: admin.v1.Filter.age:type_name -> google.protobuf.Duration
+	3,  // 1: admin.v1.ActionResult.failed:type_name -> admin.v1.Failure
+	30, // 2: admin.v1.Group.first_time:type_name -> google.protobuf.Timestamp
+	30, // 3: admin.v1.Group.last_time:type_name -> google.protobuf.Timestamp
+	30, // 4: admin.v1.BlockedAggregate.retry_time:type_name -> google.protobuf.Timestamp
+	30, // 5: admin.v1.BlockedAggregate.park_time:type_name -> google.protobuf.Timestamp
+	28, // 6: admin.v1.QuarantinedMessage.attributes:type_name -> admin.v1.QuarantinedMessage.AttributesEntry
+	30, // 7: admin.v1.QuarantinedMessage.publish_time:type_name -> google.protobuf.Timestamp
+	30, // 8: admin.v1.QuarantinedMessage.receive_time:type_name -> google.protobuf.Timestamp
+	30, // 9: admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
+	1,  // 10: admin.v1.AuditEntry.filter:type_name -> admin.v1.Filter
+	1,  // 11: admin.v1.ListBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	5,  // 12: admin.v1.ListBlockedAggregatesResponse.blocked_aggregates:type_name -> admin.v1.BlockedAggregate
+	4,  // 13: admin.v1.GroupBlockedAggregatesResponse.groups:type_name -> admin.v1.Group
+	1,  // 14: admin.v1.RequeueBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	1,  // 15: admin.v1.SkipBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	1,  // 16: admin.v1.RepublishEventsRequest.filter:type_name -> admin.v1.Filter
+	30, // 17: admin.v1.RepublishEventsRequest.start_time:type_name -> google.protobuf.Timestamp
+	30, // 18: admin.v1.RepublishEventsRequest.end_time:type_name -> google.protobuf.Timestamp
+	18, // 19: admin.v1.CompareProjectionEntriesResponse.differences:type_name -> admin.v1.ProjectionDifference
+	0,  // 20: admin.v1.ProjectionDifference.kind:type_name -> admin.v1.ProjectionDifference.Kind
+	1,  // 21: admin.v1.ListQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	6,  // 22: admin.v1.ListQuarantinedMessagesResponse.quarantined_messages:type_name -> admin.v1.QuarantinedMessage
+	4,  // 23: admin.v1.GroupQuarantinedMessagesResponse.groups:type_name -> admin.v1.Group
+	1,  // 24: admin.v1.ReplayQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	1,  // 25: admin.v1.PurgeQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	7,  // 26: admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> admin.v1.AuditEntry
+	8,  // 27: admin.v1.AdminService.ListBlockedAggregates:input_type -> admin.v1.ListBlockedAggregatesRequest
+	10, // 28: admin.v1.AdminService.GroupBlockedAggregates:input_type -> admin.v1.GroupBlockedAggregatesRequest
+	12, // 29: admin.v1.AdminService.RequeueBlockedAggregates:input_type -> admin.v1.RequeueBlockedAggregatesRequest
+	13, // 30: admin.v1.AdminService.SkipBlockedAggregates:input_type -> admin.v1.SkipBlockedAggregatesRequest
+	14, // 31: admin.v1.AdminService.RepublishEvents:input_type -> admin.v1.RepublishEventsRequest
+	15, // 32: admin.v1.AdminService.BackfillAggregates:input_type -> admin.v1.BackfillAggregatesRequest
+	16, // 33: admin.v1.AdminService.CompareProjectionEntries:input_type -> admin.v1.CompareProjectionEntriesRequest
+	19, // 34: admin.v1.AdminService.RepairProjectionEntries:input_type -> admin.v1.RepairProjectionEntriesRequest
+	20, // 35: admin.v1.AdminService.ListQuarantinedMessages:input_type -> admin.v1.ListQuarantinedMessagesRequest
+	22, // 36: admin.v1.AdminService.GroupQuarantinedMessages:input_type -> admin.v1.GroupQuarantinedMessagesRequest
+	24, // 37: admin.v1.AdminService.ReplayQuarantinedMessages:input_type -> admin.v1.ReplayQuarantinedMessagesRequest
+	25, // 38: admin.v1.AdminService.PurgeQuarantinedMessages:input_type -> admin.v1.PurgeQuarantinedMessagesRequest
+	26, // 39: admin.v1.AdminService.ListAuditEntries:input_type -> admin.v1.ListAuditEntriesRequest
+	9,  // 40: admin.v1.AdminService.ListBlockedAggregates:output_type -> admin.v1.ListBlockedAggregatesResponse
+	11, // 41: admin.v1.AdminService.GroupBlockedAggregates:output_type -> admin.v1.GroupBlockedAggregatesResponse
+	2,  // 42: admin.v1.AdminService.RequeueBlockedAggregates:output_type -> admin.v1.ActionResult
+	2,  // 43: admin.v1.AdminService.SkipBlockedAggregates:output_type -> admin.v1.ActionResult
+	2,  // 44: admin.v1.AdminService.RepublishEvents:output_type -> admin.v1.ActionResult
+	2,  // 45: admin.v1.AdminService.BackfillAggregates:output_type -> admin.v1.ActionResult
+	17, // 46: admin.v1.AdminService.CompareProjectionEntries:output_type -> admin.v1.CompareProjectionEntriesResponse
+	2,  // 47: admin.v1.AdminService.RepairProjectionEntries:output_type -> admin.v1.ActionResult
+	21, // 48: admin.v1.AdminService.ListQuarantinedMessages:output_type -> admin.v1.ListQuarantinedMessagesResponse
+	23, // 49: admin.v1.AdminService.GroupQuarantinedMessages:output_type -> admin.v1.GroupQuarantinedMessagesResponse
+	2,  // 50: admin.v1.AdminService.ReplayQuarantinedMessages:output_type -> admin.v1.ActionResult
+	2,  // 51: admin.v1.AdminService.PurgeQuarantinedMessages:output_type -> admin.v1.ActionResult
+	27, // 52: admin.v1.AdminService.ListAuditEntries:output_type -> admin.v1.ListAuditEntriesResponse
+	40, // [40:53] is the sub-list for method output_type
+	27, // [27:40] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_service_proto_init() }
@@ -1834,13 +2544,14 @@ func file_admin_v1_admin_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_service_proto_rawDesc), len(file_admin_v1_admin_service_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   22,
+			NumEnums:      1,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_admin_v1_admin_service_proto_goTypes,
 		DependencyIndexes: file_admin_v1_admin_service_proto_depIdxs,
+		EnumInfos:         file_admin_v1_admin_service_proto_enumTypes,
 		MessageInfos:      file_admin_v1_admin_service_proto_msgTypes,
 	}.Build()
 	File_admin_v1_admin_service_proto = out.File

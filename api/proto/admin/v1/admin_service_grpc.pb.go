@@ -23,6 +23,10 @@ const (
 	AdminService_GroupBlockedAggregates_FullMethodName    = "/admin.v1.AdminService/GroupBlockedAggregates"
 	AdminService_RequeueBlockedAggregates_FullMethodName  = "/admin.v1.AdminService/RequeueBlockedAggregates"
 	AdminService_SkipBlockedAggregates_FullMethodName     = "/admin.v1.AdminService/SkipBlockedAggregates"
+	AdminService_RepublishEvents_FullMethodName           = "/admin.v1.AdminService/RepublishEvents"
+	AdminService_BackfillAggregates_FullMethodName        = "/admin.v1.AdminService/BackfillAggregates"
+	AdminService_CompareProjectionEntries_FullMethodName  = "/admin.v1.AdminService/CompareProjectionEntries"
+	AdminService_RepairProjectionEntries_FullMethodName   = "/admin.v1.AdminService/RepairProjectionEntries"
 	AdminService_ListQuarantinedMessages_FullMethodName   = "/admin.v1.AdminService/ListQuarantinedMessages"
 	AdminService_GroupQuarantinedMessages_FullMethodName  = "/admin.v1.AdminService/GroupQuarantinedMessages"
 	AdminService_ReplayQuarantinedMessages_FullMethodName = "/admin.v1.AdminService/ReplayQuarantinedMessages"
@@ -37,12 +41,16 @@ const (
 // What operators see and do: aggregates whose event the broker refused, messages
 // that nobody could decode, and the audit of all actions. It is served at
 // ADMIN_ADDR only, and never at the public port. It does the same as the
-// commands `server outbox`, `server quarantine` and `server audit`.
+// commands `server outbox`, `server quarantine`, `server projection` and `server
+// audit`.
 //
 // An action changes everything that matches its filter. With `dry_run` it only
 // counts. It is no transaction as a whole: what is done stays done if it fails in
 // the middle, and every transaction has a row in the audit. A method of a side
 // that the process does not use is FAILED_PRECONDITION.
+//
+// A long action ends with its call, after ten minutes at most. Its error then
+// says how much is done, and how to go on.
 type AdminServiceClient interface {
 	// Lists blocked aggregates in the order of type and id. See: AIP-132, AIP-158.
 	ListBlockedAggregates(ctx context.Context, in *ListBlockedAggregatesRequest, opts ...grpc.CallOption) (*ListBlockedAggregatesResponse, error)
@@ -55,6 +63,21 @@ type AdminServiceClient interface {
 	// Gives up the first event of parked aggregates; with an id also of a blocked
 	// one. That event is never published, and later ones go on. See: AIP-136.
 	SkipBlockedAggregates(ctx context.Context, in *SkipBlockedAggregatesRequest, opts ...grpc.CallOption) (*ActionResult, error)
+	// Publishes events of the outbox again, with the attribute `repeat`. It waits
+	// while `pending` events wait for the publisher. Within an aggregate, the order
+	// stays. NOT_FOUND if a named aggregate has no event. See: AIP-136.
+	RepublishEvents(ctx context.Context, in *RepublishEventsRequest, opts ...grpc.CallOption) (*ActionResult, error)
+	// Publishes the state of every aggregate of a type, also of deleted ones, for a
+	// new consumer. It waits as RepublishEvents does. See: AIP-136.
+	BackfillAggregates(ctx context.Context, in *BackfillAggregatesRequest, opts ...grpc.CallOption) (*ActionResult, error)
+	// Compares entries of a projection with their owner: the named ones, or a part of
+	// all. An entry that lacks an event counts after a minute without it, so a call
+	// may take that long. It changes nothing. See: AIP-136.
+	CompareProjectionEntries(ctx context.Context, in *CompareProjectionEntriesRequest, opts ...grpc.CallOption) (*CompareProjectionEntriesResponse, error)
+	// Gives entries of a projection that differ the state of their owner: the named
+	// ones, or all, which it compares first. NOT_FOUND if no named entry differs.
+	// See: AIP-136.
+	RepairProjectionEntries(ctx context.Context, in *RepairProjectionEntriesRequest, opts ...grpc.CallOption) (*ActionResult, error)
 	// Lists messages in quarantine in the order in which they were set aside,
 	// without their payloads. See: AIP-132, AIP-158.
 	ListQuarantinedMessages(ctx context.Context, in *ListQuarantinedMessagesRequest, opts ...grpc.CallOption) (*ListQuarantinedMessagesResponse, error)
@@ -120,6 +143,46 @@ func (c *adminServiceClient) SkipBlockedAggregates(ctx context.Context, in *Skip
 	return out, nil
 }
 
+func (c *adminServiceClient) RepublishEvents(ctx context.Context, in *RepublishEventsRequest, opts ...grpc.CallOption) (*ActionResult, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ActionResult)
+	err := c.cc.Invoke(ctx, AdminService_RepublishEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) BackfillAggregates(ctx context.Context, in *BackfillAggregatesRequest, opts ...grpc.CallOption) (*ActionResult, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ActionResult)
+	err := c.cc.Invoke(ctx, AdminService_BackfillAggregates_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) CompareProjectionEntries(ctx context.Context, in *CompareProjectionEntriesRequest, opts ...grpc.CallOption) (*CompareProjectionEntriesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CompareProjectionEntriesResponse)
+	err := c.cc.Invoke(ctx, AdminService_CompareProjectionEntries_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RepairProjectionEntries(ctx context.Context, in *RepairProjectionEntriesRequest, opts ...grpc.CallOption) (*ActionResult, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ActionResult)
+	err := c.cc.Invoke(ctx, AdminService_RepairProjectionEntries_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListQuarantinedMessages(ctx context.Context, in *ListQuarantinedMessagesRequest, opts ...grpc.CallOption) (*ListQuarantinedMessagesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQuarantinedMessagesResponse)
@@ -177,12 +240,16 @@ func (c *adminServiceClient) ListAuditEntries(ctx context.Context, in *ListAudit
 // What operators see and do: aggregates whose event the broker refused, messages
 // that nobody could decode, and the audit of all actions. It is served at
 // ADMIN_ADDR only, and never at the public port. It does the same as the
-// commands `server outbox`, `server quarantine` and `server audit`.
+// commands `server outbox`, `server quarantine`, `server projection` and `server
+// audit`.
 //
 // An action changes everything that matches its filter. With `dry_run` it only
 // counts. It is no transaction as a whole: what is done stays done if it fails in
 // the middle, and every transaction has a row in the audit. A method of a side
 // that the process does not use is FAILED_PRECONDITION.
+//
+// A long action ends with its call, after ten minutes at most. Its error then
+// says how much is done, and how to go on.
 type AdminServiceServer interface {
 	// Lists blocked aggregates in the order of type and id. See: AIP-132, AIP-158.
 	ListBlockedAggregates(context.Context, *ListBlockedAggregatesRequest) (*ListBlockedAggregatesResponse, error)
@@ -195,6 +262,21 @@ type AdminServiceServer interface {
 	// Gives up the first event of parked aggregates; with an id also of a blocked
 	// one. That event is never published, and later ones go on. See: AIP-136.
 	SkipBlockedAggregates(context.Context, *SkipBlockedAggregatesRequest) (*ActionResult, error)
+	// Publishes events of the outbox again, with the attribute `repeat`. It waits
+	// while `pending` events wait for the publisher. Within an aggregate, the order
+	// stays. NOT_FOUND if a named aggregate has no event. See: AIP-136.
+	RepublishEvents(context.Context, *RepublishEventsRequest) (*ActionResult, error)
+	// Publishes the state of every aggregate of a type, also of deleted ones, for a
+	// new consumer. It waits as RepublishEvents does. See: AIP-136.
+	BackfillAggregates(context.Context, *BackfillAggregatesRequest) (*ActionResult, error)
+	// Compares entries of a projection with their owner: the named ones, or a part of
+	// all. An entry that lacks an event counts after a minute without it, so a call
+	// may take that long. It changes nothing. See: AIP-136.
+	CompareProjectionEntries(context.Context, *CompareProjectionEntriesRequest) (*CompareProjectionEntriesResponse, error)
+	// Gives entries of a projection that differ the state of their owner: the named
+	// ones, or all, which it compares first. NOT_FOUND if no named entry differs.
+	// See: AIP-136.
+	RepairProjectionEntries(context.Context, *RepairProjectionEntriesRequest) (*ActionResult, error)
 	// Lists messages in quarantine in the order in which they were set aside,
 	// without their payloads. See: AIP-132, AIP-158.
 	ListQuarantinedMessages(context.Context, *ListQuarantinedMessagesRequest) (*ListQuarantinedMessagesResponse, error)
@@ -231,6 +313,18 @@ func (UnimplementedAdminServiceServer) RequeueBlockedAggregates(context.Context,
 }
 func (UnimplementedAdminServiceServer) SkipBlockedAggregates(context.Context, *SkipBlockedAggregatesRequest) (*ActionResult, error) {
 	return nil, status.Error(codes.Unimplemented, "method SkipBlockedAggregates not implemented")
+}
+func (UnimplementedAdminServiceServer) RepublishEvents(context.Context, *RepublishEventsRequest) (*ActionResult, error) {
+	return nil, status.Error(codes.Unimplemented, "method RepublishEvents not implemented")
+}
+func (UnimplementedAdminServiceServer) BackfillAggregates(context.Context, *BackfillAggregatesRequest) (*ActionResult, error) {
+	return nil, status.Error(codes.Unimplemented, "method BackfillAggregates not implemented")
+}
+func (UnimplementedAdminServiceServer) CompareProjectionEntries(context.Context, *CompareProjectionEntriesRequest) (*CompareProjectionEntriesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CompareProjectionEntries not implemented")
+}
+func (UnimplementedAdminServiceServer) RepairProjectionEntries(context.Context, *RepairProjectionEntriesRequest) (*ActionResult, error) {
+	return nil, status.Error(codes.Unimplemented, "method RepairProjectionEntries not implemented")
 }
 func (UnimplementedAdminServiceServer) ListQuarantinedMessages(context.Context, *ListQuarantinedMessagesRequest) (*ListQuarantinedMessagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuarantinedMessages not implemented")
@@ -336,6 +430,78 @@ func _AdminService_SkipBlockedAggregates_Handler(srv interface{}, ctx context.Co
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).SkipBlockedAggregates(ctx, req.(*SkipBlockedAggregatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RepublishEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepublishEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RepublishEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RepublishEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RepublishEvents(ctx, req.(*RepublishEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_BackfillAggregates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BackfillAggregatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).BackfillAggregates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_BackfillAggregates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).BackfillAggregates(ctx, req.(*BackfillAggregatesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_CompareProjectionEntries_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CompareProjectionEntriesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CompareProjectionEntries(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CompareProjectionEntries_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CompareProjectionEntries(ctx, req.(*CompareProjectionEntriesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RepairProjectionEntries_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RepairProjectionEntriesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RepairProjectionEntries(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RepairProjectionEntries_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RepairProjectionEntries(ctx, req.(*RepairProjectionEntriesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -452,6 +618,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SkipBlockedAggregates",
 			Handler:    _AdminService_SkipBlockedAggregates_Handler,
+		},
+		{
+			MethodName: "RepublishEvents",
+			Handler:    _AdminService_RepublishEvents_Handler,
+		},
+		{
+			MethodName: "BackfillAggregates",
+			Handler:    _AdminService_BackfillAggregates_Handler,
+		},
+		{
+			MethodName: "CompareProjectionEntries",
+			Handler:    _AdminService_CompareProjectionEntries_Handler,
+		},
+		{
+			MethodName: "RepairProjectionEntries",
+			Handler:    _AdminService_RepairProjectionEntries_Handler,
 		},
 		{
 			MethodName: "ListQuarantinedMessages",

@@ -632,7 +632,8 @@ type WatchCatalogEntriesResponse_Removed struct {
 type WatchCatalogEntriesResponse_Restarted struct {
 	// Always true. The stream starts over, because the `resume_token` or the
 	// messages before belong to another database, for example after a failover
-	// or a restore. Discard all entries: those that still exist follow.
+	// or a restore, or because the `resume_token` is older than 30 days.
+	// Discard all entries: those that still exist follow.
 	Restarted bool `protobuf:"varint,4,opt,name=restarted,proto3,oneof"`
 }
 

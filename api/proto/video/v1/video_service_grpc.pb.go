@@ -62,9 +62,10 @@ type VideoServiceClient interface {
 	UndeleteVideo(ctx context.Context, in *UndeleteVideoRequest, opts ...grpc.CallOption) (*Video, error)
 	// Erases the content of a deleted video for good, here and in every consumer
 	// of its events, and returns the tombstone. A video that is not deleted is
-	// FAILED_PRECONDITION: delete it first. A repeated call has no effect. For
-	// all other methods the video does not exist then, and its id is never used
-	// again. See: AIP-136, AIP-164.
+	// FAILED_PRECONDITION: delete it first. A repeated call has no effect; when
+	// the tombstone is gone, months later, it is NOT_FOUND. For all other methods
+	// the video does not exist then, and its id is never used again. See:
+	// AIP-136, AIP-164.
 	PurgeVideo(ctx context.Context, in *PurgeVideoRequest, opts ...grpc.CallOption) (*Video, error)
 }
 
@@ -198,9 +199,10 @@ type VideoServiceServer interface {
 	UndeleteVideo(context.Context, *UndeleteVideoRequest) (*Video, error)
 	// Erases the content of a deleted video for good, here and in every consumer
 	// of its events, and returns the tombstone. A video that is not deleted is
-	// FAILED_PRECONDITION: delete it first. A repeated call has no effect. For
-	// all other methods the video does not exist then, and its id is never used
-	// again. See: AIP-136, AIP-164.
+	// FAILED_PRECONDITION: delete it first. A repeated call has no effect; when
+	// the tombstone is gone, months later, it is NOT_FOUND. For all other methods
+	// the video does not exist then, and its id is never used again. See:
+	// AIP-136, AIP-164.
 	PurgeVideo(context.Context, *PurgeVideoRequest) (*Video, error)
 	mustEmbedUnimplementedVideoServiceServer()
 }

@@ -14,7 +14,7 @@ import (
 
 const ListCommandAudit = `-- name: ListCommandAudit :many
 SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
-	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before
+	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before, (CASE WHEN $1 THEN a.after ELSE 'null' END)::jsonb AS after
 FROM video_catalog.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
 `
 
@@ -30,10 +30,11 @@ type ListCommandAuditRow struct {
 	Reason       string
 	Items        int64
 	Before       []byte
+	After        []byte
 }
 
-// Returns what operators did to the command side, the newest first, before the row with the id before_id. The items as
-// they were before are large: only whole rows have them.
+// Returns what operators did to the command side, the newest first, before the row with the id before_id. The items before
+// and after are large: only whole rows have them.
 func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int64, maxRows int32) ([]ListCommandAuditRow, error) {
 	rows, err := q.db.Query(ctx, ListCommandAudit, whole, beforeID, maxRows)
 	if err != nil {
@@ -55,6 +56,7 @@ func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int
 			&i.Reason,
 			&i.Items,
 			&i.Before,
+			&i.After,
 		); err != nil {
 			return nil, err
 		}
@@ -68,7 +70,7 @@ func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int
 
 const ListQueryAudit = `-- name: ListQueryAudit :many
 SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
-	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before
+	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before, (CASE WHEN $1 THEN a.after ELSE 'null' END)::jsonb AS after
 FROM video_catalog_read.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
 `
 
@@ -84,6 +86,7 @@ type ListQueryAuditRow struct {
 	Reason       string
 	Items        int64
 	Before       []byte
+	After        []byte
 }
 
 // The same for the query side.
@@ -108,6 +111,7 @@ func (q *Queries) ListQueryAudit(ctx context.Context, whole bool, beforeID int64
 			&i.Reason,
 			&i.Items,
 			&i.Before,
+			&i.After,
 		); err != nil {
 			return nil, err
 		}

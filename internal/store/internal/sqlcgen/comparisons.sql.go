@@ -51,8 +51,8 @@ func (q *Queries) ClaimComparison(ctx context.Context, aggregateType string, pau
 }
 
 const InsertQueryAudit = `-- name: InsertQueryAudit :exec
-INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 `
 
 type InsertQueryAuditParams struct {
@@ -64,6 +64,7 @@ type InsertQueryAuditParams struct {
 	Reason   string
 	Items    int64
 	Before   []byte
+	After    []byte
 }
 
 // Appends what an operator did to the query side.
@@ -77,6 +78,7 @@ func (q *Queries) InsertQueryAudit(ctx context.Context, arg InsertQueryAuditPara
 		arg.Reason,
 		arg.Items,
 		arg.Before,
+		arg.After,
 	)
 	return err
 }

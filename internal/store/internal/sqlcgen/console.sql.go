@@ -26,6 +26,46 @@ func (q *Queries) CountOutbox(ctx context.Context, fromID uuid.UUID, untilID uui
 	return n, err
 }
 
+const FindRequests = `-- name: FindRequests :many
+SELECT request_id FROM video_catalog.requests
+WHERE create_time >= $1 AND create_time < $2 AND aggregate_type = $3 AND aggregate_id = $4
+LIMIT 1
+`
+
+type FindRequestsParams struct {
+	FromTime      time.Time
+	UntilTime     time.Time
+	AggregateType string
+	AggregateID   string
+}
+
+// Returns the request that made an aggregate from from_time to until_time, if it is still known. No index has the aggregates
+// of the requests, so it reads those of this time.
+func (q *Queries) FindRequests(ctx context.Context, arg FindRequestsParams) ([]uuid.UUID, error) {
+	rows, err := q.db.Query(ctx, FindRequests,
+		arg.FromTime,
+		arg.UntilTime,
+		arg.AggregateType,
+		arg.AggregateID,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []uuid.UUID
+	for rows.Next() {
+		var request_id uuid.UUID
+		if err := rows.Scan(&request_id); err != nil {
+			return nil, err
+		}
+		items = append(items, request_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const GetBlocked = `-- name: GetBlocked :one
 SELECT attempts, next_retry_at, last_error, parked_at FROM video_catalog.outbox_blocked
 WHERE aggregate_type = $1 AND aggregate_id = $2

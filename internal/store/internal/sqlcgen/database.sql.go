@@ -7,6 +7,8 @@ package sqlcgen
 
 import (
 	"context"
+
+	"github.com/google/uuid"
 )
 
 const GetCommandDatabase = `-- name: GetCommandDatabase :one
@@ -54,20 +56,87 @@ func (q *Queries) GetTokenKey(ctx context.Context) ([]byte, error) {
 	return token_key, err
 }
 
-const KnowCommandDatabase = `-- name: KnowCommandDatabase :exec
-UPDATE video_catalog.known_database SET identity = $1, updated_at = clock_timestamp()
+const KnowCommandDatabase = `-- name: KnowCommandDatabase :one
+WITH was AS (
+	SELECT k.identity FROM video_catalog.known_database k WHERE k.identity <> $1 FOR UPDATE
+), known AS (
+	UPDATE video_catalog.known_database k SET identity = $1, updated_at = clock_timestamp()
+	FROM was
+	RETURNING was.identity AS before, k.identity AS after
+), audited AS (
+	INSERT INTO video_catalog.audit (action_id, actor, via, action, filter, reason, items, before, after)
+	SELECT $2, $3, $4, $5, $6, $7, 1,
+		jsonb_build_array(jsonb_build_object('identity', k.before)), jsonb_build_array(jsonb_build_object('identity', k.after))
+	FROM known k
+)
+SELECT count(*)::bigint FROM known
 `
 
-func (q *Queries) KnowCommandDatabase(ctx context.Context, identity string) error {
-	_, err := q.db.Exec(ctx, KnowCommandDatabase, identity)
-	return err
+type KnowCommandDatabaseParams struct {
+	Identity string
+	ActionID uuid.UUID
+	Actor    string
+	Via      string
+	Action   string
+	Filter   []byte
+	Reason   string
 }
 
-const KnowQueryDatabase = `-- name: KnowQueryDatabase :exec
-UPDATE video_catalog_read.known_database SET identity = $1, updated_at = clock_timestamp()
+// Records a database as the known one of the command side, and appends the audit row, unless it is known already. It
+// returns how many databases became known: 1 or 0.
+func (q *Queries) KnowCommandDatabase(ctx context.Context, arg KnowCommandDatabaseParams) (int64, error) {
+	row := q.db.QueryRow(ctx, KnowCommandDatabase,
+		arg.Identity,
+		arg.ActionID,
+		arg.Actor,
+		arg.Via,
+		arg.Action,
+		arg.Filter,
+		arg.Reason,
+	)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const KnowQueryDatabase = `-- name: KnowQueryDatabase :one
+WITH was AS (
+	SELECT k.identity FROM video_catalog_read.known_database k WHERE k.identity <> $1 FOR UPDATE
+), known AS (
+	UPDATE video_catalog_read.known_database k SET identity = $1, updated_at = clock_timestamp()
+	FROM was
+	RETURNING was.identity AS before, k.identity AS after
+), audited AS (
+	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
+	SELECT $2, $3, $4, $5, $6, $7, 1,
+		jsonb_build_array(jsonb_build_object('identity', k.before)), jsonb_build_array(jsonb_build_object('identity', k.after))
+	FROM known k
+)
+SELECT count(*)::bigint FROM known
 `
 
-func (q *Queries) KnowQueryDatabase(ctx context.Context, identity string) error {
-	_, err := q.db.Exec(ctx, KnowQueryDatabase, identity)
-	return err
+type KnowQueryDatabaseParams struct {
+	Identity string
+	ActionID uuid.UUID
+	Actor    string
+	Via      string
+	Action   string
+	Filter   []byte
+	Reason   string
+}
+
+// The same for the query side.
+func (q *Queries) KnowQueryDatabase(ctx context.Context, arg KnowQueryDatabaseParams) (int64, error) {
+	row := q.db.QueryRow(ctx, KnowQueryDatabase,
+		arg.Identity,
+		arg.ActionID,
+		arg.Actor,
+		arg.Via,
+		arg.Action,
+		arg.Filter,
+		arg.Reason,
+	)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
 }

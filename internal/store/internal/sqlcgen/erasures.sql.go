@@ -146,3 +146,15 @@ func (q *Queries) LockOutboxLane(ctx context.Context, aggregateType string, aggr
 	err := row.Scan(&i.Lane, &i.FloorSeq)
 	return i, err
 }
+
+const PruneTombstones = `-- name: PruneTombstones :one
+SELECT video_catalog.tombstones_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+// Deletes what is left of aggregates that were purged long ago.
+func (q *Queries) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, PruneTombstones, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
+}

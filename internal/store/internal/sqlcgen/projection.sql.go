@@ -489,6 +489,18 @@ func (q *Queries) MoveFutureProjections(ctx context.Context, maxRows int32) (int
 	return result.RowsAffected(), nil
 }
 
+const PruneProjectedTombstones = `-- name: PruneProjectedTombstones :one
+SELECT video_catalog_read.tombstones_prune($1::interval, $2::int)::bigint AS deleted
+`
+
+// Deletes the tombstones of videos that were purged long ago.
+func (q *Queries) PruneProjectedTombstones(ctx context.Context, olderThan time.Duration, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, PruneProjectedTombstones, olderThan, maxRows)
+	var deleted int64
+	err := row.Scan(&deleted)
+	return deleted, err
+}
+
 const SearchProjections = `-- name: SearchProjections :many
 WITH query AS MATERIALIZED (
 	SELECT CAST($3::text AS tsquery) AS words, CAST($4::text AS tsquery) AS whole_words

@@ -8,20 +8,19 @@ package sqlcgen
 import (
 	"context"
 
-	"time"
+	"github.com/google/uuid"
 )
 
 const BeginRebuild = `-- name: BeginRebuild :one
 SELECT b.resumed::bool AS resumed, b.generation::bigint AS generation, b.phase::text AS phase, b.position::text AS position,
 	b.entries::bigint AS entries, b.estimate::bigint AS estimate
-FROM video_catalog_read.rebuild_begin($1::text, $2::text, $3::bigint, $4::interval, $5::bool) AS b
+FROM video_catalog_read.rebuild_begin($1::text, $2::text, $3::bigint, $4::bool) AS b
 `
 
 type BeginRebuildParams struct {
 	Projection string
 	Origin     string
 	Token      int64
-	LeaseFor   time.Duration
 	Restart    bool
 }
 
@@ -40,7 +39,6 @@ func (q *Queries) BeginRebuild(ctx context.Context, arg BeginRebuildParams) (Beg
 		arg.Projection,
 		arg.Origin,
 		arg.Token,
-		arg.LeaseFor,
 		arg.Restart,
 	)
 	var i BeginRebuildRow
@@ -56,20 +54,14 @@ func (q *Queries) BeginRebuild(ctx context.Context, arg BeginRebuildParams) (Beg
 }
 
 const CatchUpRebuild = `-- name: CatchUpRebuild :one
-SELECT c.keys::bigint AS keys, c.unlisted::text[] AS unlisted
-FROM video_catalog_read.rebuild_catch_up($1::text, $2::bigint, $3::int) AS c
+SELECT video_catalog_read.rebuild_catch_up($1::text, $2::bigint, $3::int)::bigint AS keys
 `
 
-type CatchUpRebuildRow struct {
-	Keys     int64
-	Unlisted []string
-}
-
-func (q *Queries) CatchUpRebuild(ctx context.Context, projection string, token int64, maxKeys int32) (CatchUpRebuildRow, error) {
+func (q *Queries) CatchUpRebuild(ctx context.Context, projection string, token int64, maxKeys int32) (int64, error) {
 	row := q.db.QueryRow(ctx, CatchUpRebuild, projection, token, maxKeys)
-	var i CatchUpRebuildRow
-	err := row.Scan(&i.Keys, &i.Unlisted)
-	return i, err
+	var keys int64
+	err := row.Scan(&keys)
+	return keys, err
 }
 
 const CompareRebuild = `-- name: CompareRebuild :one
@@ -133,28 +125,28 @@ func (q *Queries) HoldRebuild(ctx context.Context, projection string, token int6
 	return err
 }
 
-const ListLoweredKeys = `-- name: ListLoweredKeys :many
+const ListRebuildKeys = `-- name: ListRebuildKeys :many
 SELECT id, key FROM video_catalog_read.rebuild_keys
-WHERE projection = $1 AND lowered AND id > $2
+WHERE projection = $1 AND again AND id > $2
 ORDER BY id
 LIMIT $3
 `
 
-type ListLoweredKeysRow struct {
+type ListRebuildKeysRow struct {
 	ID  int64
 	Key string
 }
 
-// Returns the keys of entries that a rebuild has lowered, after after_id.
-func (q *Queries) ListLoweredKeys(ctx context.Context, projection string, afterID int64, maxRows int32) ([]ListLoweredKeysRow, error) {
-	rows, err := q.db.Query(ctx, ListLoweredKeys, projection, afterID, maxRows)
+// Returns the keys about which a rebuild asks again after the swap, after after_id.
+func (q *Queries) ListRebuildKeys(ctx context.Context, projection string, afterID int64, maxRows int32) ([]ListRebuildKeysRow, error) {
+	rows, err := q.db.Query(ctx, ListRebuildKeys, projection, afterID, maxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListLoweredKeysRow
+	var items []ListRebuildKeysRow
 	for rows.Next() {
-		var i ListLoweredKeysRow
+		var i ListRebuildKeysRow
 		if err := rows.Scan(&i.ID, &i.Key); err != nil {
 			return nil, err
 		}
@@ -167,42 +159,71 @@ func (q *Queries) ListLoweredKeys(ctx context.Context, projection string, afterI
 }
 
 const ReleaseRebuild = `-- name: ReleaseRebuild :exec
-SELECT video_catalog_read.rebuild_release($1::text, $2::bigint)
+UPDATE video_catalog_read.rebuilds SET leased_until = clock_timestamp() WHERE projection = $1 AND token = $2
 `
 
+// Ends the lease of a rebuild, so that another process can resume it at once.
 func (q *Queries) ReleaseRebuild(ctx context.Context, projection string, token int64) error {
 	_, err := q.db.Exec(ctx, ReleaseRebuild, projection, token)
 	return err
 }
 
 const SwapRebuild = `-- name: SwapRebuild :one
-SELECT s.swapped::bool AS swapped, s.unlisted::text[] AS unlisted
-FROM video_catalog_read.rebuild_swap($1::text, $2::bigint, $3::int) AS s
+WITH tried AS (
+	SELECT video_catalog_read.rebuild_swap($1::text, $2::bigint, $3::int) AS swapped
+), audited AS (
+	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
+	SELECT $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM tried t WHERE t.swapped
+)
+SELECT t.swapped::bool AS swapped FROM tried t
 `
 
-type SwapRebuildRow struct {
-	Swapped  bool
-	Unlisted []string
+type SwapRebuildParams struct {
+	Projection string
+	Token      int64
+	MaxKeys    int32
+	ActionID   uuid.UUID
+	Actor      string
+	Via        string
+	Action     string
+	Filter     []byte
+	Reason     string
+	Items      int64
+	Before     []byte
+	After      []byte
 }
 
-func (q *Queries) SwapRebuild(ctx context.Context, projection string, token int64, maxKeys int32) (SwapRebuildRow, error) {
-	row := q.db.QueryRow(ctx, SwapRebuild, projection, token, maxKeys)
-	var i SwapRebuildRow
-	err := row.Scan(&i.Swapped, &i.Unlisted)
-	return i, err
+// If it swaps, it appends the audit row.
+func (q *Queries) SwapRebuild(ctx context.Context, arg SwapRebuildParams) (bool, error) {
+	row := q.db.QueryRow(ctx, SwapRebuild,
+		arg.Projection,
+		arg.Token,
+		arg.MaxKeys,
+		arg.ActionID,
+		arg.Actor,
+		arg.Via,
+		arg.Action,
+		arg.Filter,
+		arg.Reason,
+		arg.Items,
+		arg.Before,
+		arg.After,
+	)
+	var swapped bool
+	err := row.Scan(&swapped)
+	return swapped, err
 }
 
 const WriteRebuild = `-- name: WriteRebuild :exec
-SELECT video_catalog_read.rebuild_write($1::text, $2::bigint, $3::jsonb, $4::bool, $5::text, $6::text[])
+SELECT video_catalog_read.rebuild_write($1::text, $2::bigint, $3::jsonb, $4::text, $5::text[])
 `
 
 type WriteRebuildParams struct {
 	Projection string
 	Token      int64
 	Entries    []byte
-	Overwrite  bool
 	Position   *string
-	Lowered    []string
+	Again      []string
 }
 
 func (q *Queries) WriteRebuild(ctx context.Context, arg WriteRebuildParams) error {
@@ -210,9 +231,8 @@ func (q *Queries) WriteRebuild(ctx context.Context, arg WriteRebuildParams) erro
 		arg.Projection,
 		arg.Token,
 		arg.Entries,
-		arg.Overwrite,
 		arg.Position,
-		arg.Lowered,
+		arg.Again,
 	)
 	return err
 }

@@ -1,0 +1,341 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
+)
+
+// operatorKinds returns what operators do. Each is a command of the real binary, while another
+// fault is in force.
+func operatorKinds() []fault {
+	return []fault{
+		{"rebuild killed and resumed", groupOperator, NoRecovery, rebuildCatalog},
+		{"events republished", groupOperator, NoRecovery, republish},
+		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
+		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
+		{"videos purged", groupOperator, NoRecovery, purgeVideos},
+		{"blocked video requeued", groupOperator, NoRecovery, requeueBlocked},
+		{"quarantine replayed", groupOperator, NoRecovery, replayQuarantine},
+	}
+}
+
+// disturbances returns the faults that occur beside commands of operators.
+func disturbances() []fault {
+	return []fault{
+		{"kill publisher", groupProcess, NoRecovery, killOne(publishers)},
+		{"kill api", groupProcess, NoRecovery, killOne(apis)},
+		{"kill projector", groupProcess, NoRecovery, killOne(projectors)},
+		{"broker connections cut", groupBroker, NoRecovery, cutBroker},
+		{"database restarted", groupDatabase, NoRecovery, restartDatabase},
+		{"database killed", groupDatabase, NoRecovery, killDatabase},
+		{"database connections cut", groupDatabase, NoRecovery, cutDatabase},
+	}
+}
+
+// prepareOperator makes what commands need: an environment, and one address for all processes
+// with the role api.
+func (l *lab) prepareOperator(ctx context.Context) (err error) {
+	l.marks, l.marking = map[int64]Mark{}, time.Now()
+	if l.operator, err = l.newProcess(ctx, "operator", roleAPI, false); err != nil {
+		return err
+	}
+	l.operator.environ = append(l.operator.environ, "LAB_RECONCILE_WAIT="+compareWait.String())
+	next := new(atomic.Int64)
+	l.balancer, err = newProxy(ctx, func(ctx context.Context) (net.Conn, error) {
+		_, addr, ok := l.serving[int(next.Add(1))%len(l.serving)].reach()
+		if !ok {
+			return nil, errors.New("the process does not run")
+		}
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	})
+	return err
+}
+
+// reason is what operators give as their reason.
+const reason = "--reason=fault lab"
+
+// rebuildCatalog kills a rebuild in one of its phases, and runs it again until it is done. The
+// lease of a rebuild that was killed would last two minutes, so the lab ends it.
+func rebuildCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	phase := pick(r, []string{"fill", "check", "repeat"})
+	record.Target, record.Missing = phase, "not killed in this phase"
+	defer l.copied(ctx, record)
+	var before uint32
+	if err := l.ask(ctx, &before, liveTable); err != nil {
+		return err
+	}
+	args := []string{"rebuild", reason, l.balancer.addr()}
+	delay := between(r, 5*time.Millisecond, 30*time.Millisecond) // so that each phase lasts
+	for range 3 {
+		l.operator.proxy.slow(delay)
+		o, err := l.command(ctx, func(ctx context.Context) bool { return l.awaitPhase(ctx, phase) }, args...)
+		l.operator.proxy.slow(0)
+		if err != nil || o.code == 0 {
+			return errors.Join(err, l.rebuildDone(ctx, o, before))
+		}
+		if o.code == killed {
+			record.Missing = ""
+			break
+		}
+		l.endLease(ctx)
+	}
+	l.endLease(ctx)
+	o, ok, err := l.untilDone(ctx, []int{0}, args, func(_ outcome, args []string) []string {
+		l.endLease(ctx)
+		return args
+	})
+	if err != nil || !ok {
+		return err
+	}
+	return l.rebuildDone(ctx, o, before)
+}
+
+const liveTable = `SELECT 'video_catalog_read.video_projection'::regclass::oid`
+
+// awaitPhase waits until a rebuild is in a phase. It returns false if ctx ends before.
+func (l *lab) awaitPhase(ctx context.Context, phase string) bool {
+	for reached := false; ctx.Err() == nil; sleep(ctx, 10*time.Millisecond) {
+		_ = l.look(ctx, func(ctx context.Context, c conn) error { // an error ends the connection, and it looks again
+			for !reached && sleep(ctx, 2*time.Millisecond) {
+				if err := c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM video_catalog_read.rebuilds WHERE phase = $1)`, phase).Scan(&reached); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if reached {
+			return true
+		}
+	}
+	return false
+}
+
+// endLease ends the lease of a rebuild that was killed, as if two minutes had passed.
+func (l *lab) endLease(ctx context.Context) {
+	_ = l.postgres.insist(ctx, `UPDATE video_catalog_read.rebuilds SET leased_until = clock_timestamp() WHERE leased_until > clock_timestamp()`) // it fails only if ctx ends
+}
+
+// rebuildDone checks a rebuild that has succeeded: its table is the live one, and it has lowered
+// nothing, because the owner has lost nothing.
+func (l *lab) rebuildDone(ctx context.Context, o outcome, before uint32) error {
+	if err := l.ask(ctx, &l.rebuilt, liveTable); err != nil {
+		return err
+	}
+	if !rebuiltWell(o.stdout) {
+		l.problem(RebuildWrong, "the owner has lost nothing: %s", o.stdout)
+	}
+	if l.rebuilt == before {
+		l.problem(RebuildWrong, "the catalog is still the table %d: %s", before, o.stdout)
+	}
+	return nil
+}
+
+// republish publishes the events of a video again, and those of some seconds.
+func republish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	id, ok := l.load.anyVideo(r)
+	if !ok {
+		record.Missing = "no video to publish again"
+		return nil
+	}
+	record.Target = id
+	from := time.Now().Add(-between(r, 5*time.Second, 10*time.Second))
+	to := from.Add(between(r, 2*time.Second, 5*time.Second))
+	before := len(l.marks)
+	const done, nothing = 0, 3 // a video that was purged has no events
+	for _, selection := range [][]string{
+		{"--filter=type=" + event.AggregateVideo + ",id=" + id},
+		{"--all", "--from=" + from.UTC().Format(time.RFC3339Nano), "--to=" + to.UTC().Format(time.RFC3339Nano)},
+	} {
+		args := append([]string{"outbox", "republish", "--pending=300", reason}, selection...)
+		err := l.collectMarks(ctx)
+		if err == nil {
+			_, _, err = l.untilDone(ctx, []int{done, nothing}, args, continued)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := l.collectMarks(ctx); err != nil {
+		return err
+	}
+	if len(l.marks) == before {
+		record.Missing = "no event of that time to publish again"
+	}
+	return nil
+}
+
+// repairProjection damages entries that nobody sees, compares, and repairs them or all.
+func repairProjection(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	defer l.copied(ctx, record)
+	var ids, damaged []string
+	err := l.ask(ctx, &ids, `
+		WITH damaged AS (
+			UPDATE video_catalog_read.video_projection SET title = 'damaged'
+			WHERE video_id IN (SELECT video_id FROM video_catalog_read.video_projection WHERE NOT visible AND NOT deleted ORDER BY video_id OFFSET $1 LIMIT 10)
+			RETURNING video_id
+		)
+		SELECT coalesce(array_agg(video_id::text), '{}') FROM damaged`, r.IntN(20))
+	if err != nil {
+		return err
+	}
+	record.Target = fmt.Sprintf("%d entries", len(ids))
+	if len(ids) == 0 {
+		record.Missing = "no entry to damage"
+		return nil
+	}
+	const done, nothing, partly, differs = 0, 3, 4, 5
+	o, ok, err := l.untilDone(ctx, []int{done, differs}, []string{"projection", "compare", "--json"}, nil)
+	if err != nil || !ok {
+		return err
+	}
+	found, _, err := parseDifferences(o.stdout)
+	if err != nil {
+		return err
+	}
+	if err := l.ask(ctx, &damaged, stillDamaged, ids); err != nil {
+		return err
+	}
+	for _, problem := range misjudged(found, ids, damaged) {
+		l.problem(ComparisonWrong, "%s", problem)
+	}
+	args := append([]string{"projection", "repair", reason, event.AggregateVideo}, ids...)
+	if r.IntN(2) == 0 {
+		args = []string{"projection", "repair", reason, "--all"}
+	}
+	if _, ok, err = l.untilDone(ctx, []int{done, nothing, partly}, args, nil); err != nil || !ok {
+		return err
+	}
+	if err := l.ask(ctx, &damaged, stillDamaged, ids); err != nil {
+		return err
+	}
+	if len(damaged) > 0 {
+		l.problem(ComparisonWrong, "not repaired: %s", strings.Join(damaged, ", "))
+	}
+	return nil
+}
+
+// stillDamaged asks which entries are damaged, and have no event on its way that repairs them.
+const stillDamaged = `
+	SELECT coalesce(array_agg(p.video_id::text), '{}') FROM video_catalog_read.video_projection p
+	WHERE p.video_id::text = ANY ($1) AND p.title = 'damaged'
+		AND NOT EXISTS (SELECT FROM video_catalog.outbox_pending o WHERE o.aggregate_id = p.video_id::text)`
+
+// misjudged returns what is wrong about the differences that a comparison found: ids are the
+// entries that were damaged before it, and damaged those that still are.
+func misjudged(found []difference, ids, damaged []string) (problems []string) {
+	for _, d := range found {
+		if d.cannotBe() && !slices.Contains(ids, d.ID.String()) {
+			problems = append(problems, fmt.Sprintf("%s is %s, which cannot be", d.ID, d.Kind))
+		}
+	}
+	for _, id := range damaged {
+		if !slices.ContainsFunc(found, func(d difference) bool { return d.ID.String() == id }) {
+			problems = append(problems, id+" is damaged, and was not found")
+		}
+	}
+	return problems
+}
+
+// seekSubscription has the broker keep messages for some seconds, and deliver them once more.
+// The time of the seek is before the run: messages of before that time that are on their way
+// would be lost.
+func seekSubscription(ctx context.Context, l *lab, r *rand.Rand, _ *FaultRecord) error {
+	if err := l.retain(ctx, true); err != nil {
+		return err
+	}
+	sleep(ctx, between(r, time.Second, 3*time.Second))
+	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	_, _, err := l.untilDone(ctx, []int{0}, []string{"seek", reason, id, l.timeline.start.Add(-time.Minute).UTC().Format(time.RFC3339)}, nil)
+	return errors.Join(err, l.retain(context.WithoutCancel(ctx), false))
+}
+
+// retain sets whether the subscription of the catalog keeps messages that are acknowledged.
+func (l *lab) retain(ctx context.Context, on bool) error {
+	for deadline := time.Now().Add(commandPatience); ; {
+		_, err := l.broker.client.SubscriptionAdminClient.UpdateSubscription(ctx, &pubsubpb.UpdateSubscriptionRequest{
+			Subscription: &pubsubpb.Subscription{Name: subscriptionName, RetainAckedMessages: on},
+			UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
+		})
+		if err == nil || time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// purgeVideos has clients purge deleted videos for some seconds.
+func purgeVideos(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	before := l.load.purge(true)
+	sleep(ctx, between(r, 2*time.Second, 4*time.Second))
+	n := l.load.purge(false) - before
+	record.Target = fmt.Sprintf("%d videos", n)
+	if n == 0 {
+		record.Missing = "no video was purged"
+	}
+	return nil
+}
+
+// requeueBlocked requeues a video whose events the broker refuses.
+func requeueBlocked(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	id, ok := l.load.anyVideo(r)
+	if !ok {
+		record.Missing = "no video to refuse"
+		return nil
+	}
+	record.Target = id
+	admit, refused := l.refuse(ctx, id, between(r, 500*time.Millisecond, 2*time.Second))
+	defer admit()
+	if !refused {
+		record.Missing = "no event of that video was refused"
+		return nil
+	}
+	const done, nothing = 0, 3 // it may have been purged
+	_, _, err := l.untilDone(ctx, []int{done, nothing}, []string{"outbox", "requeue", event.AggregateVideo, id, reason}, nil)
+	return err
+}
+
+// replayQuarantine puts events that were consumed into quarantine, as a build that could not
+// decode them would, and replays them.
+func replayQuarantine(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+	var n int
+	err := l.ask(ctx, &n, `
+		WITH moved AS (
+			INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+			SELECT 'catalog', 'chaos ' || $1, e.aggregate_id, jsonb_build_object('event_id', e.id, 'event_type', e.event_type, 'aggregate_type', e.aggregate_type,
+				'aggregate_id', e.aggregate_id, 'version', e.version::text, 'schema_version', e.schema_version::text,
+				'occurred_at', to_char(e.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), e.payload, 'an older build', now()
+			FROM chaos.events e JOIN chaos.consumed c ON c.event_id = e.id JOIN video_catalog.videos v ON v.id = e.aggregate_id::uuid
+			WHERE v.purge_time IS NULL
+			ORDER BY e.n DESC OFFSET $2 LIMIT 1
+			RETURNING id
+		)
+		SELECT count(*)::int FROM moved`, uuid.NewString(), r.IntN(50))
+	if err != nil || n == 0 {
+		record.Missing = "no event for the quarantine" // or the answer was lost
+		return nil                                     //nolint:nilerr // it is tried again
+	}
+	_, ok, err := l.untilDone(ctx, []int{0}, []string{"quarantine", "replay", "--all", reason}, nil)
+	if err != nil || !ok {
+		return err
+	}
+	if err := l.ask(ctx, &n, `SELECT count(*)::int FROM video_catalog_read.quarantine`); err != nil {
+		return err
+	}
+	if n > 0 {
+		l.problem(MessageQuarantined, "%d messages after all were replayed", n)
+	}
+	return nil
+}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
@@ -24,6 +25,7 @@ type entity struct {
 	Plural      string       `yaml:"plural"`
 	Fields      []field      `yaml:"fields"`
 	Transitions []transition `yaml:"transitions,omitempty"`
+	Timers      []stateTimer `yaml:"timers,omitempty"`
 	// LastNumber is the highest number that a field has ever had. So a field that somebody removes
 	// from this file leaves its number behind: events have it.
 	LastNumber int `yaml:"last_number,omitempty"`
@@ -58,6 +60,15 @@ type transition struct {
 	From    string `yaml:"from"`
 	To      string `yaml:"to"`
 	Command string `yaml:"command"`
+}
+
+// stateTimer limits how long an entity may be in a state: then a command is run.
+type stateTimer struct {
+	State   string `yaml:"state"`
+	After   string `yaml:"after"` // a duration of Go, such as 15m
+	Command string `yaml:"command"`
+
+	entity *entity
 }
 
 // constraint is the number of a migration that replaces the constraint of a column, or that
@@ -120,6 +131,9 @@ func (e *entity) setEntity() {
 	for i := range e.Fields {
 		e.Fields[i].entity = e.Name
 	}
+	for i := range e.Timers {
+		e.Timers[i].entity = e
+	}
 }
 
 // firstNumber is that of the first field of an owner. The smaller ones are those of the
@@ -165,6 +179,7 @@ func (e entity) check() error {
 		}
 	}
 	errs = append(errs, e.checkTransitions()...)
+	errs = append(errs, e.checkTimers()...)
 	return errors.Join(errs...)
 }
 
@@ -208,6 +223,24 @@ func (e entity) checkTransitions() (errs []error) {
 			case other.To != t.To && e.eventOf(other) == e.eventOf(t):
 				wrong(t, "its event would be %s, as that of the command %q: choose another command", e.eventOf(t), other.Command)
 			}
+		}
+	}
+	return errs
+}
+
+func (e entity) checkTimers() (errs []error) {
+	for i, t := range e.Timers {
+		wrong := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("timer %s:%s:%s: "+format, append([]any{t.State, t.After, t.Command}, args...)...))
+		}
+		if after, err := time.ParseDuration(t.After); err != nil || after < time.Millisecond {
+			wrong("%q must be a duration of a millisecond or more, such as 15m", t.After)
+		}
+		if !slices.ContainsFunc(e.Transitions, func(m transition) bool { return m.From == t.State && m.Command == t.Command }) {
+			wrong("no command %q leads from %s to another state", t.Command, t.State)
+		}
+		if slices.ContainsFunc(e.Timers[:i], func(other stateTimer) bool { return other.State == t.State }) {
+			wrong("the state %s has a timer already", t.State)
 		}
 	}
 	return errs
@@ -294,6 +327,21 @@ func parseTransitions(text string) ([]transition, error) {
 	return all, errors.Join(errs...)
 }
 
+// parseTimers reads timers as they are on the command line, such as placed:15m:cancel.
+func parseTimers(text string) ([]stateTimer, error) {
+	var all []stateTimer
+	var errs []error
+	for word := range strings.FieldsSeq(text) {
+		parts := strings.Split(word, ":")
+		if len(parts) != 3 {
+			errs = append(errs, fmt.Errorf("timer %q: want STATE:DURATION:COMMAND, such as placed:15m:cancel", word))
+			continue
+		}
+		all = append(all, stateTimer{State: parts[0], After: parts[1], Command: parts[2]})
+	}
+	return all, errors.Join(errs...)
+}
+
 // grow returns the entity with the fields, values, states and transitions that a new description
 // adds. What was there must still be the same: databases and events have it.
 func (e entity) grow(next entity, migration int) (entity, error) {
@@ -302,7 +350,7 @@ func (e entity) grow(next entity, migration int) (entity, error) {
 		e.Migration = migration
 		e.EventTopic = names.Service() + "." + strings.ReplaceAll(next.Name, "_", "-") + ".events"
 	}
-	e.Name, e.Plural, e.made = next.Name, next.Plural, []int{migration}
+	e.Name, e.Plural, e.made, e.Timers = next.Name, next.Plural, []int{migration}, next.Timers
 	err := errors.Join(e.growFields(next.Fields, exists, migration), e.growStates(next.Transitions, exists))
 	if len(e.widened) > 0 {
 		e.made = append(e.made, migration+1)

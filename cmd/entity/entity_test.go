@@ -124,6 +124,13 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", title, "--transitions=draft→placed:go draft→canceled:go"}, `the command "go" leads to placed too: a command has one target`},
 		{[]string{"turnip", title, "--transitions=draft→placed:place sent→done:finish"}, `transition sent→done:finish: no transition leads from draft to sent`},
 		{[]string{"turnip", title, "--transitions=draft→reopened:x reopened→draft:reopen"}, `its event would be TurnipReopened, as that of the command "x"`},
+		// Timers.
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m"}, `timer "draft:15m": want STATE:DURATION:COMMAND`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:soon:place"}, `"soon" must be a duration`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:0s:place"}, `"0s" must be a duration of a millisecond or more`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=placed:15m:place"}, `no command "place" leads from placed to another state`},
+		{[]string{"turnip", title, "--timers=draft:15m:place"}, `no command "place" leads from draft`},
+		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m:place draft:16m:place"}, `the state draft has a timer already`},
 	} {
 		e, err := described(t, c.args...)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -34,6 +34,7 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
                       ! behind string, bytes, time, uuid, enum and lists: required
   --transitions LIST  commands that change the state, as FROM→TO:COMMAND, such as 'draft→placed:place placed→canceled:cancel'.
                       -> is the same as →. A new entity has the first state.
+  --timers LIST       limits of the time in a state, as STATE:DURATION:COMMAND, such as placed:15m:cancel
   --plural NAME       default: the regular plural
 
 For an entity that exists it adds the fields, values, states and transitions that are new. Its other commands:
@@ -97,9 +98,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 
 // options are the command line.
 type options struct {
-	render, overwrite                 bool
-	name, file, fields, moves, plural string
-	owner, project                    string // of a replica: the folder of its service, and the project of its topic
+	render, overwrite                         bool
+	name, file, fields, moves, timers, plural string
+	owner, project                            string // of a replica: the folder of its service, and the project of its topic
 }
 
 func parse(args []string) (o options, err error) {
@@ -107,6 +108,7 @@ func parse(args []string) (o options, err error) {
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&o.fields, "fields", "", "")
 	flags.StringVar(&o.moves, "transitions", "", "")
+	flags.StringVar(&o.timers, "timers", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
 	flags.StringVar(&o.project, "project", "", "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
@@ -168,7 +170,11 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if next.Transitions, moveErr = parseTransitions(o.moves); o.moves == "" && exists {
 		next.Transitions = before.Transitions
 	}
-	if err := errors.Join(fieldErr, moveErr); err != nil {
+	var timerErr error
+	if next.Timers, timerErr = parseTimers(o.timers); o.timers == "" && exists {
+		next.Timers = before.Timers
+	}
+	if err := errors.Join(fieldErr, moveErr, timerErr); err != nil {
 		return entity{}, err
 	}
 	if exists && next.Plural != before.Plural {

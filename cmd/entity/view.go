@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The methods below are what the templates read.
@@ -357,7 +358,7 @@ func (e entity) Imports(layer string) []string {
 		return quoted(slices.Concat([]string{"context"}, list(len(e.Messages()) > 0, "encoding/json", "fmt"), list(e.Has(typeDuration), "time"), []string{
 			"", "github.com/google/uuid", "github.com/jackc/pgx/v5/pgxpool",
 			"", ours + "internal/domain", ours + "internal/envelope",
-		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"})...)
+		}, list(!e.Replica(), ours+"internal/event"), []string{ours + "internal/store/internal/sqlcgen"}, list(!e.Replica(), ours+"internal/timer"))...)
 	default: // server
 		return quoted(slices.Concat([]string{"context", "crypto/cipher"}, list(!e.Replica(), "fmt"), list(len(e.States()) > 0 && !e.Replica(), "text/scanner"), []string{
 			"", "github.com/google/uuid", "github.com/grpc-ecosystem/grpc-gateway/v2/runtime", "google.golang.org/grpc",
@@ -365,6 +366,58 @@ func (e entity) Imports(layer string) []string {
 		})...)
 	}
 }
+
+// Go is the end of the state's name in Go.
+func (t stateTimer) Go() string { return camel(t.State) }
+
+// GoAfter is the duration in Go.
+func (t stateTimer) GoAfter() string {
+	after, _ := time.ParseDuration(t.After) // checked
+	for _, unit := range []struct {
+		name string
+		is   time.Duration
+	}{{"Hour", time.Hour}, {"Minute", time.Minute}, {"Second", time.Second}} {
+		if after%unit.is == 0 {
+			return fmt.Sprintf("%d * time.%s", after/unit.is, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d * time.Millisecond", after.Milliseconds())
+}
+
+// to is the state to which its command leads.
+func (t stateTimer) to() string {
+	i := slices.IndexFunc(t.entity.Transitions, func(m transition) bool { return m.Command == t.Command })
+	return t.entity.Transitions[i].To
+}
+
+// To is the end of the name of the next state in Go.
+func (t stateTimer) To() string { return camel(t.to()) }
+
+// ToProto is the end of the name of the next state in proto.
+func (t stateTimer) ToProto() string { return strings.ToUpper(t.to()) }
+
+// Path are the commands that lead from the first state to that of the timer.
+func (t stateTimer) Path() []Command {
+	first := t.entity.States()[0].Name
+	paths := map[string][]Command{first: nil}
+	for range t.entity.Transitions { // each round reaches one more state, or none
+		for _, c := range t.entity.Commands() {
+			for _, from := range c.From {
+				path, reached := paths[from]
+				if _, known := paths[c.To]; reached && !known {
+					paths[c.To] = append(slices.Clone(path), c)
+				}
+			}
+		}
+	}
+	return paths[t.State]
+}
+
+// Version is the version of an entity after that way, and after the timer.
+func (t stateTimer) Version() int { return len(t.Path()) + 2 }
+
+// FirstTimer is the first of the timers, or none.
+func (e entity) FirstTimer() []stateTimer { return e.Timers[:min(1, len(e.Timers))] }
 
 // Walk are commands that can follow each other, from the first state on.
 func (e entity) Walk() (walk []Command) {

@@ -30,7 +30,7 @@ func (i *instance) startAdmin(ctx context.Context) error {
 		stores.Republish, stores.Backfill = repeats(events, i.registered)
 	}
 	if i.database.queries != nil {
-		stores.Quarantine, stores.Apply = store.NewInbox(i.database.queries.calls), replayer(subscriptions(i.registered))
+		stores.Quarantine, stores.Apply = store.NewInbox(i.database.queries.calls), replayer(replayed(i.registered, i.database.commandPool()))
 	}
 	if i.database.commands != nil && i.database.queries != nil {
 		p := projections(i.cfg, i.registered, i.database.commands.calls, i.database.queries.calls)

@@ -29,13 +29,14 @@ const (
 	roleAPI       = "api"
 	rolePublisher = "publisher"
 	roleProjector = "projector"
+	roleReactor   = "reactor"
 )
 
 // config has the settings that differ between deployments, from environment variables. An
 // empty or absent variable means its default. All other settings are fields of the Config
 // of a package, which configure sets.
 type config struct {
-	Roles    []string   `env:"ROLES" envDefault:"api,publisher,projector" help:"what this process does: api, publisher, projector"`
+	Roles    []string   `env:"ROLES" envDefault:"api,publisher,projector,reactor" help:"what this process does: api, publisher, projector, reactor"`
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
@@ -49,7 +50,7 @@ type config struct {
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	DatabaseMaxConns int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 
-	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher and projector"`
+	PubSubProject  string `env:"PUBSUB_PROJECT" help:"Google Cloud project of topic and subscription; required by publisher, projector and reactor"`
 	PubSubEndpoint string `env:"PUBSUB_ENDPOINT" help:"regional endpoint, such as europe-west1-pubsub.googleapis.com:443: publishers in one region keep the order; default: the global one"`
 
 	CallerRate     int      `env:"SERVER_CALLER_RATE" envDefault:"100" help:"calls per second and caller, unless AUTH=off; 0: any number"`
@@ -85,7 +86,7 @@ type config struct {
 func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
-	c.consumer = consumer.Config{}
+	c.consumer = consumer.Config{Workers: max(4, len(subscriptions(registrations(config{}, nil))))}
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
 	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
@@ -197,11 +198,11 @@ func (c config) check(command string) []error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	if len(c.Roles) == 0 {
-		wrong("ROLES must name at least one of api, publisher, projector")
+		wrong("ROLES must name at least one of api, publisher, projector, reactor")
 	}
 	for _, role := range c.Roles {
-		if !slices.Contains([]string{roleAPI, rolePublisher, roleProjector}, role) {
-			wrong("ROLES has %q: it may have api, publisher, projector", role)
+		if !slices.Contains([]string{roleAPI, rolePublisher, roleProjector, roleReactor}, role) {
+			wrong("ROLES has %q: it may have api, publisher, projector, reactor", role)
 		}
 	}
 	if c.Port < 0 || c.Port > 65535 {
@@ -211,8 +212,8 @@ func (c config) check(command string) []error {
 	if c.emulator != "" && c.Environment == production {
 		wrong("PUBSUB_EMULATOR_HOST must not be set in production: events would go there, without TLS and without credentials")
 	}
-	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector)) {
-		wrong("PUBSUB_PROJECT is required by the roles publisher and projector")
+	if c.PubSubProject == "" && command == "serve" && (c.has(rolePublisher) || c.has(roleProjector) || c.reacts()) {
+		wrong("PUBSUB_PROJECT is required by the roles publisher, projector and reactor")
 	}
 	if c.PubSubProject == "" && (command == "drain" || command == "seek") {
 		wrong("PUBSUB_PROJECT is required by %s", command)
@@ -302,6 +303,7 @@ func (c config) ownConnections() int32 {
 	if c.has(roleProjector) {
 		queries = c.consumer.Workers
 	}
+	commands += c.reactorWorkers()
 	n := max(commands, queries)
 	if c.ReadDatabaseURL == c.DatabaseURL {
 		n = commands + queries

@@ -102,7 +102,7 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 	commands, queries := database.commands.own, database.queries.own
 	events, inbox := store.NewOutbox(commands), store.NewInbox(queries)
 	registered := registrations(cfg, queries)
-	subscribed := subscriptions(registered)
+	subscribed := replayed(registered, commands)
 	made := console.Config{
 		Service: names.Service(), Version: version, Commands: events, Queries: inbox, Outbox: events, Quarantine: inbox,
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),

@@ -32,7 +32,10 @@ type sides struct{ commands, queries bool }
 
 // sides returns the sides that the roles of this process use.
 func (c config) sides() sides {
-	return sides{commands: c.has(roleAPI) || c.has(rolePublisher), queries: c.has(roleAPI) || c.has(roleProjector)}
+	return sides{
+		commands: c.has(roleAPI) || c.has(rolePublisher) || c.reacts(),
+		queries:  c.has(roleAPI) || c.has(roleProjector) || c.reacts(),
+	}
 }
 
 // openDatabase connects to the sides that are used. It waits for them up to
@@ -63,7 +66,7 @@ func openDatabase(ctx context.Context, cfg config, used sides, calls int32, trac
 	if d.queries, err = openPools(ctx, cfg.ReadDatabaseURL, calls, cfg.DatabaseMaxConns-calls, tracer); err != nil {
 		return d, fmt.Errorf("READ_DATABASE_URL: %w", err)
 	}
-	d.queries.writes = cfg.has(roleProjector)
+	d.queries.writes = cfg.has(roleProjector) || cfg.reacts()
 	return d, nil
 }
 
@@ -124,6 +127,14 @@ func (d database) close() {
 		}
 		closed.Wait()
 	})
+}
+
+// commandPool returns the pool of the command side; nil if this process does not use it.
+func (d database) commandPool() *pgxpool.Pool {
+	if d.commands == nil {
+		return nil
+	}
+	return d.commands.own
 }
 
 // all returns the pools by name, each once.

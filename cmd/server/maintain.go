@@ -61,9 +61,9 @@ func prepareOutbox(ctx context.Context, events *store.Outbox, cfg config) error 
 // maintainOutbox creates and drops partitions, deletes old requests, entries of the audit and
 // tombstones, and erases what is left of purged aggregates, until ctx ends. purged wakes it
 // after a purge. Any number of processes may run it at once.
-func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purged <-chan struct{}, log *slog.Logger, loop *heartbeat.Loop) error {
+func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purged <-chan struct{}, log *slog.Logger, loop *heartbeat.Loop, further ...step) error {
 	eraser := store.NewEraser(events) // only full
-	return maintain(ctx, log, loop, purged, func(ctx context.Context) (more bool, err error) {
+	steps := append([]step{func(ctx context.Context) (more bool, err error) {
 		created, dropped, err := events.Maintain(ctx, partitionsAhead, cfg.OutboxRetention)
 		if created+dropped > 0 {
 			log.InfoContext(ctx, "outbox: partitions maintained", "created", created, "dropped", dropped)
@@ -80,7 +80,8 @@ func maintainOutbox(ctx context.Context, events *store.Outbox, cfg config, purge
 			return n == pruneRows, err
 		},
 		// only full: end
-	)
+	}, further...)
+	return maintain(ctx, log, loop, purged, steps...)
 }
 
 // tombstoneRetention returns how long the tombstone of a purged aggregate stays. Until then

@@ -22,6 +22,7 @@ import (
 	"example.com/videocatalog/internal/reconcile"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/timer"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md again")
@@ -74,6 +75,9 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(store.NewComparisons(nil).Observe(meter))
 	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
 	check(err)
+	_, err = timer.New(timer.Config{}, nil, nil, meter)
+	check(err)
+	check(timer.Observe(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)
@@ -130,6 +134,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""}, // only full
 	{"projection", "The comparison of projections with their owners", "The differences are the same in every process: use max, never sum."},
+	{"timer", "Timers", "Only in processes with the role reactor, if the service has timers. Those that wait are the same in every process: use max, never sum."},
 	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},
@@ -153,6 +158,8 @@ var attributesOf = map[string][]string{
 	"consumer.table.size":     {"table"},
 	"projection.compared":     {"aggregate_type"},
 	"projection.differences":  {"aggregate_type"},
+	"timer":                   {"aggregate_type"},
+	"timer.failures":          {"error.type"},
 	"database.replaced":       {"side"},
 	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
 	"server.calls.refused":    {"kind"},
@@ -234,7 +241,7 @@ func TestInstrumentsAreNamedByConvention(t *testing.T) {
 	ours := 0
 	for _, i := range instruments(t) {
 		prefix, _, _ := strings.Cut(i.Name, ".")
-		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "server"}, prefix) {
+		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "timer", "server"}, prefix) {
 			continue
 		}
 		ours++

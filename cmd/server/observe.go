@@ -8,11 +8,8 @@ import (
 	"net"
 	"time"
 
-	"example.com/videocatalog/internal/consumer"
-	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
-	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // scope is the name of our meters.
@@ -41,7 +38,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 	if events != nil {
 		errs = append(errs, events.Observe(meter))
 	}
-	if cfg.has(roleProjector) {
+	if cfg.has(roleProjector) || cfg.reacts() {
 		var consumers []string
 		for _, s := range subscribed {
 			consumers = append(consumers, s.consumer)
@@ -107,14 +104,11 @@ func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
 
 // live returns the liveness check: it returns an error that names every stuck loop. The
 // platform then restarts the process.
-func live(publisher *outbox.Publisher, projector *consumer.Projector, maintenance ...*heartbeat.Loop) func() error {
+func live(checks ...func() error) func() error {
 	return func() error {
-		errs := []error{heartbeat.Check(maintenance...)}
-		if publisher != nil {
-			errs = append(errs, publisher.Stuck())
-		}
-		if projector != nil {
-			errs = append(errs, projector.Stuck())
+		var errs []error
+		for _, check := range checks {
+			errs = append(errs, check())
 		}
 		return errors.Join(errs...)
 	}

@@ -329,7 +329,7 @@ func TestStuckPublisherIsNotLive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ask := liveness(t, live(publisher, nil))
+		ask := liveness(t, live(publisher.Stuck))
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = publisher.Run(ctx) }) // what it returns, others test
@@ -352,7 +352,7 @@ func TestStuckMaintenanceIsNotLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first, second := maintenanceLoop("first"), maintenanceLoop("second")
-		none, ask := liveness(t, live(nil, nil)), liveness(t, live(nil, nil, first, second))
+		none, ask := liveness(t, live()), liveness(t, live(first.Check, second.Check))
 		first.Beat()
 		second.Beat()
 		time.Sleep(5 * time.Hour)
@@ -385,7 +385,7 @@ func TestStuckProjectorIsNotLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := liveness(t, live(nil, projector))
+	ask := liveness(t, live(projector.Stuck))
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = projector.Run(ctx) }) // what it returns, others test

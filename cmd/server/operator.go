@@ -238,7 +238,8 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 	if err != nil {
 		return err
 	}
-	database, err := openDatabase(ctx, cfg, sides{queries: true}, 0, nil)
+	reacts := command == "replay" && len(withReactions(registrations(cfg, nil))) > 0
+	database, err := openDatabase(ctx, cfg, sides{queries: true, commands: reacts}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func quarantineCommand(ctx context.Context, cfg config, args []string, stdout io
 		groups, err := inbox.GroupQuarantine(ctx, listRows)
 		return printGroups(groups, o, stdout, err)
 	case command == "replay" && o.takeMessage():
-		result, err := admin.Replay(ctx, inbox, replayer(subscriptions(registrations(cfg, database.queries.own))), o.Request)
+		result, err := admin.Replay(ctx, inbox, replayer(replayed(registrations(cfg, database.queries.own), database.commandPool())), o.Request)
 		return o.report(stdout, "replayed", "messages", result, err)
 	case command == "delete" && o.takeMessage():
 		result, err := admin.Delete(ctx, inbox, o.Request)

@@ -36,7 +36,7 @@ func (i *instance) startComparison(context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.maintenance = append(i.maintenance, loop.Heartbeat())
+	i.checks = append(i.checks, loop.Heartbeat().Check)
 	i.tasks = append(i.tasks, loop.Run)
 	if meter := i.tel.Meter(scope); meter != nil {
 		return progress.Observe(meter)

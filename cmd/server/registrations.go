@@ -13,17 +13,25 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/timer"
 )
 
 // registration is what one aggregate type adds to a process. A new type has a file like
 // videos.go. make generate finds the function there by its signature, and adds it to
 // registrations.
 type registration struct {
+	// aggregateType is its name in events.
+	aggregateType string
 	// services returns its services. It is also called with an empty backend, whose pools
 	// are nil: it must not use them before a call.
 	services func(backend) ([]port.Service, error)
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
+	// reactions returns the subscriptions to whose events it reacts. Their handlers write to
+	// the command side. Nil: there are none.
+	reactions func(backend) []subscription
+	// timers returns its timers. Nil: it has none.
+	timers func(backend) timer.Timers
 	// comparison compares its projection with the owner. Nil: nothing does.
 	comparison func(commands, queries *pgxpool.Pool) admin.Projection
 	// aggregates is how their events and states are published again. The zero value: this

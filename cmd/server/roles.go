@@ -34,7 +34,7 @@ func (i *instance) startStores(ctx context.Context) error {
 		inbox = store.NewInbox(queries)
 	}
 	i.registered = registrations(i.cfg, queries)
-	if err := observeStores(i.cfg, i.tel, i.database, i.events, subscriptions(i.registered)); err != nil {
+	if err := observeStores(i.cfg, i.tel, i.database, i.events, replayed(i.registered, i.database.commandPool())); err != nil {
 		return err
 	}
 	var repairs []step
@@ -52,9 +52,9 @@ func (i *instance) startStores(ctx context.Context) error {
 		return nil
 	}
 	loop := maintenanceLoop("outbox")
-	i.maintenance = append(i.maintenance, loop)
+	i.checks = append(i.checks, loop.Check)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
-		return maintainOutbox(ctx, i.events, i.cfg, i.purged, i.log, loop)
+		return maintainOutbox(ctx, i.events, i.cfg, i.purged, i.log, loop, i.pruneReactions()...)
 	})
 	return prepareOutbox(ctx, i.events, i.cfg)
 }
@@ -80,7 +80,7 @@ func (i *instance) startPublisher(ctx context.Context) error {
 	if i.publisher, err = outbox.New(i.events, topics, cfg, i.log, i.tel.Meter(scope)); err != nil {
 		return err
 	}
-	i.loops = append(i.loops, i.publisher.Run)
+	i.loops, i.checks = append(i.loops, i.publisher.Run), append(i.checks, i.publisher.Stuck)
 	return nil
 }
 
@@ -95,13 +95,13 @@ func (i *instance) startProjector(ctx context.Context) error {
 	inbox, subscribed := store.NewInbox(i.database.queries.own), subscriptions(i.registered)
 	cfg := i.cfg.consumer
 	cfg.Tracing = i.tel.Tracing
-	var err error
-	if i.projector, err = consumer.New(cfg, sources(i.client, subscribed), inbox, i.log, i.tel.Meter(scope)); err != nil {
+	projector, err := consumer.New(cfg, sources(i.client, subscribed), inbox, i.log, i.tel.Meter(scope))
+	if err != nil {
 		return err
 	}
-	i.loops = append(i.loops, i.projector.Run)
+	i.loops, i.checks = append(i.loops, projector.Run), append(i.checks, projector.Stuck)
 	loop := maintenanceLoop("inbox")
-	i.maintenance = append(i.maintenance, loop)
+	i.checks = append(i.checks, loop.Check)
 	i.tasks = append(i.tasks, func(ctx context.Context) error {
 		return maintainInbox(ctx, inbox, subscribed, i.cfg, i.log, loop)
 	})
@@ -125,7 +125,7 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 // checks only.
 func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	deps := port.Deps{
-		Sides: i.database.sides(), Live: live(i.publisher, i.projector, i.maintenance...), OpenAPI: api.OpenAPI,
+		Sides: i.database.sides(), Live: live(i.checks...), OpenAPI: api.OpenAPI,
 		Home:    i.cfg.ConsoleURL, // only console
 		Tracing: i.tel.Tracing, Metrics: i.tel.Metrics, Log: i.log,
 	}

@@ -9,12 +9,10 @@ import (
 	"cloud.google.com/go/pubsub/v2"
 	"golang.org/x/sync/errgroup"
 
-	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
-	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
 // serve runs the roles of this process until ctx ends.
@@ -34,7 +32,7 @@ func serve(ctx context.Context, cfg config, level *slog.LevelVar, log *slog.Logg
 	if i.database, err = openDatabase(ctx, cfg, cfg.sides(), cfg.callConnections(), tel.QueryTracer()); err != nil {
 		return err
 	}
-	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startComparison, i.startPrivatePort, i.startAdmin} {
+	for _, start := range []func(context.Context) error{i.startStores, i.startPublisher, i.startProjector, i.startReactor, i.startComparison, i.startPrivatePort, i.startAdmin} {
 		if err := start(ctx); err != nil {
 			return err
 		}
@@ -58,14 +56,13 @@ type instance struct {
 	purged     chan struct{} // has a value after a purge, until the maintenance sees it
 	registered []registration
 
-	client    *pubsub.Client      // nil if no role uses it
-	publisher *outbox.Publisher   // nil if the process does not have this role
-	projector *consumer.Projector // the same
+	client    *pubsub.Client    // nil if no role uses it
+	publisher *outbox.Publisher // nil if the process does not have this role
 
-	tasks       []func(context.Context) error // run until the stop begins
-	loops       []func(context.Context) error // run until the last request is answered
-	maintenance []*heartbeat.Loop
-	closers     []func() // run in reverse order
+	tasks   []func(context.Context) error // run until the stop begins
+	loops   []func(context.Context) error // run until the last request is answered
+	checks  []func() error                // return an error for a loop that is stuck
+	closers []func()                      // run in reverse order
 }
 
 // run runs everything until ctx ends or something fails.

@@ -8,7 +8,7 @@ import (
 )
 
 // Every subscription of the service is one that internal/names has, so it is
-// provisioned.
+// provisioned. Each has a consumer of its own.
 func TestSubscriptionsAreInNames(t *testing.T) {
 	t.Parallel()
 	var known []string
@@ -17,7 +17,13 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 			known = append(known, topic.Subscription(consumer))
 		}
 	}
-	for _, s := range subscriptions(registrations(config{}, nil)) {
+	registered := registrations(config{}, nil)
+	consumers := make(map[string]bool)
+	for _, s := range append(subscriptions(registered), reactions(registered, backend{})...) {
+		if consumers[s.consumer] {
+			t.Errorf("two subscriptions have the consumer %s: inbox and quarantine would take their messages for each other's", s.consumer)
+		}
+		consumers[s.consumer] = true
 		if !slices.Contains(known, s.id) {
 			t.Errorf("subscription %s is not among %q of internal/names", s.id, known)
 		}

@@ -20,6 +20,7 @@ import (
 func videos(cfg config, queries *pgxpool.Pool) registration {
 	catalog := store.NewCatalog(queries)
 	return registration{
+		aggregateType: event.AggregateVideo,
 		services: func(b backend) ([]port.Service, error) {
 			reads, err := server.Catalog(cfg.catalog, catalog.Over(b.queries), catalog, b.seal, b.metrics)
 			commands := store.NewVideos(b.commands, b.wake)

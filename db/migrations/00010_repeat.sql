@@ -1,17 +1,23 @@
 -- +goose Up
 -- Events can be published again: republished from the outbox, or as snapshots of the aggregates. Such a pending event is
--- marked, and its message has the mark as an attribute.
+-- marked, and its message has the mark as an attribute. And an event can have a cause: see 00017_reactions.sql.
 SET LOCAL lock_timeout = '2s';
 
 ALTER TABLE video_catalog.outbox_pending ADD COLUMN repeat text NOT NULL DEFAULT '';
 ALTER TABLE video_catalog.outbox_pending ADD CONSTRAINT outbox_pending_repeat CHECK (repeat IN ('', 'event', 'snapshot')) NOT VALID;
 
+ALTER TABLE video_catalog.outbox ADD COLUMN causation_id uuid, ADD COLUMN correlation_id uuid;
+ALTER TABLE video_catalog.outbox_pending ADD COLUMN causation_id uuid, ADD COLUMN correlation_id uuid;
+
+COMMENT ON COLUMN video_catalog.outbox.causation_id IS 'The event that caused this one, for example by a reaction to it. NULL for the event of a command.';
+COMMENT ON COLUMN video_catalog.outbox.correlation_id IS 'The first event of the chain of causes. NULL for the event of a command: it is the first itself.';
 COMMENT ON COLUMN video_catalog.outbox_pending.repeat IS 'Empty for an event that a command appended. event: an operator published it again. snapshot: it is the state of its aggregate, which an operator published; outbox does not have it.';
 
-GRANT SELECT (repeat) ON video_catalog.outbox_pending, video_catalog.outbox_aside TO support_ro;
+GRANT SELECT (repeat, causation_id, correlation_id) ON video_catalog.outbox_pending, video_catalog.outbox_aside TO support_ro;
+GRANT SELECT (causation_id, correlation_id) ON video_catalog.outbox TO support_ro;
 
--- This function replaces the one of 00002_outbox.sql: it returns the mark, too.
--- contract: the new function below has the same name and arguments, and returns one more column
+-- This function replaces the one of 00002_outbox.sql: it returns the mark and the cause, too.
+-- contract: the new function below has the same name and arguments, and returns more columns
 DROP FUNCTION video_catalog.outbox_claim(int, bigint, interval, smallint, bigint, bigint[]);
 
 -- The claim is a function and not a statement of the client. So the session caches its plan even if the client must not
@@ -55,7 +61,8 @@ CREATE FUNCTION video_catalog.outbox_claim(
 ) RETURNS TABLE (
 	lane smallint, lease_token bigint, seq bigint, retry bool, blocked bool, attempts int,
 	id uuid, aggregate_type text, aggregate_id text, version bigint,
-	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text, repeat text
+	event_type text, schema_version int, payload bytea, occurred_at timestamptz, traceparent text, repeat text,
+	causation_id uuid, correlation_id uuid
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -130,7 +137,8 @@ BEGIN
 	IF none THEN
 		RETURN QUERY
 		SELECT lease.lane, lease.lease_token, p.seq, false, false, 0, p.id, p.aggregate_type, p.aggregate_id, p.version,
-			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, ''), p.repeat
+			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, ''), p.repeat,
+			coalesce(p.causation_id, '00000000-0000-0000-0000-000000000000'), coalesce(p.correlation_id, '00000000-0000-0000-0000-000000000000')
 		FROM (
 			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
 			FROM video_catalog.outbox_pending p
@@ -144,7 +152,8 @@ BEGIN
 			RETURN QUERY
 			SELECT lease.lane, lease.lease_token, coalesce(p.seq, 0), true, false, p.attempts,
 				coalesce(p.id, '00000000-0000-0000-0000-000000000000'), p.aggregate_type, p.aggregate_id, coalesce(p.version, 0),
-				coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, ''), coalesce(p.repeat, '')
+				coalesce(p.event_type, ''), coalesce(p.schema_version, 0), coalesce(p.payload, ''), coalesce(p.occurred_at, 'epoch'), coalesce(p.traceparent, ''), coalesce(p.repeat, ''),
+				coalesce(p.causation_id, '00000000-0000-0000-0000-000000000000'), coalesce(p.correlation_id, '00000000-0000-0000-0000-000000000000')
 			FROM (
 				SELECT *, sum(octet_length(p.payload)) OVER (
 					ORDER BY p.next_retry_at, p.aggregate_type, p.aggregate_id, p.seq ROWS UNBOUNDED PRECEDING
@@ -152,7 +161,8 @@ BEGIN
 				FROM (
 					-- LEFT JOIN: an aggregate with nothing set aside has recovered, and is returned without an event.
 					SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at,
-						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent, a.repeat
+						a.seq, a.id, a.version, a.event_type, a.schema_version, a.payload, a.occurred_at, a.traceparent, a.repeat,
+						a.causation_id, a.correlation_id
 					FROM (
 						SELECT * FROM video_catalog.outbox_blocked b
 						WHERE b.lane = lease.lane AND b.next_retry_at <= now()
@@ -185,7 +195,8 @@ BEGIN
 				EXISTS (SELECT 1 FROM video_catalog.outbox_blocked b WHERE b.aggregate_type = p.aggregate_type AND b.aggregate_id = p.aggregate_id OFFSET 0)
 			END,
 			0, p.id, p.aggregate_type, p.aggregate_id, p.version,
-			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, ''), p.repeat
+			p.event_type, p.schema_version, p.payload, p.occurred_at, coalesce(p.traceparent, ''), p.repeat,
+			coalesce(p.causation_id, '00000000-0000-0000-0000-000000000000'), coalesce(p.correlation_id, '00000000-0000-0000-0000-000000000000')
 		FROM (
 			SELECT *, sum(octet_length(p.payload)) OVER (ORDER BY p.seq ROWS UNBOUNDED PRECEDING) - octet_length(p.payload) AS bytes_before
 			FROM video_catalog.outbox_pending p
@@ -196,7 +207,8 @@ BEGIN
 	END IF;
 	IF NOT FOUND THEN
 		RETURN QUERY SELECT lease.lane, lease.lease_token, 0::bigint, false, false, 0,
-			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '', '';
+			'00000000-0000-0000-0000-000000000000'::uuid, '', '', 0::bigint, '', 0, ''::bytea, 'epoch'::timestamptz, '', '',
+			'00000000-0000-0000-0000-000000000000'::uuid, '00000000-0000-0000-0000-000000000000'::uuid;
 	END IF;
 END $$;
 -- +goose StatementEnd
@@ -362,4 +374,5 @@ END $$;
 REVOKE ALL ON FUNCTION video_catalog.outbox_claim(int, bigint, interval, smallint, bigint, bigint[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION video_catalog.outbox_claim(int, bigint, interval, smallint, bigint, bigint[]) TO video_catalog_rw;
 
-ALTER TABLE video_catalog.outbox_pending DROP COLUMN repeat;
+ALTER TABLE video_catalog.outbox_pending DROP COLUMN repeat, DROP COLUMN causation_id, DROP COLUMN correlation_id;
+ALTER TABLE video_catalog.outbox DROP COLUMN causation_id, DROP COLUMN correlation_id;

@@ -4,12 +4,15 @@
 -- blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
 -- transaction has its id before it draws a seq; the first insert ensures that.
 WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'))
-	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)
+	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'),
+		sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
+	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+	causation_id, correlation_id)
+SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+	causation_id, correlation_id
 FROM event;
 
 -- name: ClaimOutbox :many
@@ -18,7 +21,8 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat
+	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
+	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim(@max_events::int, @max_bytes::bigint, @lease_for::interval,
 	video_catalog.outbox_lane(sqlc.narg('of_type')::text, sqlc.narg('of_id')::text),
 	@token::bigint, @lost_tokens::bigint[]) AS c;

@@ -10,6 +10,10 @@ SELECT * FROM video_catalog.videos WHERE id = @id FOR NO KEY UPDATE;
 -- Reads videos and locks their rows, in the order of their ids, so that two callers cannot deadlock.
 SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
+-- name: LockFreeVideos :many
+-- Does the same as LockVideos, and leaves out videos that another transaction has locked.
+SELECT * FROM video_catalog.videos WHERE id = ANY (@ids::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: ListVideoIDs :many
 -- Returns the next ids behind after_id, also of deleted videos.
 SELECT id FROM video_catalog.videos WHERE id > @after_id ORDER BY id LIMIT @max_rows;

@@ -40,7 +40,7 @@ var imports = map[string][]string{
 	"internal/admin":              {"internal/envelope", "internal/problem", "internal/reconcile"},
 	"internal/console":            {"internal/admin", "internal/envelope", "internal/problem"}, // only console
 	"internal/admin/adminserver":  {"internal/admin", "internal/aip", "internal/envelope", "internal/port", "internal/problem", "internal/reconcile", "api/proto/admin"},
-	"internal/store":              {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen"},
+	"internal/store":              {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
 	"internal/search":             {}, // only full
 	"internal/aip":                {"internal/problem"},
 	"internal/port":               {"internal/aip", "internal/fields", "internal/names", "internal/problem", "internal/telemetry/connlog"},
@@ -49,6 +49,7 @@ var imports = map[string][]string{
 	"internal/consumer":           {"internal/envelope", "internal/fields", "internal/failpoint", "internal/telemetry/heartbeat"},
 	"internal/telemetry":          {"internal/telemetry/connlog", "internal/reconnect"},
 	"internal/reconcile":          {"internal/fields", "internal/telemetry/heartbeat"},
+	"internal/timer":              {"internal/envelope", "internal/fields", "internal/telemetry/heartbeat"},
 	"internal/reconnect":          {},
 	"internal/failpoint":          {},
 	"cmd/server":                  {"."},

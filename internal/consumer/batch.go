@@ -15,21 +15,22 @@ import (
 	"example.com/videocatalog/internal/telemetry/heartbeat"
 )
 
-// collect makes batches of the deliveries that the callbacks submit. A batch is ready when
-// it is full, or when its first delivery has waited for BatchDelay. A ready batch that
-// finds no free worker keeps filling.
-func (r *run) collect() {
+// collect makes batches of the deliveries that the callbacks of a source submit. A batch is
+// ready when it is full, or when its first delivery has waited for BatchDelay. A ready batch
+// that finds no free worker keeps filling. Sources that wait for a shared worker get it in
+// turn.
+func (r *run) collect(s *source) {
 	delay := time.NewTimer(r.cfg.BatchDelay)
 	delay.Stop()
 	var batch []*delivery
 	ripe := false
 	for {
-		queue, batches := r.queue, r.batches
+		queue, own, shared := s.queue, s.batches, r.batches
 		if len(batch) == r.cfg.BatchSize {
 			queue, ripe = nil, true
 		}
 		if !ripe {
-			batches = nil
+			own, shared = nil, nil
 		}
 		select {
 		case d := <-queue:
@@ -39,7 +40,10 @@ func (r *run) collect() {
 			batch = append(batch, d)
 		case <-delay.C:
 			ripe = true
-		case batches <- batch:
+		case own <- batch:
+			batch, ripe = nil, false
+			delay.Stop()
+		case shared <- batch:
 			batch, ripe = nil, false
 			delay.Stop()
 		case <-r.work.Done():
@@ -50,12 +54,12 @@ func (r *run) collect() {
 }
 
 // apply runs one worker. It gives a verdict to every delivery of its batches.
-func (r *run) apply(loop *heartbeat.Loop) {
+func (r *run) apply(batches <-chan []*delivery, loop *heartbeat.Loop) {
 	defer loop.Rest()
 	for {
 		loop.Rest()
 		select {
-		case batch := <-r.batches:
+		case batch := <-batches:
 			r.applyBatch(batch, loop)
 		case <-r.work.Done():
 			return

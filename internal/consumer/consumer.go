@@ -64,8 +64,8 @@ type Config struct {
 	// BatchDelay is how long the first message of a batch waits for others; default 2 ms.
 	// If no worker is free then, the batch keeps filling.
 	BatchDelay time.Duration
-	// Workers is how many transactions run at the same time; default 4. Each uses one
-	// connection of the pool.
+	// Workers is how many transactions run at the same time; default 4, and at least one per
+	// source. Each uses one connection of the pool.
 	Workers int
 	// MaxOutstandingMessages is how many messages of one source may be in hand; default
 	// 4000. It also limits the rate to ten times as many per second, because the client

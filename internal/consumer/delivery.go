@@ -130,7 +130,7 @@ func (r *run) settle(d *delivery) verdict {
 // a delivery from the queue gives it a verdict.
 func (r *run) submit(d *delivery) verdict {
 	select {
-	case r.queue <- d:
+	case d.source.queue <- d:
 		return <-d.verdict
 	case <-r.work.Done():
 		return givenBack

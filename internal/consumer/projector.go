@@ -30,7 +30,9 @@ type Projector struct {
 	loops      []*heartbeat.Loop // one per worker
 }
 
-// New makes a projector whose sources share its workers. meter may be nil.
+// New makes a projector for sources. Each source has one of the workers for itself, so a slow
+// one holds up no other; they share the rest. There must be as many workers as sources. meter
+// may be nil.
 func New(cfg Config, sources []Source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
 	made := make([]*source, len(sources))
 	for i, s := range sources {
@@ -41,7 +43,7 @@ func New(cfg Config, sources []Source, quarantine Quarantine, log *slog.Logger, 
 }
 
 func newProjector(cfg Config, sources []*source, quarantine Quarantine, log *slog.Logger, meter metric.Meter) (*Projector, error) {
-	if err := errors.Join(cfg.Validate(), checkSources(sources)); err != nil {
+	if err := errors.Join(cfg.Validate(), checkSources(sources, cfg.WithDefaults().Workers)); err != nil {
 		return nil, err
 	}
 	m, err := newMetrics(meter)
@@ -84,8 +86,7 @@ type run struct {
 	// given back. Every store call uses it.
 	work context.Context
 
-	queue   chan *delivery   // from the callbacks to the collector
-	batches chan []*delivery // from the collector to the workers
+	batches chan []*delivery // from the collectors to the workers that the sources share
 	checks  chan struct{}    // holds a token per ack whose result is awaited
 }
 
@@ -102,14 +103,19 @@ func (p *Projector) Run(ctx context.Context) error {
 		Projector: p,
 		stopping:  ctx,
 		work:      work,
-		queue:     make(chan *delivery),
 		batches:   make(chan []*delivery),
 		checks:    make(chan struct{}, p.cfg.MaxOutstandingMessages),
 	}
 	var workers sync.WaitGroup
-	workers.Go(r.collect)
-	for _, loop := range p.loops {
-		workers.Go(func() { r.apply(loop) })
+	for i, loop := range p.loops {
+		batches := r.batches
+		if i < len(p.sources) {
+			batches = p.sources[i].batches
+		}
+		workers.Go(func() { r.apply(batches, loop) })
+	}
+	for _, s := range p.sources {
+		workers.Go(func() { r.collect(s) })
 	}
 	received := make(chan struct{})
 	go func() {

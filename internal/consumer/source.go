@@ -38,6 +38,8 @@ type source struct {
 	routes    map[string]*route // by aggregate type
 	other     *route            // for every other aggregate type
 	receiving *heartbeat.Loop   // rests while the client pulls
+	queue     chan *delivery    // from the callbacks to the collector
+	batches   chan []*delivery  // from the collector to the worker of this source
 }
 
 // route is the way of the messages of one source and one aggregate type. Messages of one
@@ -52,6 +54,7 @@ func newSource(s subscription, consumer string, handlers Handlers) *source {
 	made := &source{
 		subscription: s, consumer: consumer, routes: make(map[string]*route), other: &route{consumer: consumer, labels: newLabels("other")},
 		receiving: heartbeat.New("consumer: receiving from "+s.String(), receiveRetryMax),
+		queue:     make(chan *delivery), batches: make(chan []*delivery),
 	}
 	for aggregateType, handler := range handlers {
 		made.routes[aggregateType] = &route{consumer: consumer, handler: handler, labels: newLabels(aggregateType)}
@@ -60,10 +63,14 @@ func newSource(s subscription, consumer string, handlers Handlers) *source {
 }
 
 // checkSources returns an error for each consumer name that is missing or that two sources
-// share. With a shared name, the events of one source would be duplicates to the other.
-func checkSources(sources []*source) error {
+// share, and one if there are fewer workers than sources. With a shared name, the events of
+// one source would be duplicates to the other.
+func checkSources(sources []*source, workers int) error {
 	seen := make(map[string]bool)
 	var errs []error
+	if workers < len(sources) {
+		errs = append(errs, fmt.Errorf("there are %d workers for %d subscriptions: set Workers to at least that number", workers, len(sources)))
+	}
 	for _, s := range sources {
 		if s.consumer == "" {
 			errs = append(errs, fmt.Errorf("subscription %s has no consumer name", s))

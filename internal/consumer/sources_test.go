@@ -104,9 +104,12 @@ func TestProjectorHasSeveralSources(t *testing.T) {
 		{Subscriber: b.client.Subscriber(second), Consumer: second, Handlers: consumer.Handlers{"letter": handle("letter")}},
 	}
 	meter, read := newMeter(t)
-	projector, err := consumer.New(consumer.Config{Workers: 1}, sources, &memStore{}, discard, meter)
+	projector, err := consumer.New(consumer.Config{Workers: 2}, sources, &memStore{}, discard, meter)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := consumer.New(consumer.Config{Workers: 1}, sources, &memStore{}, discard, nil); err == nil || !strings.Contains(err.Error(), "set Workers") {
+		t.Errorf("New() with one worker for two sources = %v, want an error that names Workers", err)
 	}
 	_, stop := b.run(projector, read)
 	for range 20 {
@@ -126,6 +129,35 @@ func TestProjectorHasSeveralSources(t *testing.T) {
 	if got := read.counter("consumer.failures"); len(got) != 0 {
 		t.Errorf("consumer.failures = %v, want none", got)
 	}
+}
+
+// A source whose transactions do not end, or whose events are refused, takes no worker away
+// from another.
+func TestSlowSourceHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good, bad := &memStore{}, &memStore{}
+		bad.onProject = func(context.Context, []note) error { return errors.New("refused") }
+		slow := &memStore{onProject: func(ctx context.Context, _ []note) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		projector, err := consumer.NewFromAll(consumer.Config{Workers: 3, BatchSize: 1, TransactionTimeout: time.Hour}, []consumer.Fed{
+			{Subscription: messages(100), Consumer: "slow", Handlers: slow.handlers()},
+			{Subscription: messages(100), Consumer: "bad", Handlers: bad.handlers()},
+			{Subscription: messages(100), Consumer: "good", Handlers: good.handlers()},
+		}, good, discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := projector.Run(ctx); err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		if applied, aside := good.transactionCount(), len(good.quarantined()); applied != 100 || aside != 100 {
+			t.Errorf("%d events are applied and %d set aside, want 100 of the good source and 100 of the bad one", applied, aside)
+		}
+	})
 }
 
 // Two sources of one consumer name would take each other's events for duplicates.

@@ -33,6 +33,13 @@ type Message struct {
 	OccurredAt    time.Time
 	Traceparent   string // W3C trace context; may be empty
 	Repeat        string // RepeatEvent or RepeatSnapshot; empty for an event that a command made
+	Cause         Cause  // zero for the event of a command
+}
+
+// Received is an event with the message that brought it.
+type Received[E any] struct {
+	Message Message
+	Event   E
 }
 
 // Aggregate identifies an aggregate.
@@ -54,7 +61,9 @@ const (
 	AttrSchemaVersion = "schema_version"
 	AttrOccurredAt    = "occurred_at" // RFC 3339 with nanoseconds, UTC
 	AttrTraceparent   = "traceparent"
-	AttrRepeat        = "repeat" // only of a message that an operator published
+	AttrRepeat        = "repeat"         // only of a message that an operator published
+	AttrCausationID   = "causation_id"   // only of an event that has a cause
+	AttrCorrelationID = "correlation_id" // the same
 )
 
 // The values of Message.Repeat.
@@ -83,6 +92,10 @@ func (m Message) Attributes() map[string]string {
 	}
 	if m.Repeat != "" {
 		attributes[AttrRepeat] = m.Repeat
+	}
+	if m.Cause != (Cause{}) {
+		attributes[AttrCausationID] = m.Cause.CausationID.String()
+		attributes[AttrCorrelationID] = m.Cause.CorrelationID.String()
 	}
 	return attributes
 }

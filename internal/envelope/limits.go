@@ -1,6 +1,10 @@
 package envelope
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+)
 
 // The limits of Pub/Sub (https://cloud.google.com/pubsub/quotas#resource_limits). An event
 // beyond them would stay in the outbox and block its aggregate for ever. So it is refused
@@ -28,6 +32,9 @@ func (m Message) CheckLimits() error {
 	}
 	if m.Repeat == "" { // it may be published again
 		size += len(AttrRepeat) + len(RepeatSnapshot)
+	}
+	if m.Cause == (Cause{}) { // it may get one when it is appended
+		size += len(AttrCausationID) + len(AttrCorrelationID) + 2*len(uuid.UUID{}.String())
 	}
 	for name, value := range m.Attributes() {
 		if len(value) > maxAttributeValueBytes {

@@ -9,8 +9,9 @@ import (
 
 // Parse reads the envelope of a Pub/Sub message from its attributes. data is the payload,
 // which Parse does not read. If an attribute is missing or malformed, it returns a
-// *DecodeError that names the attribute. Only traceparent and repeat may be missing, and
-// they are not checked: no event must be lost because of them. Other attributes are ignored.
+// *DecodeError that names the attribute. Only traceparent, repeat, causation_id and
+// correlation_id may be missing or wrong: no event must be lost because of them. Other
+// attributes are ignored.
 func Parse(attributes map[string]string, data []byte) (Message, error) {
 	for _, name := range []string{AttrEventID, AttrEventType, AttrAggregateType, AttrAggregateID, AttrVersion, AttrSchemaVersion, AttrOccurredAt} {
 		if attributes[name] == "" {
@@ -19,7 +20,7 @@ func Parse(attributes map[string]string, data []byte) (Message, error) {
 	}
 	m := Message{
 		AggregateType: attributes[AttrAggregateType], AggregateID: attributes[AttrAggregateID], Type: attributes[AttrEventType],
-		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat],
+		Payload: data, Traceparent: attributes[AttrTraceparent], Repeat: attributes[AttrRepeat], Cause: causeOf(attributes),
 	}
 	var err error
 	if m.ID, err = uuid.Parse(attributes[AttrEventID]); err != nil {

@@ -36,6 +36,15 @@ func ContinueTrace(ctx context.Context, traceparent string) (continued context.C
 	return continued, true
 }
 
+// InTrace returns ctx in the trace of a traceparent, sampled or not; ctx itself if it has
+// none.
+func InTrace(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{AttrTraceparent: traceparent})
+}
+
 // looksSampled checks the sampled bit, the last bit of the flags. It saves the parsing of
 // unsampled traceparents, which nearly every event has.
 func looksSampled(traceparent string) bool {

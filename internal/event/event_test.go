@@ -115,8 +115,8 @@ func size(m envelope.Message) int {
 	return n
 }
 
-// The largest event that is accepted is, with the traceparent and the mark that it
-// may get, exactly as large as the limit, which leaves a thousand bytes of the broker's
+// The largest event that is accepted is, with the traceparent, the mark and the cause that
+// it may get, exactly as large as the limit, which leaves a thousand bytes of the broker's
 // 10,000,000 for the rest of the request; a byte more is the caller's mistake.
 func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	const limit = 9_999_000
@@ -126,11 +126,14 @@ func TestEncodeRefusesWhatTheBrokerWould(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Encode() of %d bytes = %v", size(m), err)
 	}
-	m.Traceparent, m.Repeat = traceparent, envelope.RepeatSnapshot
-	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-size(m))
+	full := func() int {
+		m.Traceparent, m.Repeat, m.Cause = traceparent, envelope.RepeatSnapshot, envelope.Cause{CausationID: m.ID, CorrelationID: m.ID}
+		return size(m)
+	}
+	e.Video.Description = strings.Repeat("x", len(e.Video.Description)+limit-full())
 	m, err = event.Encode(e)
-	if m.Traceparent, m.Repeat = traceparent, envelope.RepeatSnapshot; err != nil || size(m) != limit {
-		t.Errorf("Encode() = %d bytes, %v, want %d, nil", size(m), err, limit)
+	if err != nil || full() != limit {
+		t.Errorf("Encode() = %d bytes, %v, want %d, nil", full(), err, limit)
 	}
 	e.Video.Description += "x"
 	_, err = event.Encode(e)

@@ -54,6 +54,7 @@ func claimOf(rows []sqlcgen.ClaimOutboxRow) (claim outbox.Claim) {
 			Message: envelope.Message{
 				ID: row.ID, AggregateType: row.AggregateType, AggregateID: row.AggregateID, Type: row.EventType, Version: row.Version,
 				SchemaVersion: row.SchemaVersion, Payload: row.Payload, OccurredAt: row.OccurredAt.UTC(), Traceparent: row.Traceparent, Repeat: row.Repeat,
+				Cause: envelope.Cause{CausationID: row.CausationID, CorrelationID: row.CorrelationID},
 			},
 			Seq: row.Seq, Retry: row.Retry, Blocked: row.Blocked, Attempts: int(row.Attempts),
 		}

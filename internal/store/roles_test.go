@@ -427,6 +427,8 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		"video_catalog_rw video_catalog.videos":                     "INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.requests":                   "DELETE INSERT SELECT",
 		"video_catalog_rw video_catalog.erasures":                   "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.inbox":                      "DELETE INSERT SELECT",
+		"video_catalog_rw video_catalog.timers":                     "DELETE INSERT SELECT UPDATE",
 		"video_catalog_rw video_catalog.outbox":                     "INSERT SELECT",
 		"video_catalog_rw video_catalog.outbox_pending":             "DELETE INSERT SELECT", // and UPDATE of the lane
 		"video_catalog_rw video_catalog.outbox_aside":               "SELECT",
@@ -445,6 +447,8 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 		// People see no bytes: TestSupportRoleLooks has the columns of the other tables.
 		"support_ro video_catalog.videos":                "SELECT",
 		"support_ro video_catalog.erasures":              "SELECT",
+		"support_ro video_catalog.inbox":                 "SELECT",
+		"support_ro video_catalog.timers":                "SELECT",
 		"support_ro video_catalog.outbox_blocked":        "SELECT",
 		"support_ro video_catalog.outbox_lanes":          "SELECT",
 		"support_ro video_catalog.audit":                 "SELECT",

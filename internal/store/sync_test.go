@@ -157,6 +157,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := videos.ChangeVideo(ctx, e.Video.ID, domain.Publish(domain.AnyVersion, stamp(t)))
 			return err
 		},
+		"Videos.Timers": func(ctx context.Context) error {
+			_, err := videos.Timers(ring, realStamp).Fire(ctx, 10)
+			return err
+		},
 		"Videos.GetVideo": func(ctx context.Context) error {
 			_, err := videos.GetVideo(ctx, newID(t))
 			return err

@@ -11,6 +11,7 @@ import (
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
+	"example.com/videocatalog/internal/timer"
 )
 
 // Videos is the command side: videos, and their events.
@@ -105,7 +106,38 @@ func record(ctx context.Context, q *sqlcgen.Queries, e *domain.Event) error {
 	if err != nil {
 		return err
 	}
+	if err := setTimers(ctx, q, message, e.Timers); err != nil {
+		return err
+	}
 	return appendEvent(ctx, q, message) // last: the row is locked
+}
+
+// decider is how reactions and timers change videos.
+func (s *Videos) decider(stamp Stamp) decider[domain.Video, domain.Event] {
+	of := func(rows []sqlcgen.VideoCatalogVideo, err error) ([]domain.Video, error) {
+		return mapSlice(rows, videoOf), err
+	}
+	return decider[domain.Video, domain.Event]{
+		commandSide: s.commandSide, stamp: stamp, record: record,
+		lock: func(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]domain.Video, error) {
+			return of(q.LockVideos(ctx, ids))
+		},
+		lockFree: func(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) ([]domain.Video, error) {
+			return of(q.LockFreeVideos(ctx, ids))
+		},
+		identity: func(v domain.Video) (uuid.UUID, int64) { return v.ID, v.Version },
+		after:    func(e *domain.Event) domain.Video { return e.Video },
+	}
+}
+
+// ReactVideos returns how videos react to the events of another aggregate type.
+func ReactVideos[E any](s *Videos, reaction domain.Reaction[E, domain.Video, domain.Event], stamp Stamp) React[E] {
+	return reactTo(s.decider(stamp), reaction)
+}
+
+// Timers returns the timers of videos.
+func (s *Videos) Timers(alarm domain.Alarm[domain.Video, domain.Event], stamp Stamp) timer.Timers {
+	return timers[domain.Video, domain.Event]{s.decider(stamp), alarm}
 }
 
 // VideoAggregates is how the outbox publishes events and states of videos again.

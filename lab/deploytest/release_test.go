@@ -201,10 +201,10 @@ func TestReleaseDryRun(t *testing.T) {
 		shown                 []string // shown, but not sent
 	}{
 		{"all", service, map[string]string{
-			"ROLES": "api,publisher,projector", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
+			"ROLES": "api,publisher,projector,reactor", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
 		}, nil, nil},
 		{"pools", service + "-api", map[string]string{"ROLES": "api"}, nil, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
-		{"drain", service + "-drain", map[string]string{"ROLES": "api,projector"}, []string{"--schedule"}, []string{
+		{"drain", service + "-drain", map[string]string{"ROLES": "api,projector,reactor"}, []string{"--schedule"}, []string{
 			"/drain.job.yaml", "+ gcloud run jobs add-iam-policy-binding " + service + "-drain ", "+ gcloud scheduler jobs create http " + service + "-drain ",
 		}},
 	} {
@@ -281,7 +281,7 @@ func TestReleaseWithDrainJob(t *testing.T) {
 	env = append(env, "SMOKE_TOKEN=token")
 	mustScript(t, append(env, "SMOKE=true", "VERSION=v1"), "release.sh", "--schedule", "drain", image, project, region)
 	_, bodies := sent(control.changed())
-	checkService(t, bodies["Service "+service], service+"-drain", map[string]string{"ROLES": "api,projector", "AUTH": "iam", "PUBSUB_PROJECT": project})
+	checkService(t, bodies["Service "+service], service+"-drain", map[string]string{"ROLES": "api,projector,reactor", "AUTH": "iam", "PUBSUB_PROJECT": project})
 	checkJob(t, bodies["Job "+service+"-drain"], "drain", service+"-publisher", service+"-database-url")
 	job := "projects/" + project + "/locations/" + region + "/jobs/" + service + "-drain"
 	schedule := control.resources[job]

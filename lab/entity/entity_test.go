@@ -22,6 +22,7 @@ const root = "../.."
 const (
 	orderFields      = "customer_id:uuid! currency:string total_cents:int64 tags:strings placed_at:time"
 	orderTransitions = "draft→placed:place placed→cancelled:cancel"
+	orderTimers      = "placed:15m:cancel"
 	statusFields     = "label:string! color:enum(%s)! place:{street:string,floor:int32}"
 )
 
@@ -39,7 +40,7 @@ func TestEntities(t *testing.T) {
 
 	interrupt(t, dir, program)
 	add := func(args ...string) string { return clone.Run(t, dir, program, append([]string{"add"}, args...)...) }
-	add("order", "--fields", orderFields, "--transitions", orderTransitions)
+	add("order", "--fields", orderFields, "--transitions", orderTransitions, "--timers", orderTimers)
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))

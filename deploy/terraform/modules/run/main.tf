@@ -20,9 +20,9 @@ locals {
     OTEL_RESOURCE_ATTRIBUTES   = "cloud.platform=gcp_cloud_run,cloud.region=${var.region}"
   }
   shapes = {
-    all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
+    all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector,reactor", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
     pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "6", PUBSUB_PROJECT = var.project } }
-    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
+    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector,reactor", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
   }
   shape = local.shapes[var.shape]
   service_secrets = {

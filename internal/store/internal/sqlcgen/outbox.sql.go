@@ -14,12 +14,15 @@ import (
 
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+		$10, $11)
+	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
-INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
-SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent
+INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+	causation_id, correlation_id)
+SELECT video_catalog.outbox_lane(aggregate_type, aggregate_id), id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
+	causation_id, correlation_id
 FROM event
 `
 
@@ -33,6 +36,8 @@ type AppendOutboxParams struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   *string
+	CausationID   *uuid.UUID
+	CorrelationID *uuid.UUID
 }
 
 // Appends one event: its row in the outbox, then its pending row, which draws the seq. Run it last in the transaction,
@@ -50,6 +55,8 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 		arg.Payload,
 		arg.OccurredAt,
 		arg.Traceparent,
+		arg.CausationID,
+		arg.CorrelationID,
 	)
 	return err
 }
@@ -97,7 +104,8 @@ SELECT c.lane::smallint AS lane, c.lease_token::bigint AS lease_token, c.seq::bi
 	c.retry::bool AS retry, c.blocked::bool AS blocked, c.attempts::int AS attempts,
 	c.id::uuid AS id, c.aggregate_type::text AS aggregate_type, c.aggregate_id::text AS aggregate_id, c.version::bigint AS version,
 	c.event_type::text AS event_type, c.schema_version::int AS schema_version, c.payload::bytea AS payload,
-	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat
+	c.occurred_at::timestamptz AS occurred_at, c.traceparent::text AS traceparent, c.repeat::text AS repeat,
+	c.causation_id::uuid AS causation_id, c.correlation_id::uuid AS correlation_id
 FROM video_catalog.outbox_claim($1::int, $2::bigint, $3::interval,
 	video_catalog.outbox_lane($4::text, $5::text),
 	$6::bigint, $7::bigint[]) AS c
@@ -130,6 +138,8 @@ type ClaimOutboxRow struct {
 	OccurredAt    time.Time
 	Traceparent   string
 	Repeat        string
+	CausationID   uuid.UUID
+	CorrelationID uuid.UUID
 }
 
 // Claims a lane: see video_catalog.outbox_claim.
@@ -167,6 +177,8 @@ func (q *Queries) ClaimOutbox(ctx context.Context, arg ClaimOutboxParams) ([]Cla
 			&i.OccurredAt,
 			&i.Traceparent,
 			&i.Repeat,
+			&i.CausationID,
+			&i.CorrelationID,
 		); err != nil {
 			return nil, err
 		}

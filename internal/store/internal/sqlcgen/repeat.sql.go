@@ -156,9 +156,11 @@ func (q *Queries) CountRepeats(ctx context.Context, arg CountRepeatsParams) (Cou
 
 const RepeatOutbox = `-- name: RepeatOutbox :one
 WITH repeated AS (
-	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat)
+	INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, repeat,
+		causation_id, correlation_id)
 	SELECT video_catalog.outbox_lane(o.aggregate_type, o.aggregate_id), o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.version,
-		o.schema_version, o.payload, o.occurred_at, o.traceparent, 'event'
+		o.schema_version, o.payload, o.occurred_at, o.traceparent, 'event',
+		o.causation_id, o.correlation_id
 	FROM video_catalog.outbox o
 	WHERE o.id = ANY ($1::uuid[]) AND NOT EXISTS (
 		SELECT FROM video_catalog.erasures e WHERE e.aggregate_type = o.aggregate_type AND e.aggregate_id = o.aggregate_id

@@ -308,6 +308,46 @@ func (q *Queries) ListVideosOldestFirst(ctx context.Context, arg ListVideosOldes
 	return items, nil
 }
 
+const LockFreeVideos = `-- name: LockFreeVideos :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY ($1::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+`
+
+// Does the same as LockVideos, and leaves out videos that another transaction has locked.
+func (q *Queries) LockFreeVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, LockFreeVideos, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LockVideo = `-- name: LockVideo :one
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 FOR NO KEY UPDATE
 `

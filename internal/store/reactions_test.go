@@ -1,0 +1,217 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+// review is an event of another service, about some videos.
+type review struct {
+	text   string
+	videos []uuid.UUID
+	title  string // replaces the title instead, if it is set
+}
+
+var errUnreadable = errors.New("unreadable")
+
+// addReview lets a video have the text of each review as a tag. A text can also ask for
+// nothing, for a first event, or for an error.
+func addReview() domain.Reaction[review, domain.Video, domain.Event] {
+	return domain.Reaction[review, domain.Video, domain.Event]{
+		Concerns: func(r review) []uuid.UUID { return r.videos },
+		Decide: func(v domain.Video, r review, stamp domain.Stamp) (*domain.Event, error) {
+			switch {
+			case r.text == "nothing":
+				return nil, nil
+			case r.text == "unreadable":
+				return nil, errUnreadable
+			case r.title != "":
+				return domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: r.title}, domain.AnyVersion, stamp)(v)
+			case v.Version == 0:
+				return domain.Create(r.videos[0], domain.Details{Title: r.text}, stamp)
+			}
+			return domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: append(slices.Clone(v.Tags), r.text)}, domain.AnyVersion, stamp)(v)
+		},
+	}
+}
+
+func realStamp() (domain.Stamp, error) {
+	id, err := uuid.NewV7()
+	return domain.Stamp{EventID: id, Time: time.Now()}, err
+}
+
+func reviewed(t testing.TB, text string, videos ...uuid.UUID) envelope.Received[review] {
+	t.Helper()
+	return envelope.Received[review]{Message: envelope.Message{ID: newID(t), Type: "ReviewWritten"}, Event: review{text: text, videos: videos}}
+}
+
+// newVideos stores some videos and returns their ids.
+func newVideos(t testing.TB, videos *store.Videos, n int) (ids []uuid.UUID) {
+	t.Helper()
+	for range n {
+		e := created(t, "Ran")
+		e.Video.Tags = nil
+		if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, e); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, e.Video.ID)
+	}
+	return ids
+}
+
+// However often and beside whom an event comes, a video reacts to it once, with one event
+// that has the cause and the trace. Some transactions are interrupted.
+func TestReactionTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 8)
+	videos := store.NewVideos(pool, nil)
+	react := store.ReactVideos(videos, addReview(), realStamp)
+	ids := newVideos(t, videos, 5)
+	const each = 20
+	var events []envelope.Received[review]
+	for n := range each {
+		for i, id := range ids {
+			other := ids[(i+1)%len(ids)]
+			r := reviewed(t, strings.Repeat("x", n+1), id, other)
+			r.Message.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+			events = append(events, r)
+		}
+	}
+	var consumers sync.WaitGroup
+	for range 6 {
+		consumers.Go(func() {
+			for range 30 {
+				batch := make([]envelope.Received[review], 1+rand.N(20))
+				for i := range batch {
+					batch[i] = events[rand.N(len(events))]
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+				_, _ = react(ctx, "reviews", batch)
+				cancel()
+			}
+		})
+	}
+	consumers.Wait()
+	for batch := range slices.Chunk(events, 7) {
+		if _, err := react(t.Context(), "reviews", batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range ids {
+		v, err := videos.GetVideo(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tags := slices.Sorted(slices.Values(v.Tags))
+		if v.Version != 1+2*each || len(tags) != 2*each || len(slices.Compact(tags)) != each {
+			t.Errorf("version %d with tags %v, want one change for each of %d events", v.Version, v.Tags, 2*each)
+		}
+	}
+	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox WHERE causation_id IS NOT NULL AND correlation_id = causation_id
+		AND traceparent LIKE '00-0af7651916cd43dd8448eb211c80319c%'`); n != 2*each*len(ids) {
+		t.Errorf("%d events have the cause and the trace, want %d", n, 2*each*len(ids))
+	}
+	outcomes, err := react(t.Context(), "reviews", events[:3])
+	if want := slices.Repeat([]envelope.Outcome{envelope.Duplicate}, 3); err != nil || !cmp.Equal(want, outcomes) {
+		t.Errorf("react() to known events = %v, %v, want %v", outcomes, err, want)
+	}
+}
+
+// An event that cannot be handled leaves nothing of its batch behind.
+func TestReactionIsOneTransaction(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	var commits []envelope.Aggregate
+	videos := store.NewVideos(pool, func(a envelope.Aggregate) { commits = append(commits, a) })
+	react := store.ReactVideos(videos, addReview(), realStamp)
+	ids := newVideos(t, videos, 1)
+	commits = nil
+	good, bad := reviewed(t, "good", ids[0]), reviewed(t, "unreadable", ids[0])
+	if _, err := react(t.Context(), "reviews", []envelope.Received[review]{good, bad}); !errors.Is(err, errUnreadable) || errors.Is(err, envelope.ErrUnavailable) {
+		t.Errorf("react() = %v, want %v", err, errUnreadable)
+	}
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
+		t.Errorf("%d rows are left of a batch that was refused, want 0", n)
+	}
+	good.Event.videos = append(good.Event.videos, ids[0]) // twice
+	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{good, good, reviewed(t, "nothing", ids[0])})
+	if want := []envelope.Outcome{envelope.Applied, envelope.Duplicate, envelope.Applied}; err != nil || !cmp.Equal(want, outcomes) {
+		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
+	}
+	if v, err := videos.GetVideo(t.Context(), ids[0]); err != nil || v.Version != 2 {
+		t.Errorf("version = %d, %v, want 2", v.Version, err)
+	}
+	if want := []envelope.Aggregate{{Type: "video", ID: ids[0].String()}}; !cmp.Equal(want, commits) {
+		t.Errorf("commits = %v, want %v: the publisher is woken once", commits, want)
+	}
+}
+
+// A chain of causes has the first event as its correlation. A snapshot causes nothing. A
+// reaction may create the aggregate.
+func TestReactionContinuesTheChain(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	react := store.ReactVideos(videos, addReview(), realStamp)
+	id, first := newID(t), newID(t)
+	r := reviewed(t, "Kagemusha", id)
+	r.Message.Cause = envelope.Cause{CausationID: newID(t), CorrelationID: first}
+	snapshot := reviewed(t, "nothing", id)
+	snapshot.Message.Repeat = envelope.RepeatSnapshot
+	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{snapshot, r})
+	if want := []envelope.Outcome{envelope.Stale, envelope.Applied}; err != nil || !cmp.Equal(want, outcomes) {
+		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
+	}
+	if v, err := videos.GetVideo(t.Context(), id); err != nil || v.Title != "Kagemusha" || v.Version != 1 {
+		t.Errorf("video = %+v, %v, want the first version", v, err)
+	}
+	claim, err := store.NewOutbox(pool).ClaimEvents(t.Context(), 10, 1<<20, time.Minute, envelope.Aggregate{})
+	if err != nil || len(claim.Events) != 1 {
+		t.Fatalf("ClaimEvents() = %+v, %v, want one event", claim, err)
+	}
+	if got, want := claim.Events[0].Cause, (envelope.Cause{CausationID: r.Message.ID, CorrelationID: first}); got != want {
+		t.Errorf("cause = %v, want %v", got, want)
+	}
+	read, err := envelope.Parse(claim.Events[0].Attributes(), nil)
+	if err != nil || read.Cause != claim.Events[0].Cause {
+		t.Errorf("cause in the next service = %v, %v, want %v", read.Cause, err, claim.Events[0].Cause)
+	}
+}
+
+// The inbox forgets what is old enough, and nothing else.
+func TestReactionsArePruned(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	react := store.ReactVideos(videos, addReview(), realStamp)
+	old, young := reviewed(t, "nothing"), reviewed(t, "nothing")
+	old.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003")
+	if _, err := react(t.Context(), "reviews", []envelope.Received[review]{old, young}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'"); err != nil {
+		t.Fatal(err)
+	}
+	n, err := store.NewReactions(pool).Prune(t.Context(), "reviews", 24*time.Hour, 10)
+	if err != nil || n != 1 {
+		t.Errorf("Prune() = %d, %v, want the one event that also happened long ago", n, err)
+	}
+	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{old, young})
+	if want := []envelope.Outcome{envelope.Applied, envelope.Duplicate}; err != nil || !cmp.Equal(want, outcomes) {
+		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
+	}
+}

@@ -23,8 +23,8 @@ import (
 )
 
 // remind is a registration: a video that was created gets a tag by a reaction, and is
-// published when a timer of that fires.
-func remind(broken bool) registration {
+// published when a timer fires after that; 0: there is no timer.
+func remind(broken bool, after time.Duration) registration {
 	videos := func(b backend) *store.Videos { return store.NewVideos(b.commands, b.wake) }
 	return registration{
 		aggregateType: event.AggregateVideo,
@@ -39,8 +39,8 @@ func remind(broken bool) registration {
 						return nil, errUsage
 					}
 					made, err := domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"seen"}}, domain.AnyVersion, stamp)(v)
-					if made != nil {
-						made.Timers = []domain.Timer{{Name: "publish", After: time.Millisecond}}
+					if made != nil && after > 0 {
+						made.Timers = []domain.Timer{{Name: "publish", After: after}}
 					}
 					return made, err
 				},
@@ -59,7 +59,7 @@ func remind(broken bool) registration {
 const reminders = "video.events.reminders"
 
 // react runs the roles reactor and publisher in this process, with a registration more.
-func (s *stack) react(t *testing.T, more registration) (stop func()) {
+func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()) {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *stack) react(t *testing.T, more registration) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &instance{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), tel: &telemetry.Telemetry{}, purged: make(chan struct{}, 1), client: client}
+	i = &instance{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), tel: &telemetry.Telemetry{}, purged: make(chan struct{}, 1), client: client}
 	if i.database, err = openDatabase(t.Context(), cfg, sides{commands: true, queries: true}, 0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func (s *stack) react(t *testing.T, more registration) (stop func()) {
 		i.database.close()
 	})
 	t.Cleanup(stop)
-	return stop
+	return i, stop
 }
 
 // A command leads to a reaction, and the reaction to a timer, through the topic and with the
@@ -111,7 +111,7 @@ func (s *stack) react(t *testing.T, more registration) (stop func()) {
 func TestReactor(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.react(t, remind(false))
+	s.react(t, remind(false, time.Millisecond))
 	p := s.start(t, "ROLES=api")
 	v, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
 	if err != nil {
@@ -133,7 +133,7 @@ func TestReactor(t *testing.T) {
 func TestReactorQuarantines(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	stop := s.react(t, remind(true))
+	_, stop := s.react(t, remind(true, 0))
 	p := s.start(t, "ROLES=api")
 	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestReactorQuarantines(t *testing.T) {
 	}
 	stop()
 	inbox := store.NewInbox(s.pool)
-	all := replayed([]registration{remind(false)}, s.pool)
+	all := replayed([]registration{remind(false, time.Millisecond)}, s.pool)
 	messages, err := inbox.ListQuarantine(t.Context(), admin.Filter{}, 0, 10)
 	if err != nil || len(messages) != 1 {
 		t.Fatalf("ListQuarantine() = %v, %v, want one", messages, err)

@@ -26,6 +26,7 @@ type entity struct {
 	Fields      []field      `yaml:"fields"`
 	Transitions []transition `yaml:"transitions,omitempty"`
 	Timers      []stateTimer `yaml:"timers,omitempty"`
+	Reactions   []reaction   `yaml:"reactions,omitempty"`
 	// LastNumber is the highest number that a field has ever had. So a field that somebody removes
 	// from this file leaves its number behind: events have it.
 	LastNumber int `yaml:"last_number,omitempty"`
@@ -51,7 +52,9 @@ type entity struct {
 	widened   []widening        // the columns that have more values in it
 	whole     bool              // also write files that were removed
 	overwrite bool              // write edited files, too, and leave the samples as they are
+	only      []string          // the files that this run writes; empty: all
 	copies    map[string][]byte // the owner's files of a replica
+	readers   []string          // the consumers of reactions to the entity
 	Model     string            `yaml:"-"` // the type of a row in the code of sqlc
 }
 
@@ -89,8 +92,23 @@ const folder = "internal/entities"
 
 func pathOf(name string) string { return filepath.Join(folder, name+".yaml") }
 
-// load reads a description.
+// load reads a description, with those to which it reacts.
 func load(path string) (entity, error) {
+	e, err := decode(path)
+	if err != nil {
+		return e, err
+	}
+	if err := e.resolve(filepath.Dir(path)); err != nil {
+		return e, err
+	}
+	errs := []error{e.check()}
+	for i := range e.Reactions {
+		errs = append(errs, e.Reactions[i].check()...)
+	}
+	return e, errors.Join(errs...)
+}
+
+func decode(path string) (entity, error) {
 	var e entity
 	text, err := os.ReadFile(path) //nolint:gosec // a description of this repository
 	if err != nil {
@@ -103,7 +121,7 @@ func load(path string) (entity, error) {
 	}
 	e.setEntity()
 	e.LastNumber = e.lastNumber()
-	return e, e.check()
+	return e, nil
 }
 
 // lastNumber returns the highest number that a field has, or has had.
@@ -126,13 +144,23 @@ func (e entity) save(written *undo) error {
 	return written.write(pathOf(e.Name), text.Bytes())
 }
 
-// setEntity tells each field the name of its entity.
+// setEntity tells each part of an entity to which it belongs.
 func (e *entity) setEntity() {
 	for i := range e.Fields {
 		e.Fields[i].entity = e.Name
 	}
 	for i := range e.Timers {
 		e.Timers[i].entity = e
+	}
+	for i := range e.Reactions {
+		r := &e.Reactions[i]
+		r.Entity = e
+		if r.To == e.Name {
+			r.Of = e
+		}
+		for j := range r.Rules {
+			r.Rules[j].of = r
+		}
 	}
 }
 

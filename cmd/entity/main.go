@@ -43,6 +43,11 @@ go run ./cmd/entity replicate NAME DIR   keeps a copy of an entity of the servic
 
   --project PROJECT   Google Cloud project of that service, if it is another one
 
+go run ./cmd/entity react NAME OTHER   has an entity react to the events of another one, or of a replica; run again, it adds more
+
+  --on LIST           reactions as EVENT:FIELD:COMMAND, such as captured:order_id:confirm: when OTHERCaptured comes, the command confirm
+                      is run on the entity whose id is in the uuid field order_id of OTHER. A field that is not set concerns none.
+
 go run ./cmd/entity render   writes the files of all entities again, except those that you edited
 `
 
@@ -69,18 +74,19 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return errors.New("this folder is no service: run the command in the root of the repository")
 	}
 	if o.render {
-		paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+		all, err := loadAll()
 		if err != nil {
 			return err
 		}
-		var all []entity
-		for _, path := range paths {
-			e, err := load(path)
-			if err != nil {
-				return err
-			}
-			e.whole, e.overwrite = true, o.overwrite
-			all = append(all, e)
+		for i := range all {
+			all[i].whole, all[i].overwrite = true, o.overwrite
+		}
+		return render(ctx, all, stdout)
+	}
+	if o.to != "" {
+		all, err := react(o.name, o.to, o.on)
+		if err != nil {
+			return err
 		}
 		return render(ctx, all, stdout)
 	}
@@ -101,6 +107,7 @@ type options struct {
 	render, overwrite                         bool
 	name, file, fields, moves, timers, plural string
 	owner, project                            string // of a replica: the folder of its service, and the project of its topic
+	to, on                                    string // of a reaction: the other entity, and the rules
 }
 
 func parse(args []string) (o options, err error) {
@@ -111,6 +118,7 @@ func parse(args []string) (o options, err error) {
 	flags.StringVar(&o.timers, "timers", "", "")
 	flags.StringVar(&o.plural, "plural", "", "")
 	flags.StringVar(&o.project, "project", "", "")
+	flags.StringVar(&o.on, "on", "", "")
 	flags.BoolVar(&o.overwrite, "overwrite", false, "") // for cmd/upgrade: write edited files, too, and no samples
 	var words []string
 	for { // the flag package stops at the first argument that is not a flag
@@ -123,9 +131,17 @@ func parse(args []string) (o options, err error) {
 		words, args = append(words, flags.Arg(0)), flags.Args()[1:]
 	}
 	isReplica := len(words) > 0 && words[0] == "replicate"
+	isReaction := len(words) > 0 && words[0] == "react"
 	switch {
 	case !isReplica && o.project != "":
 		return o, errors.New("--project is for replicate: this service has its own topics in its own project")
+	case !isReaction && o.on != "":
+		return o, errors.New("--on is for react")
+	case isReaction && (len(words) != 3 || o.on == "" || flags.NFlag() != 1):
+		return o, errors.New("want react NAME OTHER --on LIST: try go run ./cmd/entity --help")
+	case isReaction:
+		o.name, o.to = words[1], words[2]
+		return o, nil
 	case len(words) == 1 && words[0] == "render" && (flags.NFlag() == 0 || o.overwrite && flags.NFlag() == 1):
 		o.render = true
 	case len(words) == 2 && words[0] == "add":
@@ -136,7 +152,7 @@ func parse(args []string) (o options, err error) {
 		o.name, o.owner = words[1], words[2]
 		return o, nil
 	default:
-		return o, errors.New("want add NAME [FILE.proto], replicate NAME DIR, or render: try go run ./cmd/entity --help")
+		return o, errors.New("want add NAME [FILE.proto], replicate NAME DIR, react NAME OTHER, or render: try go run ./cmd/entity --help")
 	}
 	if !o.render && (o.file == "") == (o.fields == "") {
 		return o, errors.New("want the fields from a file, or from --fields, and not both")

@@ -58,7 +58,7 @@ func (e entity) checkNames() error {
 		if !slices.Contains(files, f.path) {
 			continue
 		}
-		content, err := e.execute(f.template)
+		content, err := e.content(f)
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,7 @@ type file struct {
 	template string
 	replica  string // its template in a replica; empty: a replica does not have the file
 	after    bool   // made after buf and sqlc: it needs their output
+	of       *reaction
 }
 
 // files are the files of an entity, except the migrations of columns that were added. A replica
@@ -40,7 +41,7 @@ func (e entity) files() []file {
 		{path: messages + "_service.proto", template: "service.proto"},
 		{path: messages + "_view_service.proto", template: "view.proto", replica: "view.proto"},
 		{path: "db/queries/" + e.Plural + ".sql", template: "queries.sql", replica: "queries.sql"},
-		{path: "internal/names/topics/" + e.Name + ".yaml", template: "topic.yaml", replica: "topic.yaml"},
+		{path: topicFile(e.Name), template: "topic.yaml", replica: "topic.yaml"},
 		{path: "internal/domain/" + e.Name + ".go", template: "domain.go", replica: "domain.go"},
 		{path: "internal/domain/" + e.Name + "_test.go", template: "domain_test.go"},
 		{path: "internal/event/" + e.Name + ".go", template: "event.go", replica: "event.go", after: true},
@@ -50,6 +51,9 @@ func (e entity) files() []file {
 		{path: "internal/server/" + e.Plural + ".go", template: "server.go", replica: "server.go", after: true},
 		{path: "cmd/server/" + e.Plural + ".go", template: "registration.go", replica: "registration.go", after: true},
 		{path: "cmd/server/" + e.Plural + "_test.go", template: "server_test.go", replica: "replica_server_test.go", after: true},
+	}
+	for i := range e.Reactions {
+		all = append(all, e.Reactions[i].files()...)
 	}
 	if !e.Replica() {
 		return all
@@ -129,7 +133,9 @@ func report(stdout io.Writer, all []entity, kept []string, samplesErr error) err
 	if len(kept) > 0 {
 		fmt.Fprintf(&text, "\nYou have edited these files, so they are as they were. What they would be is in %s:\n\n  %s\n", newFiles, strings.Join(kept, "\n  "))
 	}
-	if slices.ContainsFunc(all, entity.Replica) {
+	if len(all) > 0 && len(all[0].only) > 0 {
+		text.WriteString("\nA reaction begins with the next event: what was published before the subscription existed does not reach it.\n")
+	} else if slices.ContainsFunc(all, entity.Replica) {
 		text.WriteString("\nA replica begins with the next event: what was published before the subscription existed is not in it.\n")
 	}
 	text.WriteString("\nNext:\n\n")
@@ -157,10 +163,10 @@ func (e *entity) write(after bool, written *undo) (kept []string, err error) {
 		e.Rendered = make(map[string]string)
 	}
 	for _, f := range e.files() {
-		if f.after != after {
+		if f.after != after || len(e.only) > 0 && !slices.Contains(e.only, f.path) {
 			continue
 		}
-		content, err := e.execute(f.template)
+		content, err := e.content(f)
 		if err != nil {
 			return nil, err
 		}
@@ -285,7 +291,15 @@ func (c columns) Readable(keys ...string) string {
 	return " (\n\t" + wrap("\t", ", ", readable) + "\n)"
 }
 
-// execute returns the content of a file.
+// content returns the content of one of the files.
+func (e entity) content(f file) ([]byte, error) {
+	if f.of != nil {
+		return execute(f.template, f.of)
+	}
+	return e.execute(f.template)
+}
+
+// execute returns what a template makes of the entity.
 func (e entity) execute(name string) ([]byte, error) { return execute(name, e) }
 
 func execute(name string, data any) ([]byte, error) {

@@ -46,6 +46,7 @@ func replica(name, dir, project string) (entity, error) {
 		return entity{}, err
 	}
 	next.Reader, next.Rendered, next.Migration, next.made = reader(name), before.Rendered, number, []int{number}
+	next.readers = before.readers
 	if exists {
 		next.Migration = before.Migration
 	}

@@ -41,7 +41,7 @@ func generateNames(ctx context.Context) error {
 // samples writes the golden samples of events, which are then never written again.
 func samples(ctx context.Context, all []entity) error {
 	for _, e := range all {
-		if e.Replica() || e.overwrite {
+		if e.Replica() || e.overwrite || len(e.only) > 0 {
 			continue // the samples are the owner's, or those that the service has
 		}
 		if err := command(ctx, "test", "./internal/event", "-run", "^Test"+e.Go()+"Samples$", "-update"); err != nil {

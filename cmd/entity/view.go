@@ -64,6 +64,9 @@ func (e entity) Consumer() string {
 	return strings.ReplaceAll(e.Name, "_", "-") + "-views"
 }
 
+// Consumers are the consumers of the topic.
+func (e entity) Consumers() []string { return append([]string{e.Consumer()}, e.readers...) }
+
 // Words is the name in prose.
 func (e entity) Words() string { return words(e.Name) }
 
@@ -397,11 +400,16 @@ func (t stateTimer) To() string { return camel(t.to()) }
 func (t stateTimer) ToProto() string { return strings.ToUpper(t.to()) }
 
 // Path are the commands that lead from the first state to that of the timer.
-func (t stateTimer) Path() []Command {
-	first := t.entity.States()[0].Name
-	paths := map[string][]Command{first: nil}
-	for range t.entity.Transitions { // each round reaches one more state, or none
-		for _, c := range t.entity.Commands() {
+func (t stateTimer) Path() []Command { return t.entity.path(t.State) }
+
+// Version is the version of an entity after that way, and after the timer.
+func (t stateTimer) Version() int { return len(t.Path()) + 2 }
+
+// path returns commands that lead from the first state to another one.
+func (e entity) path(state string) []Command {
+	paths := map[string][]Command{e.States()[0].Name: nil}
+	for range e.Transitions { // each round reaches one more state, or none
+		for _, c := range e.Commands() {
 			for _, from := range c.From {
 				path, reached := paths[from]
 				if _, known := paths[c.To]; reached && !known {
@@ -410,11 +418,8 @@ func (t stateTimer) Path() []Command {
 			}
 		}
 	}
-	return paths[t.State]
+	return paths[state]
 }
-
-// Version is the version of an entity after that way, and after the timer.
-func (t stateTimer) Version() int { return len(t.Path()) + 2 }
 
 // FirstTimer is the first of the timers, or none.
 func (e entity) FirstTimer() []stateTimer { return e.Timers[:min(1, len(e.Timers))] }

@@ -23,7 +23,7 @@ type registration struct {
 	// aggregateType is its name in events.
 	aggregateType string
 	// services returns its services. It is also called with an empty backend, whose pools
-	// are nil: it must not use them before a call.
+	// are nil: it must not use them before a call. Nil: it has none.
 	services func(backend) ([]port.Service, error)
 	// subscriptions are those that it consumes. Their handlers write to the query side.
 	subscriptions []subscription
@@ -62,6 +62,9 @@ func services(registered []registration, b *backend) ([]port.Service, error) {
 	var none backend
 	var all []port.Service
 	for _, r := range registered {
+		if r.services == nil {
+			continue
+		}
 		made, err := r.services(*cmp.Or(b, &none))
 		if err != nil {
 			return nil, err

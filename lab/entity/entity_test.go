@@ -44,6 +44,7 @@ func TestEntities(t *testing.T) {
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
+	clone.Run(t, dir, program, "react", "order", "purchase_order", "--on", "sent:supplier_id:place received:supplier_id:cancel")
 	changesOnlyGenerated(t, dir)
 	check(t, dir)
 
@@ -312,6 +313,7 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	}
 	clone.Run(t, dir, "go", "build", "./...")
 	clone.Run(t, dir, "go", "test", "./internal/domain", "./internal/event")
+	clone.Run(t, dir, "go", "test", "./cmd/server", "-run", "Reaction")
 	clone.Run(t, dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe|TestEveryMigrationGoesDownAndUpAgain")
 	clone.Run(t, dir, "go", "test", "./internal/store", "-run", "Order|Status|TestSupportRoleLooks")
 	clone.Run(t, dir, "make", "--silent", "breaking")
@@ -349,6 +351,7 @@ func breakLayers(t *testing.T, dir string) {
 	t.Helper()
 	for _, m := range []struct{ path, before, after, pkg string }{
 		{"internal/domain/order.go", `(OrderPlaced, expected, stamp), OrderStateDraft`, "$1", "./internal/domain"},
+		{"internal/domain/order_purchase_order.go", `CancelOrder\(`, "PlaceOrder(", "./internal/domain"},
 		{"internal/event/order.go", `(?m)^\s+Currency:\s+snapshot\.GetCurrency\(\),\n`, "", "./internal/event"},
 		{"internal/store/orders.go", `(InsertOrderParams\{(?s:.*?)\n)\s+Currency:\s+o\.Currency,\n`, "$1", "./internal/store"},
 		{"internal/store/internal/sqlcgen/orders.sql.go", `\n\tWHERE \(p\.version, p\.event_id\) < \(excluded\.version, excluded\.event_id\)`, "", "./internal/store"},

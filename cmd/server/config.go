@@ -86,12 +86,13 @@ type config struct {
 func (c *config) configure(variables map[string]string) error {
 	c.databaseWait = 10 * time.Second
 	c.outbox = outbox.Config{}
-	c.consumer = consumer.Config{Workers: max(4, len(subscriptions(registrations(config{}, nil))))}
+	c.consumer = consumer.Config{}
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
 	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
 	c.reconcile = c.reconcile.WithDefaults()
+	c.consumer.Workers = max(c.consumer.Workers, len(subscriptions(registrations(config{}, nil)))) // each has one for itself
 	// only full: begin
 	// Calls that wait leave room for others, and end in half of the time of a stop.
 	c.catalog = server.CatalogConfig{MaxWaiting: c.port.MaxCalls / 2, DrainWait: c.port.DrainTimeout / 2}.WithDefaults()

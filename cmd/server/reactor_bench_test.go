@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 )
@@ -22,12 +23,8 @@ import (
 func BenchmarkReactor(b *testing.B) {
 	s := newStack(b)
 	i, _ := s.react(b, remind(false, 0))
-	const observer = "projects/" + project + "/subscriptions/video.events.observer"
-	if _, err := i.client.SubscriptionAdminClient.CreateSubscription(b.Context(), &pubsubpb.Subscription{
-		Name: observer, Topic: "projects/" + project + "/topics/video.events", EnableMessageOrdering: true,
-	}); err != nil {
-		b.Fatal(err)
-	}
+	observer := names.TopicOf(event.AggregateVideo).Subscription("observer")
+	subscribe(b, i.client, observer)
 	var mu sync.Mutex
 	first, took := make(map[string]time.Time), make([]time.Duration, 0, b.N)
 	all := make(chan struct{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 
@@ -16,6 +17,7 @@ import (
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
@@ -56,7 +58,19 @@ func remind(broken bool, after time.Duration) registration {
 	}
 }
 
-const reminders = "video.events.reminders"
+var reminders = names.TopicOf(event.AggregateVideo).Subscription("reminders")
+
+// subscribe creates a subscription to the topic of the videos.
+func subscribe(t testing.TB, client *pubsub.Client, name string) {
+	t.Helper()
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
+		Name:                  "projects/" + project + "/subscriptions/" + name,
+		Topic:                 "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name,
+		EnableMessageOrdering: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // react runs the roles reactor and publisher in this process, with a registration more.
 func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()) {
@@ -66,11 +80,7 @@ func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
-		Name: "projects/" + project + "/subscriptions/" + reminders, Topic: "projects/" + project + "/topics/video.events", EnableMessageOrdering: true,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	subscribe(t, client, reminders)
 	cfg, err := readConfig("serve", s.environ("ROLES=reactor,publisher"))
 	if err != nil {
 		t.Fatal(err)

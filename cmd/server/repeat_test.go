@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
@@ -23,7 +22,6 @@ import (
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -45,16 +43,11 @@ func (s *stack) subscribe(t *testing.T) *newcomer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "projects/" + project + "/subscriptions/newcomer"
-	if _, err := client.SubscriptionAdminClient.CreateSubscription(t.Context(), &pubsubpb.Subscription{
-		Name: name, Topic: "projects/" + project + "/topics/" + names.TopicOf(event.AggregateVideo).Name, AckDeadlineSeconds: 60, EnableMessageOrdering: true,
-	}); err != nil {
-		t.Fatal(err)
-	}
+	subscribe(t, client, "newcomer")
 	ctx, cancel := context.WithCancel(t.Context())
 	n := &newcomer{t: t, cancel: cancel, done: make(chan error, 1), entries: make(map[string]domain.Entry), marks: make(map[string]int)}
 	go func() {
-		n.done <- client.Subscriber(name).Receive(ctx, func(_ context.Context, m *pubsub.Message) {
+		n.done <- client.Subscriber("newcomer").Receive(ctx, func(_ context.Context, m *pubsub.Message) {
 			n.receive(m)
 			m.Ack()
 		})

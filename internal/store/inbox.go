@@ -45,17 +45,7 @@ func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 		if err != nil {
 			return fmt.Errorf("insert inbox: %w", err)
 		}
-		isNew := make(map[uuid.UUID]bool, len(recorded))
-		for _, id := range recorded {
-			isNew[id] = true
-		}
-		var fresh []int
-		for i, id := range ids {
-			if isNew[id] {
-				isNew[id] = false // the same event a second time in one batch
-				fresh = append(fresh, i)
-			}
-		}
+		fresh := freshOf(ids, recorded)
 		applied, err := fn(ctx, q, fresh)
 		if err != nil {
 			return err
@@ -69,6 +59,22 @@ func (b *Inbox) apply(ctx context.Context, consumerName string, ids []uuid.UUID,
 		return nil, forConsumer(wrap(notTheEvents(err), "project %d events", len(ids)))
 	}
 	return outcomes, nil
+}
+
+// freshOf returns the indices of the ids that were recorded as new, each id once: the same
+// event a second time in one batch is a duplicate.
+func freshOf(ids, recorded []uuid.UUID) (fresh []int) {
+	isNew := make(map[uuid.UUID]bool, len(recorded))
+	for _, id := range recorded {
+		isNew[id] = true
+	}
+	for i, id := range ids {
+		if isNew[id] {
+			isNew[id] = false
+			fresh = append(fresh, i)
+		}
+	}
+	return fresh
 }
 
 // PruneInbox deletes the ids of events that happened and were received longer ago than

@@ -96,12 +96,13 @@ func reactTo[E, A, D any](d decider[A, D], reaction domain.Reaction[E, A, D]) Re
 // sets the outcome of each that is not a duplicate.
 func receive[E any](ctx context.Context, q *sqlcgen.Queries, consumer string, received []envelope.Received[E], outcomes []envelope.Outcome) ([]envelope.Received[E], error) {
 	var ids []uuid.UUID
+	var at []int // where they are in received
 	for i, r := range received {
 		if r.Message.Repeat == envelope.RepeatSnapshot {
 			outcomes[i] = envelope.Stale
 			continue
 		}
-		ids = append(ids, r.Message.ID)
+		ids, at = append(ids, r.Message.ID), append(at, i)
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -111,12 +112,9 @@ func receive[E any](ctx context.Context, q *sqlcgen.Queries, consumer string, re
 		return nil, fmt.Errorf("insert inbox: %w", err)
 	}
 	var fresh []envelope.Received[E]
-	for i, r := range received {
-		if n := slices.Index(recorded, r.Message.ID); n >= 0 {
-			recorded[n] = uuid.Nil // the same event a second time in one batch is a duplicate
-			outcomes[i] = envelope.Applied
-			fresh = append(fresh, r)
-		}
+	for _, n := range freshOf(ids, recorded) {
+		outcomes[at[n]] = envelope.Applied
+		fresh = append(fresh, received[at[n]])
 	}
 	return fresh, nil
 }

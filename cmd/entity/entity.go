@@ -144,7 +144,7 @@ func (e entity) save(written *undo) error {
 	return written.write(pathOf(e.Name), text.Bytes())
 }
 
-// setEntity tells each part of an entity to which it belongs.
+// setEntity sets the entity of each of its parts.
 func (e *entity) setEntity() {
 	for i := range e.Fields {
 		e.Fields[i].entity = e.Name

@@ -75,7 +75,7 @@ func (a accepted) text() string {
 	switch {
 	case a.Changed:
 		return fmt.Sprintf("%s: %s is known now, before it was %s; action %s", a.Side, a.Live, a.Known, a.ActionID)
-	case a.Live == a.Known, a.ActionID != uuid.Nil: // or somebody was faster
+	case a.Live == a.Known, a.ActionID != uuid.Nil: // or another operator has done it
 		return fmt.Sprintf("%s: %s is known already; nothing was changed", a.Side, a.Live)
 	}
 	return fmt.Sprintf("%s: %s is not known, but %s; nothing was changed", a.Side, a.Live, a.Known)

@@ -72,7 +72,7 @@ func printHelp(w io.Writer) error {
   server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ
          --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
-  server inbox list                    show how many events each consumer has applied, by generation
+  server inbox list                    show how many events each consumer of the query side has applied, by generation
          --filter consumer=NAME,id=ID  of a consumer only; with an id: when each event of that aggregate was applied
   server audit list                    show what was done with these commands, by whom and why
          --reason TEXT                 why: required by all commands that change something

@@ -11,7 +11,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// inboxCommand shows which events consumers have applied. It changes nothing.
+// inboxCommand shows which events the consumers of the query side have applied. It changes
+// nothing.
 func inboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	command, o, err := parseCommand("inbox", args)
 	if err != nil {
@@ -29,7 +30,7 @@ func inboxCommand(ctx context.Context, cfg config, args []string, stdout io.Writ
 	if o.Filter.ID == "" {
 		return listInbox(ctx, inbox, o.consumer, o, stdout)
 	}
-	// The inbox has only the ids of events. The outbox knows whose they are.
+	// The inbox has only the ids of events. The outbox has their aggregates.
 	ids, err := store.NewOutbox(database.commands.own).EventIDs(ctx, o.Filter.ID)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Command server is the program of the service. One process runs the API, the outbox
-// publisher and the projector, or only those that ROLES names. `server help` lists the
+// publisher, the projector and the reactor, or only those that ROLES names. `server help` lists the
 // commands and the settings. The default command is serve, and the settings come from the
 // environment.
 package main

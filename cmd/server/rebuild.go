@@ -100,7 +100,7 @@ const (
 	// checkRows is how many entries are compared, or changes copied, in one statement.
 	checkRows = 10_000
 	// swapRows is how many changes the swap copies itself, while everybody waits, and about
-	// how many entries the owner is asked at once.
+	// how many entries are read from the owner at once.
 	swapRows = 1_000
 	// lockPause is how long readers and writers go on before the next try for the lock.
 	lockPause = 3 * time.Second
@@ -173,8 +173,8 @@ func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 	return nil
 }
 
-// check brings the shadow up to date, compares it with the live catalog, and asks the owner
-// about entries that are ahead of its list or not in it.
+// check brings the shadow up to date and compares it with the live catalog. It reads from the
+// owner the entries that are ahead of its list or not in it.
 func (r *rebuilder) check(ctx context.Context) error {
 	if err := r.catchUp(ctx); err != nil {
 		return err
@@ -186,8 +186,8 @@ func (r *rebuilder) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for keys := range slices.Chunk(c.Ask, swapRows) {
-			if err := r.ask(ctx, keys, false); err != nil {
+		for keys := range slices.Chunk(c.Doubtful, swapRows) {
+			if err := r.copyFromOwner(ctx, keys, false); err != nil {
 				return err
 			}
 		}
@@ -224,16 +224,16 @@ func (r *rebuilder) swap(ctx context.Context) error {
 	return nil
 }
 
-// repeat asks the owner again after the swap: about lowered entries, because the old catalog
-// may have taken an event for too old after the first answer, and about those that only
-// events have told of. After a crash it begins again.
+// repeat reads some entries from the owner again after the swap: lowered ones, because the old
+// catalog may have taken an event for too old after the first read, and those that came by
+// events only. After a crash it begins again.
 func (r *rebuilder) repeat(ctx context.Context) error {
 	for after := int64(0); ; {
 		keys, last, err := r.shadow.Again(ctx, after, swapRows)
 		if err != nil || len(keys) == 0 {
 			return err
 		}
-		if err := r.ask(ctx, keys, true); err != nil {
+		if err := r.copyFromOwner(ctx, keys, true); err != nil {
 			return err
 		}
 		after = last
@@ -253,15 +253,16 @@ func (r *rebuilder) show(ctx context.Context) error {
 	}
 }
 
-// ask reads entries of the live catalog and then those of the owner, and writes what the
-// owner has: before the swap into the shadow, and after it into the catalog, if it is news.
+// copyFromOwner reads entries of the live catalog and then those of the owner. It writes the
+// states of the owner: before the swap into the shadow, and after it into the catalog, if they
+// are newer.
 //
 // A version is published before it is projected, and the owner's versions only grow. So if
 // the owner is behind an entry that was read before, the owner has lost a change. The entry
 // is then lowered to the owner's state. If the owner does not have the video, a tombstone
 // with the same version replaces the entry and keeps late events out. It has no content,
 // because the owner may have purged the video.
-func (r *rebuilder) ask(ctx context.Context, keys []string, swapped bool) error {
+func (r *rebuilder) copyFromOwner(ctx context.Context, keys []string, swapped bool) error {
 	pairs, err := r.compareWithOwner(ctx, keys)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ CREATE TABLE video_catalog_read.rebuilds (
 COMMENT ON TABLE video_catalog_read.rebuilds IS 'The last rebuild of each projection.';
 COMMENT ON COLUMN video_catalog_read.rebuilds.projection IS 'The name of the table. While the phase is fill or check, there is a second one with the suffix _next: the shadow.';
 COMMENT ON COLUMN video_catalog_read.rebuilds.generation IS 'Grows with every rebuild that starts from the beginning.';
-COMMENT ON COLUMN video_catalog_read.rebuilds.phase IS 'fill: the owner is listed. check: live and shadow are compared. repeat: the shadow has become the live one, and the owner is asked once more. done and dropped: the end.';
+COMMENT ON COLUMN video_catalog_read.rebuilds.phase IS 'fill: the owner is listed. check: live and shadow are compared. repeat: the shadow has become the live one, and some entries are read from the owner again. done and dropped: the end.';
 COMMENT ON COLUMN video_catalog_read.rebuilds.position IS 'Where the owner''s list continues.';
 COMMENT ON COLUMN video_catalog_read.rebuilds.entries IS 'How many entries the owner has listed.';
 COMMENT ON COLUMN video_catalog_read.rebuilds.origin IS 'The databases in which it began. In others it cannot be resumed.';
@@ -43,8 +43,8 @@ CREATE TABLE video_catalog_read.rebuild_keys (
 	PRIMARY KEY (projection, again, id)
 );
 
-COMMENT ON TABLE video_catalog_read.rebuild_keys IS 'The keys that a rebuild must look at again. Two triggers, which exist during a rebuild only, add a row for every entry that an event changes. Rows are only added and deleted: to update one would hide a change that commits at the same time.';
-COMMENT ON COLUMN video_catalog_read.rebuild_keys.again IS 'Whether to ask the owner after the swap: the rebuild has lowered the version, so an event may have been too old for the live entry; or the owner has not listed the entry.';
+COMMENT ON TABLE video_catalog_read.rebuild_keys IS 'The keys that a rebuild must read again. Two triggers, which exist during a rebuild only, add a row for every entry that an event changes. Rows are only added and deleted: to update one would hide a change that commits at the same time.';
+COMMENT ON COLUMN video_catalog_read.rebuild_keys.again IS 'Whether to read the entry from the owner after the swap: the rebuild has lowered the version, so an event may have been too old for the live entry; or the owner has not listed the entry.';
 
 -- +goose StatementBegin
 -- Finds a projection: an ordinary table of this schema and this owner with that name, with one column as key, a version and an
@@ -245,8 +245,8 @@ END $$;
 -- Writes entries of the owner, an array of objects with the columns of the projection: into the shadow, or after the swap into
 -- the live table. A row with the content of the live one keeps its event_id, change_xid and updated_at, so no watch gets it
 -- again. With a new position the entries are a page of the owner's list, and with an empty one the last: then later versions
--- stay. Without one they are answers of the owner, which are written over any version of the shadow, and over the same of the live
--- table: a projector may have written a later one since. again has the keys to ask about after the swap.
+-- stay. Without one they are states of the owner, which are written over any version of the shadow, and over the same of the live
+-- table: a projector may have written a later one since. again has the keys to read from the owner after the swap.
 CREATE FUNCTION video_catalog_read.rebuild_write(projection text, token bigint, entries jsonb, new_position text, again text[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -281,7 +281,7 @@ END $$;
 
 -- Copies entries that events have changed from the live table to the shadow, at most max_keys, and returns how many notes it
 -- has read. A row that came from the live table follows it. One of the owner's list stays until the live one is newer, or has
--- the same content: then its event has come. About entries that the owner has not listed it is asked after the swap.
+-- the same content: then its event has come. Entries that the owner has not listed are read from it after the swap.
 --
 -- The statement has one snapshot: it deletes only notes whose changes it copies. A note that commits later stays, whatever its id.
 CREATE FUNCTION video_catalog_read.rebuild_catch_up(projection text, token bigint, max_keys int) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
@@ -313,10 +313,10 @@ BEGIN
 END $$;
 
 -- Compares the live table with the shadow, at most max_keys entries after a key, in the order of the keys; NULL: from the
--- beginning. ask has the keys of entries that the shadow lacks, or has with an older version: the owner must decide. An event
+-- beginning. doubtful has the keys of entries that the shadow lacks, or has with an older version: the owner's state decides. An event
 -- on its way can be the reason, too.
 CREATE FUNCTION video_catalog_read.rebuild_compare(projection text, token bigint, after_key text, max_keys int,
-	OUT last_key text, OUT keys bigint, OUT missing bigint, OUT behind bigint, OUT different bigint, OUT ask text[])
+	OUT last_key text, OUT keys bigint, OUT missing bigint, OUT behind bigint, OUT different bigint, OUT doubtful text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -335,7 +335,7 @@ BEGIN
 			coalesce(array_agg(p.key::text) FILTER (WHERE n.%3$s IS NULL OR l.version > n.version), ''{}'')
 		FROM page p LEFT JOIN %2$s l ON l.%3$s = p.key LEFT JOIN %1$s n ON n.%3$s = p.key',
 		t.shadow, t.live, t.key, CASE WHEN after_key IS NULL THEN 'true' ELSE format('l.%s > $1::%s', t.key, t.key_type) END, t.same)
-	USING after_key, max_keys INTO last_key, keys, missing, behind, different, ask;
+	USING after_key, max_keys INTO last_key, keys, missing, behind, different, doubtful;
 END $$;
 
 -- Makes the shadow the live table, with the names of the live one, after the last changes. The lock comes first: then every

@@ -17,7 +17,7 @@ SELECT video_catalog_read.rebuild_catch_up(@projection::text, @token::bigint, @m
 -- name: CompareRebuild :one
 -- Compares entries after after_key; NULL: from the first on.
 SELECT coalesce(c.last_key, '')::text AS last_key, c.keys::bigint AS keys, c.missing::bigint AS missing, c.behind::bigint AS behind,
-	c.different::bigint AS different, c.ask::text[] AS ask
+	c.different::bigint AS different, c.doubtful::text[] AS doubtful
 FROM video_catalog_read.rebuild_compare(@projection::text, @token::bigint, sqlc.narg('after_key')::text, @max_keys::int) AS c;
 
 -- name: SwapRebuild :one
@@ -38,7 +38,7 @@ SELECT video_catalog_read.rebuild_end(@projection::text, @token::bigint);
 UPDATE video_catalog_read.rebuilds SET leased_until = clock_timestamp() WHERE projection = @projection AND token = @token;
 
 -- name: ListRebuildKeys :many
--- Returns the keys about which a rebuild asks again after the swap, after after_id.
+-- Returns the keys of entries that a rebuild reads from the owner again after the swap, behind after_id.
 SELECT id, key FROM video_catalog_read.rebuild_keys
 WHERE projection = @projection AND again AND id > @after_id
 ORDER BY id

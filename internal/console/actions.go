@@ -35,9 +35,9 @@ type action struct {
 // What some actions say in the same words.
 const (
 	waiting   = "all that wait for a person"
-	faster    = "Somebody may have been faster."
+	faster    = "Another person may have done it already."
 	notParked = " Or only aggregates match that are not parked: those are tried again by themselves."
-	again     = "The messages go to all subscriptions of the topic, with the attribute repeat. Who has their versions ignores them."
+	again     = "The messages go to all subscriptions of the topic, with the attribute repeat. A consumer that has their versions ignores them."
 )
 
 // plain is the result of an action that cannot go on where it has ended.

@@ -37,7 +37,7 @@ func (t Topics) Stop() {
 // Observe lets a meter show how many ordering keys send nothing now.
 func (t Topics) Observe(meter metric.Meter) error {
 	_, err := meter.Int64ObservableGauge("outbox.paused_keys", metric.WithUnit("{key}"),
-		metric.WithDescription("Ordering keys of which this process sends nothing now. The broker has refused or not answered a message, and not all answers have been read."),
+		metric.WithDescription("Ordering keys of which this process sends nothing now. A message was refused or got no response from the broker, and not all results have been read."),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			paused, seen := 0, make(map[*Topic]bool)
 			for _, topic := range t {

@@ -102,7 +102,7 @@ func writeLetter(ctx context.Context, to storetest.DB, e envelope.Message) error
 	return err
 }
 
-// publish publishes an event and waits for the answer of the broker.
+// publish publishes an event and waits for the response of the broker.
 func (w writer) publish(ctx context.Context, e envelope.Message) error {
 	_, err := w.topic.Publish(ctx, &pubsub.Message{Data: e.Payload, Attributes: e.Attributes()}).Get(ctx)
 	return err
@@ -174,9 +174,9 @@ func TestPublishThenRollback(t *testing.T) {
 	}
 }
 
-// If the answer to a publish is lost, the client publishes again, and the topic has the event
-// twice. The outbox does not prevent that. The inbox knows the event the second time.
-func TestLostAnswerPublishesTwice(t *testing.T) {
+// If the response to a publish is lost, the client publishes again, and the topic has the event
+// twice. The outbox does not prevent that. The inbox has the event the second time.
+func TestLostResponsePublishesTwice(t *testing.T) {
 	t.Parallel()
 	for _, way := range []struct {
 		name     string
@@ -199,7 +199,7 @@ func TestLostAnswerPublishesTwice(t *testing.T) {
 			s.drain()
 			messages := s.server.Published()
 			if len(messages) != 2 {
-				t.Fatalf("the topic has %d messages, want 2: the answer to the first was lost", len(messages))
+				t.Fatalf("the topic has %d messages, want 2: the response to the first was lost", len(messages))
 			}
 			first, second := messages[0], messages[1]
 			if first.ID == second.ID || first.Attributes[envelope.AttrEventID] != second.Attributes[envelope.AttrEventID] {

@@ -19,7 +19,7 @@ import (
 // works for every projection and knows no column of it: see the migration 00008.
 //
 // The order of the calls is Begin, Write for each page of the owner's list, CatchUp, Compare
-// and Write for what the owner says about Comparison.Ask, Swap, Write for what it says about
+// and Write for what the owner says about Comparison.Doubtful, Swap, Write for what it says about
 // Again, and End. Each call is one transaction and renews the lease. It fails if another process has taken the rebuild over. After a crash
 // another Begin resumes. A Rebuild is for one goroutine.
 type Rebuild struct {
@@ -32,7 +32,7 @@ type Rebuild struct {
 const (
 	PhaseFill   = "fill"   // the owner is listed
 	PhaseCheck  = "check"  // live and shadow are compared
-	PhaseRepeat = "repeat" // after the swap: the owner is asked again
+	PhaseRepeat = "repeat" // after the swap: some entries are read from the owner again
 )
 
 // RebuildState is where a rebuild begins or continues.
@@ -50,8 +50,9 @@ type Comparison struct {
 	LastKey                    string
 	Keys                       int64 // how many were compared
 	Missing, Behind, Different int64
-	// Ask has the keys of entries that the shadow lacks, or has with an older version.
-	Ask []string
+	// Doubtful has the keys of entries that the shadow lacks, or has with an older version.
+	// The owner's state of them decides.
+	Doubtful []string
 }
 
 // NewRebuild returns a rebuild of a projection by the name of its table. It starts nothing.
@@ -121,7 +122,7 @@ func (r *Rebuild) Swap(ctx context.Context, maxKeys int, e admin.Entry) (swapped
 	return swapped, rebuildError(err, "swap rebuild of %s", r.projection)
 }
 
-// Again returns at most maxRows keys of entries about which the owner must be asked after the
+// Again returns at most maxRows keys of entries that must be read from the owner again after the
 // swap, behind the id of an earlier one, and the id of the last. A key may come twice.
 func (r *Rebuild) Again(ctx context.Context, after int64, maxRows int) (keys []string, last int64, err error) {
 	rows, err := r.queries.ListRebuildKeys(ctx, r.projection, after, limit(maxRows))

@@ -396,7 +396,7 @@ func TestRebuildIsSeenByWatches(t *testing.T) {
 	begin(t, r)
 	fill(t, r, entries...)
 	c, err := r.Compare(t.Context(), nil, 100)
-	want := store.Comparison{LastKey: c.LastKey, Keys: 6, Missing: 1, Behind: 1, Different: 1, Ask: []string{entries[5].VideoID.String()}}
+	want := store.Comparison{LastKey: c.LastKey, Keys: 6, Missing: 1, Behind: 1, Different: 1, Doubtful: []string{entries[5].VideoID.String()}}
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("Compare() = %v (-want +got):\n%s", err, diff)
 	}

@@ -66,7 +66,7 @@ func (q *Queries) CatchUpRebuild(ctx context.Context, projection string, token i
 
 const CompareRebuild = `-- name: CompareRebuild :one
 SELECT coalesce(c.last_key, '')::text AS last_key, c.keys::bigint AS keys, c.missing::bigint AS missing, c.behind::bigint AS behind,
-	c.different::bigint AS different, c.ask::text[] AS ask
+	c.different::bigint AS different, c.doubtful::text[] AS doubtful
 FROM video_catalog_read.rebuild_compare($1::text, $2::bigint, $3::text, $4::int) AS c
 `
 
@@ -83,7 +83,7 @@ type CompareRebuildRow struct {
 	Missing   int64
 	Behind    int64
 	Different int64
-	Ask       []string
+	Doubtful  []string
 }
 
 // Compares entries after after_key; NULL: from the first on.
@@ -101,7 +101,7 @@ func (q *Queries) CompareRebuild(ctx context.Context, arg CompareRebuildParams) 
 		&i.Missing,
 		&i.Behind,
 		&i.Different,
-		&i.Ask,
+		&i.Doubtful,
 	)
 	return i, err
 }
@@ -137,7 +137,7 @@ type ListRebuildKeysRow struct {
 	Key string
 }
 
-// Returns the keys about which a rebuild asks again after the swap, after after_id.
+// Returns the keys of entries that a rebuild reads from the owner again after the swap, behind after_id.
 func (q *Queries) ListRebuildKeys(ctx context.Context, projection string, afterID int64, maxRows int32) ([]ListRebuildKeysRow, error) {
 	rows, err := q.db.Query(ctx, ListRebuildKeys, projection, afterID, maxRows)
 	if err != nil {

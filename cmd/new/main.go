@@ -50,6 +50,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --minimal        the machinery and the entity alone, without the example: cmd/entity makes the entity, with these options
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
   --transitions LIST   its transitions; default: none
+  --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template
 
@@ -118,6 +119,7 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.BoolVar(&a.Minimal, "minimal", false, "")
 	flags.StringVar(&a.Fields, "fields", "", "")
 	flags.StringVar(&a.Transitions, "transitions", "", "")
+	flags.StringVar(&a.Timers, "timers", "", "")
 	flags.BoolVar(&m.yes, "yes", false, "")
 	flags.BoolVar(&m.upgrade, "upgrade", false, "")
 	// The flag package stops at the first argument that is not a flag. DIR may come first.

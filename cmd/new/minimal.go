@@ -50,5 +50,8 @@ func (r *renderer) addEntity() error {
 	if a.Transitions != "" {
 		args = append(args, "--transitions", a.Transitions)
 	}
+	if a.Timers != "" {
+		args = append(args, "--timers", a.Timers)
+	}
 	return command(r.ctx, r.dir, "go", args...)
 }

@@ -73,8 +73,9 @@ func TestWrongOptions(t *testing.T) {
 		"unknown part":          {options{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
 		"part of no service":    {options{Module: "github.com/acme/orders", Without: []string{"full"}}, []string{`--without "full"`, "chinese, console, decisions, examples"}},
 		"minimal, no entity":    {options{Module: "github.com/acme/orders", Minimal: true}, []string{"--minimal needs --entity"}},
-		"fields, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string"}, []string{"--fields and --transitions need --minimal"}},
-		"moves, not minimal":    {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "a→b:c"}, []string{"--fields and --transitions need --minimal"}},
+		"timers, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Timers: "a:15m:c"}, []string{"--fields, --transitions and --timers need --minimal"}},
+		"fields, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string"}, []string{"--fields, --transitions and --timers need --minimal"}},
+		"moves, not minimal":    {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "a→b:c"}, []string{"--fields, --transitions and --timers need --minimal"}},
 		"a full folder":         {options{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
 		"all at once": {
 			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},

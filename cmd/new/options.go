@@ -31,11 +31,12 @@ type options struct {
 	// Topic gets the events of the entity. It is empty in what an older version of this command
 	// recorded: such a service keeps the topic that it has, because others subscribe to it.
 	Topic string `json:"topic,omitempty"`
-	// Minimal is a service without the example. cmd/entity makes its entity with these fields
-	// and transitions, in the form of that command.
+	// Minimal is a service without the example. cmd/entity makes its entity with these fields,
+	// transitions and timers, in the form of that command.
 	Minimal     bool   `json:"minimal,omitempty"`
 	Fields      string `json:"fields,omitempty"`
 	Transitions string `json:"transitions,omitempty"`
+	Timers      string `json:"timers,omitempty"`
 
 	dir string
 }
@@ -98,8 +99,8 @@ func (a *options) check() error {
 	switch {
 	case a.Minimal && a.Entity == "":
 		wrong("--minimal needs --entity: the one that the service has")
-	case !a.Minimal && (a.Fields != "" || a.Transitions != ""):
-		wrong("--fields and --transitions need --minimal: without it the entity has the fields of a video")
+	case !a.Minimal && (a.Fields != "" || a.Transitions != "" || a.Timers != ""):
+		wrong("--fields, --transitions and --timers need --minimal: without it the entity has the fields of a video")
 	case a.Minimal && a.Topic != a.Service+"."+a.oldTopic():
 		wrong("--topic must not be given with --minimal: cmd/entity names the topic of the entity")
 	}

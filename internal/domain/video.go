@@ -3,9 +3,7 @@ package domain
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 
@@ -278,15 +276,4 @@ func (v Video) next(typ EventType, stamp Stamp) *Event {
 	v.UpdateTime = now
 	v.Tags = slices.Clone(v.Tags) // events are immutable, so they must not share the slice
 	return &Event{ID: stamp.EventID, Type: typ, Video: v, OccurredAt: now}
-}
-
-// blank reports whether a text has no visible character.
-func blank(text string) bool { return !strings.ContainsFunc(text, visible) }
-
-// visible reports whether a character is visible by itself. Unicode marks some
-// letters as ignorable, such as the Hangul filler. The blank Braille pattern is
-// a symbol without ink, and needs its own rule.
-func visible(r rune) bool {
-	return unicode.IsPrint(r) && r != ' ' && r != '\u2800' &&
-		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }

@@ -68,7 +68,7 @@ func TestMinimal(t *testing.T) {
 		return clone.Run(t, dir, "env", append([]string{"GOFLAGS=-trimpath"}, args...)...)
 	}
 	out := run(template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
-		"--fields", "customer_id:uuid! currency:string total_cents:int64", "--transitions", "draft→placed:place placed→cancelled:cancel")
+		"--fields", "customer_id:uuid! currency:string! total_cents:int64", "--transitions", "draft→placed:place placed→cancelled:cancel", "--timers", "placed:15m:cancel")
 	if !strings.Contains(out, "go test ./...") {
 		t.Errorf("it does not print the next commands: %s", out)
 	}

@@ -39,7 +39,9 @@ const usage = `go run ./cmd/entity add NAME [FILE.proto] makes the files of an a
 
 For an entity that exists it adds the fields, values, states and transitions that are new. Its other commands:
 
-go run ./cmd/entity replicate NAME DIR   keeps a copy of an entity of the service in DIR, made of its events
+go run ./cmd/entity replicate NAME OWNER   keeps a copy of an entity of another service, made of its events
+
+  OWNER               folder of that service, or its Go module with a version, such as github.com/acme/orders@v1.2.0
 
   --project PROJECT   Google Cloud project of that service, if it is another one
 
@@ -92,7 +94,10 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	var e entity
 	if o.owner != "" {
-		e, err = replica(o.name, o.owner, o.project)
+		var dir string
+		if dir, err = ownerDir(ctx, o.owner); err == nil {
+			e, err = replica(o.name, dir, o.project)
+		}
 	} else {
 		e, err = o.entity(ctx)
 	}
@@ -106,7 +111,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 type options struct {
 	render, overwrite                         bool
 	name, file, fields, moves, timers, plural string
-	owner, project                            string // of a replica: the folder of its service, and the project of its topic
+	owner, project                            string // of a replica: its service, and the project of its topic
 	to, on                                    string // of a reaction: the other entity, and the rules
 }
 
@@ -152,7 +157,7 @@ func parse(args []string) (o options, err error) {
 		o.name, o.owner = words[1], words[2]
 		return o, nil
 	default:
-		return o, errors.New("want add NAME [FILE.proto], replicate NAME DIR, react NAME OTHER, or render: try go run ./cmd/entity --help")
+		return o, errors.New("want add NAME [FILE.proto], replicate NAME OWNER, react NAME OTHER, or render: try go run ./cmd/entity --help")
 	}
 	if !o.render && (o.file == "") == (o.fields == "") {
 		return o, errors.New("want the fields from a file, or from --fields, and not both")

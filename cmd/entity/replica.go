@@ -2,9 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -75,6 +78,23 @@ func replica(name, dir, project string) (entity, error) {
 	}
 	next.copies, err = contract(next, dir)
 	return next, errors.Join(err, next.checkNames())
+}
+
+// ownerDir returns the folder of a service. It is a folder, or a version of a Go module, which
+// the go command downloads.
+func ownerDir(ctx context.Context, owner string) (string, error) {
+	if _, err := os.Stat(owner); err == nil || !strings.Contains(owner, "@") {
+		return owner, nil // an error comes with the first file that is read
+	}
+	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", owner).Output() //nolint:gosec // of the command line
+	var module struct{ Dir, Error string }
+	if jsonErr := json.Unmarshal(out, &module); jsonErr != nil {
+		return "", fmt.Errorf("go mod download %s: %w", owner, errors.Join(err, jsonErr))
+	}
+	if err != nil {
+		return "", fmt.Errorf("go mod download %s: %s", owner, module.Error)
+	}
+	return module.Dir, nil
 }
 
 // reader returns the name of the consumer of a replica.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"archive/zip"
+	"bytes"
 	"maps"
 	"os"
 	"path/filepath"
@@ -199,5 +201,51 @@ func TestReplicaIsRefused(t *testing.T) {
 	}
 	if _, err := described(t, "parcel", "--fields=grams:int32 label:string more:string"); err == nil || !strings.Contains(err.Error(), "is a replica") {
 		t.Errorf("fields of our own for a replica = %v", err)
+	}
+}
+
+// The owner of a replica can be a Go module. A version that does not exist is an error.
+func TestOwnerIsModule(t *testing.T) {
+	proxy := t.TempDir()
+	for name, value := range map[string]string{
+		"GOPROXY": "file://" + filepath.ToSlash(proxy), "GOSUMDB": "off", "GOMODCACHE": t.TempDir(), "GOFLAGS": "-modcacherw", "GONOPROXY": "none",
+	} {
+		t.Setenv(name, value)
+	}
+	const module, version = "acme.example.com/parcels", "v1.2.0"
+	var content bytes.Buffer
+	archive := zip.NewWriter(&content)
+	for name, text := range map[string]string{"go.mod": "module " + module + "\n", "internal/entities/parcel.yaml": "name: parcel\n"} {
+		w, err := archive.Create(module + "@" + version + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	versions := filepath.Join(proxy, module, "@v", version)
+	for path, text := range map[string][]byte{
+		versions + ".info": []byte(`{"Version": "` + version + `"}`), versions + ".mod": []byte("module " + module + "\n"), versions + ".zip": content.Bytes(),
+	} {
+		if err := writeFile(path, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := ownerDir(t.Context(), module+"@"+version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, pathOf("parcel"))); err != nil || string(text) != "name: parcel\n" {
+		t.Errorf("the module has %q, %v, want the description", text, err)
+	}
+	if _, err := ownerDir(t.Context(), module+"@v9.9.9"); err == nil || !strings.Contains(err.Error(), "go mod download "+module+"@v9.9.9") {
+		t.Errorf("an unknown version: %v, want an error that names it", err)
+	}
+	if dir, err := ownerDir(t.Context(), "../orders"); dir != "../orders" || err != nil {
+		t.Errorf("a folder: %q, %v, want the same", dir, err)
 	}
 }

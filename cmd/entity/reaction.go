@@ -24,12 +24,17 @@ type reaction struct {
 
 // rule is what an event does: its field has the id of the entity on which the command is run.
 type rule struct {
-	Event   string `yaml:"event"` // captured, of PaymentCaptured
-	Field   string `yaml:"field"`
-	Command string `yaml:"command"`
+	Event   string `yaml:"event"`   // captured, of PaymentCaptured
+	Field   string `yaml:"field"`   // or sameID
+	Command string `yaml:"command"` // or create
 
 	of *reaction
 }
+
+const (
+	sameID = "id"     // the field of a rule: the entity has the id of the other one
+	create = "create" // the command of a rule: makes the entity
+)
 
 // String is the rule as it is on the command line.
 func (r rule) String() string { return r.Event + ":" + r.Field + ":" + r.Command }
@@ -211,8 +216,13 @@ func (r *reaction) check() (errs []error) {
 		if _, ok := rule.command(); !ok {
 			wrong("%s has no command %q in its transitions", r.Entity.Name, rule.Command)
 		}
+		for _, f := range rule.missing() {
+			wrong("%s needs the field %q, and %s has none of this name and type", r.Entity.Name, f.Name, r.To)
+		}
 		for _, other := range r.Rules[:i] {
 			switch {
+			case other.Event == rule.Event && (rule.Creates() || other.Creates()) && other != rule:
+				wrong("the event %s has the reaction %s already: an event that creates does nothing else", rule.Event, other)
 			case other.Event == rule.Event && other.Command == rule.Command:
 				wrong("the event %s has the command %q already", rule.Event, rule.Command)
 			case other.Event == rule.Event && other.Field == rule.Field:
@@ -365,6 +375,13 @@ func (r rule) event() (Event, bool) {
 }
 
 func (r rule) command() (Command, bool) {
+	if r.Creates() {
+		c := Command{Name: create, Event: r.of.Entity.Go() + "Created"}
+		if states := r.of.Entity.stateNames(); len(states) > 0 {
+			c.To = states[0]
+		}
+		return c, true
+	}
 	commands := r.of.Entity.Commands()
 	i := slices.IndexFunc(commands, func(c Command) bool { return c.Name == r.Command })
 	if i < 0 {
@@ -374,12 +391,63 @@ func (r rule) command() (Command, bool) {
 }
 
 func (r rule) field() (field, bool) {
+	if r.Field == sameID {
+		return field{Name: sameID, Type: typeUUID}, true
+	}
 	i := slices.IndexFunc(r.of.Of.Fields, func(f field) bool { return f.Name == r.Field })
 	if i < 0 {
 		return field{}, false
 	}
 	return r.of.Of.Fields[i], true
 }
+
+// missing are the required fields that a new entity would not get from the event.
+func (r rule) missing() (all []field) {
+	if !r.Creates() {
+		return nil
+	}
+	copied := r.Copied()
+	for _, f := range r.of.Entity.Fields {
+		if f.Required && !slices.ContainsFunc(copied, func(c field) bool { return c.Name == f.Name }) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// The fields of an enum or a message have a type of their own in each entity.
+func (r rule) isCopied(f field) bool {
+	return f.Type != typeEnum && f.Type != typeMessage && slices.ContainsFunc(r.of.Of.Fields, func(of field) bool {
+		return of.Name == f.Name && of.Type == f.Type && of.Optional == f.Optional
+	})
+}
+
+// Copied are the fields that a new entity gets from the event: those with the same name and type.
+func (r rule) Copied() (all []field) {
+	if !r.Creates() {
+		return nil
+	}
+	for _, f := range r.of.Entity.Fields {
+		if r.isCopied(f) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// Others are the copied fields without that of the rule.
+func (r rule) Others() []field {
+	return slices.DeleteFunc(r.Copied(), func(f field) bool { return f.Name == r.Field })
+}
+
+// Creates reports whether the rule makes the entity.
+func (r rule) Creates() bool { return r.Command == create }
+
+// SameID reports whether the entity has the id of the other one.
+func (r rule) SameID() bool { return r.Field == sameID }
+
+// CopiesOwn reports whether a new entity gets the field of the rule, too.
+func (r rule) CopiesOwn() bool { return len(r.Others()) < len(r.Copied()) }
 
 // On is the event.
 func (r rule) On() Event { v, _ := r.event(); return v }
@@ -414,4 +482,29 @@ func (r rule) From() string { return r.Run().From[0] }
 func (r rule) Path() []Command { return r.of.Entity.path(r.From()) }
 
 // Version is the version of an entity after that way, and after the command.
-func (r rule) Version() int { return len(r.Path()) + 2 }
+func (r rule) Version() int {
+	if r.Creates() {
+		return 1
+	}
+	return len(r.Path()) + 2
+}
+
+// CreatesAny reports whether a rule makes an entity.
+func (r *reaction) CreatesAny() bool { return slices.ContainsFunc(r.Rules, rule.Creates) }
+
+// TestsOther reports whether the test of the decision needs a second id.
+func (r *reaction) TestsOther() bool {
+	return slices.ContainsFunc(r.Rules, func(rule rule) bool { return !rule.Creates() || !rule.SameID() })
+}
+
+// RunsAny reports whether a rule runs a command on an entity that exists.
+func (r *reaction) RunsAny() bool {
+	return slices.ContainsFunc(r.Rules, func(rule rule) bool { return !rule.Creates() })
+}
+
+// Copies reports whether a new entity gets a field of a type.
+func (r *reaction) Copies(kind string) bool {
+	return slices.ContainsFunc(r.Rules, func(rule rule) bool {
+		return slices.ContainsFunc(rule.Others(), func(f field) bool { return f.kind() == kind })
+	})
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -119,6 +120,46 @@ func TestReact(t *testing.T) {
 	}
 }
 
+// An event can make the entity, with the id and the fields of the other one, and run commands on
+// the entity with the same id.
+func TestReactionMakesEntity(t *testing.T) {
+	withPayments(t, payment)
+	if kept := reacted(t, "payment", "order", "placed:id:create canceled:id:refund"); kept != nil {
+		t.Errorf("kept %q, want all files written", kept)
+	}
+	contains(t, "internal/domain/payment_order.go",
+		"case OrderPlaced, OrderCanceled:\n\t\t\t\tids = []uuid.UUID{e.Order.ID}",
+		"case e.Type == OrderPlaced && o.ID == uuid.Nil:\n\t\t\t\treturn CreatePayment(e.Order.ID, PaymentDetails{}, stamp)",
+		"case e.Type == OrderCanceled && e.Order.ID == o.ID:\n\t\t\t\treturn RefundPayment(AnyVersion, stamp)(o)")
+	reacted(t, "order", "payment", "created:payer_id:create")
+	contains(t, "internal/domain/order_payment.go", "return CreateOrder(e.Payment.PayerID, OrderDetails{}, stamp)")
+}
+
+// A new entity gets the fields with the same name and type, and must get those that are required.
+func TestReactionCopiesFields(t *testing.T) {
+	refund := payment
+	refund.Name, refund.Plural, refund.EventTopic = "refund", "refunds", "shop.refund.events"
+	refund.Fields = []field{
+		{Name: "payer_id", Type: typeUUID, Required: true, Number: 10, Migration: 1002}, {Name: "cents", Type: typeInt32, Number: 11, Migration: 1002},
+		{Name: "item_ids", Type: "uuids", Number: 12, Migration: 1002}, {Name: "reason", Type: typeString, Number: 13, Migration: 1002},
+	}
+	withPayments(t, payment)
+	if err := errors.Join(refund.save(new(undo)), writeFile("db/migrations/01002_refunds.sql", nil)); err != nil {
+		t.Fatal(err)
+	}
+	reacted(t, "refund", "payment", "refunded:id:create")
+	contains(t, "internal/domain/refund_payment.go",
+		"return CreateRefund(e.Payment.ID, RefundDetails{PayerID: e.Payment.PayerID, ItemIDs: e.Payment.ItemIDs}, stamp)")
+	refund.Fields[3].Required = true
+	if err := refund.save(new(undo)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := react("refund", "payment", "refunded:id:create")
+	if want := `reaction refunded:id:create: refund needs the field "reason", and payment has none of this name and type`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("react() = %v, want %s", err, want)
+	}
+}
+
 // An entity that grows keeps its reactions, and a topic its consumers.
 func TestReactionsStayWhenEntitiesGrow(t *testing.T) {
 	withPayments(t, payment)
@@ -197,6 +238,9 @@ func TestReactionsAreRefused(t *testing.T) {
 		{"order", "payment", "captured:cents:place", `the field "cents" of payment is int64, and must be uuid: it has the id of an order`},
 		{"order", "payment", "captured:item_ids:place", `the field "item_ids" of payment is uuids, and must be uuid`},
 		{"order", "payment", "captured:order_id:send", `order has no command "send"`},
+		{"order", "payment", "captured:id:create captured:order_id:place", `the event captured has the reaction captured:id:create already: an event that creates does nothing else`},
+		{"order", "payment", "captured:order_id:place captured:id:create", `the event captured has the reaction captured:order_id:place already`},
+		{"order", "payment", "captured:id:create captured:id:create", `the event captured has the command "create" already`},
 		{"order", "payment", "captured:order_id:place captured:order_id:place", `the event captured has the command "place" already`},
 		{"order", "payment", "captured:order_id:place captured:payer_id:place", `the event captured has the command "place" already`},
 		{"order", "payment", "captured:order_id:place captured:order_id:cancel", `the event captured has the command "place" for order_id already: an event runs one command on an order`},

@@ -362,6 +362,14 @@ func (f field) Sample(n int) string {
 	return t.sample[n]
 }
 
+// EventSample is Sample as a value of the event.
+func (f field) EventSample(n int) string {
+	if f.Type == typeTime {
+		return f.Sample(n) + ".UnixMilli()"
+	}
+	return f.ToEvent(f.Sample(n))
+}
+
 func convert(format, x string) string {
 	if format == "" {
 		return x

@@ -44,7 +44,9 @@ func TestEntities(t *testing.T) {
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
+	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids! title:string! lines:int32")
 	clone.Run(t, dir, program, "react", "order", "purchase_order", "--on", "sent:supplier_id:place received:supplier_id:cancel")
+	clone.Run(t, dir, program, "react", "receipt", "purchase_order", "--on", "received:id:create")
 	changesOnlyGenerated(t, dir)
 	check(t, dir)
 
@@ -294,10 +296,10 @@ func grow(t *testing.T, dir string, add func(...string) string) {
 	if migration != content(t, filepath.Join(dir, "db/migrations/01000_orders.sql")) {
 		t.Error("a migration that was run has changed")
 	}
-	if text := content(t, filepath.Join(dir, "db/migrations/01005_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
+	if text := content(t, filepath.Join(dir, "db/migrations/01006_orders_note.sql")); !strings.Contains(text, "ADD COLUMN note text;") {
 		t.Errorf("the migration of the new fields:\n%s", text)
 	}
-	for _, path := range []string{"01003_statuses_color_values.sql", "01004_statuses_color_valid.sql", "01006_orders_state_valid.sql"} {
+	for _, path := range []string{"01004_statuses_color_values.sql", "01005_statuses_color_valid.sql", "01007_orders_state_valid.sql"} {
 		content(t, filepath.Join(dir, "db/migrations", path))
 	}
 	if aside := clone.Run(t, dir, "find", ".local/entity", "-type", "f"); len(strings.Fields(aside)) != 2 {

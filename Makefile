@@ -80,6 +80,9 @@ drift: ## Check that the generated files are what make generate makes.
 lint: ## Lint Go and proto files. The rules are in .golangci.yml, buf.yaml and tools/apilint.
 	$(LINT) run
 	cd pubsublocal && $(LINT) run
+# only template: begin
+	cd examples/saga && $(LINT) run
+# only template: end
 	$(BUF) lint
 	$(BUF) format api/proto --diff --exit-code
 	$(API_LINT) --set-exit-status --output-format github --config tools/apilint/rules.yaml -I api/proto -I third_party/googleapis -I third_party/protovalidate \
@@ -153,3 +156,12 @@ slim: ## Delete what a service does not need: the lab, the decisions, the Chines
 
 # What may be deleted: without the folder, make check does without its steps.
 -include lab/lab.mk
+# only template: begin
+
+chaos: saga
+
+.PHONY: saga
+saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.
+	cd examples/saga && go mod verify && go vet ./... && go test -race ./...
+	go run -C examples/saga . --orders 400 --rate 40 --faults
+# only template: end

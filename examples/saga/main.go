@@ -1,0 +1,129 @@
+// Command saga runs three services that sell something together: orders, inventory and
+// payments. Each has a schema, a role and a topic of its own. They only read each other's events.
+//
+//	go run -C examples/saga .                                      300 orders
+//	go run -C examples/saga . --orders 10000 --rate 100 --faults   and everything breaks meanwhile
+//
+// It makes the services with cmd/new and cmd/entity, starts them with PostgreSQL and Pub/Sub on
+// this machine, and plays their customers and a bank. The screen shows the orders. At the end it
+// checks that each order was confirmed or canceled, once, that no stock was lost, and that
+// exactly the confirmed orders were paid. If not, it lists what is wrong, and exits with 1.
+//
+// docs/saga.md explains it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// timeout is how long an order may be placed, and then reserved, before its timer cancels it.
+const timeout = 10 * time.Second
+
+// recovery is the time that faults may add, until a saga counts as stuck. It is long, because
+// the machine may be busy.
+const recovery = 2 * time.Minute
+
+type options struct {
+	orders, rate int
+	faults       bool
+	seed         uint64
+	dir          string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "saga:", err)
+		os.Exit(1) //nolint:forbidigo // main ends the process
+	}
+}
+
+func parse() (o options, err error) {
+	flag.IntVar(&o.orders, "orders", 300, "how many orders customers place")
+	flag.IntVar(&o.rate, "rate", 20, "orders per second")
+	flag.BoolVar(&o.faults, "faults", false, "kill services, PostgreSQL and connections, and repeat messages, all the time")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of what is random; default: the time")
+	flag.StringVar(&o.dir, "dir", "../../.local/saga", "where the services and their logs are")
+	flag.Parse()
+	switch {
+	case flag.NArg() > 0:
+		return o, fmt.Errorf("unknown argument %q: try --help", flag.Arg(0))
+	case o.orders < 1 || o.rate < 1:
+		return o, errors.New("--orders and --rate must be at least 1")
+	}
+	o.dir, err = filepath.Abs(o.dir)
+	return o, err
+}
+
+func run(ctx context.Context, out io.Writer) (err error) {
+	o, err := parse()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "seed", o.seed)
+	if err := makeServices(ctx, o.dir, out); err != nil {
+		return err
+	}
+	s, err := start(ctx, o.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	for _, name := range services {
+		fmt.Fprintf(out, "%-10s %s, log in %s\n", name, s.processes[name].url, s.processes[name].log)
+	}
+	random := rand.New(rand.NewPCG(o.seed, 0))
+	shop, err := s.open(ctx, o, random, out)
+	if err != nil {
+		return err
+	}
+	if err := shop.sell(ctx); err != nil {
+		return err
+	}
+	result, err := s.result(ctx, shop)
+	if err != nil {
+		return err
+	}
+	return report(out, result, result.check())
+}
+
+// sell places the orders, and waits until the last of them has ended.
+func (s *shop) sell(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.bank(ctx) })
+	g.Go(func() error { return s.show(ctx) })
+	faults, calm := context.WithCancel(ctx)
+	defer calm()
+	broken := make(chan error, 1)
+	go func() { broken <- s.breakThings(faults) }()
+	g.Go(func() error {
+		defer cancel()
+		err := s.customers(ctx)
+		calm()
+		if err = errors.Join(err, <-broken); err != nil {
+			return err
+		}
+		return s.await(ctx)
+	})
+	err := g.Wait()
+	if s.ended() && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

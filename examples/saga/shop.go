@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"example.com/videocatalog/internal/envelope"
+)
+
+// shop plays the customers and the bank.
+type shop struct {
+	*stack
+	options
+	random *rand.Rand // of the goroutine that places orders
+	stock  map[string]int64
+	names  []string // ids of the products
+	out    io.Writer
+	shown  int // lines on the screen
+
+	mu     sync.Mutex
+	placed []order // guarded by mu: in their order
+	all    bool    // guarded by mu: no more orders come
+	fault  string  // guarded by mu: the last one
+}
+
+// open fills the inventory. Customers want a bit more than there is. Orders of the same product
+// are handled one after the other, so many orders get more products.
+func (s *stack) open(ctx context.Context, o options, random *rand.Rand, out io.Writer) (*shop, error) {
+	shop := &shop{stack: s, options: o, random: random, out: out, stock: make(map[string]int64)}
+	products := min(5+o.orders/40, 50)
+	const wanted, part = 2, 0.7 // pieces an order wants on average, and the part of them that is there
+	for i := range products {
+		stock := int64(part*wanted*float64(o.orders)/float64(products)) + 1
+		var made struct{ Name string }
+		body := map[string]any{"title": fmt.Sprintf("Product %d", i+1), "available": stock}
+		if err := s.call(ctx, "inventory", "/v1/products?requestId="+uuid.NewString(), body, &made); err != nil {
+			return nil, err
+		}
+		id := strings.TrimPrefix(made.Name, "products/")
+		shop.stock[id], shop.names = stock, append(shop.names, id)
+	}
+	return shop, nil
+}
+
+// customers place the orders. Some of them change their minds.
+func (s *shop) customers(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	tick := time.NewTicker(time.Second / time.Duration(s.rate))
+	defer tick.Stop()
+	for range s.orders {
+		o := order{product: s.names[s.random.IntN(len(s.names))], quantity: 1 + s.random.Int64N(3), cents: 100 + s.random.Int64N(10_000)}
+		regret := s.random.IntN(20) == 0
+		after := time.Duration(s.random.Int64N(int64(time.Second)))
+		g.Go(func() error {
+			if err := s.place(ctx, o); err != nil || !regret {
+				return err
+			}
+			return s.cancelLater(ctx, after)
+		})
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), g.Wait())
+		}
+	}
+	err := g.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = true
+	return err
+}
+
+// place places an order. The request id makes the repetitions of a call harmless.
+func (s *shop) place(ctx context.Context, o order) error {
+	var made struct{ Name string }
+	body := map[string]any{"productId": o.product, "quantity": o.quantity, "amountCents": o.cents}
+	if err := s.call(ctx, "orders", "/v1/orders?requestId="+uuid.NewString(), body, &made); err != nil {
+		return err
+	}
+	o.id = strings.TrimPrefix(made.Name, "orders/")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.placed = append(s.placed, o)
+	return nil
+}
+
+// cancelLater cancels some order. It may be too late for that: the service decides.
+func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
+	s.mu.Lock()
+	id := s.placed[len(s.placed)-1].id
+	s.mu.Unlock()
+	return s.callLater(ctx, after, "orders", "/v1/orders/"+id+":cancel")
+}
+
+// bank answers the payments that are requested: it is what a payment provider would be. Most are
+// captured soon, some are declined, some are captured when the order is canceled already, and of
+// some it never says anything. Pub/Sub may tell it of a payment twice. That is harmless, because
+// a payment is captured once.
+func (s *shop) bank(ctx context.Context) error {
+	client, err := s.broker.Client(ctx, project)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	const name, topic = "projects/" + project + "/subscriptions/bank", "projects/" + project + "/topics/payments.payment.events"
+	if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: topic}); err != nil {
+		return err
+	}
+	g, calls := errgroup.WithContext(ctx)
+	err = client.Subscriber(name).Receive(calls, func(_ context.Context, m *pubsub.Message) {
+		defer m.Ack()
+		if m.Attributes[envelope.AttrEventType] != "PaymentCreated" {
+			return
+		}
+		g.Go(func() error { return s.pay(calls, m.Attributes[envelope.AttrAggregateID]) })
+	})
+	return errors.Join(err, g.Wait())
+}
+
+// pay decides about a payment by its id, so that a repetition decides the same.
+func (s *shop) pay(ctx context.Context, id string) error {
+	random := rand.New(rand.NewPCG(s.seed, uint64(uuid.NewSHA1(uuid.Nil, []byte(id)).ID())))
+	soon := time.Duration(random.Int64N(int64(time.Second / 2)))
+	switch n := random.IntN(100); {
+	case n < 7:
+		return nil // silent: the timer of the order ends it
+	case n < 12:
+		return s.callLater(ctx, timeout-time.Second+4*soon, "payments", "/v1/payments/"+id+":capture") // about with the timer
+	case n < 20:
+		return s.callLater(ctx, soon, "payments", "/v1/payments/"+id+":decline")
+	default:
+		return s.callLater(ctx, soon, "payments", "/v1/payments/"+id+":capture")
+	}
+}
+
+// callLater runs a command after a time. A refusal by the rules is an answer, too.
+func (s *shop) callLater(ctx context.Context, after time.Duration, service, path string) error {
+	select {
+	case <-time.After(after):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := s.call(ctx, service, path, map[string]any{}, nil)
+	if refused, ok := errors.AsType[refusal](err); ok && refused.status == http.StatusBadRequest {
+		return nil
+	}
+	return err
+}
+
+// refusal is an answer with an error of the caller.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r refusal) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.text) }
+
+// call posts to a service until it has an answer, which it reads into answer.
+func (s *stack) call(ctx context.Context, service, path string, body, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	for {
+		status, got, err := post(ctx, s.processes[service].url+path, text)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && status == http.StatusOK && answer == nil:
+			return nil
+		case err == nil && status == http.StatusOK:
+			return json.Unmarshal(got, answer)
+		case err == nil && status < http.StatusInternalServerError && status != http.StatusConflict && status != http.StatusTooManyRequests:
+			return fmt.Errorf("POST %s: %w", path, refusal{status, string(got)})
+		}
+		select { // the service is down, or not ready
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func post(ctx context.Context, url string, body []byte) (status int, answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
+// await waits until every order has ended and every service has published all it has to say, or
+// until a saga counts as stuck.
+func (s *shop) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*timeout+recovery)
+	defer cancel()
+	for quiet := 0; quiet < 3; {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil // check says what is stuck
+			}
+			return ctx.Err()
+		}
+		idle, err := s.idle(ctx)
+		if err != nil {
+			return err
+		}
+		if quiet++; !idle {
+			quiet = 0
+		}
+	}
+	return nil
+}
+
+// idle reports whether nothing has to happen any more.
+func (s *shop) idle(ctx context.Context) (bool, error) {
+	if !s.ended() {
+		return false, nil
+	}
+	conn, err := pgx.Connect(ctx, s.server().DSN("postgres"))
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, name := range services {
+		var pending, timers int
+		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s_db.outbox_pending), (SELECT count(*) FROM %[1]s_db.timers)", name)).Scan(&pending, &timers); err != nil {
+			return false, err
+		}
+		if pending+timers > 0 {
+			return false, nil
+		}
+	}
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	idle := s.history.at
+	s.history.at = len(s.history.events)
+	return idle == len(s.history.events), nil
+}
+
+// ended reports whether all orders are placed, and have ended.
+func (s *shop) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
+	return s.all && s.history.counts["OrderConfirmed"]+s.history.counts["OrderCanceled"] >= len(s.placed)
+}
+
+// result collects what has happened.
+func (s *stack) result(ctx context.Context, shop *shop) (result, error) {
+	r := result{placed: shop.placed, stock: shop.stock, rows: make(map[string]row), events: s.history.events, repeat: s.history.repeat, longer: time.Minute}
+	if shop.faults {
+		r.longer = recovery
+	}
+	if len(s.history.wrong) > 0 {
+		return r, fmt.Errorf("%d messages could not be read, such as: %s", len(s.history.wrong), s.history.wrong[0])
+	}
+	conn, err := pgx.Connect(ctx, s.server().DSN("postgres"))
+	if err != nil {
+		return r, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, `SELECT 'Order ' || id, state, version FROM orders_db.orders
+		UNION ALL SELECT 'Product ' || id, '', version FROM inventory_db.products
+		UNION ALL SELECT 'Payment ' || id, state, version FROM payments_db.payments`)
+	if err != nil {
+		return r, err
+	}
+	var key string
+	var found row
+	_, err = pgx.ForEachRow(rows, []any{&key, &found.state, &found.version}, func() error {
+		r.rows[key] = found
+		return nil
+	})
+	return r, err
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
+	"github.com/jackc/pgx/v5"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"example.com/videocatalog/internal/localpg"
+	"example.com/videocatalog/pubsublocal"
+)
+
+const project = "local"
+
+// stack is PostgreSQL, Pub/Sub and the three services.
+type stack struct {
+	dir           string
+	history       *history
+	broker        *pubsublocal.Server
+	subscriptions []string // full names, of the services
+	relay         net.Listener
+	processes     map[string]*process
+
+	mu       sync.Mutex
+	postgres *localpg.Server       // guarded by mu
+	links    map[net.Conn]struct{} // guarded by mu: of services with PostgreSQL
+}
+
+// start starts everything, with empty data. After an error nothing is left.
+func start(ctx context.Context, dir string) (_ *stack, err error) {
+	s := &stack{dir: dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.stop())
+		}
+	}()
+	if s.history, err = newHistory(ctx, dir); err != nil {
+		return nil, err
+	}
+	if s.broker, err = pubsublocal.Start(pubsublocal.Config{Observer: s.history.observe}); err != nil {
+		return nil, err
+	}
+	if err := s.createTopics(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.startPostgres(ctx, true); err != nil {
+		return nil, err
+	}
+	if s.relay, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	go s.relayAll()
+	for _, name := range services {
+		if s.processes[name], err = s.prepare(ctx, name); err != nil {
+			return nil, err
+		}
+		if err := s.processes[name].start(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// stop ends everything.
+func (s *stack) stop() error {
+	var err error
+	for _, p := range s.processes {
+		p.end(syscall.SIGTERM)
+	}
+	if s.relay != nil {
+		err = errors.Join(err, s.relay.Close())
+	}
+	s.cutLinks()
+	if server := s.server(); server != nil {
+		err = errors.Join(err, server.Stop())
+	}
+	if s.broker != nil {
+		err = errors.Join(err, s.broker.Close())
+	}
+	return err
+}
+
+// startPostgres starts PostgreSQL, with the data of before or as new.
+func (s *stack) startPostgres(ctx context.Context, isNew bool) error {
+	server, err := localpg.Start(ctx, localpg.Config{Dir: filepath.Join(s.dir, "postgres"), Fresh: isNew})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.postgres = server
+	return nil
+}
+
+func (s *stack) server() *localpg.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.postgres
+}
+
+// relayAll gives the services an address of PostgreSQL that stays the same when it is restarted.
+func (s *stack) relayAll() {
+	for {
+		conn, err := s.relay.Accept()
+		if err != nil {
+			return // closed
+		}
+		go s.relayOne(conn)
+	}
+}
+
+func (s *stack) relayOne(conn net.Conn) {
+	defer conn.Close()
+	dsn, err := url.Parse(s.server().DSN("postgres"))
+	if err != nil {
+		return // cannot happen: it is a URL
+	}
+	socket := filepath.Join(dsn.Query().Get("host"), ".s.PGSQL."+dsn.Query().Get("port"))
+	postgres, err := net.Dial("unix", socket) //nolint:noctx // ends at once
+	if err != nil {
+		return // it is down, and the service tries again
+	}
+	defer postgres.Close()
+	s.mu.Lock()
+	s.links[conn] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.links, conn)
+	}()
+	go func() {
+		_, _ = io.Copy(conn, postgres) // ends with either connection
+		_ = conn.Close()
+	}()
+	_, _ = io.Copy(postgres, conn) // the same
+}
+
+// cutLinks ends all connections of services with PostgreSQL.
+func (s *stack) cutLinks() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.links {
+		_ = conn.Close() // its end is what is wanted
+	}
+}
+
+// createTopics creates the topics and subscriptions that the services name.
+func (s *stack) createTopics(ctx context.Context) error {
+	client, err := s.broker.Client(ctx, project)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for _, foreign := range []bool{false, true} { // the owner creates the topic
+		files, err := filepath.Glob(filepath.Join(s.dir, "*", "internal", "names", "topics", "*.yaml"))
+		if err != nil {
+			return err
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file) //nolint:gosec // of a service
+			if err != nil {
+				return err
+			}
+			var topic struct {
+				Name      string
+				Consumers []string
+				Foreign   bool
+			}
+			if err := yaml.Unmarshal(content, &topic); err != nil {
+				return fmt.Errorf("%s: %w", file, err)
+			}
+			if topic.Foreign != foreign {
+				continue
+			}
+			if err := s.createTopic(ctx, client, topic.Name, topic.Consumers, !foreign); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *stack) createTopic(ctx context.Context, client *pubsub.Client, topic string, consumers []string, isNew bool) error {
+	of := func(kind, name string) string { return "projects/" + project + "/" + kind + "/" + name }
+	if isNew {
+		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", topic)}); err != nil {
+			return fmt.Errorf("create topic %s: %w", topic, err)
+		}
+	}
+	for _, consumer := range consumers {
+		name := topic + "." + consumer
+		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", name+".dead")}); err != nil {
+			return fmt.Errorf("create topic %s.dead: %w", name, err)
+		}
+		if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
+			Name: of("subscriptions", name), Topic: of("topics", topic), EnableMessageOrdering: true, AckDeadlineSeconds: 10,
+			RetryPolicy:      &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(100 * time.Millisecond), MaximumBackoff: durationpb.New(time.Second)},
+			DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: of("topics", name+".dead"), MaxDeliveryAttempts: 100},
+		}); err != nil {
+			return fmt.Errorf("create subscription %s: %w", name, err)
+		}
+		s.subscriptions = append(s.subscriptions, of("subscriptions", name))
+	}
+	return nil
+}
+
+// process is a service that may be killed and started again.
+type process struct {
+	program string
+	environ []string
+	url     string // of its API
+	log     string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd     // guarded by mu
+	done chan struct{} // guarded by mu: closed when it has ended
+}
+
+// prepare migrates the schemas of a service, and gives it users of its own roles.
+func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(s.dir, name)
+	migrate := exec.CommandContext(ctx, filepath.Join(dir, "server"), "migrate") //nolint:gosec // the service
+	migrate.Env = append(os.Environ(), "DATABASE_URL="+s.server().DSN("postgres"))
+	if out, err := migrate.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("migrate %s: %w\n%s", name, err, out)
+	}
+	conn, err := pgx.Connect(ctx, s.server().DSN("postgres"))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for _, side := range []string{"", "_read"} {
+		user := fmt.Sprintf("CREATE ROLE %[1]s%[2]s_app LOGIN IN ROLE %[1]s_db%[2]s_rw", name, side)
+		if _, err := conn.Exec(ctx, user); err != nil {
+			return nil, fmt.Errorf("%s: %w", user, err)
+		}
+	}
+	dsn := func(side string) string {
+		return fmt.Sprintf("postgres://%s%s_app@%s/postgres?sslmode=disable", name, side, s.relay.Addr())
+	}
+	return &process{
+		program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://127.0.0.1:" + strconv.Itoa(port),
+		environ: append(os.Environ(),
+			"PORT="+strconv.Itoa(port), "AUTH=off", "ENVIRONMENT=development", "DATABASE_MAX_CONNS=12",
+			"DATABASE_URL="+dsn(""), "READ_DATABASE_URL="+dsn("_read"), "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+s.broker.Addr()),
+	}, nil
+}
+
+func (p *process) start() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(p.program) //nolint:gosec,noctx // the service, which end ends
+	cmd.Env, cmd.Stdout, cmd.Stderr = p.environ, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it: end does
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait() // it was told to end, or it is seen by its API that is gone
+	}()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd, p.done = cmd, done
+	return nil
+}
+
+// end sends a signal, and waits until the process has ended. After 15 s it kills the process.
+func (p *process) end(signal syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(signal) // fails only if it has ended
+	select {
+	case <-p.done:
+	case <-time.After(15 * time.Second):
+		_ = p.cmd.Process.Kill() // the same
+		<-p.done
+	}
+}

@@ -19,7 +19,7 @@ var exampleFiles = []string{
 	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
 	"db/queries/console_videos.sql", "db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/rebuild.sql", "db/queries/video*.sql",
 	"deploy/smoke/video.go",
-	"docs/performance.md",
+	"docs/erasure.md", "docs/performance.md",
 	"internal/domain/catalog.go", "internal/domain/event.go", "internal/domain/query.go", "internal/domain/reason.go", "internal/domain/video.go",
 	"internal/event/testdata", "internal/event/video.go",
 	"internal/names/topics/video.yaml",

@@ -15,7 +15,7 @@ import (
 var parts = map[string][]string{
 	"chinese": {"README.zh-CN.md"},
 	"console": {
-		"cmd/dev/console.go", "cmd/server/console.go", "cmd/server/console_test.go", "db/queries/console*.sql",
+		"cmd/dev/console.go", "cmd/server/console*.go", "db/queries/console*.sql",
 		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
 	},
 	"decisions": {"docs/decisions"},

@@ -30,11 +30,13 @@ func (i *instance) startAdmin(ctx context.Context) error {
 		stores.Republish, stores.Backfill = repeats(events, i.registered)
 	}
 	if i.database.queries != nil {
-		stores.Quarantine, stores.Apply = store.NewInbox(i.database.queries.calls), replayer(replayed(i.registered, i.database.commandPool()))
+		inbox := store.NewInbox(i.database.queries.calls)
+		stores.Seek = seeker(i.cfg, i.registered, inbox)
+		stores.Quarantine, stores.Apply = inbox, replayer(replayed(i.registered, i.database.commandPool()))
 	}
 	if i.database.commands != nil && i.database.queries != nil {
 		p := projections(i.cfg, i.registered, i.database.commands.calls, i.database.queries.calls)
-		stores.Projections = &p
+		stores.Projections, stores.Rebuilds = &p, rebuilds(i.registered, i.database.commands.calls, i.database.queries.calls)
 	}
 	seal, err := aip.NewSeal(nil)
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/names"
 )
 
 // adminPort is AdminService of a running server.
@@ -309,6 +310,7 @@ func TestAdminServiceRefusesMistakes(t *testing.T) {
 	s.parkMany(t, 2)
 	s.quarantineMany(t, 2)
 	_, a := s.startAdmin(t, "ROLES=api")
+	sought := names.TopicOf(event.AggregateVideo).Subscription("catalog")
 	all := func(change func(*adminv1.RequeueBlockedAggregatesRequest)) *adminv1.RequeueBlockedAggregatesRequest {
 		request := &adminv1.RequeueBlockedAggregatesRequest{All: true, Reason: "x", Actor: "ann"}
 		change(request)
@@ -352,6 +354,17 @@ func TestAdminServiceRefusesMistakes(t *testing.T) {
 		"compare no id":        {&adminv1.CompareProjectionEntriesRequest{Type: "video", Ids: []string{"7"}}, adminv1.AdminService_CompareProjectionEntries_FullMethodName, "GET", "/v1/projectionEntries:compare?type=video&ids=7", codes.InvalidArgument, "ids[0]", "UUID"},
 		"repair, no reason":    {&adminv1.RepairProjectionEntriesRequest{Type: "video", Actor: "ann"}, adminv1.AdminService_RepairProjectionEntries_FullMethodName, "POST", "/v1/projectionEntries:repair", codes.InvalidArgument, "reason", "1 to 500 bytes"},
 		"repair what is equal": {&adminv1.RepairProjectionEntriesRequest{Type: "video", Ids: []string{uuid.NewString()}, Reason: "x", Actor: "ann"}, adminv1.AdminService_RepairProjectionEntries_FullMethodName, "POST", "/v1/projectionEntries:repair", codes.NotFound, "", "no such entry of video differs"},
+		"rebuild, no type":     {&adminv1.RebuildProjectionsRequest{Reason: "x", Actor: "ann"}, adminv1.AdminService_RebuildProjections_FullMethodName, "POST", "/v1/projections:rebuild", codes.InvalidArgument, "type", "at least 1"},
+		"rebuild nothing":      {&adminv1.RebuildProjectionsRequest{Type: "parcel", Reason: "x", Actor: "ann"}, adminv1.AdminService_RebuildProjections_FullMethodName, "POST", "/v1/projections:rebuild", codes.InvalidArgument, "type", "that can be rebuilt: video"},
+		"rebuild, no reason":   {&adminv1.RebuildProjectionsRequest{Type: "video", Actor: "ann"}, adminv1.AdminService_RebuildProjections_FullMethodName, "POST", "/v1/projections:rebuild", codes.InvalidArgument, "reason", "1 to 500 bytes"},
+		"rebuild, no actor":    {&adminv1.RebuildProjectionsRequest{Type: "video", Reason: "x"}, adminv1.AdminService_RebuildProjections_FullMethodName, "POST", "/v1/projections:rebuild", codes.InvalidArgument, "actor", "1 to 200 bytes"},
+		"rebuild, negative":    {&adminv1.RebuildProjectionsRequest{Type: "video", Confirmed: -1, Reason: "x", Actor: "ann"}, adminv1.AdminService_RebuildProjections_FullMethodName, "POST", "/v1/projections:rebuild", codes.InvalidArgument, "confirmed", "negative"},
+		"inspect nothing":      {&adminv1.InspectProjectionRebuildsRequest{Type: "parcel"}, adminv1.AdminService_InspectProjectionRebuilds_FullMethodName, "GET", "/v1/projectionRebuilds:inspect?type=parcel", codes.InvalidArgument, "type", "that can be rebuilt: video"},
+		"seek nothing":         {&adminv1.SeekSubscriptionsRequest{Subscription: "parcels", StartTime: timestamppb.New(time.Unix(9, 0)), Reason: "x", Actor: "ann"}, adminv1.AdminService_SeekSubscriptions_FullMethodName, "POST", "/v1/subscriptions:seek", codes.InvalidArgument, "subscription", "one of the query side: " + sought},
+		"seek without a time":  {&adminv1.SeekSubscriptionsRequest{Subscription: sought, Reason: "x", Actor: "ann"}, adminv1.AdminService_SeekSubscriptions_FullMethodName, "POST", "/v1/subscriptions:seek", codes.InvalidArgument, "start_time", "required"},
+		"seek the future":      {&adminv1.SeekSubscriptionsRequest{Subscription: sought, StartTime: timestamppb.New(time.Now().Add(time.Hour)), Reason: "x", Actor: "ann"}, adminv1.AdminService_SeekSubscriptions_FullMethodName, "POST", "/v1/subscriptions:seek", codes.InvalidArgument, "start_time", "in the future"},
+		"seek before 1970":     {&adminv1.SeekSubscriptionsRequest{Subscription: sought, StartTime: timestamppb.New(time.Unix(-1, 0)), Reason: "x", Actor: "ann"}, adminv1.AdminService_SeekSubscriptions_FullMethodName, "POST", "/v1/subscriptions:seek", codes.InvalidArgument, "start_time", "1970"},
+		"seek, no reason":      {&adminv1.SeekSubscriptionsRequest{Subscription: sought, StartTime: timestamppb.New(time.Unix(9, 0)), Actor: "ann"}, adminv1.AdminService_SeekSubscriptions_FullMethodName, "POST", "/v1/subscriptions:seek", codes.InvalidArgument, "reason", "1 to 500 bytes"},
 		"age of a list":        {&adminv1.ListQuarantinedMessagesRequest{Filter: &adminv1.Filter{Age: durationpb.New(-time.Second)}}, adminv1.AdminService_ListQuarantinedMessages_FullMethodName, "GET", "/v1/quarantinedMessages?filter.age=-1s", codes.InvalidArgument, "filter.age", "greater than or equal to 0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -381,7 +394,8 @@ func TestAdminServiceRefusesMistakes(t *testing.T) {
 			t.Errorf("GET %s = %d %s, want 400 for an unknown parameter", query, code, text)
 		}
 	}
-	if s.parked(t) != 2 || s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 2 {
+	changed := s.count(t, "SELECT (SELECT count(*) FROM video_catalog_read.rebuilds) + (SELECT count(*) FROM video_catalog_read.inbox_generations)")
+	if s.parked(t) != 2 || s.audited(t) != 0 || changed != 0 || s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine") != 2 {
 		t.Errorf("%d parked, %d in the audit, want 2 and none", s.parked(t), s.audited(t))
 	}
 }
@@ -565,11 +579,16 @@ func TestAdminServiceOfOneSide(t *testing.T) {
 		_, errs["group"] = a.GroupQuarantinedMessages(t.Context(), &adminv1.GroupQuarantinedMessagesRequest{})
 		_, errs["replay"] = a.ReplayQuarantinedMessages(t.Context(), &adminv1.ReplayQuarantinedMessagesRequest{All: true, DryRun: true})
 		_, errs["purge"] = a.PurgeQuarantinedMessages(t.Context(), &adminv1.PurgeQuarantinedMessagesRequest{All: true, DryRun: true})
+		_, errs["seek"] = a.SeekSubscriptions(t.Context(), &adminv1.SeekSubscriptionsRequest{
+			Subscription: names.TopicOf(event.AggregateVideo).Subscription("catalog"), StartTime: timestamppb.New(time.Unix(9, 0)), DryRun: true,
+		})
 		return errs
 	}
 	both := func(a *adminPort) map[string]error {
 		errs := make(map[string]error)
 		_, errs["compare"] = a.CompareProjectionEntries(t.Context(), &adminv1.CompareProjectionEntriesRequest{Type: "video"})
+		_, errs["rebuild"] = a.RebuildProjections(t.Context(), &adminv1.RebuildProjectionsRequest{Type: "video", DryRun: true})
+		_, errs["inspect"] = a.InspectProjectionRebuilds(t.Context(), &adminv1.InspectProjectionRebuildsRequest{Type: "video"})
 		_, errs["repair"] = a.RepairProjectionEntries(t.Context(), &adminv1.RepairProjectionEntriesRequest{Type: "video", DryRun: true})
 		return errs
 	}

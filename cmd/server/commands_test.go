@@ -286,7 +286,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild", "a", "b"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

@@ -108,7 +108,9 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) { return facts(ctx, commands, events) },
 		Projections: projections(cfg, registered, commands, queries),
-		User:        operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
+		Rebuilds:    rebuilds(registered, commands, queries),
+		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
+		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
 	}
 	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {

@@ -6,7 +6,7 @@ import (
 	"example.com/videocatalog/internal/problem"
 )
 
-// The exit codes, as docs/operations.md promises them.
+// The exit codes, as `server help` promises them.
 const (
 	exitFailed  = 1 // anything else; what the output says is changed
 	exitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed

@@ -136,7 +136,7 @@ func TestMove(t *testing.T) {
 			p.checkReplaced(t, "commands", "queries")
 			late := p.watch(t, token, had)
 			for _, script := range blocks(t, failoverPage, "## Afterwards", "sh")[:1] { // the rebuild
-				t.Log(read.run(t, script, "DATABASE_URL="+s.url, catalog, "SERVICE="+p.addr))
+				t.Log(read.run(t, script, "DATABASE_URL="+s.url, catalog))
 			}
 			p.checkRepaired(t, late)
 			if late.restarts() == 0 {

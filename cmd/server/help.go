@@ -72,7 +72,7 @@ func printHelp(w io.Writer) error {
   server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ
          --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
-  server inbox list                    show how many events each consumer of the query side has applied, by generation
+  server inbox list                    show how many events each consumer of both sides has applied or reacted to, by generation
          --filter consumer=NAME,id=ID  of a consumer only; with an id: when each event of that aggregate was applied
   server audit list                    show what was done with these commands, by whom and why
          --reason TEXT                 why: required by all commands that change something
@@ -83,6 +83,9 @@ func printHelp(w io.Writer) error {
   server databases accept              record the present databases as known, after a failover that you have looked at
   server version                       print the version
   server help                          print this
+
+Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
+3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
 
 Settings, from the environment:
 

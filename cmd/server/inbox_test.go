@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,8 +14,8 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// An operator who may only look sees what a consumer has applied, by generation, and when the
-// events of one aggregate were applied.
+// An operator who may only look sees what a consumer of either side has applied, by generation,
+// and when the events of one aggregate were applied.
 func TestOperatorSeesTheInbox(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -34,8 +35,20 @@ func TestOperatorSeesTheInbox(t *testing.T) {
 		}
 		return out
 	}
-	if out := list(); !regexp.MustCompile(`(?m)^catalog +0 +true +4 +20\S+Z +20\S+Z$`).MatchString(out) {
-		t.Errorf("inbox list = %q, want 4 events of the generation 0", out)
+	if out := list(); !regexp.MustCompile(`(?m)^query +catalog +0 +true +4 +20\S+Z +20\S+Z$`).MatchString(out) {
+		t.Errorf("inbox list = %q, want 4 events of the query side, of the generation 0", out)
+	}
+	// As a reaction has it, which this service has none of.
+	if _, err := s.pool.Exec(t.Context(), "INSERT INTO video_catalog.inbox (consumer, event_id) SELECT name, id FROM video_catalog.outbox, unnest('{reminders,reviews}'::text[]) name WHERE version = 1"); err != nil {
+		t.Fatal(err)
+	}
+	for name, rows := range map[string]int{"reminders": 3, "reviews": 3, "catalog": 0} {
+		if out := list(); len(regexp.MustCompile(`(?m)^command +`+name+` +0 +true +`+strconv.Itoa(rows)+` +20\S+Z +20\S+Z$`).FindAllString(out, -1)) != min(rows, 1) {
+			t.Errorf("inbox list = %q, want %d events of %s on the command side", out, rows, name)
+		}
+	}
+	if out := list("--filter", "consumer=reminders,id="+ids[0]); strings.Count(out, "\n") != 2 || !regexp.MustCompile(`(?m)^command +reminders +0 +true +\S{36} +20\S+Z$`).MatchString(out) {
+		t.Errorf("inbox list of a reaction = %q, want one event of %s", out, ids[0])
 	}
 	if out := list("--filter", "consumer=another"); strings.Count(out, "\n") != 1 {
 		t.Errorf("inbox list of another consumer = %q, want the header", out)

@@ -10,7 +10,7 @@ import (
 type progress struct {
 	w             io.Writer
 	what          string
-	first         int64 // how many were done before
+	first         int64 // how many were done before; negative: the first call of show says it
 	start, before time.Time
 }
 
@@ -25,6 +25,9 @@ func newProgress(w io.Writer, what string, first int64) *progress {
 // show prints a line if the last one is old enough. The total may be an estimate; 0: it is
 // not known.
 func (p *progress) show(done, total int64) {
+	if p.first < 0 {
+		p.first = done
+	}
 	now := time.Now()
 	if now.Sub(p.before) < progressInterval {
 		return

@@ -61,6 +61,17 @@ func projections(cfg config, registered []registration, commands, queries *pgxpo
 	return admin.NewProjections(cfg.reconcile, all...)
 }
 
+// rebuilds returns the projections that operators rebuild. The process must use both sides.
+func rebuilds(registered []registration, commands, queries *pgxpool.Pool) admin.Rebuilds {
+	all := make(admin.Rebuilds)
+	for _, r := range registered {
+		if r.rebuild != nil {
+			all[r.aggregateType] = r.rebuild(commands, queries)
+		}
+	}
+	return all
+}
+
 // projectionCommand compares and repairs projections.
 func projectionCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	command, o, err := parseCommand("projection", args)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,15 +10,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
 // helpRebuild is the help for the command.
-const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog what the VideoService there has; https://HOST for TLS
+const helpRebuild = `  server rebuild [HOST:PORT]           make the catalog what its owner has; with HOST:PORT or https://HOST: what the VideoService there has
          --reason TEXT                 why: required without --dry-run
          --dry-run                     count what differs, and change no entry
          --restart                     start over, and do not resume a rebuild that was interrupted
@@ -26,21 +30,9 @@ const helpRebuild = `  server rebuild [FLAGS] HOST:PORT     make the catalog wha
          --token-file FILE             call with the ID token in this file, which is read for every call
 `
 
-// rebuild makes the catalog equal to the videos that a VideoService returns. It fills a
-// shadow of the catalog beside the live one, compares the two, and swaps them in one
-// transaction. It calls the owner and does not read the owner's tables. With --dry-run it
-// drops the shadow after the comparison.
-//
-// The projector may run meanwhile. For a new catalog it must: the subscription must exist
-// before the first page is read, or events in between are missed. After a crash or an
-// interruption the next rebuild resumes this one. The databases are recorded as known at
-// the end only.
-func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) (err error) {
-	source, err := parseRebuild(args)
-	if err != nil {
-		return usageError(err)
-	}
-	entry, err := source.entry()
+// rebuild makes the catalog equal to its owner: see catalogRebuild.
+func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
+	o, request, source, err := parseRebuild(args)
 	if err != nil {
 		return err
 	}
@@ -49,51 +41,102 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 		return err
 	}
 	defer database.close()
-	conn, err := source.connect(ctx)
-	if err != nil {
-		return fmt.Errorf("connect to %s: %w", source.address, err)
+	catalog := newCatalogRebuild(database.commands.own, database.queries.own)
+	catalog.notes = stderr
+	if source.address != "" {
+		conn, err := source.connect(ctx)
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", source.address, err)
+		}
+		defer conn.Close()
+		catalog.owner, catalog.source = videov1.NewVideoServiceClient(conn), source
 	}
-	defer conn.Close()
-	// Read first, so that a failover during the rebuild is noticed, and not recorded as
-	// known. What was filled before a failover is worth nothing after it.
-	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
-	owner, err := commands.Database(ctx)
+	request.Progress = newProgress(stderr, "entries", -1).show
+	result, err := admin.Rebuilds{event.AggregateVideo: catalog}.Rebuild(ctx, request)
 	if err != nil {
 		return err
+	}
+	p := newPrinter(stdout, o.json)
+	if result.Compared {
+		p.line("compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d",
+			result.Entries, result.Missing, result.Behind, result.Different, result.Ahead, result.Extra)
+	}
+	if !o.DryRun {
+		p.line("rebuilt %d entries, lowered %d, removed %d", result.Entries, result.Ahead, result.Extra)
+	}
+	p.row(result)
+	return p.end()
+}
+
+// catalogRebuild makes the catalog equal to the videos that VideoService returns. It fills a
+// shadow of the catalog beside the live one, compares the two, and swaps them in one
+// transaction. With DryRun it drops the shadow after the comparison.
+//
+// The projector may run meanwhile. For a new catalog it must: the subscription must exist
+// before the first page is read, or events in between are missed. After a crash or an
+// interruption the next rebuild resumes this one. The databases are recorded as known at
+// the end only.
+type catalogRebuild struct {
+	commands, queries *pgxpool.Pool
+	owner             videoOwner    // nil: VideoService in this process
+	source            rebuildSource // of owner
+	notes             io.Writer     // what a person who waits wants to know
+}
+
+func newCatalogRebuild(commands, queries *pgxpool.Pool) *catalogRebuild {
+	return &catalogRebuild{commands: commands, queries: queries, notes: io.Discard}
+}
+
+// Rebuild implements admin.Rebuilder.
+func (c *catalogRebuild) Rebuild(ctx context.Context, request admin.RebuildRequest, entry admin.Entry) (admin.RebuildResult, error) {
+	r := &rebuilder{
+		catalog: store.NewCatalog(c.queries), shadow: store.NewRebuild(c.queries, store.CatalogProjection),
+		owner: c.owner, source: c.source, request: request, entry: entry, notes: c.notes,
+	}
+	// Read first, so that a failover during the rebuild is noticed, and not recorded as
+	// known. What was filled before a failover is worth nothing after it.
+	commands, queries := store.NewOutbox(c.commands), store.NewInbox(c.queries)
+	owner, err := commands.Database(ctx)
+	if err != nil {
+		return r.result, err
 	}
 	projection, err := queries.Database(ctx)
 	if err != nil {
-		return err
+		return r.result, err
 	}
-	r := &rebuilder{
-		catalog: store.NewCatalog(database.queries.own), shadow: store.NewRebuild(database.queries.own, store.CatalogProjection),
-		owner: videov1.NewVideoServiceClient(conn), source: source, entry: entry, stdout: stdout, stderr: stderr,
+	if r.owner == nil {
+		if r.owner, err = newOwnVideos(ctx, c.commands); err != nil {
+			return r.result, err
+		}
 	}
 	repaired := func(ctx context.Context) error {
 		_, ownerErr := commands.KnowDatabase(ctx, owner.Live, entry)
 		_, err := queries.KnowDatabase(ctx, projection.Live, entry)
-		return errors.Join(ownerErr, err, store.NewComparisons(database.queries.own).Restart(ctx, event.AggregateVideo)) // what it has found is repaired
+		return errors.Join(ownerErr, err, store.NewComparisons(c.queries).Restart(ctx, event.AggregateVideo)) // what it has found is repaired
 	}
-	if err := r.run(ctx, owner.Live+" "+projection.Live, repaired); err != nil || source.dryRun {
-		return err
+	err = r.run(ctx, owner.Live+" "+projection.Live, repaired)
+	if r.result.Matched = r.result.Differing(); err == nil && !request.DryRun {
+		r.result.Done = r.result.Matched
 	}
-	_, err = fmt.Fprintf(stdout, "rebuilt %d entries, lowered %d, removed %d\n", r.listed, r.lowered, r.removed)
-	return err
+	return r.result, err
+}
+
+// RebuildState implements admin.Rebuilder.
+func (c *catalogRebuild) RebuildState(ctx context.Context) (admin.RebuildState, error) {
+	return store.NewRebuild(c.queries, store.CatalogProjection).State(ctx)
 }
 
 // rebuilder compares the catalog with its owner, and makes it equal.
 type rebuilder struct {
-	catalog        *store.Catalog
-	shadow         *store.Rebuild
-	owner          videov1.VideoServiceClient
-	source         rebuildSource
-	entry          admin.Entry // of the audit
-	stdout, stderr io.Writer
-	reached        atomic.Bool // the owner was reached once, so a call that finds it unavailable is tried again
-
-	listed                     int64 // entries that the owner has listed
-	missing, behind, different int64
-	lowered, removed           int
+	catalog *store.Catalog
+	shadow  *store.Rebuild
+	owner   videoOwner
+	source  rebuildSource
+	request admin.RebuildRequest
+	entry   admin.Entry // of the audit
+	notes   io.Writer
+	reached atomic.Bool // the owner was reached once, so a call that finds it unavailable is tried again
+	result  admin.RebuildResult
 }
 
 const (
@@ -112,7 +155,7 @@ const (
 func (r *rebuilder) run(ctx context.Context, origin string, repaired func(context.Context) error) (err error) {
 	var state store.RebuildState
 	begin := func() (err error) {
-		state, err = r.shadow.Begin(ctx, origin, r.source.restart)
+		state, err = r.shadow.Begin(ctx, origin, r.request.Restart)
 		return err
 	}
 	if err := r.unlocked(ctx, begin, func(context.Context) error { return nil }); err != nil {
@@ -125,9 +168,9 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 			err = errors.Join(err, r.shadow.Release(ctx))
 		}
 	}()
-	r.listed = state.Entries
+	r.result.Entries = state.Entries
 	if state.Resumed {
-		fmt.Fprintf(r.stderr, "rebuild %d is resumed: %s, after %d entries\n", state.Generation, state.Phase, state.Entries)
+		fmt.Fprintf(r.notes, "rebuild %d is resumed: %s, after %d entries\n", state.Generation, state.Phase, state.Entries)
 	}
 	var steps []func(context.Context) error
 	switch state.Phase {
@@ -136,14 +179,14 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 	case store.PhaseCheck:
 		steps = append(steps, r.check)
 	case store.PhaseRepeat:
-		if r.source.dryRun {
-			return errors.New("a rebuild was interrupted after the swap: finish it first, without --dry-run")
+		if r.request.DryRun {
+			return problem.Errorf(problem.Precondition, "a rebuild was interrupted after the swap: finish it first, without a dry run")
 		}
 	}
-	if state.Phase != store.PhaseRepeat && !r.source.dryRun {
+	if state.Phase != store.PhaseRepeat && !r.request.DryRun {
 		steps = append(steps, r.swap)
 	}
-	if !r.source.dryRun {
+	if !r.request.DryRun {
 		steps = append(steps, r.repeat, r.show, repaired)
 	}
 	for _, do := range steps {
@@ -151,13 +194,18 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 			return err
 		}
 	}
+	return r.end(ctx)
+}
+
+// end ends the rebuild. Before the swap it drops the shadow.
+func (r *rebuilder) end(ctx context.Context) error {
 	return r.unlocked(ctx, func() error { return r.shadow.End(ctx) }, r.shadow.Hold)
 }
 
 // fill writes the list of the owner into the shadow, page by page.
 func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true, ShowPurged: true, PageToken: state.Position}
-	progress := newProgress(r.stderr, "entries", state.Entries)
+	r.progress(state)
 	for more := true; more; {
 		entries, next, err := r.list(ctx, request)
 		if err != nil {
@@ -167,19 +215,25 @@ func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
 			return err
 		}
 		request.PageToken, more = next, next != ""
-		r.listed += int64(len(entries))
-		progress.show(r.listed, state.Estimate)
+		r.result.Entries += int64(len(entries))
+		r.progress(state)
 	}
 	return nil
 }
 
+func (r *rebuilder) progress(state store.RebuildState) {
+	if r.request.Progress != nil {
+		r.request.Progress(r.result.Entries, state.Estimate)
+	}
+}
+
 // check brings the shadow up to date and compares it with the live catalog. It reads from the
-// owner the entries that are ahead of its list or not in it.
+// owner the entries that are ahead of its list or not in it. If more differs than was
+// confirmed, it ends the rebuild, and fails.
 func (r *rebuilder) check(ctx context.Context) error {
 	if err := r.catchUp(ctx); err != nil {
 		return err
 	}
-	r.missing, r.behind, r.different = 0, 0, 0
 	var after *string
 	for more := true; more; {
 		c, err := r.shadow.Compare(ctx, after, checkRows)
@@ -191,11 +245,14 @@ func (r *rebuilder) check(ctx context.Context) error {
 				return err
 			}
 		}
-		r.missing, r.behind, r.different = r.missing+c.Missing, r.behind+c.Behind, r.different+c.Different
+		r.result.Missing, r.result.Behind, r.result.Different = r.result.Missing+c.Missing, r.result.Behind+c.Behind, r.result.Different+c.Different
 		after, more = &c.LastKey, c.Keys == checkRows
 	}
-	_, err := fmt.Fprintf(r.stdout, "compared %d entries: missing %d, behind %d, different %d, ahead %d, removed %d\n",
-		r.listed, r.missing, r.behind, r.different, r.lowered, r.removed)
+	r.result.Compared = true
+	err := r.request.CheckConfirmed(r.result.Differing())
+	if err != nil {
+		err = errors.Join(err, r.end(ctx))
+	}
 	return err
 }
 
@@ -274,13 +331,13 @@ func (r *rebuilder) copyFromOwner(ctx context.Context, keys []string, swapped bo
 		case !a.found:
 			a.entry = domain.Entry{VideoID: a.was.VideoID, Version: a.was.Version, Deleted: true, UpdateTime: a.was.UpdateTime}
 			if !a.was.Deleted {
-				r.removed++
+				r.result.Extra++
 			}
 		case swapped && a.entry.Version <= a.was.Version: // it has the event
 			continue
 		case a.entry.Version < a.was.Version:
 			rows.Again = append(rows.Again, a.entry.VideoID.String())
-			r.lowered++
+			r.result.Ahead++
 		}
 		entries = append(entries, a.entry)
 	}
@@ -303,7 +360,7 @@ func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(con
 		if !errors.Is(err, store.ErrLocked) {
 			return err
 		}
-		fmt.Fprintln(r.stderr, "waiting for a transaction that has the catalog in use, for example a backup")
+		fmt.Fprintln(r.notes, "waiting for a transaction that has the catalog in use, for example a backup")
 		if !sleep(ctx, lockPause) {
 			return ctx.Err()
 		}
@@ -311,4 +368,16 @@ func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(con
 			return err
 		}
 	}
+}
+
+// audited returns the entry with the counts of the comparison. The entries themselves may be
+// millions, and are not in it.
+func (r *rebuilder) audited() admin.Entry {
+	e, found := r.entry, r.result
+	e.Items = found.Differing()
+	e.Before, _ = json.Marshal([]map[string]int64{{ // it cannot fail
+		"missing": found.Missing, "behind": found.Behind, "different": found.Different, "ahead": found.Ahead, "extra": found.Extra,
+	}})
+	e.After, _ = json.Marshal([]map[string]int64{{"entries": found.Entries, "lowered": found.Ahead, "removed": found.Extra}})
+	return e
 }

@@ -14,7 +14,7 @@ import (
 var rebuildVideos = flag.Int("rebuild-videos", 20_000, "how many videos TestRebuildMemoryIsBounded rebuilds")
 
 // A rebuild keeps no list of all entries: its memory does not grow with the catalog.
-// docs/operations.md has what it takes for a million: -rebuild-videos=1000000.
+// docs/actions.md has what it takes for a million: -rebuild-videos=1000000.
 func TestRebuildMemoryIsBounded(t *testing.T) {
 	deep.Test(t)
 	const mostMiB = 80

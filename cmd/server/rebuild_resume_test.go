@@ -247,11 +247,12 @@ func (s *stack) rebuildLowered(t *testing.T, p *process, change func()) {
 	}
 }
 
-// swapWaits reports whether a swap waits for its lock.
+// swapWaits reports whether a swap waits for its lock. The databases of other tests are copies,
+// in which the table has the same number.
 func (s *stack) swapWaits(t *testing.T) bool {
 	t.Helper()
 	return s.count(t, `SELECT count(*) FROM pg_locks
-		WHERE mode = 'AccessExclusiveLock' AND NOT granted AND relation = 'video_catalog_read.video_projection'::regclass`) == 1
+		WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'AccessExclusiveLock' AND NOT granted AND relation = 'video_catalog_read.video_projection'::regclass`) == 1
 }
 
 // killRebuild kills a rebuild at the closed call of a gate, or, if that is "swap", while it
@@ -340,5 +341,43 @@ func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	list, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
 	if err != nil || len(list.GetCatalogEntries()) != 0 {
 		t.Errorf("ListCatalogEntries() = %d entries, %v, want none: --dry-run changes nothing", len(list.GetCatalogEntries()), err)
+	}
+}
+
+// Without an address the command reads the owner itself, so no service need run. It goes on
+// where one with an address was interrupted.
+func TestRebuildNeedsNoService(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "ROLES=api")
+	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1500")); err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(t, p, "list 2")
+	cmd, _ := s.startRebuild(t, g.addr)
+	<-g.reached
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was interrupted
+	if _, err := p.stop(t); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.command(t, "rebuild", "--reason", "test", "--json")
+	if err != nil || !strings.Contains(out, `"entries":1500,"compared":true,"missing":1500`) {
+		t.Errorf("rebuild = %q, %v", out, err)
+	}
+	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE generation = 1"); n != 1 || s.count(t, unlike) != 0 {
+		t.Errorf("%d entries differ, want none, and that it was resumed", s.count(t, unlike))
+	}
+	// It asks about single entries, too: one that is ahead, and one without an owner.
+	if _, err := s.pool.Exec(t.Context(), `WITH ahead AS (SELECT min(video_id::text)::uuid AS id FROM video_catalog_read.video_projection),
+		gone AS (DELETE FROM video_catalog.videos WHERE id = (SELECT max(id::text)::uuid FROM video_catalog.videos WHERE delete_time IS NULL))
+		UPDATE video_catalog_read.video_projection p SET version = 99 FROM ahead WHERE p.video_id = ahead.id`); err != nil {
+		t.Fatal(err)
+	}
+	out, err = s.command(t, "rebuild", "--reason", "test")
+	if want := "compared 1499 entries: missing 0, behind 0, different 0, ahead 1, removed 1\nrebuilt 1499 entries, lowered 1, removed 1\n"; err != nil || out != want {
+		t.Errorf("rebuild = %q, %v, want %q", out, err, want)
 	}
 }

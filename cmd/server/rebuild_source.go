@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	gax "github.com/googleapis/gax-go/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/idtoken"
 	"google.golang.org/grpc"
@@ -24,7 +24,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/domain"
+	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/problem"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
 )
 
 // rebuildSource is the address that rebuild reads from, and its credentials.
@@ -33,57 +39,64 @@ type rebuildSource struct {
 	tls      bool
 	audience string // of an ID token of Google; empty if there is none
 	file     string // has an ID token; empty if there is none
-	reason   string // for the audit
-	dryRun   bool   // change no entry
-	restart  bool   // do not resume an interrupted rebuild
 }
 
 // parseRebuild reads the arguments of rebuild.
-func parseRebuild(args []string) (rebuildSource, error) {
-	var s rebuildSource
-	flags := flag.NewFlagSet("rebuild", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says enough
-	idToken := flags.Bool("id-token", false, "")
-	flags.StringVar(&s.reason, "reason", "", "")
-	flags.BoolVar(&s.dryRun, "dry-run", false, "")
-	flags.BoolVar(&s.restart, "restart", false, "")
-	flags.StringVar(&s.audience, "audience", "", "")
-	flags.StringVar(&s.file, "token-file", "", "")
-	if err := flags.Parse(args); err != nil {
-		return s, fmt.Errorf("rebuild: %w: try `server help`", err)
+func parseRebuild(args []string) (o operation, request admin.RebuildRequest, s rebuildSource, err error) {
+	var idToken bool
+	if o, err = parseAction("rebuild", args, func(flags *flag.FlagSet) {
+		flags.BoolVar(&idToken, "id-token", false, "")
+		flags.BoolVar(&request.Restart, "restart", false, "")
+		flags.StringVar(&s.audience, "audience", "", "")
+		flags.StringVar(&s.file, "token-file", "", "")
+	}); err != nil {
+		return o, request, s, err
 	}
-	if flags.NArg() != 1 {
-		return s, fmt.Errorf("rebuild has %d arguments, want one, HOST:PORT or https://HOST, behind the flags: try `server help`", flags.NArg())
-	}
-	target := flags.Arg(0)
+	request.Request = o.Request
+	request.Filter.Type = event.AggregateVideo
 	switch {
-	case s.audience != "" && !*idToken:
-		return s, errors.New("--audience is the audience of the token that --id-token requests: give both")
-	case s.file != "" && *idToken:
-		return s, errors.New("--id-token and --token-file are two ways to get one token: give one of them")
+	case len(o.args) > 1:
+		err = fmt.Errorf("rebuild has %d arguments, want one, HOST:PORT or https://HOST, or none: try `server help`", len(o.args))
+	case s.audience != "" && !idToken:
+		err = errors.New("--audience is the audience of the token that --id-token requests: give both")
+	case s.file != "" && idToken:
+		err = errors.New("--id-token and --token-file are two ways to get one token: give one of them")
+	case len(o.args) == 0 && (idToken || s.file != ""):
+		err = errors.New("--id-token and --token-file are for a VideoService at https://HOST: give that, too")
+	case len(o.args) == 1:
+		err = s.parse(o.args[0], idToken)
 	}
+	if err != nil {
+		err = usageError(err)
+	}
+	request.Source = s.address
+	return o, request, s, err
+}
+
+// parse reads HOST:PORT or https://HOST.
+func (s *rebuildSource) parse(target string, idToken bool) error {
 	if !strings.Contains(target, "://") {
 		s.address = target
 		if _, port, err := net.SplitHostPort(target); err != nil || port == "" {
-			return s, fmt.Errorf("rebuild from %q: want HOST:PORT, or https://HOST for TLS", target)
+			return fmt.Errorf("rebuild from %q: want HOST:PORT, or https://HOST for TLS", target)
 		}
-		if *idToken || s.file != "" {
-			return s, fmt.Errorf("rebuild from %q: want https://HOST, because a token must not be sent in the clear", target)
+		if idToken || s.file != "" {
+			return fmt.Errorf("rebuild from %q: want https://HOST, because a token must not be sent in the clear", target)
 		}
-		return s, nil
+		return nil
 	}
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.TrimSuffix(target, "/") != "https://"+u.Host {
-		return s, fmt.Errorf("rebuild from %q: want https://HOST[:PORT] and nothing else, or HOST:PORT without TLS", target)
+		return fmt.Errorf("rebuild from %q: want https://HOST[:PORT] and nothing else, or HOST:PORT without TLS", target)
 	}
 	s.tls, s.address = true, u.Host
 	if u.Port() == "" {
 		s.address = net.JoinHostPort(u.Hostname(), "443")
 	}
-	if *idToken && s.audience == "" {
+	if idToken && s.audience == "" {
 		s.audience = "https://" + u.Host
 	}
-	return s, nil
+	return nil
 }
 
 // connect makes the connection to the source. It does not wait until it is open.
@@ -96,7 +109,7 @@ func (s rebuildSource) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	switch {
 	case s.file != "":
 		read := bearer(func() (string, error) {
-			text, err := os.ReadFile(s.file)
+			text, err := os.ReadFile(s.file) //nolint:gosec // the operator names it
 			return string(text), err
 		})
 		if _, err := read(); err != nil { // fail now, not with the status of a call
@@ -150,6 +163,55 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity returns true: the token must not be sent without TLS.
 func (bearer) RequireTransportSecurity() bool { return true }
 
+// videoOwner has the calls of a rebuild. A client of VideoService is one.
+type videoOwner interface {
+	ListVideos(ctx context.Context, request *videov1.ListVideosRequest, options ...grpc.CallOption) (*videov1.ListVideosResponse, error)
+	GetVideo(ctx context.Context, request *videov1.GetVideoRequest, options ...grpc.CallOption) (*videov1.Video, error)
+}
+
+// ownVideos is VideoService in this process, without a port.
+type ownVideos struct{ service videov1.VideoServiceServer }
+
+// newOwnVideos returns VideoService over a pool. Its page tokens are those of every process,
+// so that each can resume a rebuild.
+func newOwnVideos(ctx context.Context, commands *pgxpool.Pool) (ownVideos, error) {
+	key, err := store.NewOutbox(commands).TokenKey(ctx)
+	if err != nil {
+		return ownVideos{}, err
+	}
+	seal, err := aip.NewSeal(key)
+	if err != nil {
+		return ownVideos{}, err
+	}
+	service, ok := server.Videos(store.NewVideos(commands, nil), seal).Handler.(videov1.VideoServiceServer)
+	if !ok {
+		return ownVideos{}, errors.New("the handler of VideoService does not serve it")
+	}
+	return ownVideos{service}, nil
+}
+
+func (o ownVideos) ListVideos(ctx context.Context, request *videov1.ListVideosRequest, _ ...grpc.CallOption) (*videov1.ListVideosResponse, error) {
+	response, err := o.service.ListVideos(ctx, request)
+	return response, asStatus(err)
+}
+
+func (o ownVideos) GetVideo(ctx context.Context, request *videov1.GetVideoRequest, _ ...grpc.CallOption) (*videov1.Video, error) {
+	video, err := o.service.GetVideo(ctx, request)
+	return video, asStatus(err)
+}
+
+// asStatus returns an error as the port does, if a rebuild goes on after it.
+func asStatus(err error) error {
+	known, ok := errors.AsType[*problem.Error](err)
+	switch {
+	case ok && known.Kind == problem.NotFound:
+		return status.Error(codes.NotFound, known.Message)
+	case ok && known.Kind == problem.Unavailable:
+		return status.Error(codes.Unavailable, known.Error())
+	}
+	return err
+}
+
 // readCalls is how many calls read single entries of the owner at the same time.
 const readCalls = 8
 
@@ -157,7 +219,7 @@ const readCalls = 8
 func (r *rebuilder) list(ctx context.Context, request *videov1.ListVideosRequest) (entries []domain.Entry, next string, err error) {
 	response, err := call(ctx, r, r.owner.ListVideos, request)
 	if err != nil {
-		return nil, "", fmt.Errorf("list videos after %d: %w%s", r.listed, err, r.source.refused(err))
+		return nil, "", fmt.Errorf("list videos after %d: %w%s", r.result.Entries, err, r.source.refused(err))
 	}
 	entries = make([]domain.Entry, len(response.GetVideos()))
 	for i, video := range response.GetVideos() {

@@ -28,8 +28,10 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		{"https://videos.example.com:8443/", ""},
 		{"--id-token --audience x https://videos.example.com", ""},
 		{"--token-file f https://[::1]:8443", ""},
-		{"", "want one, HOST:PORT or https://HOST"},
-		{"localhost:8080 --id-token", "behind the flags"},
+		{"", ""},
+		{"a:1 b:1", "want one, HOST:PORT or https://HOST"},
+		{"localhost:8080 --id-token", "must not be sent in the clear"},
+		{"--id-token", "for a VideoService at https://HOST"},
 		{"--dry-run localhost:8080", ""},
 		{"--reason test localhost:8080", ""},
 		{"--restart localhost:8080", ""},
@@ -45,7 +47,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		{"--audience x https://videos.example.com", "give both"},
 		{"--id-token --token-file f https://videos.example.com", "give one of them"},
 	} {
-		_, err := parseRebuild(strings.Fields(tt.args))
+		_, _, _, err := parseRebuild(strings.Fields(tt.args))
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("rebuild %s: error %v, want %q", tt.args, err, tt.want)
 		}
@@ -56,7 +58,7 @@ func TestRebuildRefusesBadArguments(t *testing.T) {
 		"--id-token --audience x https://videos.example.com:1": {address: "videos.example.com:1", tls: true, audience: "x"},
 		"localhost:8080":                                       {address: "localhost:8080"},
 	} {
-		if got, err := parseRebuild(strings.Fields(args)); err != nil || got != want {
+		if _, _, got, err := parseRebuild(strings.Fields(args)); err != nil || got != want {
 			t.Errorf("rebuild %s: %+v, %v, want %+v", args, got, err, want)
 		}
 	}

@@ -34,6 +34,8 @@ type registration struct {
 	timers func(backend) timer.Timers
 	// comparison compares its projection with the owner. Nil: nothing does.
 	comparison func(commands, queries *pgxpool.Pool) admin.Projection
+	// rebuild makes its projection what its owner has. Nil: nothing does.
+	rebuild func(commands, queries *pgxpool.Pool) admin.Rebuilder
 	// aggregates is how their events and states are published again. The zero value: this
 	// service does not own them.
 	aggregates store.Aggregates

@@ -4,30 +4,22 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 )
 
-// seek has Pub/Sub deliver the retained messages of a subscription since a time once more,
-// and its projector apply them. It first makes the inbox forget the events that it knows.
-// Versions decide as always: an entry that lacks an event gets it, and an entry that is
-// damaged at its present version, or ahead, stays as it is. For those there is rebuild.
-//
-// A crash between the two steps leaves an empty inbox, which is harmless: run it again.
+// seek has events applied again: see admin.Seek.
 func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
 	o, since, err := parseSeek(args)
-	if err != nil {
-		return err
-	}
-	selected := seekSelection{Subscription: o.args[0], From: since}
-	entry, err := o.entry(admin.ActionSeek, selected)
 	if err != nil {
 		return err
 	}
@@ -36,46 +28,21 @@ func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) erro
 		return err
 	}
 	defer database.close()
-	consumerName, err := consumerOf(selected.Subscription, subscriptions(registrations(cfg, database.queries.own)))
+	request := admin.SeekRequest{Request: o.Request, From: since}
+	request.Filter.ID = o.args[0]
+	act := seeker(cfg, registrations(cfg, database.queries.own), store.NewInbox(database.queries.own))
+	result, err := act(ctx, request)
 	if err != nil {
 		return err
-	}
-	inbox := store.NewInbox(database.queries.own)
-	if o.DryRun {
-		return listInbox(ctx, inbox, consumerName, o, stdout)
-	}
-	client, err := openPubSub(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	generation, err := inbox.Forget(ctx, consumerName, entry)
-	if err != nil {
-		return err
-	}
-	if _, err := client.SubscriptionAdminClient.Seek(ctx, &pubsubpb.SeekRequest{
-		Subscription: fmt.Sprintf("projects/%s/subscriptions/%s", cfg.PubSubProject, selected.Subscription),
-		Target:       &pubsubpb.SeekRequest_Time{Time: timestamppb.New(since)},
-	}); err != nil {
-		return fmt.Errorf("seek %s: the inbox is empty, and no message comes again: run it again: %w", selected.Subscription, err)
 	}
 	p := newPrinter(stdout, o.json)
-	p.line("%s delivers the messages since %s again, generation %d of the inbox; action %s", selected.Subscription, since.Format(time.RFC3339), generation, entry.ActionID)
-	p.row(seekResult{ActionID: entry.ActionID, seekSelection: selected, Generation: generation})
+	if o.DryRun {
+		p.line("the inbox has %d events; nothing was changed", result.Matched)
+	} else {
+		p.line("%s delivers the messages since %s again, generation %d of the inbox; action %s", o.args[0], since.Format(time.RFC3339), result.Generation, result.ActionID)
+	}
+	p.row(result)
 	return p.end()
-}
-
-// seekSelection is the filter of a seek in the audit.
-type seekSelection struct {
-	Subscription string    `json:"subscription"`
-	From         time.Time `json:"from"`
-}
-
-// seekResult is what a seek has done.
-type seekResult struct {
-	ActionID uuid.UUID `json:"action_id"`
-	seekSelection
-	Generation int64 `json:"generation"` // of the inbox
 }
 
 // parseSeek reads the flags, and SUBSCRIPTION and TIME.
@@ -89,20 +56,66 @@ func parseSeek(args []string) (o operation, since time.Time, err error) {
 	if since, err = time.Parse(time.RFC3339, o.args[1]); err != nil {
 		return o, since, usageError(fmt.Errorf("TIME %q: want a time such as 2026-01-31T12:00:00Z", o.args[1]))
 	}
-	if since.After(time.Now()) {
-		return o, since, usageError(fmt.Errorf("TIME %q is in the future: Pub/Sub would drop the messages until then", o.args[1]))
-	}
 	return o, since, nil
 }
 
-// consumerOf returns the name of a subscription in the inbox.
-func consumerOf(id string, subscribed []subscription) (string, error) {
-	var ids []string
-	for _, s := range subscribed {
-		if s.id == id {
-			return s.consumer, nil
+// seeker returns what seeks the subscriptions of the query side.
+func seeker(cfg config, registered []registration, inbox *store.Inbox) admin.Seeker {
+	subscribed := subscriptions(registered)
+	return func(ctx context.Context, r admin.SeekRequest) (result admin.SeekResult, err error) {
+		i := slices.IndexFunc(subscribed, func(s subscription) bool { return s.id == r.Filter.ID })
+		if i < 0 {
+			return result, problem.InvalidField("subscription", "must be one of the query side: %s", strings.Join(subscriptionIDs(subscribed), ", "))
 		}
+		if cfg.PubSubProject == "" {
+			return result, problem.Errorf(problem.Precondition, "this process has no PUBSUB_PROJECT, so it cannot seek")
+		}
+		sought := &soughtSubscription{Inbox: inbox, cfg: cfg, subscription: subscribed[i]}
+		if !r.DryRun { // before the inbox forgets
+			if sought.client, err = openPubSub(ctx, cfg); err != nil {
+				return result, err
+			}
+			defer sought.client.Close()
+		}
+		return admin.Seek(ctx, sought, r)
+	}
+}
+
+func subscriptionIDs(subscribed []subscription) (ids []string) {
+	for _, s := range subscribed {
 		ids = append(ids, s.id)
 	}
-	return "", usageError(fmt.Errorf("SUBSCRIPTION %q: this service has %s", id, strings.Join(ids, ", ")))
+	return ids
+}
+
+// soughtSubscription is the admin.Seekable of a subscription.
+type soughtSubscription struct {
+	*store.Inbox
+	cfg          config
+	client       *pubsub.Client
+	subscription subscription
+}
+
+func (s *soughtSubscription) CountApplied(ctx context.Context, _ admin.Filter) (n int64, err error) {
+	parts, err := s.Parts(ctx, s.subscription.consumer)
+	for _, part := range parts {
+		if part.Present && err == nil {
+			var rows store.InboxRows
+			rows, err = s.MeasurePart(ctx, part)
+			n += rows.Rows
+		}
+	}
+	return n, err
+}
+
+func (s *soughtSubscription) Forget(ctx context.Context, e admin.Entry) (generation int64, err error) {
+	return s.Inbox.Forget(ctx, s.subscription.consumer, e)
+}
+
+func (s *soughtSubscription) DeliverSince(ctx context.Context, since time.Time) error {
+	_, err := s.client.SubscriptionAdminClient.Seek(ctx, &pubsubpb.SeekRequest{
+		Subscription: fmt.Sprintf("projects/%s/subscriptions/%s", s.cfg.PubSubProject, s.subscription.id),
+		Target:       &pubsubpb.SeekRequest_Time{Time: timestamppb.New(since)},
+	})
+	return err
 }

@@ -4,6 +4,12 @@ SELECT b.resumed::bool AS resumed, b.generation::bigint AS generation, b.phase::
 	b.entries::bigint AS entries, b.estimate::bigint AS estimate
 FROM video_catalog_read.rebuild_begin(@projection::text, @origin::text, @token::bigint, @restart::bool) AS b;
 
+-- name: GetRebuild :one
+-- Returns the last rebuild of a projection.
+SELECT phase, generation, entries, started_at, ended_at,
+	(phase NOT IN ('done', 'dropped') AND leased_until > clock_timestamp())::bool AS running
+FROM video_catalog_read.rebuilds WHERE projection = @projection;
+
 -- name: HoldRebuild :exec
 -- Renews the lease of a rebuild.
 SELECT video_catalog_read.rebuild_hold(@projection::text, @token::bigint)::text;

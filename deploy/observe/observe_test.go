@@ -101,7 +101,7 @@ func TestRunbookMetricsExist(t *testing.T) {
 	others := map[string]bool{"outbox_pending": true, "outbox_aside": true, "video_catalog_read_rw": true, "queries.calls": true, "commands.calls": true}
 	const name = `((?:outbox|consumer|catalog|rpc|server|db|pgxpool|go|process)[_.][a-z_.]*[a-z])`
 	found := 0
-	for _, path := range []string{"/docs/runbooks.md", "/docs/operations.md", "/docs/deploy.md"} {
+	for _, path := range []string{"/docs/runbooks.md", "/docs/operations.md", "/docs/actions.md", "/docs/deploy.md"} {
 		text := read(t, root+path)
 		used := regexp.MustCompile("`"+name+"(?:\\{[^`]*\\})?`").FindAllStringSubmatch(text, -1)
 		used = append(used, regexp.MustCompile(`\bgrep `+name+`\b`).FindAllStringSubmatch(text, -1)...)
@@ -215,7 +215,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 	help := read(t, root+"/cmd/server/help.go") +
 		read(t, root+"/cmd/server/rebuild.go") // only full
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
-		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
+		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [HOST:PORT]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true
 		known[strings.TrimRight(command, " #")+" --all"] = true
 	}

@@ -30,12 +30,20 @@ func begin(ctx context.Context, r Request, name string, count func(context.Conte
 	if a.Matched, err = count(ctx, r.Filter); err != nil || r.DryRun {
 		return a, err
 	}
-	if r.Confirmed > 0 && a.Matched > r.Confirmed {
-		return a, problem.Errorf(problem.Precondition, "%d items match now, and %d were confirmed: look at them again", a.Matched, r.Confirmed)
+	if err := r.CheckConfirmed(a.Matched); err != nil {
+		return a, err
 	}
 	a.entry, err = NewEntry(name, selection{Filter: r.Filter, Kind: r.Kind}, r.Actor, r.Reason)
 	a.ActionID = a.entry.ActionID
 	return a, err
+}
+
+// CheckConfirmed returns problem.Precondition if more matches than was confirmed.
+func (r Request) CheckConfirmed(matched int64) error {
+	if r.Confirmed > 0 && matched > r.Confirmed {
+		return problem.Errorf(problem.Precondition, "%d items match now, and %d were confirmed: look at them again", matched, r.Confirmed)
+	}
+	return nil
 }
 
 // selection is the filter of an entry in the audit, and what else selects its items.

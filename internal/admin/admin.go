@@ -6,8 +6,8 @@
 // and the console all use this package, so that they check and do the same.
 //
 // It has no SQL: internal/store implements [Outbox], [Quarantine], [Repeatable] and
-// [Projection]. All methods are safe for concurrent use, also by several operators: each item
-// is changed once.
+// [Projection], and cmd/server [Seekable] and [Rebuilder]. All methods are safe for concurrent
+// use, also by several operators: each item is changed once.
 package admin
 
 import (

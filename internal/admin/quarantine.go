@@ -36,7 +36,7 @@ type Apply func(ctx context.Context, m Quarantined) error
 const replayRows = 20
 
 // errNotKept means that a message cannot be replayed.
-var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/operations.md")
+var errNotKept = errors.New("its payload was not kept, because the quarantine was full: have it delivered again, see docs/actions.md")
 
 // Replay applies messages, and deletes those that apply has applied. The others stay, and
 // the result names them. A crash before the deletion leaves messages that are applied:

@@ -27,7 +27,10 @@ type action struct {
 	All        string // what an empty filter means
 	None       string // why nothing may match
 	Page       string // the page that it belongs to
+	Long       bool   // to count takes as long as to act, so it is an action of its own, and what has stopped is resumed
+	Zero       bool   // it acts also if nothing matches
 	queries    bool   // it changes the query side
+	both       bool   // it changes the command side, too
 	grows      bool   // more may match until it begins, and that does no harm
 	run        func(context.Context, *Server, admin.RepeatRequest) (admin.RepeatResult, error)
 }
@@ -88,6 +91,22 @@ var actions = []action{
 		},
 	},
 	{
+		Name: admin.ActionRebuild, Verb: "Rebuild", One: "entry", Items: "entries", Page: "aggregates", queries: true, both: true, grows: true, Long: true, Zero: true,
+		Effect: "A second projection is filled with what the owner has. Then it takes the place of the first, for all readers at once. That takes minutes for millions of entries.",
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			result, err := s.cfg.Rebuilds.Rebuild(ctx, admin.RebuildRequest{Request: r.Request})
+			return plain(result.Result, err)
+		},
+	},
+	{
+		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
+		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
+		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+			result, err := s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From})
+			return plain(result.Result, err)
+		},
+	},
+	{
 		Name: admin.ActionRepublish, Verb: "Republish", One: "event", Items: "events", All: "all events that the outbox has", Page: "aggregates", grows: true,
 		Effect: again, None: "The outbox has no such event: those of the last days are there.",
 		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
@@ -106,7 +125,7 @@ var actions = []action{
 // refusal returns why the user may not do the action; empty if it may.
 func (a action) refusal(mine rights) string {
 	side, p := "command", mine.commands
-	if a.queries {
+	if a.queries && (!a.both || p.Writes) {
 		side, p = "query", mine.queries
 	}
 	switch {
@@ -130,11 +149,13 @@ type confirmPage struct {
 	Sample          string // of the cause in the filter
 	Reason          string
 	Err             string
+	Before          *admin.RebuildState // the last one, if it has not ended
+	DryRun          bool
 }
 
 // Back returns the page that leads here.
 func (p confirmPage) Back() string {
-	if p.Page == "aggregates" && p.Filter.ID != "" {
+	if p.Page == "aggregates" && p.Filter.Type != "" && p.Filter.ID != "" {
 		return "/aggregates/" + url.PathEscape(p.Filter.Type) + "/" + url.PathEscape(p.Filter.ID)
 	}
 	return "/" + p.Page
@@ -156,15 +177,14 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusForbidden, errors.New(refusal))
 		return
 	}
-	dry := request
-	dry.DryRun = true
-	counted, err := p.run(ctx, s, dry)
-	if err != nil {
+	if err := s.look(ctx, &p, request); err != nil {
 		s.fail(w, r, 0, err)
 		return
 	}
-	p.Matched = counted.Matched
-	if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
+	p.DryRun = p.Long && r.PostForm.Get("dry_run") != ""
+	if request.DryRun = p.DryRun; p.DryRun {
+		p.Reason = ""
+	} else if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
 		status := http.StatusOK
 		if p.Err != "" {
 			status = http.StatusBadRequest
@@ -174,7 +194,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !p.grows {
-		request.Confirmed = counted.Matched
+		request.Confirmed = p.Matched
 	}
 	j := s.jobs.begin(s, p, request)
 	select {
@@ -182,6 +202,21 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	case <-time.After(500 * time.Millisecond):
 	}
 	http.Redirect(w, r, "/actions/"+j.ID.String(), http.StatusSeeOther)
+}
+
+// look counts what an action would change, or looks for an earlier one that this one resumes.
+func (s *Server) look(ctx context.Context, p *confirmPage, request admin.RepeatRequest) error {
+	if !p.Long {
+		request.DryRun = true
+		counted, err := p.run(ctx, s, request)
+		p.Matched = counted.Matched
+		return err
+	}
+	last, err := s.cfg.Rebuilds.State(ctx, request.Filter.Type)
+	if !last.Start.IsZero() && last.End.IsZero() {
+		p.Before = &last
+	}
+	return err
 }
 
 // readAction reads the form of an action. Its error names the field.
@@ -251,7 +286,7 @@ func (p confirmPage) confirmed(count, reason string) string {
 	if before, err := strconv.ParseInt(count, 10, 64); err != nil || p.Matched > before && !p.grows {
 		return "More match now than you have seen. Look at the number again."
 	}
-	if p.Matched == 0 {
+	if p.Matched == 0 && !p.Zero {
 		return "Nothing matches any more."
 	}
 	if reason == "" {
@@ -300,7 +335,7 @@ func (j *jobs) begin(s *Server, p confirmPage, request admin.RepeatRequest) *job
 	request.Progress = func(done, matched int64) {
 		started.mu.Lock()
 		defer started.mu.Unlock()
-		started.done, started.matched = done, matched
+		started.done, started.matched = done, max(done, matched)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -354,10 +389,14 @@ func (s *Server) showJob(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-j.ended:
 		p.Ended, p.Result, shown.Refresh = true, j.result, 0
-		p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
 		if j.err != nil {
 			p.Err = reasonOf(j.err)
-			p.Continues = j.result.Last != uuid.Nil
+			p.Continues = j.Long || j.result.Last != uuid.Nil
+		}
+		if !j.Long {
+			p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
+		} else if j.err == nil {
+			p.Done, p.Matched = j.result.Done, j.result.Matched
 		}
 	default:
 	}

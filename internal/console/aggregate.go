@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -22,6 +23,10 @@ type found struct {
 	Groups []foundGroup
 	Types  []Type
 	Acts   bool // the user may publish again
+	// Repairs says that the user may change the query side.
+	Repairs       bool
+	Subscriptions []string // that can be sought
+	Rebuilt       []string // types whose projection can be rebuilt
 }
 
 type foundGroup struct {
@@ -35,7 +40,11 @@ type foundGroup struct {
 func (s *Server) find(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	result := found{Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types, Acts: s.privileges(ctx).commands.Writes}
+	mine := s.privileges(ctx)
+	result := found{
+		Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types, Acts: mine.commands.Writes,
+		Repairs: mine.queries.Writes, Subscriptions: s.cfg.Subscriptions, Rebuilt: s.cfg.Rebuilds.Types(),
+	}
 	n := 0
 	for _, t := range s.cfg.Types {
 		if result.Text == "" {
@@ -112,7 +121,7 @@ func (s *Server) aggregate(w http.ResponseWriter, r *http.Request) {
 	var err error
 	if p.History, err = s.cfg.Commands.Events(ctx, p.Aggregate, from, until); err != nil {
 		p.EventsErr = reasonOf(err)
-	} else if err := s.cfg.Queries.Applied(ctx, s.cfg.Consumers, p.Events); err != nil {
+	} else if err := errors.Join(s.cfg.Queries.Applied(ctx, s.cfg.Consumers, p.Events), s.cfg.Commands.Reacted(ctx, s.cfg.Consumers, p.Events)); err != nil {
 		p.EventsErr = reasonOf(err)
 	}
 	mine := s.privileges(ctx)

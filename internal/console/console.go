@@ -59,10 +59,14 @@ type Config struct {
 	// Republish and Backfill publish events, and the state of aggregates, again.
 	Republish, Backfill admin.Repeat
 	Projections         admin.Projections
+	Rebuilds            admin.Rebuilds
+	// Seek seeks one of Subscriptions.
+	Seek          admin.Seeker
+	Subscriptions []string
 	// Decode returns a message as this build reads it, for people.
 	Decode    func(Message) (string, error)
 	Types     []Type   // aggregate types, in the order in which they are shown
-	Consumers []string // names in the inbox and the quarantine
+	Consumers []string // names in the inbox of each side, and in the quarantine
 	// Settings are the settings in force. They must not have secrets.
 	Settings []Setting
 	// Facts returns what else a person wants to know about this deployment.
@@ -271,6 +275,8 @@ type Commands interface {
 	SampleCommands(ctx context.Context, since time.Time) (CommandSample, error)
 	// Events returns the newest events of an aggregate that happened from a time on.
 	Events(ctx context.Context, aggregate envelope.Aggregate, from, until time.Time) (History, error)
+	// Reacted adds when the command side reacted to events, by id.
+	Reacted(ctx context.Context, consumers []string, events []Event) error
 	// CommandPrivileges returns what the user may do.
 	CommandPrivileges(ctx context.Context) (Privileges, error)
 }
@@ -279,7 +285,7 @@ type Commands interface {
 type Queries interface {
 	// SampleQueries measures the quarantine of some consumers.
 	SampleQueries(ctx context.Context, consumers []string) (QuerySample, error)
-	// Applied returns when events were applied, by id.
+	// Applied adds when the query side applied events, by id.
 	Applied(ctx context.Context, consumers []string, events []Event) error
 	// Quarantined returns a message, with its payload if the user may read it.
 	Quarantined(ctx context.Context, id int64) (Message, error)

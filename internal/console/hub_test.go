@@ -41,6 +41,7 @@ func (s *sides) CommandPrivileges(context.Context) (Privileges, error) { return 
 func (s *sides) SampleQueries(context.Context, []string) (QuerySample, error) {
 	return QuerySample{}, nil
 }
+func (s *sides) Reacted(context.Context, []string, []Event) error    { return nil }
 func (s *sides) Applied(context.Context, []string, []Event) error    { return nil }
 func (s *sides) Quarantined(context.Context, int64) (Message, error) { return Message{}, nil }
 func (s *sides) QueryPrivileges(context.Context) (Privileges, error) { return Privileges{}, nil }

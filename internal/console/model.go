@@ -115,7 +115,7 @@ type Event struct {
 	Applied []Applied
 }
 
-// Applied says when a consumer applied an event.
+// Applied says when a consumer applied an event, or reacted to it.
 type Applied struct {
 	Consumer string
 	Time     time.Time

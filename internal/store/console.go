@@ -206,13 +206,30 @@ func (b *Inbox) Applied(ctx context.Context, consumers []string, events []consol
 		return wrap(err, "read the inbox")
 	}
 	for _, row := range rows {
-		for i := range events {
-			if events[i].ID == row.EventID {
-				events[i].Applied = append(events[i].Applied, console.Applied{Consumer: row.Consumer, Time: row.ReceivedAt.UTC()})
-			}
-		}
+		setApplied(events, row.EventID, console.Applied{Consumer: row.Consumer, Time: row.ReceivedAt.UTC()})
 	}
 	return nil
+}
+
+// Reacted adds when the command side reacted to events: see console.Commands.
+func (o *Outbox) Reacted(ctx context.Context, consumers []string, events []console.Event) error {
+	ids := mapSlice(events, func(e console.Event) uuid.UUID { return e.ID })
+	rows, err := o.queries.ListReactions(ctx, consumers, ids)
+	if err != nil {
+		return wrap(err, "read the inbox of the command side")
+	}
+	for _, row := range rows {
+		setApplied(events, row.EventID, console.Applied{Consumer: row.Consumer, Time: row.ReceivedAt.UTC()})
+	}
+	return nil
+}
+
+func setApplied(events []console.Event, id uuid.UUID, applied console.Applied) {
+	for i := range events {
+		if events[i].ID == id {
+			events[i].Applied = append(events[i].Applied, applied)
+		}
+	}
 }
 
 // Quarantined returns a message in quarantine: see console.Queries.

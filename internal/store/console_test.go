@@ -14,6 +14,7 @@ import (
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/console"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -95,5 +96,22 @@ func TestCompareStates(t *testing.T) {
 	}
 	if _, err := store.CompareStates(of(&alive, nil), of(&alive, nil))(t.Context(), "7"); err == nil || err.Error() != "id: must be a UUID" {
 		t.Errorf("no id = %v, want it refused", err)
+	}
+}
+
+// The timeline has when the command side reacted to an event.
+func TestReactedIsOfTheCommandSide(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	r := reviewed(t, "nothing")
+	if _, err := store.ReactVideos(store.NewVideos(pool, nil), addReview(), realStamp)(t.Context(), "reviews", []envelope.Received[review]{r}); err != nil {
+		t.Fatal(err)
+	}
+	events := []console.Event{{ID: uuid.New()}, {ID: r.Message.ID}}
+	if err := store.NewOutbox(pool).Reacted(t.Context(), []string{"catalog", "reviews"}, events); err != nil {
+		t.Fatal(err)
+	}
+	if got := events[1].Applied; len(got) != 1 || got[0].Consumer != "reviews" || got[0].Time.IsZero() || len(events[0].Applied) != 0 {
+		t.Errorf("reacted = %+v, want the second event once", events)
 	}
 }

@@ -9,13 +9,20 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// InboxPart is what the inbox has of one generation of a consumer.
+// InboxPart is what an inbox has of one generation of a consumer.
 type InboxPart struct {
+	Side       string `json:"side"` // SideCommand or SideQuery
 	Consumer   string `json:"consumer"`
-	Generation int64  `json:"generation"` // how often Forget was called before
+	Generation int64  `json:"generation"` // how often Forget was called before; 0 on the command side
 	Present    bool   `json:"present"`    // false: to the consumer these events are new again, and the rows are pruned
 	name       string // in the table
 }
+
+// The sides that have an inbox.
+const (
+	SideCommand = "command"
+	SideQuery   = "query"
+)
 
 // InboxRows are the rows of a part.
 type InboxRows struct {
@@ -44,7 +51,7 @@ func (b *Inbox) Parts(ctx context.Context, consumerName string) ([]InboxPart, er
 	var parts []InboxPart
 	for _, row := range rows {
 		if consumerName == "" || row.Consumer == consumerName {
-			parts = append(parts, InboxPart{Consumer: row.Consumer, Generation: row.Generation, Present: row.Present, name: row.Name})
+			parts = append(parts, InboxPart{Side: SideQuery, Consumer: row.Consumer, Generation: row.Generation, Present: row.Present, name: row.Name})
 		}
 	}
 	return parts, nil
@@ -53,9 +60,16 @@ func (b *Inbox) Parts(ctx context.Context, consumerName string) ([]InboxPart, er
 // MeasurePart counts the rows of a part. It reads all of them, which may be millions, by short
 // statements.
 func (b *Inbox) MeasurePart(ctx context.Context, part InboxPart) (InboxRows, error) {
+	return measurePart(part, func(after uuid.UUID) (sqlcgen.MeasureInboxRow, error) {
+		return b.queries.MeasureInbox(ctx, after, part.name, readRows)
+	})
+}
+
+// measurePart counts the rows of a part, whose pages read returns.
+func measurePart(part InboxPart, read func(after uuid.UUID) (sqlcgen.MeasureInboxRow, error)) (InboxRows, error) {
 	measured := InboxRows{InboxPart: part}
 	for after, more := uuid.Nil, true; more; {
-		page, err := b.queries.MeasureInbox(ctx, after, part.name, readRows)
+		page, err := read(after)
 		if err != nil {
 			return measured, wrap(err, "measure the inbox of %s", part.name)
 		}
@@ -80,6 +94,40 @@ func (b *Inbox) EventsOf(ctx context.Context, part InboxPart, ids []uuid.UUID) (
 		return nil, wrap(err, "list events in the inbox of %s", part.name)
 	}
 	return mapSlice(rows, func(row sqlcgen.ListInboxEventsRow) InboxEvent {
+		return InboxEvent{InboxPart: part, EventID: row.EventID, Time: row.ReceivedAt.UTC()}
+	}), nil
+}
+
+// Parts returns the parts of a consumer; empty: of all. Only those with rows are there.
+func (r *Reactions) Parts(ctx context.Context, consumerName string) ([]InboxPart, error) {
+	consumers, err := r.queries.ListReactionNames(ctx)
+	if err != nil {
+		return nil, wrap(err, "list the consumers of the inbox of the command side")
+	}
+	var parts []InboxPart
+	for _, name := range consumers {
+		if consumerName == "" || name == consumerName {
+			parts = append(parts, InboxPart{Side: SideCommand, Consumer: name, Present: true, name: name})
+		}
+	}
+	return parts, nil
+}
+
+// MeasurePart does what that of Inbox does.
+func (r *Reactions) MeasurePart(ctx context.Context, part InboxPart) (InboxRows, error) {
+	return measurePart(part, func(after uuid.UUID) (sqlcgen.MeasureInboxRow, error) {
+		row, err := r.queries.MeasureReactions(ctx, after, part.name, readRows)
+		return sqlcgen.MeasureInboxRow(row), err
+	})
+}
+
+// EventsOf does what that of Inbox does.
+func (r *Reactions) EventsOf(ctx context.Context, part InboxPart, ids []uuid.UUID) ([]InboxEvent, error) {
+	rows, err := r.queries.ListReactions(ctx, []string{part.name}, ids)
+	if err != nil {
+		return nil, wrap(err, "list events in the inbox of %s", part.name)
+	}
+	return mapSlice(rows, func(row sqlcgen.ListReactionsRow) InboxEvent {
 		return InboxEvent{InboxPart: part, EventID: row.EventID, Time: row.ReceivedAt.UTC()}
 	}), nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -68,6 +69,20 @@ func (r *Rebuild) Begin(ctx context.Context, origin string, restart bool) (Rebui
 		Projection: r.projection, Origin: origin, Token: r.token, Restart: restart,
 	})
 	return RebuildState(row), rebuildError(err, "begin rebuild of %s", r.projection)
+}
+
+// State returns the last rebuild of the projection, by any process; the zero value if there was
+// none.
+func (r *Rebuild) State(ctx context.Context) (admin.RebuildState, error) {
+	row, err := r.queries.GetRebuild(ctx, r.projection)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return admin.RebuildState{}, nil
+	}
+	s := admin.RebuildState{Phase: row.Phase, Running: row.Running, Generation: row.Generation, Entries: row.Entries, Start: row.StartedAt.UTC()}
+	if row.EndedAt != nil {
+		s.End = row.EndedAt.UTC()
+	}
+	return s, wrap(err, "look at the rebuild of %s", r.projection)
 }
 
 // Hold renews the lease. It is for a caller that waits.

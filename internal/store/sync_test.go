@@ -269,6 +269,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		// only console: begin
+		"Outbox.Reacted": func(ctx context.Context) error { return events.Reacted(ctx, []string{consumer}, nil) },
 		"Outbox.SampleCommands": func(ctx context.Context) error {
 			_, err := events.SampleCommands(ctx, time.Now().Add(-time.Second))
 			return err

@@ -49,6 +49,8 @@ type Stores struct {
 	// Republish and Backfill act on Outbox.
 	Republish, Backfill admin.Repeat
 	Projections         *admin.Projections // nil if the process does not use both sides
+	Rebuilds            admin.Rebuilds     // of Projections
+	Seek                admin.Seeker       // acts on the inbox of the query side, as Quarantine does
 }
 
 // New returns AdminService. seal encrypts page tokens.
@@ -151,6 +153,38 @@ func (s *service) RepairProjectionEntries(ctx context.Context, request *adminv1.
 	return made, err
 }
 
+func (s *service) RebuildProjections(ctx context.Context, request *adminv1.RebuildProjectionsRequest) (*adminv1.RebuildProjectionsResponse, error) {
+	if s.Projections == nil {
+		return nil, errNoBoth
+	}
+	asked := admin.RebuildRequest{Request: actionOf(request, admin.Filter{Type: request.GetType()}), Restart: request.GetRestart()}
+	result, err := s.Rebuilds.Rebuild(ctx, asked)
+	if known, ok := errors.AsType[*problem.Error](err); err != nil && (!ok || known.Kind == problem.Unavailable) && result.Entries > 0 {
+		err = &problem.Error{
+			Kind: problem.Unavailable, Err: err,
+			Message: fmt.Sprintf("it stopped after the owner had listed %d entries: call again, and it goes on", result.Entries),
+		}
+	}
+	return rebuiltToProto(result), err
+}
+
+func (s *service) InspectProjectionRebuilds(ctx context.Context, request *adminv1.InspectProjectionRebuildsRequest) (*adminv1.InspectProjectionRebuildsResponse, error) {
+	if s.Projections == nil {
+		return nil, errNoBoth
+	}
+	state, err := s.Rebuilds.State(ctx, request.GetType())
+	return rebuildToProto(state), err
+}
+
+func (s *service) SeekSubscriptions(ctx context.Context, request *adminv1.SeekSubscriptionsRequest) (*adminv1.ActionResult, error) {
+	if s.Quarantine == nil {
+		return nil, errNoQuarantine
+	}
+	asked := admin.SeekRequest{Request: actionOf(request, admin.Filter{ID: request.GetSubscription()}), From: request.GetStartTime().AsTime()}
+	result, err := s.Seek(ctx, asked)
+	return report(result.Result, inAPI(err))
+}
+
 func (s *service) ListQuarantinedMessages(ctx context.Context, request *adminv1.ListQuarantinedMessagesRequest) (*adminv1.ListQuarantinedMessagesResponse, error) {
 	if s.Quarantine == nil {
 		return nil, errNoQuarantine
@@ -246,15 +280,20 @@ func report(result admin.Result, err error) (*adminv1.ActionResult, error) {
 	return reportFrom(result, err, "call again")
 }
 
-// reportRepeat is report for what goes on at a cursor. It names fields as the API does.
+// reportRepeat is report for what goes on at a cursor.
 func reportRepeat(result admin.RepeatResult, err error) (*adminv1.ActionResult, error) {
+	return reportFrom(result.Result, inAPI(err), "call again with the cursor "+result.Last.String())
+}
+
+// inAPI returns an error with the name that its field has in the API.
+func inAPI(err error) error {
 	names := map[string]string{"from": "start_time", "to": "end_time"}
 	if known, ok := errors.AsType[*problem.Error](err); ok && names[known.Field] != "" {
 		renamed := *known
 		renamed.Field = names[known.Field]
-		err = &renamed
+		return &renamed
 	}
-	return reportFrom(result.Result, err, "call again with the cursor "+result.Last.String())
+	return err
 }
 
 func reportFrom(result admin.Result, err error, next string) (*adminv1.ActionResult, error) {

@@ -95,6 +95,20 @@ func differenceToProto(d reconcile.Difference) *adminv1.ProjectionDifference {
 	}
 }
 
+func rebuiltToProto(r admin.RebuildResult) *adminv1.RebuildProjectionsResponse {
+	return &adminv1.RebuildProjectionsResponse{
+		ActionId: aip.IDText(r.ActionID), Entries: r.Entries, Compared: r.Compared,
+		Missing: r.Missing, Behind: r.Behind, Different: r.Different, Ahead: r.Ahead, Extra: r.Extra,
+	}
+}
+
+func rebuildToProto(s admin.RebuildState) *adminv1.InspectProjectionRebuildsResponse {
+	return &adminv1.InspectProjectionRebuildsResponse{
+		Phase:   adminv1.InspectProjectionRebuildsResponse_Phase(adminv1.InspectProjectionRebuildsResponse_Phase_value["PHASE_"+strings.ToUpper(s.Phase)]),
+		Running: s.Running, Entries: s.Entries, Generation: s.Generation, StartTime: aip.Timestamp(s.Start), EndTime: aip.Timestamp(s.End),
+	}
+}
+
 func entryToProto(e admin.Entry) *adminv1.AuditEntry {
 	var filter admin.Filter
 	_ = json.Unmarshal(e.Filter, &filter) // internal/admin wrote it; what another build wrote may have more

@@ -90,6 +90,71 @@ func (ProjectionDifference_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{17, 0}
 }
 
+// What a rebuild does.
+type InspectProjectionRebuildsResponse_Phase int32
+
+const (
+	// There was no rebuild.
+	InspectProjectionRebuildsResponse_PHASE_UNSPECIFIED InspectProjectionRebuildsResponse_Phase = 0
+	// It lists the owner.
+	InspectProjectionRebuildsResponse_PHASE_FILL InspectProjectionRebuildsResponse_Phase = 1
+	// It compares, and then changes the projection.
+	InspectProjectionRebuildsResponse_PHASE_CHECK InspectProjectionRebuildsResponse_Phase = 2
+	// The projection has changed. Some entries are read from the owner again.
+	InspectProjectionRebuildsResponse_PHASE_REPEAT InspectProjectionRebuildsResponse_Phase = 3
+	// It has ended.
+	InspectProjectionRebuildsResponse_PHASE_DONE InspectProjectionRebuildsResponse_Phase = 4
+	// It has ended without a change.
+	InspectProjectionRebuildsResponse_PHASE_DROPPED InspectProjectionRebuildsResponse_Phase = 5
+)
+
+// Enum value maps for InspectProjectionRebuildsResponse_Phase.
+var (
+	InspectProjectionRebuildsResponse_Phase_name = map[int32]string{
+		0: "PHASE_UNSPECIFIED",
+		1: "PHASE_FILL",
+		2: "PHASE_CHECK",
+		3: "PHASE_REPEAT",
+		4: "PHASE_DONE",
+		5: "PHASE_DROPPED",
+	}
+	InspectProjectionRebuildsResponse_Phase_value = map[string]int32{
+		"PHASE_UNSPECIFIED": 0,
+		"PHASE_FILL":        1,
+		"PHASE_CHECK":       2,
+		"PHASE_REPEAT":      3,
+		"PHASE_DONE":        4,
+		"PHASE_DROPPED":     5,
+	}
+)
+
+func (x InspectProjectionRebuildsResponse_Phase) Enum() *InspectProjectionRebuildsResponse_Phase {
+	p := new(InspectProjectionRebuildsResponse_Phase)
+	*p = x
+	return p
+}
+
+func (x InspectProjectionRebuildsResponse_Phase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (InspectProjectionRebuildsResponse_Phase) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_service_proto_enumTypes[1].Descriptor()
+}
+
+func (InspectProjectionRebuildsResponse_Phase) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_service_proto_enumTypes[1]
+}
+
+func (x InspectProjectionRebuildsResponse_Phase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use InspectProjectionRebuildsResponse_Phase.Descriptor instead.
+func (InspectProjectionRebuildsResponse_Phase) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{22, 0}
+}
+
 // What is listed or changed: what matches all fields that are set.
 type Filter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1723,6 +1788,439 @@ func (x *RepairProjectionEntriesRequest) GetCursor() string {
 	return ""
 }
 
+// The request of RebuildProjections.
+type RebuildProjectionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aggregate type.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Counts what differs, and changes nothing. It takes as long as a rebuild, and
+	// ends one that was interrupted.
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// How many entries may differ: if more do, the rebuild is refused with
+	// FAILED_PRECONDITION before it changes anything. 0: any number may differ. An
+	// event that is on its way counts as a difference.
+	Confirmed int64 `protobuf:"varint,3,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Why, for those who read the audit: 1 to 500 bytes. Only a dry run needs none.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who does this: 1 to 200 bytes. Only a dry run needs none.
+	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Starts over, and does not go on with a rebuild that was interrupted.
+	Restart       bool `protobuf:"varint,6,opt,name=restart,proto3" json:"restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RebuildProjectionsRequest) Reset() {
+	*x = RebuildProjectionsRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RebuildProjectionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RebuildProjectionsRequest) ProtoMessage() {}
+
+func (x *RebuildProjectionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RebuildProjectionsRequest.ProtoReflect.Descriptor instead.
+func (*RebuildProjectionsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RebuildProjectionsRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *RebuildProjectionsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RebuildProjectionsRequest) GetConfirmed() int64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RebuildProjectionsRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *RebuildProjectionsRequest) GetRestart() bool {
+	if x != nil {
+		return x.Restart
+	}
+	return false
+}
+
+// The response of RebuildProjections.
+type RebuildProjectionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The `action_id` of its entries in the audit; empty after a dry run.
+	ActionId string `protobuf:"bytes,1,opt,name=action_id,json=actionId,proto3" json:"action_id,omitempty"`
+	// How many entries the owner has.
+	Entries int64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	// False if the projection had changed before this call, in one that was
+	// interrupted. What differed is then in the audit only.
+	Compared bool `protobuf:"varint,3,opt,name=compared,proto3" json:"compared,omitempty"`
+	// How many entries the projection did not have.
+	Missing int64 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`
+	// How many had an older version.
+	Behind int64 `protobuf:"varint,5,opt,name=behind,proto3" json:"behind,omitempty"`
+	// How many had the version of their owner, and another content.
+	Different int64 `protobuf:"varint,6,opt,name=different,proto3" json:"different,omitempty"`
+	// How many had a version that their owner does not have.
+	Ahead int64 `protobuf:"varint,7,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// How many had no owner.
+	Extra         int64 `protobuf:"varint,8,opt,name=extra,proto3" json:"extra,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RebuildProjectionsResponse) Reset() {
+	*x = RebuildProjectionsResponse{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RebuildProjectionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RebuildProjectionsResponse) ProtoMessage() {}
+
+func (x *RebuildProjectionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RebuildProjectionsResponse.ProtoReflect.Descriptor instead.
+func (*RebuildProjectionsResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RebuildProjectionsResponse) GetActionId() string {
+	if x != nil {
+		return x.ActionId
+	}
+	return ""
+}
+
+func (x *RebuildProjectionsResponse) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsResponse) GetCompared() bool {
+	if x != nil {
+		return x.Compared
+	}
+	return false
+}
+
+func (x *RebuildProjectionsResponse) GetMissing() int64 {
+	if x != nil {
+		return x.Missing
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsResponse) GetBehind() int64 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsResponse) GetDifferent() int64 {
+	if x != nil {
+		return x.Different
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsResponse) GetAhead() int64 {
+	if x != nil {
+		return x.Ahead
+	}
+	return 0
+}
+
+func (x *RebuildProjectionsResponse) GetExtra() int64 {
+	if x != nil {
+		return x.Extra
+	}
+	return 0
+}
+
+// The request of InspectProjectionRebuilds.
+type InspectProjectionRebuildsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The aggregate type.
+	Type          string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectProjectionRebuildsRequest) Reset() {
+	*x = InspectProjectionRebuildsRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectProjectionRebuildsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectProjectionRebuildsRequest) ProtoMessage() {}
+
+func (x *InspectProjectionRebuildsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectProjectionRebuildsRequest.ProtoReflect.Descriptor instead.
+func (*InspectProjectionRebuildsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *InspectProjectionRebuildsRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+// The response of InspectProjectionRebuilds.
+type InspectProjectionRebuildsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it does.
+	Phase InspectProjectionRebuildsResponse_Phase `protobuf:"varint,1,opt,name=phase,proto3,enum=admin.v1.InspectProjectionRebuildsResponse_Phase" json:"phase,omitempty"`
+	// Whether a process runs it. If not, and it has not ended, another call goes on.
+	Running bool `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	// How many entries the owner has listed.
+	Entries int64 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	// How many rebuilds have started from the beginning.
+	Generation int64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// When it started.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// When it ended; unset: it has not.
+	EndTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectProjectionRebuildsResponse) Reset() {
+	*x = InspectProjectionRebuildsResponse{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectProjectionRebuildsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectProjectionRebuildsResponse) ProtoMessage() {}
+
+func (x *InspectProjectionRebuildsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectProjectionRebuildsResponse.ProtoReflect.Descriptor instead.
+func (*InspectProjectionRebuildsResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *InspectProjectionRebuildsResponse) GetPhase() InspectProjectionRebuildsResponse_Phase {
+	if x != nil {
+		return x.Phase
+	}
+	return InspectProjectionRebuildsResponse_PHASE_UNSPECIFIED
+}
+
+func (x *InspectProjectionRebuildsResponse) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+func (x *InspectProjectionRebuildsResponse) GetEntries() int64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *InspectProjectionRebuildsResponse) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *InspectProjectionRebuildsResponse) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *InspectProjectionRebuildsResponse) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+// The request of SeekSubscriptions.
+type SeekSubscriptionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription, such as `video.events.catalog`.
+	Subscription string `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Since when messages are delivered again.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Counts the events that the inbox has, and changes nothing.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The `matched` of a dry run: if the inbox has more now, the action is refused with
+	// FAILED_PRECONDITION. 0: it may have any number.
+	Confirmed int64 `protobuf:"varint,4,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Why, for those who read the audit: 1 to 500 bytes. Only a dry run needs none.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who does this: 1 to 200 bytes. Only a dry run needs none.
+	Actor         string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeekSubscriptionsRequest) Reset() {
+	*x = SeekSubscriptionsRequest{}
+	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeekSubscriptionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeekSubscriptionsRequest) ProtoMessage() {}
+
+func (x *SeekSubscriptionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeekSubscriptionsRequest.ProtoReflect.Descriptor instead.
+func (*SeekSubscriptionsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SeekSubscriptionsRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *SeekSubscriptionsRequest) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *SeekSubscriptionsRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *SeekSubscriptionsRequest) GetConfirmed() int64 {
+	if x != nil {
+		return x.Confirmed
+	}
+	return 0
+}
+
+func (x *SeekSubscriptionsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SeekSubscriptionsRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
 // The request of ListQuarantinedMessages.
 type ListQuarantinedMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1739,7 +2237,7 @@ type ListQuarantinedMessagesRequest struct {
 
 func (x *ListQuarantinedMessagesRequest) Reset() {
 	*x = ListQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +2249,7 @@ func (x *ListQuarantinedMessagesRequest) String() string {
 func (*ListQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *ListQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +2262,7 @@ func (x *ListQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListQuarantinedMessagesRequest) GetPageSize() int32 {
@@ -1801,7 +2299,7 @@ type ListQuarantinedMessagesResponse struct {
 
 func (x *ListQuarantinedMessagesResponse) Reset() {
 	*x = ListQuarantinedMessagesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2311,7 @@ func (x *ListQuarantinedMessagesResponse) String() string {
 func (*ListQuarantinedMessagesResponse) ProtoMessage() {}
 
 func (x *ListQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2324,7 @@ func (x *ListQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuarantinedMessagesResponse.ProtoReflect.Descriptor instead.
 func (*ListQuarantinedMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListQuarantinedMessagesResponse) GetQuarantinedMessages() []*QuarantinedMessage {
@@ -1852,7 +2350,7 @@ type GroupQuarantinedMessagesRequest struct {
 
 func (x *GroupQuarantinedMessagesRequest) Reset() {
 	*x = GroupQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +2362,7 @@ func (x *GroupQuarantinedMessagesRequest) String() string {
 func (*GroupQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *GroupQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +2375,7 @@ func (x *GroupQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*GroupQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 // The response of GroupQuarantinedMessages.
@@ -1891,7 +2389,7 @@ type GroupQuarantinedMessagesResponse struct {
 
 func (x *GroupQuarantinedMessagesResponse) Reset() {
 	*x = GroupQuarantinedMessagesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +2401,7 @@ func (x *GroupQuarantinedMessagesResponse) String() string {
 func (*GroupQuarantinedMessagesResponse) ProtoMessage() {}
 
 func (x *GroupQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2414,7 @@ func (x *GroupQuarantinedMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupQuarantinedMessagesResponse.ProtoReflect.Descriptor instead.
 func (*GroupQuarantinedMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GroupQuarantinedMessagesResponse) GetGroups() []*Group {
@@ -1948,7 +2446,7 @@ type ReplayQuarantinedMessagesRequest struct {
 
 func (x *ReplayQuarantinedMessagesRequest) Reset() {
 	*x = ReplayQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2458,7 @@ func (x *ReplayQuarantinedMessagesRequest) String() string {
 func (*ReplayQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *ReplayQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2471,7 @@ func (x *ReplayQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*ReplayQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReplayQuarantinedMessagesRequest) GetFilter() *Filter {
@@ -2040,7 +2538,7 @@ type PurgeQuarantinedMessagesRequest struct {
 
 func (x *PurgeQuarantinedMessagesRequest) Reset() {
 	*x = PurgeQuarantinedMessagesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2550,7 @@ func (x *PurgeQuarantinedMessagesRequest) String() string {
 func (*PurgeQuarantinedMessagesRequest) ProtoMessage() {}
 
 func (x *PurgeQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2563,7 @@ func (x *PurgeQuarantinedMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQuarantinedMessagesRequest.ProtoReflect.Descriptor instead.
 func (*PurgeQuarantinedMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PurgeQuarantinedMessagesRequest) GetFilter() *Filter {
@@ -2123,7 +2621,7 @@ type ListAuditEntriesRequest struct {
 
 func (x *ListAuditEntriesRequest) Reset() {
 	*x = ListAuditEntriesRequest{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2633,7 @@ func (x *ListAuditEntriesRequest) String() string {
 func (*ListAuditEntriesRequest) ProtoMessage() {}
 
 func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2646,7 @@ func (x *ListAuditEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListAuditEntriesRequest) GetPageSize() int32 {
@@ -2178,7 +2676,7 @@ type ListAuditEntriesResponse struct {
 
 func (x *ListAuditEntriesResponse) Reset() {
 	*x = ListAuditEntriesResponse{}
-	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2688,7 @@ func (x *ListAuditEntriesResponse) String() string {
 func (*ListAuditEntriesResponse) ProtoMessage() {}
 
 func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_service_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2701,7 @@ func (x *ListAuditEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListAuditEntriesResponse) GetAuditEntries() []*AuditEntry {
@@ -2375,7 +2873,52 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"\tconfirmed\x18\x04 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
 	"\x06reason\x18\x05 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
 	"\x05actor\x18\x06 \x01(\tB\x03\xe0A\x01R\x05actor\x12&\n" +
-	"\x06cursor\x18\a \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\"\xa4\x01\n" +
+	"\x06cursor\x18\a \x01(\tB\x0e\xe0A\x01\xbaH\b\xd8\x01\x01r\x03\xb0\x01\x01R\x06cursor\"\xd6\x01\n" +
+	"\x19RebuildProjectionsRequest\x12!\n" +
+	"\x04type\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\x04type\x12\x1c\n" +
+	"\adry_run\x18\x02 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12!\n" +
+	"\tconfirmed\x18\x03 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
+	"\x06reason\x18\x04 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
+	"\x05actor\x18\x05 \x01(\tB\x03\xe0A\x01R\x05actor\x12\x1d\n" +
+	"\arestart\x18\x06 \x01(\bB\x03\xe0A\x01R\arestart\"\xeb\x01\n" +
+	"\x1aRebuildProjectionsResponse\x12\x1b\n" +
+	"\taction_id\x18\x01 \x01(\tR\bactionId\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\x03R\aentries\x12\x1a\n" +
+	"\bcompared\x18\x03 \x01(\bR\bcompared\x12\x18\n" +
+	"\amissing\x18\x04 \x01(\x03R\amissing\x12\x16\n" +
+	"\x06behind\x18\x05 \x01(\x03R\x06behind\x12\x1c\n" +
+	"\tdifferent\x18\x06 \x01(\x03R\tdifferent\x12\x14\n" +
+	"\x05ahead\x18\a \x01(\x03R\x05ahead\x12\x14\n" +
+	"\x05extra\x18\b \x01(\x03R\x05extra\"E\n" +
+	" InspectProjectionRebuildsRequest\x12!\n" +
+	"\x04type\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\x04type\"\xa8\x03\n" +
+	"!InspectProjectionRebuildsResponse\x12G\n" +
+	"\x05phase\x18\x01 \x01(\x0e21.admin.v1.InspectProjectionRebuildsResponse.PhaseR\x05phase\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\bR\arunning\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\x03R\aentries\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x03R\n" +
+	"generation\x129\n" +
+	"\n" +
+	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"t\n" +
+	"\x05Phase\x12\x15\n" +
+	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"PHASE_FILL\x10\x01\x12\x0f\n" +
+	"\vPHASE_CHECK\x10\x02\x12\x10\n" +
+	"\fPHASE_REPEAT\x10\x03\x12\x0e\n" +
+	"\n" +
+	"PHASE_DONE\x10\x04\x12\x11\n" +
+	"\rPHASE_DROPPED\x10\x05\"\x8c\x02\n" +
+	"\x18SeekSubscriptionsRequest\x121\n" +
+	"\fsubscription\x18\x01 \x01(\tB\r\xe0A\x02\xbaH\ar\x05\x10\x01\x18\xe8\aR\fsubscription\x12D\n" +
+	"\n" +
+	"start_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\t\xe0A\x02\xbaH\x03\xc8\x01\x01R\tstartTime\x12\x1c\n" +
+	"\adry_run\x18\x03 \x01(\bB\x03\xe0A\x01R\x06dryRun\x12!\n" +
+	"\tconfirmed\x18\x04 \x01(\x03B\x03\xe0A\x01R\tconfirmed\x12\x1b\n" +
+	"\x06reason\x18\x05 \x01(\tB\x03\xe0A\x01R\x06reason\x12\x19\n" +
+	"\x05actor\x18\x06 \x01(\tB\x03\xe0A\x01R\x05actor\"\xa4\x01\n" +
 	"\x1eListQuarantinedMessagesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xe0A\x01\xbaH\x04\x1a\x02(\x00R\bpageSize\x12*\n" +
@@ -2409,7 +2952,7 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\v\xe0A\x01\xbaH\x05r\x03\x18\x88'R\tpageToken\"}\n" +
 	"\x18ListAuditEntriesResponse\x129\n" +
 	"\raudit_entries\x18\x01 \x03(\v2\x14.admin.v1.AuditEntryR\fauditEntries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xf5\r\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\x8e\x11\n" +
 	"\fAdminService\x12\x87\x01\n" +
 	"\x15ListBlockedAggregates\x12&.admin.v1.ListBlockedAggregatesRequest\x1a'.admin.v1.ListBlockedAggregatesResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/blockedAggregates\x12\x90\x01\n" +
 	"\x16GroupBlockedAggregates\x12'.admin.v1.GroupBlockedAggregatesRequest\x1a(.admin.v1.GroupBlockedAggregatesResponse\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/blockedAggregates:group\x12\x87\x01\n" +
@@ -2418,7 +2961,10 @@ const file_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x0fRepublishEvents\x12 .admin.v1.RepublishEventsRequest\x1a\x16.admin.v1.ActionResult\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/events:republish\x12u\n" +
 	"\x12BackfillAggregates\x12#.admin.v1.BackfillAggregatesRequest\x1a\x16.admin.v1.ActionResult\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/aggregates:backfill\x12\x98\x01\n" +
 	"\x18CompareProjectionEntries\x12).admin.v1.CompareProjectionEntriesRequest\x1a*.admin.v1.CompareProjectionEntriesResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/projectionEntries:compare\x12\x84\x01\n" +
-	"\x17RepairProjectionEntries\x12(.admin.v1.RepairProjectionEntriesRequest\x1a\x16.admin.v1.ActionResult\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/projectionEntries:repair\x12\x8f\x01\n" +
+	"\x17RepairProjectionEntries\x12(.admin.v1.RepairProjectionEntriesRequest\x1a\x16.admin.v1.ActionResult\"'\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/v1/projectionEntries:repair\x12\x83\x01\n" +
+	"\x12RebuildProjections\x12#.admin.v1.RebuildProjectionsRequest\x1a$.admin.v1.RebuildProjectionsResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/projections:rebuild\x12\x9c\x01\n" +
+	"\x19InspectProjectionRebuilds\x12*.admin.v1.InspectProjectionRebuildsRequest\x1a+.admin.v1.InspectProjectionRebuildsResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/v1/projectionRebuilds:inspect\x12r\n" +
+	"\x11SeekSubscriptions\x12\".admin.v1.SeekSubscriptionsRequest\x1a\x16.admin.v1.ActionResult\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/v1/subscriptions:seek\x12\x8f\x01\n" +
 	"\x17ListQuarantinedMessages\x12(.admin.v1.ListQuarantinedMessagesRequest\x1a).admin.v1.ListQuarantinedMessagesResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/quarantinedMessages\x12\x98\x01\n" +
 	"\x18GroupQuarantinedMessages\x12).admin.v1.GroupQuarantinedMessagesRequest\x1a*.admin.v1.GroupQuarantinedMessagesResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/quarantinedMessages:group\x12\x8a\x01\n" +
 	"\x19ReplayQuarantinedMessages\x12*.admin.v1.ReplayQuarantinedMessagesRequest\x1a\x16.admin.v1.ActionResult\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/v1/quarantinedMessages:replay\x12\x87\x01\n" +
@@ -2438,100 +2984,116 @@ func file_admin_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_service_proto_rawDescData
 }
 
-var file_admin_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_admin_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_admin_v1_admin_service_proto_goTypes = []any{
-	(ProjectionDifference_Kind)(0),           // 0: admin.v1.ProjectionDifference.Kind
-	(*Filter)(nil),                           // 1: admin.v1.Filter
-	(*ActionResult)(nil),                     // 2: admin.v1.ActionResult
-	(*Failure)(nil),                          // 3: admin.v1.Failure
-	(*Group)(nil),                            // 4: admin.v1.Group
-	(*BlockedAggregate)(nil),                 // 5: admin.v1.BlockedAggregate
-	(*QuarantinedMessage)(nil),               // 6: admin.v1.QuarantinedMessage
-	(*AuditEntry)(nil),                       // 7: admin.v1.AuditEntry
-	(*ListBlockedAggregatesRequest)(nil),     // 8: admin.v1.ListBlockedAggregatesRequest
-	(*ListBlockedAggregatesResponse)(nil),    // 9: admin.v1.ListBlockedAggregatesResponse
-	(*GroupBlockedAggregatesRequest)(nil),    // 10: admin.v1.GroupBlockedAggregatesRequest
-	(*GroupBlockedAggregatesResponse)(nil),   // 11: admin.v1.GroupBlockedAggregatesResponse
-	(*RequeueBlockedAggregatesRequest)(nil),  // 12: admin.v1.RequeueBlockedAggregatesRequest
-	(*SkipBlockedAggregatesRequest)(nil),     // 13: admin.v1.SkipBlockedAggregatesRequest
-	(*RepublishEventsRequest)(nil),           // 14: admin.v1.RepublishEventsRequest
-	(*BackfillAggregatesRequest)(nil),        // 15: admin.v1.BackfillAggregatesRequest
-	(*CompareProjectionEntriesRequest)(nil),  // 16: admin.v1.CompareProjectionEntriesRequest
-	(*CompareProjectionEntriesResponse)(nil), // 17: admin.v1.CompareProjectionEntriesResponse
-	(*ProjectionDifference)(nil),             // 18: admin.v1.ProjectionDifference
-	(*RepairProjectionEntriesRequest)(nil),   // 19: admin.v1.RepairProjectionEntriesRequest
-	(*ListQuarantinedMessagesRequest)(nil),   // 20: admin.v1.ListQuarantinedMessagesRequest
-	(*ListQuarantinedMessagesResponse)(nil),  // 21: admin.v1.ListQuarantinedMessagesResponse
-	(*GroupQuarantinedMessagesRequest)(nil),  // 22: admin.v1.GroupQuarantinedMessagesRequest
-	(*GroupQuarantinedMessagesResponse)(nil), // 23: admin.v1.GroupQuarantinedMessagesResponse
-	(*ReplayQuarantinedMessagesRequest)(nil), // 24: admin.v1.ReplayQuarantinedMessagesRequest
-	(*PurgeQuarantinedMessagesRequest)(nil),  // 25: admin.v1.PurgeQuarantinedMessagesRequest
-	(*ListAuditEntriesRequest)(nil),          // 26: admin.v1.ListAuditEntriesRequest
-	(*ListAuditEntriesResponse)(nil),         // 27: admin.v1.ListAuditEntriesResponse
-	nil,                                      // 28: admin.v1.QuarantinedMessage.AttributesEntry
-	(*durationpb.Duration)(nil),              // 29: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),            // 30: google.protobuf.Timestamp
+	(ProjectionDifference_Kind)(0),               // 0: admin.v1.ProjectionDifference.Kind
+	(InspectProjectionRebuildsResponse_Phase)(0), // 1: admin.v1.InspectProjectionRebuildsResponse.Phase
+	(*Filter)(nil),                            // 2: admin.v1.Filter
+	(*ActionResult)(nil),                      // 3: admin.v1.ActionResult
+	(*Failure)(nil),                           // 4: admin.v1.Failure
+	(*Group)(nil),                             // 5: admin.v1.Group
+	(*BlockedAggregate)(nil),                  // 6: admin.v1.BlockedAggregate
+	(*QuarantinedMessage)(nil),                // 7: admin.v1.QuarantinedMessage
+	(*AuditEntry)(nil),                        // 8: admin.v1.AuditEntry
+	(*ListBlockedAggregatesRequest)(nil),      // 9: admin.v1.ListBlockedAggregatesRequest
+	(*ListBlockedAggregatesResponse)(nil),     // 10: admin.v1.ListBlockedAggregatesResponse
+	(*GroupBlockedAggregatesRequest)(nil),     // 11: admin.v1.GroupBlockedAggregatesRequest
+	(*GroupBlockedAggregatesResponse)(nil),    // 12: admin.v1.GroupBlockedAggregatesResponse
+	(*RequeueBlockedAggregatesRequest)(nil),   // 13: admin.v1.RequeueBlockedAggregatesRequest
+	(*SkipBlockedAggregatesRequest)(nil),      // 14: admin.v1.SkipBlockedAggregatesRequest
+	(*RepublishEventsRequest)(nil),            // 15: admin.v1.RepublishEventsRequest
+	(*BackfillAggregatesRequest)(nil),         // 16: admin.v1.BackfillAggregatesRequest
+	(*CompareProjectionEntriesRequest)(nil),   // 17: admin.v1.CompareProjectionEntriesRequest
+	(*CompareProjectionEntriesResponse)(nil),  // 18: admin.v1.CompareProjectionEntriesResponse
+	(*ProjectionDifference)(nil),              // 19: admin.v1.ProjectionDifference
+	(*RepairProjectionEntriesRequest)(nil),    // 20: admin.v1.RepairProjectionEntriesRequest
+	(*RebuildProjectionsRequest)(nil),         // 21: admin.v1.RebuildProjectionsRequest
+	(*RebuildProjectionsResponse)(nil),        // 22: admin.v1.RebuildProjectionsResponse
+	(*InspectProjectionRebuildsRequest)(nil),  // 23: admin.v1.InspectProjectionRebuildsRequest
+	(*InspectProjectionRebuildsResponse)(nil), // 24: admin.v1.InspectProjectionRebuildsResponse
+	(*SeekSubscriptionsRequest)(nil),          // 25: admin.v1.SeekSubscriptionsRequest
+	(*ListQuarantinedMessagesRequest)(nil),    // 26: admin.v1.ListQuarantinedMessagesRequest
+	(*ListQuarantinedMessagesResponse)(nil),   // 27: admin.v1.ListQuarantinedMessagesResponse
+	(*GroupQuarantinedMessagesRequest)(nil),   // 28: admin.v1.GroupQuarantinedMessagesRequest
+	(*GroupQuarantinedMessagesResponse)(nil),  // 29: admin.v1.GroupQuarantinedMessagesResponse
+	(*ReplayQuarantinedMessagesRequest)(nil),  // 30: admin.v1.ReplayQuarantinedMessagesRequest
+	(*PurgeQuarantinedMessagesRequest)(nil),   // 31: admin.v1.PurgeQuarantinedMessagesRequest
+	(*ListAuditEntriesRequest)(nil),           // 32: admin.v1.ListAuditEntriesRequest
+	(*ListAuditEntriesResponse)(nil),          // 33: admin.v1.ListAuditEntriesResponse
+	nil,                                       // 34: admin.v1.QuarantinedMessage.AttributesEntry
+	(*durationpb.Duration)(nil),               // 35: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),             // 36: google.protobuf.Timestamp
 }
 var file_admin_v1_admin_service_proto_depIdxs = []int32{
-	29, // 0: admin.v1.Filter.age:type_name -> google.protobuf.Duration
-	3,  // 1: admin.v1.ActionResult.failed:type_name -> admin.v1.Failure
-	30, // 2: admin.v1.Group.first_time:type_name -> google.protobuf.Timestamp
-	30, // 3: admin.v1.Group.last_time:type_name -> google.protobuf.Timestamp
-	30, // 4: admin.v1.BlockedAggregate.retry_time:type_name -> google.protobuf.Timestamp
-	30, // 5: admin.v1.BlockedAggregate.park_time:type_name -> google.protobuf.Timestamp
-	28, // 6: admin.v1.QuarantinedMessage.attributes:type_name -> admin.v1.QuarantinedMessage.AttributesEntry
-	30, // 7: admin.v1.QuarantinedMessage.publish_time:type_name -> google.protobuf.Timestamp
-	30, // 8: admin.v1.QuarantinedMessage.receive_time:type_name -> google.protobuf.Timestamp
-	30, // 9: admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
-	1,  // 10: admin.v1.AuditEntry.filter:type_name -> admin.v1.Filter
-	1,  // 11: admin.v1.ListBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	5,  // 12: admin.v1.ListBlockedAggregatesResponse.blocked_aggregates:type_name -> admin.v1.BlockedAggregate
-	4,  // 13: admin.v1.GroupBlockedAggregatesResponse.groups:type_name -> admin.v1.Group
-	1,  // 14: admin.v1.RequeueBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	1,  // 15: admin.v1.SkipBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
-	1,  // 16: admin.v1.RepublishEventsRequest.filter:type_name -> admin.v1.Filter
-	30, // 17: admin.v1.RepublishEventsRequest.start_time:type_name -> google.protobuf.Timestamp
-	30, // 18: admin.v1.RepublishEventsRequest.end_time:type_name -> google.protobuf.Timestamp
-	18, // 19: admin.v1.CompareProjectionEntriesResponse.differences:type_name -> admin.v1.ProjectionDifference
+	35, // 0: admin.v1.Filter.age:type_name -> google.protobuf.Duration
+	4,  // 1: admin.v1.ActionResult.failed:type_name -> admin.v1.Failure
+	36, // 2: admin.v1.Group.first_time:type_name -> google.protobuf.Timestamp
+	36, // 3: admin.v1.Group.last_time:type_name -> google.protobuf.Timestamp
+	36, // 4: admin.v1.BlockedAggregate.retry_time:type_name -> google.protobuf.Timestamp
+	36, // 5: admin.v1.BlockedAggregate.park_time:type_name -> google.protobuf.Timestamp
+	34, // 6: admin.v1.QuarantinedMessage.attributes:type_name -> admin.v1.QuarantinedMessage.AttributesEntry
+	36, // 7: admin.v1.QuarantinedMessage.publish_time:type_name -> google.protobuf.Timestamp
+	36, // 8: admin.v1.QuarantinedMessage.receive_time:type_name -> google.protobuf.Timestamp
+	36, // 9: admin.v1.AuditEntry.create_time:type_name -> google.protobuf.Timestamp
+	2,  // 10: admin.v1.AuditEntry.filter:type_name -> admin.v1.Filter
+	2,  // 11: admin.v1.ListBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	6,  // 12: admin.v1.ListBlockedAggregatesResponse.blocked_aggregates:type_name -> admin.v1.BlockedAggregate
+	5,  // 13: admin.v1.GroupBlockedAggregatesResponse.groups:type_name -> admin.v1.Group
+	2,  // 14: admin.v1.RequeueBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	2,  // 15: admin.v1.SkipBlockedAggregatesRequest.filter:type_name -> admin.v1.Filter
+	2,  // 16: admin.v1.RepublishEventsRequest.filter:type_name -> admin.v1.Filter
+	36, // 17: admin.v1.RepublishEventsRequest.start_time:type_name -> google.protobuf.Timestamp
+	36, // 18: admin.v1.RepublishEventsRequest.end_time:type_name -> google.protobuf.Timestamp
+	19, // 19: admin.v1.CompareProjectionEntriesResponse.differences:type_name -> admin.v1.ProjectionDifference
 	0,  // 20: admin.v1.ProjectionDifference.kind:type_name -> admin.v1.ProjectionDifference.Kind
-	1,  // 21: admin.v1.ListQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	6,  // 22: admin.v1.ListQuarantinedMessagesResponse.quarantined_messages:type_name -> admin.v1.QuarantinedMessage
-	4,  // 23: admin.v1.GroupQuarantinedMessagesResponse.groups:type_name -> admin.v1.Group
-	1,  // 24: admin.v1.ReplayQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	1,  // 25: admin.v1.PurgeQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
-	7,  // 26: admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> admin.v1.AuditEntry
-	8,  // 27: admin.v1.AdminService.ListBlockedAggregates:input_type -> admin.v1.ListBlockedAggregatesRequest
-	10, // 28: admin.v1.AdminService.GroupBlockedAggregates:input_type -> admin.v1.GroupBlockedAggregatesRequest
-	12, // 29: admin.v1.AdminService.RequeueBlockedAggregates:input_type -> admin.v1.RequeueBlockedAggregatesRequest
-	13, // 30: admin.v1.AdminService.SkipBlockedAggregates:input_type -> admin.v1.SkipBlockedAggregatesRequest
-	14, // 31: admin.v1.AdminService.RepublishEvents:input_type -> admin.v1.RepublishEventsRequest
-	15, // 32: admin.v1.AdminService.BackfillAggregates:input_type -> admin.v1.BackfillAggregatesRequest
-	16, // 33: admin.v1.AdminService.CompareProjectionEntries:input_type -> admin.v1.CompareProjectionEntriesRequest
-	19, // 34: admin.v1.AdminService.RepairProjectionEntries:input_type -> admin.v1.RepairProjectionEntriesRequest
-	20, // 35: admin.v1.AdminService.ListQuarantinedMessages:input_type -> admin.v1.ListQuarantinedMessagesRequest
-	22, // 36: admin.v1.AdminService.GroupQuarantinedMessages:input_type -> admin.v1.GroupQuarantinedMessagesRequest
-	24, // 37: admin.v1.AdminService.ReplayQuarantinedMessages:input_type -> admin.v1.ReplayQuarantinedMessagesRequest
-	25, // 38: admin.v1.AdminService.PurgeQuarantinedMessages:input_type -> admin.v1.PurgeQuarantinedMessagesRequest
-	26, // 39: admin.v1.AdminService.ListAuditEntries:input_type -> admin.v1.ListAuditEntriesRequest
-	9,  // 40: admin.v1.AdminService.ListBlockedAggregates:output_type -> admin.v1.ListBlockedAggregatesResponse
-	11, // 41: admin.v1.AdminService.GroupBlockedAggregates:output_type -> admin.v1.GroupBlockedAggregatesResponse
-	2,  // 42: admin.v1.AdminService.RequeueBlockedAggregates:output_type -> admin.v1.ActionResult
-	2,  // 43: admin.v1.AdminService.SkipBlockedAggregates:output_type -> admin.v1.ActionResult
-	2,  // 44: admin.v1.AdminService.RepublishEvents:output_type -> admin.v1.ActionResult
-	2,  // 45: admin.v1.AdminService.BackfillAggregates:output_type -> admin.v1.ActionResult
-	17, // 46: admin.v1.AdminService.CompareProjectionEntries:output_type -> admin.v1.CompareProjectionEntriesResponse
-	2,  // 47: admin.v1.AdminService.RepairProjectionEntries:output_type -> admin.v1.ActionResult
-	21, // 48: admin.v1.AdminService.ListQuarantinedMessages:output_type -> admin.v1.ListQuarantinedMessagesResponse
-	23, // 49: admin.v1.AdminService.GroupQuarantinedMessages:output_type -> admin.v1.GroupQuarantinedMessagesResponse
-	2,  // 50: admin.v1.AdminService.ReplayQuarantinedMessages:output_type -> admin.v1.ActionResult
-	2,  // 51: admin.v1.AdminService.PurgeQuarantinedMessages:output_type -> admin.v1.ActionResult
-	27, // 52: admin.v1.AdminService.ListAuditEntries:output_type -> admin.v1.ListAuditEntriesResponse
-	40, // [40:53] is the sub-list for method output_type
-	27, // [27:40] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	1,  // 21: admin.v1.InspectProjectionRebuildsResponse.phase:type_name -> admin.v1.InspectProjectionRebuildsResponse.Phase
+	36, // 22: admin.v1.InspectProjectionRebuildsResponse.start_time:type_name -> google.protobuf.Timestamp
+	36, // 23: admin.v1.InspectProjectionRebuildsResponse.end_time:type_name -> google.protobuf.Timestamp
+	36, // 24: admin.v1.SeekSubscriptionsRequest.start_time:type_name -> google.protobuf.Timestamp
+	2,  // 25: admin.v1.ListQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	7,  // 26: admin.v1.ListQuarantinedMessagesResponse.quarantined_messages:type_name -> admin.v1.QuarantinedMessage
+	5,  // 27: admin.v1.GroupQuarantinedMessagesResponse.groups:type_name -> admin.v1.Group
+	2,  // 28: admin.v1.ReplayQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	2,  // 29: admin.v1.PurgeQuarantinedMessagesRequest.filter:type_name -> admin.v1.Filter
+	8,  // 30: admin.v1.ListAuditEntriesResponse.audit_entries:type_name -> admin.v1.AuditEntry
+	9,  // 31: admin.v1.AdminService.ListBlockedAggregates:input_type -> admin.v1.ListBlockedAggregatesRequest
+	11, // 32: admin.v1.AdminService.GroupBlockedAggregates:input_type -> admin.v1.GroupBlockedAggregatesRequest
+	13, // 33: admin.v1.AdminService.RequeueBlockedAggregates:input_type -> admin.v1.RequeueBlockedAggregatesRequest
+	14, // 34: admin.v1.AdminService.SkipBlockedAggregates:input_type -> admin.v1.SkipBlockedAggregatesRequest
+	15, // 35: admin.v1.AdminService.RepublishEvents:input_type -> admin.v1.RepublishEventsRequest
+	16, // 36: admin.v1.AdminService.BackfillAggregates:input_type -> admin.v1.BackfillAggregatesRequest
+	17, // 37: admin.v1.AdminService.CompareProjectionEntries:input_type -> admin.v1.CompareProjectionEntriesRequest
+	20, // 38: admin.v1.AdminService.RepairProjectionEntries:input_type -> admin.v1.RepairProjectionEntriesRequest
+	21, // 39: admin.v1.AdminService.RebuildProjections:input_type -> admin.v1.RebuildProjectionsRequest
+	23, // 40: admin.v1.AdminService.InspectProjectionRebuilds:input_type -> admin.v1.InspectProjectionRebuildsRequest
+	25, // 41: admin.v1.AdminService.SeekSubscriptions:input_type -> admin.v1.SeekSubscriptionsRequest
+	26, // 42: admin.v1.AdminService.ListQuarantinedMessages:input_type -> admin.v1.ListQuarantinedMessagesRequest
+	28, // 43: admin.v1.AdminService.GroupQuarantinedMessages:input_type -> admin.v1.GroupQuarantinedMessagesRequest
+	30, // 44: admin.v1.AdminService.ReplayQuarantinedMessages:input_type -> admin.v1.ReplayQuarantinedMessagesRequest
+	31, // 45: admin.v1.AdminService.PurgeQuarantinedMessages:input_type -> admin.v1.PurgeQuarantinedMessagesRequest
+	32, // 46: admin.v1.AdminService.ListAuditEntries:input_type -> admin.v1.ListAuditEntriesRequest
+	10, // 47: admin.v1.AdminService.ListBlockedAggregates:output_type -> admin.v1.ListBlockedAggregatesResponse
+	12, // 48: admin.v1.AdminService.GroupBlockedAggregates:output_type -> admin.v1.GroupBlockedAggregatesResponse
+	3,  // 49: admin.v1.AdminService.RequeueBlockedAggregates:output_type -> admin.v1.ActionResult
+	3,  // 50: admin.v1.AdminService.SkipBlockedAggregates:output_type -> admin.v1.ActionResult
+	3,  // 51: admin.v1.AdminService.RepublishEvents:output_type -> admin.v1.ActionResult
+	3,  // 52: admin.v1.AdminService.BackfillAggregates:output_type -> admin.v1.ActionResult
+	18, // 53: admin.v1.AdminService.CompareProjectionEntries:output_type -> admin.v1.CompareProjectionEntriesResponse
+	3,  // 54: admin.v1.AdminService.RepairProjectionEntries:output_type -> admin.v1.ActionResult
+	22, // 55: admin.v1.AdminService.RebuildProjections:output_type -> admin.v1.RebuildProjectionsResponse
+	24, // 56: admin.v1.AdminService.InspectProjectionRebuilds:output_type -> admin.v1.InspectProjectionRebuildsResponse
+	3,  // 57: admin.v1.AdminService.SeekSubscriptions:output_type -> admin.v1.ActionResult
+	27, // 58: admin.v1.AdminService.ListQuarantinedMessages:output_type -> admin.v1.ListQuarantinedMessagesResponse
+	29, // 59: admin.v1.AdminService.GroupQuarantinedMessages:output_type -> admin.v1.GroupQuarantinedMessagesResponse
+	3,  // 60: admin.v1.AdminService.ReplayQuarantinedMessages:output_type -> admin.v1.ActionResult
+	3,  // 61: admin.v1.AdminService.PurgeQuarantinedMessages:output_type -> admin.v1.ActionResult
+	33, // 62: admin.v1.AdminService.ListAuditEntries:output_type -> admin.v1.ListAuditEntriesResponse
+	47, // [47:63] is the sub-list for method output_type
+	31, // [31:47] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_service_proto_init() }
@@ -2544,8 +3106,8 @@ func file_admin_v1_admin_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_service_proto_rawDesc), len(file_admin_v1_admin_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   28,
+			NumEnums:      2,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,9 @@ const (
 	AdminService_BackfillAggregates_FullMethodName        = "/admin.v1.AdminService/BackfillAggregates"
 	AdminService_CompareProjectionEntries_FullMethodName  = "/admin.v1.AdminService/CompareProjectionEntries"
 	AdminService_RepairProjectionEntries_FullMethodName   = "/admin.v1.AdminService/RepairProjectionEntries"
+	AdminService_RebuildProjections_FullMethodName        = "/admin.v1.AdminService/RebuildProjections"
+	AdminService_InspectProjectionRebuilds_FullMethodName = "/admin.v1.AdminService/InspectProjectionRebuilds"
+	AdminService_SeekSubscriptions_FullMethodName         = "/admin.v1.AdminService/SeekSubscriptions"
 	AdminService_ListQuarantinedMessages_FullMethodName   = "/admin.v1.AdminService/ListQuarantinedMessages"
 	AdminService_GroupQuarantinedMessages_FullMethodName  = "/admin.v1.AdminService/GroupQuarantinedMessages"
 	AdminService_ReplayQuarantinedMessages_FullMethodName = "/admin.v1.AdminService/ReplayQuarantinedMessages"
@@ -41,8 +44,8 @@ const (
 // What operators see and do: aggregates whose event the broker refused, messages
 // that nobody could decode, and the audit of all actions. It is served at
 // ADMIN_ADDR only, and never at the public port. It does the same as the
-// commands `server outbox`, `server quarantine`, `server projection` and `server
-// audit`.
+// commands `server outbox`, `server quarantine`, `server projection`, `server
+// rebuild`, `server seek` and `server audit`.
 //
 // An action changes everything that matches its filter. With `dry_run` it only
 // counts. It is no transaction as a whole: what is done stays done if it fails in
@@ -78,6 +81,16 @@ type AdminServiceClient interface {
 	// ones, or all, which it compares first. NOT_FOUND if no named entry differs.
 	// See: AIP-136.
 	RepairProjectionEntries(ctx context.Context, in *RepairProjectionEntriesRequest, opts ...grpc.CallOption) (*ActionResult, error)
+	// Makes a projection what its owner has, for all readers at once. It may take
+	// longer than a call: the same call again goes on where the one before has ended.
+	// ABORTED while another process rebuilds the projection. See: AIP-136.
+	RebuildProjections(ctx context.Context, in *RebuildProjectionsRequest, opts ...grpc.CallOption) (*RebuildProjectionsResponse, error)
+	// Returns how far the last rebuild of a projection is. See: AIP-136.
+	InspectProjectionRebuilds(ctx context.Context, in *InspectProjectionRebuildsRequest, opts ...grpc.CallOption) (*InspectProjectionRebuildsResponse, error)
+	// Has the consumer of a subscription apply the messages since a time again, as far
+	// as the broker has retained them. Entries that have their events stay as they
+	// are. If it fails, call again. See: AIP-136.
+	SeekSubscriptions(ctx context.Context, in *SeekSubscriptionsRequest, opts ...grpc.CallOption) (*ActionResult, error)
 	// Lists messages in quarantine in the order in which they were set aside,
 	// without their payloads. See: AIP-132, AIP-158.
 	ListQuarantinedMessages(ctx context.Context, in *ListQuarantinedMessagesRequest, opts ...grpc.CallOption) (*ListQuarantinedMessagesResponse, error)
@@ -183,6 +196,36 @@ func (c *adminServiceClient) RepairProjectionEntries(ctx context.Context, in *Re
 	return out, nil
 }
 
+func (c *adminServiceClient) RebuildProjections(ctx context.Context, in *RebuildProjectionsRequest, opts ...grpc.CallOption) (*RebuildProjectionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RebuildProjectionsResponse)
+	err := c.cc.Invoke(ctx, AdminService_RebuildProjections_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) InspectProjectionRebuilds(ctx context.Context, in *InspectProjectionRebuildsRequest, opts ...grpc.CallOption) (*InspectProjectionRebuildsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InspectProjectionRebuildsResponse)
+	err := c.cc.Invoke(ctx, AdminService_InspectProjectionRebuilds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) SeekSubscriptions(ctx context.Context, in *SeekSubscriptionsRequest, opts ...grpc.CallOption) (*ActionResult, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ActionResult)
+	err := c.cc.Invoke(ctx, AdminService_SeekSubscriptions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListQuarantinedMessages(ctx context.Context, in *ListQuarantinedMessagesRequest, opts ...grpc.CallOption) (*ListQuarantinedMessagesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQuarantinedMessagesResponse)
@@ -240,8 +283,8 @@ func (c *adminServiceClient) ListAuditEntries(ctx context.Context, in *ListAudit
 // What operators see and do: aggregates whose event the broker refused, messages
 // that nobody could decode, and the audit of all actions. It is served at
 // ADMIN_ADDR only, and never at the public port. It does the same as the
-// commands `server outbox`, `server quarantine`, `server projection` and `server
-// audit`.
+// commands `server outbox`, `server quarantine`, `server projection`, `server
+// rebuild`, `server seek` and `server audit`.
 //
 // An action changes everything that matches its filter. With `dry_run` it only
 // counts. It is no transaction as a whole: what is done stays done if it fails in
@@ -277,6 +320,16 @@ type AdminServiceServer interface {
 	// ones, or all, which it compares first. NOT_FOUND if no named entry differs.
 	// See: AIP-136.
 	RepairProjectionEntries(context.Context, *RepairProjectionEntriesRequest) (*ActionResult, error)
+	// Makes a projection what its owner has, for all readers at once. It may take
+	// longer than a call: the same call again goes on where the one before has ended.
+	// ABORTED while another process rebuilds the projection. See: AIP-136.
+	RebuildProjections(context.Context, *RebuildProjectionsRequest) (*RebuildProjectionsResponse, error)
+	// Returns how far the last rebuild of a projection is. See: AIP-136.
+	InspectProjectionRebuilds(context.Context, *InspectProjectionRebuildsRequest) (*InspectProjectionRebuildsResponse, error)
+	// Has the consumer of a subscription apply the messages since a time again, as far
+	// as the broker has retained them. Entries that have their events stay as they
+	// are. If it fails, call again. See: AIP-136.
+	SeekSubscriptions(context.Context, *SeekSubscriptionsRequest) (*ActionResult, error)
 	// Lists messages in quarantine in the order in which they were set aside,
 	// without their payloads. See: AIP-132, AIP-158.
 	ListQuarantinedMessages(context.Context, *ListQuarantinedMessagesRequest) (*ListQuarantinedMessagesResponse, error)
@@ -325,6 +378,15 @@ func (UnimplementedAdminServiceServer) CompareProjectionEntries(context.Context,
 }
 func (UnimplementedAdminServiceServer) RepairProjectionEntries(context.Context, *RepairProjectionEntriesRequest) (*ActionResult, error) {
 	return nil, status.Error(codes.Unimplemented, "method RepairProjectionEntries not implemented")
+}
+func (UnimplementedAdminServiceServer) RebuildProjections(context.Context, *RebuildProjectionsRequest) (*RebuildProjectionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RebuildProjections not implemented")
+}
+func (UnimplementedAdminServiceServer) InspectProjectionRebuilds(context.Context, *InspectProjectionRebuildsRequest) (*InspectProjectionRebuildsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method InspectProjectionRebuilds not implemented")
+}
+func (UnimplementedAdminServiceServer) SeekSubscriptions(context.Context, *SeekSubscriptionsRequest) (*ActionResult, error) {
+	return nil, status.Error(codes.Unimplemented, "method SeekSubscriptions not implemented")
 }
 func (UnimplementedAdminServiceServer) ListQuarantinedMessages(context.Context, *ListQuarantinedMessagesRequest) (*ListQuarantinedMessagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuarantinedMessages not implemented")
@@ -506,6 +568,60 @@ func _AdminService_RepairProjectionEntries_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RebuildProjections_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RebuildProjectionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RebuildProjections(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RebuildProjections_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RebuildProjections(ctx, req.(*RebuildProjectionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_InspectProjectionRebuilds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InspectProjectionRebuildsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).InspectProjectionRebuilds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_InspectProjectionRebuilds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).InspectProjectionRebuilds(ctx, req.(*InspectProjectionRebuildsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_SeekSubscriptions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SeekSubscriptionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SeekSubscriptions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SeekSubscriptions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SeekSubscriptions(ctx, req.(*SeekSubscriptionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListQuarantinedMessages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListQuarantinedMessagesRequest)
 	if err := dec(in); err != nil {
@@ -634,6 +750,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RepairProjectionEntries",
 			Handler:    _AdminService_RepairProjectionEntries_Handler,
+		},
+		{
+			MethodName: "RebuildProjections",
+			Handler:    _AdminService_RebuildProjections_Handler,
+		},
+		{
+			MethodName: "InspectProjectionRebuilds",
+			Handler:    _AdminService_InspectProjectionRebuilds_Handler,
+		},
+		{
+			MethodName: "SeekSubscriptions",
+			Handler:    _AdminService_SeekSubscriptions_Handler,
 		},
 		{
 			MethodName: "ListQuarantinedMessages",

@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -113,6 +114,36 @@ SELECT video_catalog_read.rebuild_end($1::text, $2::bigint)
 func (q *Queries) EndRebuild(ctx context.Context, projection string, token int64) error {
 	_, err := q.db.Exec(ctx, EndRebuild, projection, token)
 	return err
+}
+
+const GetRebuild = `-- name: GetRebuild :one
+SELECT phase, generation, entries, started_at, ended_at,
+	(phase NOT IN ('done', 'dropped') AND leased_until > clock_timestamp())::bool AS running
+FROM video_catalog_read.rebuilds WHERE projection = $1
+`
+
+type GetRebuildRow struct {
+	Phase      string
+	Generation int64
+	Entries    int64
+	StartedAt  time.Time
+	EndedAt    *time.Time
+	Running    bool
+}
+
+// Returns the last rebuild of a projection.
+func (q *Queries) GetRebuild(ctx context.Context, projection string) (GetRebuildRow, error) {
+	row := q.db.QueryRow(ctx, GetRebuild, projection)
+	var i GetRebuildRow
+	err := row.Scan(
+		&i.Phase,
+		&i.Generation,
+		&i.Entries,
+		&i.StartedAt,
+		&i.EndedAt,
+		&i.Running,
+	)
+	return i, err
 }
 
 const HoldRebuild = `-- name: HoldRebuild :exec

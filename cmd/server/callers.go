@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"example.com/videocatalog/internal/auth"
+	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/port"
 )
 
@@ -103,6 +105,15 @@ func (c config) policy() (*auth.Policy, error) {
 		return nil, err
 	}
 	return auth.ParsePolicy(text, methods())
+}
+
+// withCaller returns the context of a call with its caller, whom the outbox keeps with the
+// events of a command: the one that this process has verified, or else Cloud Run's IAM.
+func (c config) withCaller(ctx context.Context, verified string) context.Context {
+	if caller := auth.Vouched(ctx); c.Auth == authIAM && caller.Subject != "" {
+		verified = caller.String()
+	}
+	return envelope.WithCaller(ctx, verified)
 }
 
 // callers makes the gate that admits calls. If this process checks tokens, it also returns

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -207,6 +208,29 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 	}
 	if err := call("198.51.100.2"); err != nil {
 		t.Errorf("another address = %v, want success", err)
+	}
+}
+
+// With AUTH=iam the outbox keeps the caller whom Cloud Run has checked, and nobody if the call
+// has no token.
+func TestOutboxKeepsCallersBehindIAM(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p := s.start(t, "K_SERVICE=videos", "ENVIRONMENT=development", "AUTH=iam", "ROLES=api")
+	token := newTokens(t).of(t, "web@example.com", "https://videos.example.com")
+	token = token[:strings.LastIndex(token, ".")] + ".SIGNATURE_REMOVED_BY_GOOGLE"
+	for want, ctx := range map[string]context.Context{
+		"web@example.com": metadata.AppendToOutgoingContext(t.Context(), "x-serverless-authorization", "Bearer "+token),
+		"":                t.Context(),
+	} {
+		video, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const called = "SELECT count(*) FROM video_catalog.outbox WHERE 'videos/' || aggregate_id = $1 AND coalesce(caller, '') = $2"
+		if n := s.count(t, called, video.GetName(), want); n != 1 {
+			t.Errorf("%d events of the caller %q, want 1", n, want)
+		}
 	}
 }
 

@@ -21,11 +21,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/grpc/metadata"
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -625,7 +627,7 @@ func TestConsoleShowsAnAggregate(t *testing.T) {
 	}
 	request := uuid.NewString()
 	for _, sql := range []string{
-		"UPDATE video_catalog.outbox SET traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' WHERE aggregate_id = $1 AND $2 <> ''",
+		"UPDATE video_catalog.outbox SET traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', causation_id = $2::uuid, correlation_id = $2::uuid WHERE aggregate_id = $1",
 		"INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time) VALUES ('video', $2::uuid, $1, '', now())",
 	} {
 		if _, err := s.pool.Exec(t.Context(), sql, video.ID.String(), request); err != nil {
@@ -633,13 +635,80 @@ func TestConsoleShowsAnAggregate(t *testing.T) {
 		}
 	}
 	traced := startConsole(t, s, s.url, "--traces", "https://traces.example.com/of;id={trace_id}?project=x").get(t, path)
-	for _, want := range []string{`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`, request} {
+	for _, want := range []string{`<a href="https://traces.example.com/of;id=4bf92f3577b34da6a3ce929d0e0e4736?project=x"`, request, `after <code title="event ` + request + `, which is not in this outbox">`} {
 		if !strings.Contains(traced, want) {
 			t.Errorf("the page lacks %q:\n%s", want, traced)
 		}
 	}
 	if status, _, _ := c.do(t, http.MethodGet, "/aggregates/video/none", nil); status != http.StatusOK {
 		t.Errorf("an id that is none: %d", status)
+	}
+}
+
+// The page of an aggregate shows who called a command, and which event led to another one, to
+// support, too. Messages do not have the caller, and a purge erases all but its own.
+func TestConsoleShowsWhoAndWhy(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.react(t, remind(false, time.Millisecond))
+	issuer := newTokens(t)
+	const audience, editor = "https://videos.example.com", "editor@example.com"
+	p := s.start(t, "AUTH=oidc", "AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE="+audience, "AUTH_POLICY_FILE="+policyFile(t, somePolicy))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+issuer.of(t, editor, audience),
+		"x-serverless-authorization", "Bearer "+issuer.of(t, "proxy@example.com", audience)) // which only Cloud Run reads
+	video, err := p.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strings.TrimPrefix(video.GetName(), "videos/")
+	messages := func() (of []*localbroker.Message) {
+		for _, m := range s.pubsub.Published() {
+			if m.OrderingKey == id {
+				of = append(of, &m)
+			}
+		}
+		return of
+	}
+	eventually(t, time.Minute, "the events of the command, the reaction and the timer are published", func() bool { return len(messages()) == 3 })
+
+	for user, target := range map[string]string{"owner": s.url, "support_ro": s.user(t, "support_ro")} {
+		path := "/aggregates/video/" + id
+		body := startConsole(t, s, target).get(t, path)
+		to := func(event string) string {
+			return fmt.Sprintf(`<a href=%q title="event [-0-9a-f]{36} of video %s">%s</a>`, path, id, event)
+		}
+		line := func(text string) string { return `<br><span class="dim">` + text + "</span>" }
+		for _, want := range []string{
+			"<td>VideoCreated" + line("by "+editor) + "</td>", "<td>VideoUpdated" + line("after "+to("VideoCreated")) + "</td>",
+			"<td>VideoPublished" + line("after "+to("VideoUpdated")) + line("first "+to("VideoCreated")) + "</td>",
+		} {
+			if !regexp.MustCompile(want).MatchString(body) {
+				t.Errorf("to %s the page lacks %s:\n%s", user, want, body)
+			}
+		}
+	}
+
+	if _, err := p.videos.DeleteVideo(ctx, &videov1.DeleteVideoRequest{Name: video.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.videos.PurgeVideo(ctx, &videov1.PurgeVideoRequest{Name: video.GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	const called = "SELECT count(*) FROM video_catalog.outbox WHERE caller = $1 AND "
+	if n := s.count(t, called+"event_type = 'VideoPurged'", editor); n != 1 {
+		t.Errorf("%d purges by the editor, want 1", n)
+	}
+	eventually(t, time.Minute, "the purge has erased the caller of all other events", func() bool {
+		return s.count(t, called+"event_type <> 'VideoPurged'", editor) == 0
+	})
+	eventually(t, time.Minute, "the event of the purge is published", func() bool {
+		all := messages()
+		return all[len(all)-1].Attributes[envelope.AttrEventType] == "VideoPurged"
+	})
+	for _, m := range messages() {
+		if text := fmt.Sprintf("%v %s", m.Attributes, m.Data); strings.Contains(text, "editor") {
+			t.Errorf("a message has the caller: %s", text)
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 		return nil, err
 	}
 	if gate != nil {
-		deps.Admit, deps.Address = gate.Admit, gate.Address
+		deps.Admit, deps.Address, deps.WithCaller = gate.Admit, gate.Address, i.cfg.withCaller
 	}
 	if verifier != nil {
 		i.loops = append(i.loops, verifier.Run)

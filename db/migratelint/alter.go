@@ -157,7 +157,9 @@ func (l *linter) addColumn(c column) {
 			}
 		case "CONSTR_IDENTITY", "CONSTR_GENERATED":
 			hasDefault = true
-			l.report("volatile-default", "%s is computed for every row, so the table is rewritten: add a plain column, and backfill", c.Name)
+			if !l.hasComment(small) {
+				l.report("volatile-default", "%s is computed for every row, so the table is rewritten: add a plain column, and backfill; or say in a comment before the statement why it has few rows: -- small: WHY", c.Name)
+			}
 		default:
 			l.report("add-constraint", "%s has a constraint, which reads every row under an exclusive lock: add it NOT VALID in its own statement", c.Name)
 		}

@@ -13,7 +13,7 @@
 //     CONCURRENTLY: it does not block them, and a timeout would leave an invalid index.
 //   - add-not-null, volatile-default, add-constraint: a new column is nullable or has a constant default, and has no
 //     key, check or reference. Otherwise the table is read or rewritten under an exclusive lock, or inserts of the
-//     previous build fail.
+//     previous build fail. A computed column is allowed behind the comment "-- small: WHY IT HAS FEW ROWS".
 //   - set-not-null: only after a validated CHECK (column IS NOT NULL), which makes it instant.
 //   - validate: a constraint on a table in use is added NOT VALID, and validated by a later migration.
 //   - index: CREATE, DROP and REINDEX INDEX are CONCURRENTLY, each in its own migration with NO TRANSACTION.
@@ -139,11 +139,19 @@ func (l *linter) locks(what string) {
 	l.report("lock-timeout", "%s is in use: put %s lock_timeout = '2s', or up to 10s, before this statement", what, set)
 }
 
-// contract matches the comment with the reason why something can be removed.
-var contract = regexp.MustCompile(`(?m)^-- contract: \S+`)
+// These match the comments with the reason why something can be removed, and why a table can be rewritten.
+var (
+	contract = regexp.MustCompile(`(?m)^-- contract: \S+`)
+	small    = regexp.MustCompile(`(?m)^-- small: \S+`)
+)
+
+// hasComment reports whether such a comment comes before the present statement.
+func (l *linter) hasComment(comment *regexp.Regexp) bool {
+	return comment.MatchString(l.at.text[:comments(l.at.text)])
+}
 
 func (l *linter) needsContract(what string) {
-	if !contract.MatchString(l.at.text[:comments(l.at.text)]) {
+	if !l.hasComment(contract) {
 		l.report("contract", "%s: the build before this one may need it; when none does, say so in a comment before the statement: -- contract: WHY", what)
 	}
 }

@@ -56,6 +56,8 @@ func TestRules(t *testing.T) {
 		{"ALTER TABLE v ADD COLUMN c bigserial", "volatile-default"},
 		{"ALTER TABLE v ADD COLUMN c bigint GENERATED ALWAYS AS IDENTITY", "volatile-default"},
 		{"ALTER TABLE v ADD COLUMN c int GENERATED ALWAYS AS (d + 1) STORED", "volatile-default"},
+		{"-- small: a row per lane\nALTER TABLE v ADD COLUMN c int GENERATED ALWAYS AS (d + 1) STORED", ""},
+		{"-- small: a row per lane\nALTER TABLE v ADD COLUMN c uuid DEFAULT gen_random_uuid()", "volatile-default"},
 		{"ALTER TABLE v ADD COLUMN c timestamptz NOT NULL DEFAULT now()", ""},
 		{"ALTER TABLE v ADD COLUMN c timestamptz DEFAULT CURRENT_TIMESTAMP", ""},
 		{"ALTER TABLE v ADD COLUMN c text[] DEFAULT ARRAY['a']", ""},

@@ -2,18 +2,12 @@
 -- statement. An empty text in a filter matches all.
 
 -- name: GroupBlocked :many
--- Returns the blocked aggregates by cause, the largest group first. It groups by message before, because cause is slow and
--- most messages are the same.
-SELECT video_catalog.cause(m.last_error)::text AS cause, max(m.last_error)::text AS sample,
-	sum(m.items)::bigint AS items, sum(m.waiting)::bigint AS waiting,
-	coalesce(min(m.first_time), 'epoch')::timestamptz AS first_time, coalesce(max(m.last_time), 'epoch')::timestamptz AS last_time
-FROM (
-	SELECT b.last_error, count(*) AS items, count(b.parked_at) AS waiting, min(b.parked_at) AS first_time, max(b.parked_at) AS last_time
-	FROM video_catalog.outbox_blocked b
-	GROUP BY b.last_error
-) m
-GROUP BY 1
-ORDER BY items DESC, cause
+-- Returns the blocked aggregates by cause, the largest group first.
+SELECT b.cause::text AS cause, max(b.last_error)::text AS sample, count(*) AS items, count(b.parked_at) AS waiting,
+	coalesce(min(b.parked_at), 'epoch')::timestamptz AS first_time, coalesce(max(b.parked_at), 'epoch')::timestamptz AS last_time
+FROM video_catalog.outbox_blocked b
+GROUP BY b.cause
+ORDER BY items DESC, b.cause
 LIMIT @max_rows;
 
 -- name: CountBlocked :one
@@ -22,14 +16,14 @@ SELECT count(*)::bigint
 FROM video_catalog.outbox_blocked b
 WHERE (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 	AND (@aggregate_id::text = '' OR b.aggregate_id = @aggregate_id)
-	AND (@cause::text = '' OR video_catalog.cause(b.last_error) = @cause)
+	AND (@cause::text = '' OR b.cause = @cause)
 	AND (b.parked_at IS NOT NULL OR @aggregate_id <> '')
 	AND (@age::interval = '0' OR b.parked_at < now() - @age);
 
 -- name: ListBlocked :many
 -- Returns blocked aggregates behind the given one in the order of their keys, with the first event of each. With an age it
 -- returns only those that have been parked for that long.
-SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, video_catalog.cause(b.last_error)::text AS cause, b.parked_at,
+SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
@@ -40,7 +34,7 @@ LEFT JOIN LATERAL (
 WHERE (b.aggregate_type, b.aggregate_id) > (@after_type::text, @after_id::text)
 	AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 	AND (@aggregate_id::text = '' OR b.aggregate_id = @aggregate_id)
-	AND (@cause::text = '' OR video_catalog.cause(b.last_error) = @cause)
+	AND (@cause::text = '' OR b.cause = @cause)
 	AND (@age::interval = '0' OR b.parked_at < now() - @age)
 ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT @max_rows;
@@ -56,7 +50,7 @@ WITH due AS (
 	WHERE (b.aggregate_type, b.aggregate_id) > (@after_type::text, @after_id::text)
 		AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 		AND (@aggregate_id::text = '' OR b.aggregate_id = @aggregate_id)
-		AND (@cause::text = '' OR video_catalog.cause(b.last_error) = @cause)
+		AND (@cause::text = '' OR b.cause = @cause)
 		AND (b.parked_at IS NOT NULL OR @aggregate_id <> '')
 		AND (@age::interval = '0' OR b.parked_at < now() - @age)
 	ORDER BY b.aggregate_type, b.aggregate_id
@@ -90,7 +84,7 @@ WITH due AS (
 	WHERE (b.aggregate_type, b.aggregate_id) > (@after_type::text, @after_id::text)
 		AND (@aggregate_type::text = '' OR b.aggregate_type = @aggregate_type)
 		AND (@aggregate_id::text = '' OR b.aggregate_id = @aggregate_id)
-		AND (@cause::text = '' OR video_catalog.cause(b.last_error) = @cause)
+		AND (@cause::text = '' OR b.cause = @cause)
 		AND (b.parked_at IS NOT NULL OR @aggregate_id <> '')
 		AND (@age::interval = '0' OR b.parked_at < now() - @age)
 		AND (sqlc.narg('event_id')::uuid IS NULL OR h.event_id = sqlc.narg('event_id'))

@@ -45,15 +45,21 @@ SELECT count(*)::bigint AS n FROM (
 -- name: ListAggregateEvents :many
 -- Returns the newest events of one aggregate, the newest first. No index has the aggregates of the outbox, so it reads
 -- only the newest max_read events from from_id to until_id, and of them returns up to max_rows.
-SELECT id, event_type, version, schema_version, occurred_at, coalesce(traceparent, '')::text AS traceparent
+SELECT id, event_type, version, schema_version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
+	coalesce(caller, '')::text AS caller, causation_id, correlation_id
 FROM (
-	SELECT id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent FROM video_catalog.outbox
+	SELECT id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent, caller, causation_id, correlation_id
+	FROM video_catalog.outbox
 	WHERE id >= @from_id AND id < @until_id
 	ORDER BY id DESC LIMIT @max_read
 ) newest
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id
 ORDER BY id DESC
 LIMIT @max_rows;
+
+-- name: FindEvents :many
+-- Returns those of some events that the outbox has. Run UseOutboxIndexes first.
+SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY (@ids::uuid[]);
 
 -- name: ListAggregatePending :many
 -- Returns the ids of the pending events of one aggregate that are among the first max_read of a lane, and the lane, which

@@ -1,12 +1,12 @@
 -- name: AppendOutbox :exec
--- Appends one event: its row in the outbox, then its pending row, which draws the seq. Run it last in the transaction,
--- after the row of the aggregate is locked or inserted. Two floors depend on the order of these steps. The floor of a
--- blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
--- transaction has its id before it draws a seq; the first insert ensures that.
+-- Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
+-- nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted. Two floors
+-- depend on the order of these steps. The floor of a blocked aggregate requires that its events are committed in the order
+-- of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
 WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
 	VALUES (@id, @aggregate_type, @aggregate_id, @event_type, @version, @schema_version, @payload, @occurred_at, sqlc.narg('traceparent'),
-		sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
+		sqlc.narg('caller'), sqlc.narg('causation_id'), sqlc.narg('correlation_id'))
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,

@@ -92,8 +92,8 @@ func (g *Gate) Admit(ctx context.Context, fullMethod string) (verified string, e
 	switch {
 	case strings.HasPrefix(method, open):
 	case g.cfg.Verifier == nil:
-		if subject := vouched(ctx); subject != "" {
-			name = "sub " + subject
+		if caller := Vouched(ctx); caller.Subject != "" {
+			name = "sub " + caller.Subject
 		}
 	default:
 		caller, err := g.identify(ctx)
@@ -153,23 +153,25 @@ func bearer(ctx context.Context, header string) (string, error) {
 	return token, nil
 }
 
-// vouched returns the subject of the token that Cloud Run's IAM has checked, or
-// "". The token is not verified here: its subject only identifies a caller for
-// the rate limit.
-func vouched(ctx context.Context) string {
+// Vouched returns the caller of the token that Cloud Run's IAM has checked, or the
+// zero Caller. The token is not verified here: without Cloud Run in front, a caller
+// can write any name into it. So it is for counting and for records, never for a
+// decision.
+func Vouched(ctx context.Context) Caller {
 	token, err := bearer(ctx, headerCloudRun)
 	if err == nil && token == "" {
 		token, err = bearer(ctx, headerOwn)
 	}
 	if err != nil || token == "" || len(token) > maxToken {
-		return ""
+		return Caller{}
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
-	var c jwt.Claims
-	if err != nil || parsed.UnsafeClaimsWithoutVerification(&c) != nil || len(c.Subject) > 255 {
-		return ""
+	var registered jwt.Claims
+	var ours claims
+	if err != nil || parsed.UnsafeClaimsWithoutVerification(&registered, &ours) != nil || len(registered.Subject) > 255 {
+		return Caller{}
 	}
-	return c.Subject
+	return callerOf(registered, ours)
 }
 
 // Address returns the address of the caller, as reported by the trusted

@@ -207,6 +207,9 @@ func TestGateNamesCallersBehindIAM(t *testing.T) {
 		"IPv6":                      {0, "[2001:db8:1:2:3:4:5:6]:1", nil, "address 2001:db8:1:2::/64"},
 		"IPv4 in IPv6":              {0, "[::ffff:192.0.2.1]:1", nil, "address 192.0.2.1"},
 	} {
+		if caller, isNamed := Vouched(call(t.Context(), tt.from, tt.header...)), strings.HasPrefix(tt.want, "sub "); isNamed && caller != (Caller{"a", "web@shop.example.com"}) || !isNamed && caller != (Caller{}) {
+			t.Errorf("%s: Vouched() = %+v, want whom the token names, if there is one", name, caller)
+		}
 		g := newGate(t, GateConfig{CallerRate: 1, CallerBurst: 1, Callers: 10, Proxies: tt.proxies})
 		if who, err := g.Admit(call(t.Context(), tt.from, tt.header...), getBook); err != nil || who != "" {
 			t.Errorf("%s: Admit() = %q, %v, want success, and no name that was not checked here", name, who, err)

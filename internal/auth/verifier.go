@@ -144,11 +144,16 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Caller, error) {
 	if err := v.check(registered); err != nil {
 		return Caller{}, err
 	}
+	return callerOf(registered, ours), nil
+}
+
+// callerOf returns the caller that claims name.
+func callerOf(registered jwt.Claims, ours claims) Caller {
 	caller := Caller{Subject: registered.Subject}
 	if ours.EmailVerified == true || ours.EmailVerified == "true" {
 		caller.Email = ours.Email
 	}
-	return caller, nil
+	return caller
 }
 
 // check validates the claims of a token whose signature is valid.

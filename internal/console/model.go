@@ -111,8 +111,20 @@ type Event struct {
 	Schema  int32
 	Time    time.Time
 	TraceID string
-	State   State
-	Applied []Applied
+	// Caller is who called the command; empty: nobody did, or it is not known.
+	Caller string
+	// Cause is the event that led to this one, and First the first one of the chain. Nil:
+	// there is none.
+	Cause, First *Cause
+	State        State
+	Applied      []Applied
+}
+
+// Cause is an event that led to another one.
+type Cause struct {
+	envelope.Aggregate // zero: the outbox does not have the event
+	EventID            uuid.UUID
+	Event              string
 }
 
 // Applied says when a consumer applied an event, or reacted to it.

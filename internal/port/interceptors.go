@@ -26,6 +26,7 @@ import (
 // panic into a status.
 type guard struct {
 	admit          func(ctx context.Context, fullMethod string) (caller string, err error)
+	withCaller     func(ctx context.Context, caller string) context.Context // may be nil
 	validator      protovalidate.Validator
 	log            *slog.Logger
 	draining       context.Context // of the server, not of a call
@@ -40,9 +41,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	// forever.
 	limited, cancel := context.WithTimeout(ctx, g.callTimeout)
 	defer cancel()
-	caller, err := g.admit(limited, info.FullMethod)
-	callOf(ctx).caller = caller
-	if err != nil {
+	if limited, err = g.admitted(limited, info.FullMethod); err != nil {
 		return nil, err
 	}
 	if err := g.validate(request); err != nil {
@@ -70,12 +69,22 @@ func (g *guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	if g.draining.Err() != nil {
 		return ErrDraining
 	}
-	caller, err := g.admit(ctx, info.FullMethod)
-	callOf(ctx).caller = caller
+	ctx, err = g.admitted(ctx, info.FullMethod)
 	if err != nil {
 		return err
 	}
 	return handler(srv, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})
+}
+
+// admitted returns the context of a call that may continue, with its caller, or
+// the reason why it may not.
+func (g *guard) admitted(ctx context.Context, method string) (context.Context, error) {
+	caller, err := g.admit(ctx, method)
+	callOf(ctx).caller = caller
+	if err == nil && g.withCaller != nil {
+		ctx = g.withCaller(ctx, caller)
+	}
+	return ctx, err
 }
 
 type guardedStream struct {

@@ -80,6 +80,9 @@ type Deps struct {
 	// call, and the name of the caller if it verified one. Nil: every call may
 	// continue.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
+	// WithCaller returns the context of an admitted call for its handler. caller is
+	// the name that Admit returned. Nil: handlers do not learn it.
+	WithCaller func(ctx context.Context, caller string) context.Context
 	// Address returns the address of a caller, from the metadata and the peer
 	// of the call. Limits per caller use it when Admit returned no name. Nil:
 	// the address of the connection.
@@ -190,7 +193,7 @@ func (s *Server) makeGRPC(deps Deps, requests *requests) error {
 		return fmt.Errorf("make validator: %w", err)
 	}
 	guard := &guard{
-		admit: deps.Admit, validator: validator, log: s.log, draining: s.draining,
+		admit: deps.Admit, withCaller: deps.WithCaller, validator: validator, log: s.log, draining: s.draining,
 		callTimeout: s.cfg.CallTimeout, streamLifetime: s.cfg.StreamLifetime,
 	}
 	if guard.admit == nil {

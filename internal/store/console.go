@@ -82,6 +82,7 @@ func (o *Outbox) SampleCommands(ctx context.Context, since time.Time) (s console
 func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from, until time.Time) (h console.History, err error) {
 	var rows []sqlcgen.ListAggregateEventsRow
 	var pending []sqlcgen.ListAggregatePendingRow
+	var causes map[uuid.UUID]console.Cause
 	var read int64
 	first, last := uuidFloor(from), uuidFloor(until)
 	err = inTx(ctx, o.pool, "store.Events", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
@@ -107,6 +108,9 @@ func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from,
 				return err
 			}
 		}
+		if causes, err = causesOf(ctx, q, rows); err != nil {
+			return err
+		}
 		// Read last: an event that has been published meanwhile is not pending.
 		pending, err = q.ListAggregatePending(ctx, readPending, aggregate.Type, aggregate.ID)
 		return err
@@ -121,7 +125,8 @@ func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from,
 	h.Events = mapSlice(rows, func(row sqlcgen.ListAggregateEventsRow) console.Event {
 		e := console.Event{
 			ID: row.ID, Type: row.EventType, Version: row.Version, Schema: row.SchemaVersion, Time: row.OccurredAt.UTC(),
-			TraceID: envelope.TraceID(row.Traceparent), State: console.Published,
+			TraceID: envelope.TraceID(row.Traceparent), Caller: unescape(row.Caller), State: console.Published,
+			Cause: causeIn(causes, row.CausationID), First: causeIn(causes, row.CorrelationID),
 		}
 		if lane, ok := lanes[row.ID]; ok {
 			e.State = console.Pending
@@ -132,6 +137,36 @@ func (o *Outbox) Events(ctx context.Context, aggregate envelope.Aggregate, from,
 		return e
 	})
 	return h, o.addBlocked(ctx, aggregate, &h)
+}
+
+// causesOf returns the events that led to some events, as far as the outbox has them, by id.
+func causesOf(ctx context.Context, q *sqlcgen.Queries, events []sqlcgen.ListAggregateEventsRow) (map[uuid.UUID]console.Cause, error) {
+	var ids []uuid.UUID
+	for _, e := range events {
+		if e.CausationID != nil {
+			ids = append(ids, *e.CausationID, valueOf(e.CorrelationID))
+		}
+	}
+	found, err := q.FindEvents(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	causes := make(map[uuid.UUID]console.Cause, len(found))
+	for _, e := range found {
+		causes[e.ID] = console.Cause{Aggregate: envelope.Aggregate{Type: e.AggregateType, ID: e.AggregateID}, EventID: e.ID, Event: e.EventType}
+	}
+	return causes, nil
+}
+
+// causeIn returns the event of an id; nil without an id. Of an event that is not among the
+// causes, only the id is known.
+func causeIn(causes map[uuid.UUID]console.Cause, id *uuid.UUID) *console.Cause {
+	if id == nil {
+		return nil
+	}
+	cause := causes[*id]
+	cause.EventID = *id
+	return &cause
 }
 
 // requestOf returns the id of the request that made an aggregate about that time; uuid.Nil if it

@@ -42,6 +42,47 @@ func TestAppliedFollowsTheGeneration(t *testing.T) {
 	}
 }
 
+// The timeline has the caller of a command, whatever the name, and the causes of other events:
+// of one that is in another service, only the id.
+func TestEventsHaveCallerAndCause(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	const caller = "ann\x00@example.com" // the issuer could write that
+	created := life(t, "Ran", 1)[0]
+	if _, err := videos.CreateVideo(envelope.WithCaller(t.Context(), caller), uuid.Nil, nil, &created); err != nil {
+		t.Fatal(err)
+	}
+	id := created.Video.ID
+	foreign, local := reviewed(t, "good", id), reviewed(t, "better", id)
+	local.Message.ID, local.Message.Cause = created.ID, envelope.Cause{CausationID: newID(t), CorrelationID: foreign.Message.ID}
+	for _, r := range []envelope.Received[review]{foreign, local} {
+		if _, err := store.ReactVideos(videos, addReview(), realStamp)(t.Context(), "reviews", []envelope.Received[review]{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aggregate := envelope.Aggregate{Type: "video", ID: id.String()}
+	h, err := store.NewOutbox(pool).Events(t.Context(), aggregate, time.Unix(0, 0), time.Now().Add(time.Hour))
+	if err != nil || len(h.Events) != 3 {
+		t.Fatalf("Events() = %+v, %v, want three", h, err)
+	}
+	type why struct {
+		Caller       string
+		Cause, First *console.Cause
+	}
+	elsewhere := console.Cause{EventID: foreign.Message.ID}
+	want := []why{ // the newest first
+		{Cause: &console.Cause{Aggregate: aggregate, EventID: created.ID, Event: "VideoCreated"}, First: &elsewhere},
+		{Cause: &elsewhere, First: &elsewhere},
+		{Caller: caller},
+	}
+	for i, e := range h.Events {
+		if diff := gocmp.Diff(want[i], why{e.Caller, e.Cause, e.First}); diff != "" {
+			t.Errorf("version %d (-want +got):\n%s", e.Version, diff)
+		}
+	}
+}
+
 // state is like one that cmd/entity makes.
 type state struct {
 	Number                             int64

@@ -26,14 +26,14 @@ func NewOutbox(pool *pgxpool.Pool) *Outbox {
 // appendEvent appends an event to the outbox, in the transaction that changes its
 // aggregate. It must come last in that transaction, after the row of the aggregate is
 // inserted or locked: events are published in the order in which they were appended. The event
-// has the trace and the cause of ctx.
+// has the trace, the caller and the cause of ctx.
 func appendEvent(ctx context.Context, q *sqlcgen.Queries, m envelope.Message) error {
 	cause := envelope.CauseOf(ctx)
 	return q.AppendOutbox(ctx, sqlcgen.AppendOutboxParams{
 		ID: m.ID, AggregateType: m.AggregateType, AggregateID: m.AggregateID,
 		EventType: m.Type, Version: m.Version, SchemaVersion: m.SchemaVersion,
 		Payload: m.Payload, OccurredAt: m.OccurredAt, Traceparent: optional(envelope.Traceparent(ctx)),
-		CausationID: optional(cause.CausationID), CorrelationID: optional(cause.CorrelationID),
+		Caller: optional(escape(envelope.CallerOf(ctx))), CausationID: optional(cause.CausationID), CorrelationID: optional(cause.CorrelationID),
 	})
 }
 

@@ -17,7 +17,7 @@ SELECT count(*)::bigint
 FROM video_catalog.outbox_blocked b
 WHERE ($1::text = '' OR b.aggregate_type = $1)
 	AND ($2::text = '' OR b.aggregate_id = $2)
-	AND ($3::text = '' OR video_catalog.cause(b.last_error) = $3)
+	AND ($3::text = '' OR b.cause = $3)
 	AND (b.parked_at IS NOT NULL OR $2 <> '')
 	AND ($4::interval = '0' OR b.parked_at < now() - $4)
 `
@@ -44,16 +44,11 @@ func (q *Queries) CountBlocked(ctx context.Context, arg CountBlockedParams) (int
 
 const GroupBlocked = `-- name: GroupBlocked :many
 
-SELECT video_catalog.cause(m.last_error)::text AS cause, max(m.last_error)::text AS sample,
-	sum(m.items)::bigint AS items, sum(m.waiting)::bigint AS waiting,
-	coalesce(min(m.first_time), 'epoch')::timestamptz AS first_time, coalesce(max(m.last_time), 'epoch')::timestamptz AS last_time
-FROM (
-	SELECT b.last_error, count(*) AS items, count(b.parked_at) AS waiting, min(b.parked_at) AS first_time, max(b.parked_at) AS last_time
-	FROM video_catalog.outbox_blocked b
-	GROUP BY b.last_error
-) m
-GROUP BY 1
-ORDER BY items DESC, cause
+SELECT b.cause::text AS cause, max(b.last_error)::text AS sample, count(*) AS items, count(b.parked_at) AS waiting,
+	coalesce(min(b.parked_at), 'epoch')::timestamptz AS first_time, coalesce(max(b.parked_at), 'epoch')::timestamptz AS last_time
+FROM video_catalog.outbox_blocked b
+GROUP BY b.cause
+ORDER BY items DESC, b.cause
 LIMIT $1
 `
 
@@ -68,8 +63,7 @@ type GroupBlockedRow struct {
 
 // What operators see and do with aggregates whose event the broker refused. Each action and its audit row are one
 // statement. An empty text in a filter matches all.
-// Returns the blocked aggregates by cause, the largest group first. It groups by message before, because cause is slow and
-// most messages are the same.
+// Returns the blocked aggregates by cause, the largest group first.
 func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlockedRow, error) {
 	rows, err := q.db.Query(ctx, GroupBlocked, maxRows)
 	if err != nil {
@@ -98,7 +92,7 @@ func (q *Queries) GroupBlocked(ctx context.Context, maxRows int32) ([]GroupBlock
 }
 
 const ListBlocked = `-- name: ListBlocked :many
-SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, video_catalog.cause(b.last_error)::text AS cause, b.parked_at,
+SELECT b.aggregate_type, b.aggregate_id, b.attempts, b.next_retry_at, b.last_error, b.cause::text AS cause, b.parked_at,
 	coalesce(h.id, '00000000-0000-0000-0000-000000000000')::uuid AS event_id, coalesce(h.version, 0)::bigint AS version
 FROM video_catalog.outbox_blocked b
 LEFT JOIN LATERAL (
@@ -109,7 +103,7 @@ LEFT JOIN LATERAL (
 WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
 	AND ($3::text = '' OR b.aggregate_type = $3)
 	AND ($4::text = '' OR b.aggregate_id = $4)
-	AND ($5::text = '' OR video_catalog.cause(b.last_error) = $5)
+	AND ($5::text = '' OR b.cause = $5)
 	AND ($6::interval = '0' OR b.parked_at < now() - $6)
 ORDER BY b.aggregate_type, b.aggregate_id
 LIMIT $7
@@ -184,7 +178,7 @@ WITH due AS (
 	WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
 		AND ($3::text = '' OR b.aggregate_type = $3)
 		AND ($4::text = '' OR b.aggregate_id = $4)
-		AND ($5::text = '' OR video_catalog.cause(b.last_error) = $5)
+		AND ($5::text = '' OR b.cause = $5)
 		AND (b.parked_at IS NOT NULL OR $4 <> '')
 		AND ($6::interval = '0' OR b.parked_at < now() - $6)
 	ORDER BY b.aggregate_type, b.aggregate_id
@@ -275,7 +269,7 @@ WITH due AS (
 	WHERE (b.aggregate_type, b.aggregate_id) > ($1::text, $2::text)
 		AND ($3::text = '' OR b.aggregate_type = $3)
 		AND ($4::text = '' OR b.aggregate_id = $4)
-		AND ($5::text = '' OR video_catalog.cause(b.last_error) = $5)
+		AND ($5::text = '' OR b.cause = $5)
 		AND (b.parked_at IS NOT NULL OR $4 <> '')
 		AND ($6::interval = '0' OR b.parked_at < now() - $6)
 		AND ($7::uuid IS NULL OR h.event_id = $7)

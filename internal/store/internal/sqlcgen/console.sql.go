@@ -26,6 +26,43 @@ func (q *Queries) CountOutbox(ctx context.Context, fromID uuid.UUID, untilID uui
 	return n, err
 }
 
+const FindEvents = `-- name: FindEvents :many
+SELECT id, aggregate_type, aggregate_id, event_type FROM video_catalog.outbox WHERE id = ANY ($1::uuid[])
+`
+
+type FindEventsRow struct {
+	ID            uuid.UUID
+	AggregateType string
+	AggregateID   string
+	EventType     string
+}
+
+// Returns those of some events that the outbox has. Run UseOutboxIndexes first.
+func (q *Queries) FindEvents(ctx context.Context, ids []uuid.UUID) ([]FindEventsRow, error) {
+	rows, err := q.db.Query(ctx, FindEvents, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindEventsRow
+	for rows.Next() {
+		var i FindEventsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AggregateType,
+			&i.AggregateID,
+			&i.EventType,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FindRequests = `-- name: FindRequests :many
 SELECT request_id FROM video_catalog.requests
 WHERE create_time >= $1 AND create_time < $2 AND aggregate_type = $3 AND aggregate_id = $4
@@ -180,9 +217,11 @@ func (q *Queries) GetServerVersion(ctx context.Context) (string, error) {
 }
 
 const ListAggregateEvents = `-- name: ListAggregateEvents :many
-SELECT id, event_type, version, schema_version, occurred_at, coalesce(traceparent, '')::text AS traceparent
+SELECT id, event_type, version, schema_version, occurred_at, coalesce(traceparent, '')::text AS traceparent,
+	coalesce(caller, '')::text AS caller, causation_id, correlation_id
 FROM (
-	SELECT id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent FROM video_catalog.outbox
+	SELECT id, aggregate_type, aggregate_id, event_type, version, schema_version, occurred_at, traceparent, caller, causation_id, correlation_id
+	FROM video_catalog.outbox
 	WHERE id >= $1 AND id < $2
 	ORDER BY id DESC LIMIT $3
 ) newest
@@ -207,6 +246,9 @@ type ListAggregateEventsRow struct {
 	SchemaVersion int32
 	OccurredAt    time.Time
 	Traceparent   string
+	Caller        string
+	CausationID   *uuid.UUID
+	CorrelationID *uuid.UUID
 }
 
 // Returns the newest events of one aggregate, the newest first. No index has the aggregates of the outbox, so it reads
@@ -234,6 +276,9 @@ func (q *Queries) ListAggregateEvents(ctx context.Context, arg ListAggregateEven
 			&i.SchemaVersion,
 			&i.OccurredAt,
 			&i.Traceparent,
+			&i.Caller,
+			&i.CausationID,
+			&i.CorrelationID,
 		); err != nil {
 			return nil, err
 		}

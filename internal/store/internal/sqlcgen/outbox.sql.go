@@ -14,9 +14,9 @@ import (
 
 const AppendOutbox = `-- name: AppendOutbox :exec
 WITH event AS (
-	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id)
+	INSERT INTO video_catalog.outbox (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, caller, causation_id, correlation_id)
 	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
-		$10, $11)
+		$10, $11, $12)
 	RETURNING id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent, causation_id, correlation_id
 )
 INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent,
@@ -36,14 +36,15 @@ type AppendOutboxParams struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   *string
+	Caller        *string
 	CausationID   *uuid.UUID
 	CorrelationID *uuid.UUID
 }
 
-// Appends one event: its row in the outbox, then its pending row, which draws the seq. Run it last in the transaction,
-// after the row of the aggregate is locked or inserted. Two floors depend on the order of these steps. The floor of a
-// blocked aggregate requires that its events are committed in the order of seq. The floor of a lane requires that a
-// transaction has its id before it draws a seq; the first insert ensures that.
+// Appends one event: its row in the outbox, then its pending row, which draws the seq. The pending row has no caller, so
+// nobody can publish it. Run it last in the transaction, after the row of the aggregate is locked or inserted. Two floors
+// depend on the order of these steps. The floor of a blocked aggregate requires that its events are committed in the order
+// of seq. The floor of a lane requires that a transaction has its id before it draws a seq; the first insert ensures that.
 func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) error {
 	_, err := q.db.Exec(ctx, AppendOutbox,
 		arg.ID,
@@ -55,6 +56,7 @@ func (q *Queries) AppendOutbox(ctx context.Context, arg AppendOutboxParams) erro
 		arg.Payload,
 		arg.OccurredAt,
 		arg.Traceparent,
+		arg.Caller,
 		arg.CausationID,
 		arg.CorrelationID,
 	)

@@ -1,56 +1,45 @@
 package main
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2"
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
-	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 )
 
-// BenchmarkReactor measures the time from when an event is received until the event of a
-// reaction to it is received, at 500 events a second.
+// BenchmarkReactor measures the time, in whole milliseconds, from when Pub/Sub has an event
+// until it has the event of a reaction to it, at 500 commands a second. Both times are
+// Pub/Sub's own: a subscriber that keeps order gets the second event only after its ack of
+// the first, which the client sends up to 100 ms later.
 func BenchmarkReactor(b *testing.B) {
+	const perSecond, seconds = 500, 6
+	for b.Loop() {
+		took := reactionTimes(b, perSecond, perSecond*seconds)
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "p50-ms")
+		b.ReportMetric(float64(took[len(took)*99/100].Milliseconds()), "p99-ms")
+	}
+}
+
+// reactionTimes runs n commands, each of which leads to one reaction. It returns the time from
+// event to event of each, the shortest first.
+func reactionTimes(b *testing.B, perSecond, n int) []time.Duration {
+	b.Helper()
 	s := newStack(b)
-	i, _ := s.react(b, remind(false, 0))
-	observer := names.TopicOf(event.AggregateVideo).Subscription("observer")
-	subscribe(b, i.client, observer)
-	var mu sync.Mutex
-	first, took := make(map[string]time.Time), make([]time.Duration, 0, b.N)
-	all := make(chan struct{})
-	ctx, stop := context.WithCancel(b.Context())
-	var receiving sync.WaitGroup
-	receiving.Go(func() {
-		_ = i.client.Subscriber(observer).Receive(ctx, func(_ context.Context, m *pubsub.Message) { // ends with ctx
-			defer m.Ack()
-			mu.Lock()
-			defer mu.Unlock()
-			switch m.Attributes[envelope.AttrVersion] {
-			case "1":
-				first[m.OrderingKey] = time.Now()
-			case "2":
-				if took = append(took, time.Since(first[m.OrderingKey])); len(took) == b.N {
-					close(all)
-				}
-			}
-		})
-	})
+	i, stop := s.react(b, remind(false, 0))
+	defer stop()
 	videos := store.NewVideos(i.database.commands.own, i.wake)
-	tick := time.NewTicker(2 * time.Millisecond)
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer tick.Stop()
-	b.ResetTimer()
 	var commands sync.WaitGroup
-	for range b.N {
+	for range n {
 		<-tick.C
 		commands.Go(func() {
 			stamp, err := server.Stamp()
@@ -68,11 +57,16 @@ func BenchmarkReactor(b *testing.B) {
 		})
 	}
 	commands.Wait()
-	<-all
-	b.StopTimer()
-	stop()
-	receiving.Wait()
+	eventually(b, time.Minute, "all reactions are published", func() bool { return len(s.pubsub.Published()) >= 2*n })
+	first := make(map[string]time.Time)
+	var took []time.Duration
+	for _, m := range s.pubsub.Published() {
+		if m.Attributes[envelope.AttrVersion] == "1" {
+			first[m.OrderingKey] = m.PublishTime
+		} else {
+			took = append(took, m.PublishTime.Sub(first[m.OrderingKey]))
+		}
+	}
 	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+	return took
 }

@@ -3,7 +3,11 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,14 +16,17 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
 
-	videov1 "example.com/videocatalog/api/proto/video/v1"
+	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
+	"example.com/videocatalog/internal/localpg"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
 	"example.com/videocatalog/internal/telemetry"
 	"example.com/videocatalog/internal/timer"
 )
@@ -73,7 +80,7 @@ func subscribe(t testing.TB, client *pubsub.Client, name string) {
 }
 
 // react runs the roles reactor and publisher in this process, with a registration more.
-func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()) {
+func (s *stack) react(t testing.TB, more registration, extra ...string) (i *instance, stop func()) {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
 	if err != nil {
@@ -81,39 +88,61 @@ func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	subscribe(t, client, reminders)
-	cfg, err := readConfig("serve", s.environ("ROLES=reactor,publisher"))
+	// With the role projector, which is not started here, the query side is observed, as in a service that has reactions.
+	cfg, err := readConfig("serve", s.environ(append(extra, "ROLES=reactor,publisher,projector")...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i = &instance{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), tel: &telemetry.Telemetry{}, purged: make(chan struct{}, 1), client: client}
+	i = &instance{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), purged: make(chan struct{}, 1), client: client, registered: []registration{more}}
+	if i.tel, err = telemetry.Start(t.Context(), cfg.telemetry(), i.log); err != nil {
+		t.Fatal(err)
+	}
 	if i.database, err = openDatabase(t.Context(), cfg, sides{commands: true, queries: true}, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := i.startStores(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	i.registered = append(i.registered, more)
 	for _, start := range []func(context.Context) error{i.startPublisher, i.startReactor} {
 		if err := start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, len(i.loops))
-	for _, loop := range i.loops {
-		go func() { done <- loop(ctx) }()
+	all := slices.Concat(i.tasks, i.loops)
+	done := make(chan error, len(all))
+	for _, run := range all {
+		go func() { done <- run(ctx) }()
 	}
 	stop = sync.OnceFunc(func() {
 		cancel()
-		for range i.loops {
+		for range all {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
+		closeTelemetry(ctx, i.tel, i.log)
 		i.database.close()
 	})
 	t.Cleanup(stop)
 	return i, stop
+}
+
+// create makes a video in this process.
+func (i *instance) create(t testing.TB) uuid.UUID {
+	t.Helper()
+	stamp, err := server.Stamp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, stamp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.NewVideos(i.database.commands.own, i.wake).CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
+		t.Fatal(err)
+	}
+	return created.Video.ID
 }
 
 // A command leads to a reaction, and the reaction to a timer, through the topic and with the
@@ -121,16 +150,13 @@ func (s *stack) react(t testing.TB, more registration) (i *instance, stop func()
 func TestReactor(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.react(t, remind(false, time.Millisecond))
-	p := s.start(t, "ROLES=api")
-	v, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
-	if err != nil {
-		t.Fatal(err)
+	i, _ := s.react(t, remind(false, time.Millisecond))
+	id := i.create(t)
+	eventually(t, 30*time.Second, "all three events are published", func() bool { return len(s.pubsub.Published()) == 3 })
+	v, err := store.NewVideos(s.pool, nil).GetVideo(t.Context(), id)
+	if err != nil || v.State != domain.Published || !slices.Equal(v.Tags, []string{"seen"}) || v.Version != 3 {
+		t.Errorf("video = %+v, %v, want it seen and published", v, err)
 	}
-	eventually(t, 30*time.Second, "the timer fires", func() bool {
-		got, err := p.videos.GetVideo(t.Context(), &videov1.GetVideoRequest{Name: v.GetName()})
-		return err == nil && got.GetState() == videov1.Video_STATE_PUBLISHED && slices.Equal(got.GetTags(), []string{"seen"}) && got.GetVersion() == 3
-	})
 	const chain = `SELECT count(*) FROM video_catalog.outbox first, video_catalog.outbox second, video_catalog.outbox third
 		WHERE first.version = 1 AND second.version = 2 AND third.version = 3 AND first.causation_id IS NULL
 		AND second.causation_id = first.id AND second.correlation_id = first.id AND third.causation_id = second.id AND third.correlation_id = first.id`
@@ -139,23 +165,29 @@ func TestReactor(t *testing.T) {
 	}
 }
 
-// An event that cannot be handled is in quarantine, and another build reacts to it.
+// An event that cannot be handled is in quarantine, on the query side, and in the metrics.
+// Another build reacts to it.
 func TestReactorQuarantines(t *testing.T) {
 	t.Parallel()
-	s := newStack(t)
-	_, stop := s.react(t, remind(true, 0))
-	p := s.start(t, "ROLES=api")
-	if _, err := p.videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}}); err != nil {
-		t.Fatal(err)
-	}
+	s, queries := newStack(t), storetest.Pool(t, 2)
+	i, stop := s.react(t, remind(true, 0), "READ_DATABASE_URL="+queries.Config().ConnString(), "TELEMETRY_ADDR=127.0.0.1:0")
+	i.create(t)
 	eventually(t, 30*time.Second, "the event is in quarantine", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'") == 1
+		var n int
+		err := queries.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'").Scan(&n)
+		return err == nil && n == 1
+	})
+	eventually(t, 30*time.Second, "the metrics have it, and the timers", func() bool {
+		scraped := httptest.NewRecorder()
+		i.tel.Scrape.ServeHTTP(scraped, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		metrics := scraped.Body.String()
+		return regexp.MustCompile(`(?m)^consumer_quarantine(\{.*\})? 1$`).MatchString(metrics) && strings.Contains(metrics, `timer_waiting{aggregate_type="video"`)
 	})
 	if n := s.count(t, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
 		t.Errorf("the inbox has %d events, want none: the event did not take effect", n)
 	}
 	stop()
-	inbox := store.NewInbox(s.pool)
+	inbox := store.NewInbox(queries)
 	all := replayed([]registration{remind(false, time.Millisecond)}, s.pool)
 	messages, err := inbox.ListQuarantine(t.Context(), admin.Filter{}, 0, 10)
 	if err != nil || len(messages) != 1 {
@@ -169,5 +201,122 @@ func TestReactorQuarantines(t *testing.T) {
 	}
 	if n := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)
+	}
+}
+
+// The inbox of the command side forgets old events of the service's own consumers, however
+// many there are.
+func TestReactorForgetsOldEvents(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	const insert = `INSERT INTO video_catalog.inbox (consumer, event_id, received_at)
+		SELECT $1, (left(video_catalog.uuid7_floor(now() - $3::interval)::text, 14) || '7' || substr(gen_random_uuid()::text, 16))::uuid, now() - $3::interval
+		FROM generate_series(1, $2::int)`
+	for _, rows := range []struct {
+		consumer string
+		n        int
+		age      time.Duration
+	}{{"reminders", pruneRows + 1, 40 * 24 * time.Hour}, {"reminders", 2, 20 * 24 * time.Hour}, {"another", 3, 40 * 24 * time.Hour}} {
+		if _, err := s.pool.Exec(t.Context(), insert, rows.consumer, rows.n, rows.age); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.react(t, remind(false, 0))
+	eventually(t, 30*time.Second, "the old events are forgotten", func() bool { return s.count(t, "SELECT count(*) FROM video_catalog.inbox") <= 5 })
+	if n := s.count(t, "SELECT count(*) FROM video_catalog.inbox"); n != 5 {
+		t.Errorf("%d events are left, want the 2 that are not old and the 3 of another consumer", n)
+	}
+}
+
+// Only the role reactor reacts. It wakes the publisher, and has a worker for each
+// subscription and a check for each loop.
+func TestReactorIsARole(t *testing.T) {
+	t.Parallel()
+	i := &instance{cfg: config{Roles: []string{rolePublisher}}, registered: []registration{remind(false, 0)}}
+	if err := i.startReactor(t.Context()); err != nil || len(i.loops) != 0 {
+		t.Errorf("startReactor() without the role = %v, with %d loops, want none", err, len(i.loops))
+	}
+	if got := reactionWorkers(make([]subscription, 5)); got != 5 {
+		t.Errorf("%d workers for 5 subscriptions, want 5", got)
+	}
+	more, woken := remind(false, 0), 0
+	react, fire := more.reactions, more.timers
+	count := func(b backend) backend {
+		if b.wake != nil {
+			woken++
+		}
+		return b
+	}
+	more.reactions = func(b backend) []subscription { return react(count(b)) }
+	more.timers = func(b backend) timer.Timers { return fire(count(b)) }
+	i, _ = newStack(t).react(t, more)
+	if woken != 2 {
+		t.Errorf("%d of reactions and timers wake the publisher, want both", woken)
+	}
+	if len(i.loops) != 3 || len(i.checks) != 4 {
+		t.Errorf("%d loops and %d checks, want those of publisher, timers and reactions, and a check of the maintenance", len(i.loops), len(i.checks))
+	}
+}
+
+// Timers are in a dump. Where it is restored, one that was due fires once, although it has
+// fired in the lost database too, and a later one still waits.
+func TestTimersSurviveARestore(t *testing.T) {
+	deep.Test(t)
+	t.Parallel()
+	pg, source := newServer(t, localpg.Config{})
+	if _, err := db.Migrate(t.Context(), source, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := db.Open(t.Context(), source, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	set := func(after time.Duration) uuid.UUID {
+		t.Helper()
+		stamp, err := server.Stamp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, stamp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		created.Timers = []domain.Timer{{Name: "publish", After: after}}
+		if _, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
+			t.Fatal(err)
+		}
+		return created.Video.ID
+	}
+	due, later := set(time.Microsecond), set(time.Hour)
+	ask[int](t, pg.DSN("postgres"), "CREATE DATABASE restored")
+	target := pg.DSN("restored")
+	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
+	read := newReader(t, s, pg.Programs(), source, target)
+	read.run(t, `pg_dump --format=custom --file=videocatalog.dump "$SOURCE_URL"`)
+	publish := registration{aggregateType: event.AggregateVideo, timers: remind(false, 0).timers}
+	if fired, err := publish.timers(backend{commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
+		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)
+	}
+	for _, script := range append(blocks(t, failoverPage, "## Moving by dump and restore", "sh")[1:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {
+		read.run(t, script)
+	}
+
+	s.url, s.migrateURL = target, target
+	s.react(t, publish)
+	if out, err := s.command(t, "databases", "accept", "--reason", "restored"); err != nil {
+		t.Errorf("databases accept = %q, %v", out, err)
+	}
+	version := func(id uuid.UUID) int64 {
+		return ask[int64](t, target, "SELECT version FROM video_catalog.videos WHERE id = $1", id)[0]
+	}
+	eventually(t, 30*time.Second, "the timer that was due fires", func() bool { return version(due) > 1 })
+	// As if the hour had passed: the other one fires, and the first does not do so again.
+	if waits := ask[uuid.UUID](t, target, "UPDATE video_catalog.timers SET due_at = due_at - interval '1 hour' RETURNING aggregate_id"); len(waits) != 1 || waits[0] != later {
+		t.Errorf("timers of %v wait, want of %s", waits, later)
+	}
+	eventually(t, 30*time.Second, "the later timer fires", func() bool { return version(later) > 1 })
+	if first, second := version(due), version(later); first != 2 || second != 2 {
+		t.Errorf("versions %d and %d, want each timer to fire once", first, second)
 	}
 }

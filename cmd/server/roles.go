@@ -33,7 +33,7 @@ func (i *instance) startStores(ctx context.Context) error {
 		queries = i.database.queries.own
 		inbox = store.NewInbox(queries)
 	}
-	i.registered = registrations(i.cfg, queries)
+	i.registered = append(i.registered, registrations(i.cfg, queries)...)
 	if err := observeStores(i.cfg, i.tel, i.database, i.events, replayed(i.registered, i.database.commandPool())); err != nil {
 		return err
 	}

@@ -52,9 +52,9 @@ type instance struct {
 	tel      *telemetry.Telemetry
 	database database
 
-	events     *store.Outbox // nil if no role uses it
-	purged     chan struct{} // has a value after a purge, until the maintenance sees it
-	registered []registration
+	events     *store.Outbox  // nil if no role uses it
+	purged     chan struct{}  // has a value after a purge, until the maintenance sees it
+	registered []registration // startStores adds those of the service
 
 	client    *pubsub.Client    // nil if no role uses it
 	publisher *outbox.Publisher // nil if the process does not have this role

@@ -15,6 +15,7 @@ import (
 
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -160,6 +161,54 @@ func TestReactionIsOneTransaction(t *testing.T) {
 	}
 }
 
+// A decision that makes anything but the next event of its aggregate has an error. One that
+// says that something is unavailable is no refusal: the event comes again. So it does while
+// the database does not work.
+func TestReactionThatFailsIsNotHandled(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	ids := newVideos(t, videos, 2)
+	react := func(decide func(v domain.Video, stamp domain.Stamp) (*domain.Event, error)) error {
+		reaction := addReview()
+		reaction.Decide = func(v domain.Video, _ review, stamp domain.Stamp) (*domain.Event, error) { return decide(v, stamp) }
+		_, err := store.ReactVideos(videos, reaction, realStamp)(t.Context(), "reviews", []envelope.Received[review]{reviewed(t, "x", ids[0])})
+		return err
+	}
+	rename := func(change func(*domain.Video)) func(domain.Video, domain.Stamp) (*domain.Event, error) {
+		return func(v domain.Video, stamp domain.Stamp) (*domain.Event, error) {
+			e, err := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "x"}, domain.AnyVersion, stamp)(v)
+			if e != nil {
+				change(&e.Video)
+			}
+			return e, err
+		}
+	}
+	for name, change := range map[string]func(*domain.Video){
+		"the event of another video": func(v *domain.Video) { v.ID = ids[1] },
+		"a later version":            func(v *domain.Video) { v.Version++ },
+	} {
+		if err := react(rename(change)); err == nil || errors.Is(err, envelope.ErrUnavailable) || !strings.Contains(err.Error(), "decision on version 1 of "+ids[0].String()) {
+			t.Errorf("react() with %s = %v, want an error of the decision", name, err)
+		}
+	}
+	if err := react(func(domain.Video, domain.Stamp) (*domain.Event, error) {
+		return nil, problem.Errorf(problem.Unavailable, "not now")
+	}); !errors.Is(err, envelope.ErrUnavailable) {
+		t.Errorf("react() = %v, want Unavailable", err)
+	}
+	for _, table := range []string{"inbox", "outbox_pending"} { // the first statement, and the last
+		execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
+		if err := react(rename(func(*domain.Video) {})); !errors.Is(err, envelope.ErrUnavailable) {
+			t.Errorf("react() without %s = %v, want Unavailable", table, err)
+		}
+		execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
+	}
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM video_catalog.inbox) + (SELECT count(*) FROM video_catalog.outbox WHERE version > 1)"); n != 0 {
+		t.Errorf("%d rows are left of what was not handled, want 0", n)
+	}
+}
+
 // A chain of causes has the first event as its correlation. A snapshot causes nothing. A
 // reaction may create the aggregate.
 func TestReactionContinuesTheChain(t *testing.T) {
@@ -192,26 +241,32 @@ func TestReactionContinuesTheChain(t *testing.T) {
 	}
 }
 
-// The inbox forgets what is old enough, and nothing else.
+// The inbox forgets what is old enough, as much as it is told, and nothing else.
 func TestReactionsArePruned(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 2)
 	videos := store.NewVideos(pool, nil)
 	react := store.ReactVideos(videos, addReview(), realStamp)
-	old, young := reviewed(t, "nothing"), reviewed(t, "nothing")
+	old, older, young := reviewed(t, "nothing"), reviewed(t, "nothing"), reviewed(t, "nothing")
 	old.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1003")
-	if _, err := react(t.Context(), "reviews", []envelope.Received[review]{old, young}); err != nil {
-		t.Fatal(err)
+	older.Message.ID = uuid.MustParse("01890a5d-ac96-7f00-8b02-0c0d0e0f1002")
+	all := []envelope.Received[review]{old, older, young}
+	for _, consumer := range []string{"reviews", "another"} {
+		if _, err := react(t.Context(), consumer, all); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := pool.Exec(t.Context(), "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'"); err != nil {
-		t.Fatal(err)
+	execute(t, pool, "UPDATE video_catalog.inbox SET received_at = now() - interval '2 days'")
+	for _, want := range []int64{1, 1, 0} { // the two events that also happened long ago
+		if n, err := store.NewReactions(pool).Prune(t.Context(), "reviews", 24*time.Hour, 1); err != nil || n != want {
+			t.Errorf("Prune() = %d, %v, want %d", n, err, want)
+		}
 	}
-	n, err := store.NewReactions(pool).Prune(t.Context(), "reviews", 24*time.Hour, 10)
-	if err != nil || n != 1 {
-		t.Errorf("Prune() = %d, %v, want the one event that also happened long ago", n, err)
-	}
-	outcomes, err := react(t.Context(), "reviews", []envelope.Received[review]{old, young})
-	if want := []envelope.Outcome{envelope.Applied, envelope.Duplicate}; err != nil || !cmp.Equal(want, outcomes) {
-		t.Errorf("react() = %v, %v, want %v", outcomes, err, want)
+	for consumer, want := range map[string][]envelope.Outcome{
+		"reviews": {envelope.Applied, envelope.Applied, envelope.Duplicate}, "another": slices.Repeat([]envelope.Outcome{envelope.Duplicate}, 3),
+	} {
+		if outcomes, err := react(t.Context(), consumer, all); err != nil || !cmp.Equal(want, outcomes) {
+			t.Errorf("react() of %s = %v, %v, want %v", consumer, outcomes, err, want)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,16 +71,21 @@ const pages = 20
 // One transaction locks the aggregates, lets them decide, writes their rows and events, and
 // deletes the timers. A crash before the commit leaves the timers, which fire again. The order
 // of locks is that of commands and reactions: the aggregate, then its timers. An aggregate that
-// is locked is left out, and nothing waits for it. If the database refuses the transaction,
-// each timer gets one of its own, and the one that is refused is postponed.
+// is locked is left out, and nothing waits for it. If the database refuses the transaction, or
+// it takes half of the time of ctx, each timer gets one of its own, and the one that fails is
+// postponed.
 func (t timers[A, D]) Fire(ctx context.Context, maxTimers int) (timer.Fired, error) {
 	fired, ids, err := t.fireTogether(ctx, maxTimers)
-	if err == nil || ctx.Err() != nil || errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || ctx.Err() != nil || len(ids) == 0 || errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 		return fired, err
 	}
 	fired = timer.Fired{More: len(ids) == maxTimers}
+	select {
+	case <-ctx.Done():
+	case <-time.After(endingPause):
+	}
 	for _, id := range ids {
-		alone, due, err := t.fireOf(ctx, []uuid.UUID{id})
+		alone, due, err := t.fireAlone(ctx, id)
 		if err != nil && len(due) == 1 && (!errors.Is(err, envelope.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
 			alone, err = timer.Fired{Failed: []error{err}}, t.postpone(ctx, t.queries, due[0], err)
 		}
@@ -93,9 +97,32 @@ func (t timers[A, D]) Fire(ctx context.Context, maxTimers int) (timer.Fired, err
 	return fired, nil
 }
 
+// endingPause is how long the server may take to end a transaction that was given up. Until
+// then its locks stay, and its aggregates would be left out.
+const endingPause = 100 * time.Millisecond
+
+// fireAlone fires the first due timer of an aggregate. It returns it if it has found it.
+func (t timers[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (timer.Fired, []sqlcgen.ListDueTimersRow, error) {
+	ctx, cancel := halfOf(ctx)
+	defer cancel()
+	return t.fireOf(ctx, []uuid.UUID{id})
+}
+
+// halfOf returns a context with half of the time that ctx has left. So there is time to
+// postpone a timer that has taken all of it.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/2)
+}
+
 // fireTogether fires due timers in one transaction, and returns the aggregates that it has
 // tried.
 func (t timers[A, D]) fireTogether(ctx context.Context, maxTimers int) (fired timer.Fired, ids []uuid.UUID, err error) {
+	ctx, cancel := halfOf(ctx)
+	defer cancel()
 	after := sqlcgen.ListDueAggregatesRow{} // before all
 	for range pages {
 		due, err := t.queries.ListDueAggregates(ctx, sqlcgen.ListDueAggregatesParams{
@@ -188,7 +215,7 @@ const (
 // postpone has a timer that failed fire again later.
 func (t timers[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) error {
 	after := firstPostponement << min(row.Attempts, 20)
-	text := strings.ToValidUTF8(cause.Error(), "")
+	text := escape(cause.Error())
 	if err := q.PostponeTimer(ctx, sqlcgen.PostponeTimerParams{
 		After: min(after, lastPostponement), LastError: &text, AggregateType: t.aggregateType, AggregateID: row.AggregateID, Name: row.Name,
 	}); err != nil {

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -41,7 +42,7 @@ func rename(title string, timers ...domain.Timer) domain.Decision {
 	}
 }
 
-var errNotNow = errors.New("not now")
+var errNotNow = errors.New("not now: \x00\xff")
 
 // ring is what videos do when a timer fires: they have its name as a tag.
 func ring(v domain.Video, name string, stamp domain.Stamp) (*domain.Event, error) {
@@ -102,6 +103,87 @@ func TestTimerFiresOnce(t *testing.T) {
 	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
 		WHERE fired.version > 2 AND set.version = 2 AND fired.correlation_id = set.id AND set.aggregate_id = fired.aggregate_id`); n != 2*len(ids) {
 		t.Errorf("%d events have the cause with which their timer was set, want %d", n, 2*len(ids))
+	}
+}
+
+// The event of a timer belongs to the chain of the event with which the timer was set, and
+// wakes the publisher.
+func TestTimerContinuesTheChain(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	commits := 0
+	videos := store.NewVideos(pool, func(envelope.Aggregate) { commits++ })
+	id, cause := newVideos(t, videos, 1)[0], envelope.Cause{CausationID: newID(t), CorrelationID: newID(t)}
+	if _, err := videos.ChangeVideo(envelope.WithCause(t.Context(), cause), id, rename("set", domain.Timer{Name: "x", After: now})); err != nil {
+		t.Fatal(err)
+	}
+	timers := videos.Timers(ring, realStamp)
+	if late, _, err := timers.Waiting(t.Context(), 10); err != nil || late <= 0 {
+		t.Errorf("Waiting() = %s late, %v, want it late", late, err)
+	}
+	if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 || fired.Late[0] <= 0 {
+		t.Errorf("Fire() = %+v, %v, want one fired, late", fired, err)
+	}
+	if n := count(t, pool, `SELECT count(*) FROM video_catalog.outbox fired JOIN video_catalog.outbox set ON set.id = fired.causation_id
+		WHERE fired.version = 3 AND set.version = 2 AND fired.correlation_id = $1 AND set.correlation_id = $1`, cause.CorrelationID); n != 1 {
+		t.Error("the event of the timer has not the cause and the chain with which it was set")
+	}
+	if commits != 3 {
+		t.Errorf("the publisher was woken %d times, want for each of 3 events", commits)
+	}
+}
+
+// The clock of the database decides, not that of the process. If it jumps ahead, timers fire
+// once, and not again after it was set back; if it jumps back, they wait until it is there. A
+// jump is a shift of all timers.
+func TestTimersAndClocks(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	timers := videos.Timers(ring, realStamp)
+	ids := newVideos(t, videos, 2)
+	for i, wrong := range []time.Duration{-time.Hour, time.Hour} { // the clock of the process
+		stamp, err := realStamp()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stamp.Time = stamp.Time.Add(wrong)
+		var before, due, after time.Time
+		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := videos.ChangeVideo(t.Context(), ids[i], func(v domain.Video) (*domain.Event, error) {
+			e, err := domain.Update([]domain.Field{domain.FieldTitle}, domain.Details{Title: "x"}, domain.AnyVersion, stamp)(v)
+			if e != nil {
+				e.Timers = []domain.Timer{{Name: "x", After: 30 * time.Minute}}
+			}
+			return e, err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE aggregate_id = $1", ids[i]).Scan(&due, &after); err != nil {
+			t.Fatal(err)
+		}
+		if due.Before(before.Add(30*time.Minute)) || due.After(after.Add(30*time.Minute)) {
+			t.Errorf("with the clock of the process off by %s, the timer of 30m is due in %s", wrong, due.Sub(before))
+		}
+	}
+	for _, jump := range []struct {
+		by   string
+		want int // how many timers fire
+	}{{"0", 0}, {"-1 hour", 0}, {"1 hour", 0}, {"1 hour", 2}, {"-1 day", 0}, {"1 day", 0}} {
+		execute(t, pool, "UPDATE video_catalog.timers SET due_at = due_at - interval '"+jump.by+"'")
+		fired := 0
+		for range 2 {
+			result, err := timers.Fire(t.Context(), 10)
+			if err != nil || len(result.Failed) > 0 {
+				t.Fatalf("Fire() = %+v, %v", result, err)
+			}
+			fired += len(result.Late)
+		}
+		if fired != jump.want {
+			t.Errorf("after a jump of the database's clock by %s %d timers fire, want %d", jump.by, fired, jump.want)
+		}
 	}
 }
 
@@ -187,12 +269,20 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	ids := newVideos(t, videos, 3)
 	at(t, videos, ids[0], domain.Timer{Name: "broken", After: now})
 	at(t, videos, ids[1], domain.Timer{Name: "good", After: now})
+	var before time.Time // by the clock of the database; how long this test takes must not matter
+	if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
+		t.Fatal(err)
+	}
 	fired, err := timers.Fire(t.Context(), 10)
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !errors.Is(fired.Failed[0], errNotNow) {
 		t.Errorf("Fire() = %+v, %v, want one fired and %v", fired, err, errNotNow)
 	}
-	if n := count(t, pool, "SELECT attempts FROM video_catalog.timers WHERE name = 'broken' AND last_error = 'not now' AND due_at > now()"); n != 1 {
-		t.Errorf("the timer that failed has %d attempts, want 1", n)
+	if n := count(t, pool, `SELECT count(*) FROM video_catalog.timers
+		WHERE name = 'broken' AND attempts = 1 AND last_error = 'not now: \x00\xff' AND due_at >= $1::timestamptz + interval '1 s'`, before); n != 1 {
+		t.Errorf("%d timers failed once and wait for a second, want the one that failed", n)
+	}
+	if _, err := pool.Exec(t.Context(), "UPDATE video_catalog.timers SET due_at = due_at + interval '1 hour'"); err != nil { // so that it does not fire below
+		t.Fatal(err)
 	}
 
 	at(t, videos, ids[2], domain.Timer{Name: "refused", After: now})
@@ -201,8 +291,124 @@ func TestTimerThatFailsIsPostponed(t *testing.T) {
 	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 {
 		t.Errorf("Fire() of two, of which the database refuses one = %+v, %v, want the other fired", fired, err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at > now()"); n != 2 {
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND due_at >= $1::timestamptz + interval '1 s'", before); n != 2 {
 		t.Errorf("%d timers are postponed, want 2", n)
+	}
+}
+
+// The pause of a timer doubles with each failure, up to an hour. One that is set again has
+// not failed.
+func TestTimerPausesLongerEachTime(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	timers := videos.Timers(ring, realStamp)
+	id := newVideos(t, videos, 1)[0]
+	at(t, videos, id, domain.Timer{Name: "broken", After: now})
+	for _, test := range []struct {
+		attempts int
+		want     time.Duration
+	}{{0, time.Second}, {3, 8 * time.Second}, {11, 2048 * time.Second}, {12, time.Hour}, {1000, time.Hour}} {
+		execute(t, pool, fmt.Sprintf("UPDATE video_catalog.timers SET due_at = now(), attempts = %d", test.attempts))
+		var before, due, after time.Time
+		if err := pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&before); err != nil {
+			t.Fatal(err)
+		}
+		if fired, err := timers.Fire(t.Context(), 10); err != nil || len(fired.Failed) != 1 {
+			t.Errorf("Fire() = %+v, %v, want one failed", fired, err)
+		}
+		if err := pool.QueryRow(t.Context(), "SELECT due_at, clock_timestamp() FROM video_catalog.timers WHERE attempts = $1", test.attempts+1).Scan(&due, &after); err != nil {
+			t.Fatal(err)
+		}
+		if due.Before(before.Add(test.want)) || due.After(after.Add(test.want)) {
+			t.Errorf("after failure %d the timer waits %s, want %s", test.attempts+1, due.Sub(before), test.want)
+		}
+	}
+	at(t, videos, id, domain.Timer{Name: "broken", After: time.Hour})
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND last_error IS NULL"); n != 1 {
+		t.Errorf("%d timers without a failure after it was set again, want 1", n)
+	}
+}
+
+// While the database does not work, no timer counts as failed. A timer whose transaction takes
+// too long does, and holds up no other.
+func TestTimersAndABrokenDatabase(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	timers := videos.Timers(ring, realStamp)
+	ids := newVideos(t, videos, 3)
+	for _, id := range ids {
+		at(t, videos, id, domain.Timer{Name: "x", After: now})
+	}
+	for _, table := range []string{"timers", "outbox_pending"} { // the first statement, and the last
+		execute(t, pool, "ALTER TABLE video_catalog."+table+" RENAME TO gone")
+		if fired, err := timers.Fire(t.Context(), 10); !errors.Is(err, envelope.ErrUnavailable) || len(fired.Late)+len(fired.Failed) != 0 {
+			t.Errorf("Fire() without %s = %+v, %v, want Unavailable and none fired", table, fired, err)
+		}
+		execute(t, pool, "ALTER TABLE video_catalog.gone RENAME TO "+table)
+	}
+	held, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it is only a lock
+	if _, err := held.Exec(t.Context(), "LOCK TABLE video_catalog.timers"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if fired, err := timers.Fire(ctx, 10); err == nil {
+		t.Errorf("Fire() that cannot read the timers = %+v, want an error", fired)
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 0 AND due_at <= now()"); n != 3 {
+		t.Errorf("%d timers are due as before, want 3", n)
+	}
+
+	execute(t, pool, `CREATE FUNCTION video_catalog.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			RAISE EXCEPTION 'as after statement_timeout' USING ERRCODE = 'query_canceled';
+		END $$`)
+	execute(t, pool, "CREATE TRIGGER slow BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.slow()")
+	fired, err := timers.Fire(t.Context(), 2)
+	if err != nil || len(fired.Late) != 1 || len(fired.Failed) != 1 || !fired.More {
+		t.Errorf("Fire() of two, of which one takes too long = %+v, %v, want the other fired, and more", fired, err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM video_catalog.timers WHERE attempts = 1 AND aggregate_id = $1", ids[0]); n != 1 {
+		t.Errorf("%d timers are postponed, want the one that takes too long", n)
+	}
+}
+
+// A timer whose transaction does not end is postponed in time, and holds up no other.
+func TestTimerThatHangsIsPostponed(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Pool(t, 2)
+	videos := store.NewVideos(pool, nil)
+	timers := videos.Timers(ring, realStamp)
+	ids := newVideos(t, videos, 2)
+	for _, id := range ids {
+		at(t, videos, id, domain.Timer{Name: "x", After: now})
+	}
+	execute(t, pool, `CREATE FUNCTION video_catalog.hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_sleep(3600);
+			RETURN new;
+		END $$`)
+	execute(t, pool, "CREATE TRIGGER hang BEFORE UPDATE ON video_catalog.videos FOR EACH ROW WHEN (old.id = '"+ids[0].String()+"') EXECUTE FUNCTION video_catalog.hang()")
+	fired, failed := 0, 0
+	for deadline := time.Now().Add(30 * time.Second); fired == 0 || failed == 0; { // the first call is usually enough
+		if time.Now().After(deadline) {
+			break
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		result, err := timers.Fire(ctx, 10)
+		cancel()
+		fired, failed = fired+len(result.Late), failed+len(result.Failed)
+		t.Log(result, err)
+	}
+	if fired != 1 || failed == 0 {
+		t.Errorf("%d timers have fired and %d are postponed, want the other one fired, and the one that hangs postponed", fired, failed)
 	}
 }
 
@@ -257,6 +463,7 @@ func TestTimersBehindManyLocks(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "SELECT FROM video_catalog.videos WHERE id = ANY ($1) FOR UPDATE", ids[:11]); err != nil {
 		t.Fatal(err)
 	}
+	execute(t, pool, "UPDATE video_catalog.timers SET due_at = now()") // all at once: only their ids are different
 	fired, err := timers.Fire(t.Context(), 5)
 	if err != nil || len(fired.Late) != 1 {
 		t.Errorf("Fire() = %+v, %v, want the last timer, which nobody has locked", fired, err)

@@ -1,14 +1,21 @@
 package timer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/timer"
@@ -130,6 +137,171 @@ func TestClockOutlivesTheDatabase(t *testing.T) {
 			t.Errorf("%d calls of what always fails, want a pause between them", broken.calls)
 		}
 	})
+}
+
+// scripted are timers that a test fires by a function.
+type scripted func(ctx context.Context) (timer.Fired, error)
+
+func (f scripted) Fire(ctx context.Context, _ int) (timer.Fired, error) { return f(ctx) }
+
+func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) {
+	return 3 * time.Second, 7, nil
+}
+
+// The pauses grow to RetryMax during an outage, and are short again after it. If more timers
+// are due and none of them fires, because others have them, the clock pauses too.
+func TestClockPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, last := time.Now(), time.Now()
+		var calls int
+		longest, shortest, after := time.Duration(0), time.Hour, time.Duration(0)
+		run(t, map[string]timer.Timers{"order": scripted(func(context.Context) (timer.Fired, error) {
+			pause := time.Since(last)
+			last = time.Now()
+			switch calls++; {
+			case time.Since(start) > 11*time.Minute: // the pause after the outage is over by then
+				after = max(after, pause)
+			case time.Since(start) > 10*time.Minute:
+			case time.Since(start) > time.Minute: // the pauses have grown by then
+				longest, shortest = max(longest, pause), min(shortest, pause)
+			}
+			if time.Since(start) < 10*time.Minute {
+				return timer.Fired{}, envelope.ErrUnavailable
+			}
+			return timer.Fired{More: true}, nil
+		})}, 12*time.Minute)
+		if longest > 7500*time.Millisecond || shortest < 2500*time.Millisecond {
+			t.Errorf("pauses of %s to %s in an outage, want 2.5s to 7.5s", shortest, longest)
+		}
+		if after > 750*time.Millisecond || calls > 1000 {
+			t.Errorf("pauses of up to %s after it, and %d calls, want up to 750ms, and some hundred calls", after, calls)
+		}
+	})
+}
+
+// A call of Fire ends after Timeout. If it does not, the clock is stuck, and says so until it
+// has ended.
+func TestClockIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var limit time.Duration
+		kinds := map[string]timer.Timers{
+			"slow": scripted(func(ctx context.Context) (timer.Fired, error) {
+				deadline, _ := ctx.Deadline()
+				limit = time.Until(deadline)
+				<-ctx.Done()
+				return timer.Fired{}, ctx.Err()
+			}),
+			"hung": scripted(func(context.Context) (timer.Fired, error) {
+				<-release
+				return timer.Fired{}, nil
+			}),
+		}
+		clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.DiscardHandler), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = clock.Run(ctx) })
+		for _, test := range []struct {
+			after time.Duration
+			stuck bool
+		}{{40 * time.Second, false}, {10 * time.Second, true}, {time.Hour, true}} {
+			time.Sleep(test.after)
+			if err := clock.Stuck(); (err != nil) != test.stuck || err != nil && (!strings.Contains(err.Error(), "timers of hung") || strings.Contains(err.Error(), "slow")) {
+				t.Errorf("Stuck() %s later = %v, want an error of the type that hangs alone: %t", test.after, err, test.stuck)
+			}
+		}
+		close(release)
+		stop()
+		running.Wait()
+		if limit != 10*time.Second {
+			t.Errorf("Fire() has %s, want 10s", limit)
+		}
+		time.Sleep(time.Hour)
+		if err := clock.Stuck(); err != nil {
+			t.Errorf("Stuck() = %v after the end, want nil", err)
+		}
+	})
+}
+
+// What fires, fails and waits is counted by aggregate type. A timer that failed is in the log.
+func TestClockIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged bytes.Buffer
+		calls := 0
+		kinds := map[string]timer.Timers{"order": scripted(func(context.Context) (timer.Fired, error) {
+			switch calls++; calls {
+			case 1:
+				return timer.Fired{Late: []time.Duration{time.Second, 2 * time.Second}, Failed: []error{errors.New("row 5 is refused")}}, nil
+			case 2:
+				return timer.Fired{}, envelope.ErrUnavailable
+			}
+			return timer.Fired{}, nil
+		})}
+		reader := metric.NewManualReader()
+		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+		clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.NewTextHandler(&logged, nil)), meter)
+		if err = errors.Join(err, timer.Observe(meter, kinds)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := clock.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		want := map[string]float64{
+			"timer.fired order": 2, "timer.failures order refused": 1, "timer.failures order unavailable": 1,
+			"timer.lateness order": 3, "timer.waiting order": 7, "timer.oldest.lateness order": 3,
+		}
+		if diff := cmp.Diff(want, measured(t, reader)); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+		if n := strings.Count(logged.String(), "row 5 is refused"); n != 1 {
+			t.Errorf("the log names the timer that failed %d times, want once:\n%s", n, logged.String())
+		}
+	})
+}
+
+// measured returns values by the name of their metric and those of their attributes; of a
+// histogram the sum.
+func measured(t *testing.T, reader metric.Reader) map[string]float64 {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	values := make(map[string]float64)
+	add := func(name string, of attribute.Set, value float64) {
+		for _, a := range of.ToSlice() {
+			name += " " + a.Value.AsString()
+		}
+		values[name] = value
+	}
+	for _, m := range data.ScopeMetrics[0].Metrics {
+		switch d := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range d.DataPoints {
+				add(m.Name, p.Attributes, float64(p.Value))
+			}
+		case metricdata.Gauge[int64]:
+			for _, p := range d.DataPoints {
+				add(m.Name, p.Attributes, float64(p.Value))
+			}
+		case metricdata.Gauge[float64]:
+			for _, p := range d.DataPoints {
+				add(m.Name, p.Attributes, p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range d.DataPoints {
+				add(m.Name, p.Attributes, p.Sum)
+			}
+		default:
+			t.Errorf("%s is a %T", m.Name, d)
+		}
+	}
+	return values
 }
 
 // A Config with negative values is refused.

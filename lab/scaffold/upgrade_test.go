@@ -68,7 +68,14 @@ func TestUpgrade(t *testing.T) {
 	} {
 		contains(t, filepath.Join(s.dir, filepath.FromSlash(file)), text)
 	}
-	contains(t, filepath.Join(s.dir, "internal", "domain", "parcel.go"), "// It costs nothing.")
+	for file, texts := range map[string][]string{
+		"parcel.go":                {"// It costs nothing.", "Alarm, in a later version, is what"},
+		"parcel_purchase_order.go": {"// A supplier has one parcel.", "Reaction, in a later version, is how"},
+	} {
+		for _, text := range texts {
+			contains(t, filepath.Join(s.dir, "internal", "domain", file), text)
+		}
+	}
 	clone.Run(t, s.dir, "go", "test", "./internal/domain", "./internal/event", "./internal/archtest", "./internal/names/...")
 	clone.Run(t, s.dir, "go", "test", "./db", "-run", "TestMigrationsAreSafe")
 	clone.Run(t, s.dir, "go", "test", "./internal/store", "./cmd/server", "-run", "Parcel|PurchaseOrder|Status|TestSubscriptionsAreInNames")
@@ -113,8 +120,9 @@ func editService(t *testing.T, dir string) {
 	clone.Run(t, dir, "go", "run", "./internal/names/generate")
 }
 
-// addEntities adds entities of three shapes, and edits what was made: a rule, and a command with an
-// argument, which is an rpc, a decision and a handler.
+// addEntities adds entities of three shapes, of which one has a timer and reacts to another, and edits
+// what was made: a rule, a reaction, and a command with an argument, which is an rpc, a decision and a
+// handler.
 func addEntities(t *testing.T, dir string) {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
@@ -123,7 +131,14 @@ func addEntities(t *testing.T, dir string) {
 	}
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions", "open→sent:send sent→open:reopen")
 	add("status", "--fields", "label:string! color:enum(red,green)! place:{street:string,floor:int32}")
-	add("parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship")
+	parcel := []string{"parcel", "--fields", "grams:int32 labels:strings", "--transitions", "packed→shipped:ship"}
+	if _, err := os.Stat(path("cmd/entity/reaction.go")); err != nil { // in earlier states
+		add(parcel...)
+	} else {
+		add(append(parcel, "--timers", "packed:15m:ship")...)
+		clone.Run(t, dir, "go", "run", "./cmd/entity", "react", "parcel", "purchase_order", "--on", "sent:supplier_id:ship")
+		edit(t, path("internal/domain/parcel_purchase_order.go"), "\t\tDecide: func(", "\t\t// A supplier has one parcel.\n\t\tDecide: func(")
+	}
 
 	edit(t, path("internal/domain/parcel.go"), "func CreateParcel(", "//\n// It costs nothing.\nfunc CreateParcel(")
 	edit(t, path("internal/domain/status.go"), "\tcase d.Color == \"\":\n", "\tcase d.Label == \"XXX\":\n\t\treturn problem.InvalidField(\"status.label\", \"must be a word\")\n\tcase d.Color == \"\":\n")
@@ -178,6 +193,8 @@ func editTemplate(t *testing.T, dir string) {
 	edit(t, path("api/proto/video/v1/video.proto"), "    STATE_PUBLISHED = 2;\n", "    STATE_PUBLISHED = 2;\n    // The video is kept, and not shown.\n    STATE_ARCHIVED = 3;\n")
 	edit(t, path("internal/port/port.go"), "// It knows no service:", "// This is a later version of example.com/videocatalog.\n//\n// It knows no service:")
 	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "// Deleted reports whether", "// Deleted, in a later version, reports whether")
+	edit(t, path("cmd/entity/templates/domain.go.tmpl"), "Alarm is what", "Alarm, in a later version, is what")
+	edit(t, path("cmd/entity/templates/reaction.go.tmpl"), "Reaction is how", "Reaction, in a later version, is how")
 	edit(t, path("cmd/entity/templates/server.go.tmpl"), "// Prefixes of resource names.", "// The prefixes of resource names, in a later version.")
 	edit(t, path("cmd/entity/templates/service.proto.tmpl"), "// Returns one {{.Words}}, even", "// Returns one {{.Words}} of a later version, even")
 	edit(t, path("cmd/entity/templates/resource.proto.tmpl"), "  // When it was last changed.\n", "  // When it was last changed, in a later version.\n")

@@ -71,6 +71,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(err)
 	check(store.NewOutbox(nil).Observe(meter))
 	check(store.NewInbox(nil).Observe(meter, nil))
+	check(store.NewCatalog(nil).Observe(meter)) // only full
 	check(observeReplaced(meter, nil))
 	check(store.NewComparisons(nil).Observe(meter))
 	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
@@ -134,7 +135,7 @@ var groups = []struct{ prefix, title, text string }{
 	{"consumer", "The projector", ""},
 	{"catalog", "The catalog", ""}, // only full
 	{"projection", "The comparison of projections with their owners", "The differences are the same in every process: use max, never sum."},
-	{"timer", "Timers", "Only in processes with the role reactor, if the service has timers. Those that wait are the same in every process: use max, never sum."},
+	{"timer", "Timers", "Only if the service has timers. Those that wait are the same in every process that uses the command side: use max, never sum."},
 	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
 	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
 	{"server", "Refused calls", ""},

@@ -10,6 +10,7 @@ import (
 
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/timer"
 )
 
 // scope is the name of our meters.
@@ -28,15 +29,16 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 	}
 }
 
-// observeStores makes metrics of the pools and of the stores that this process's roles use.
-func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, subscribed []subscription) error {
+// observeStores makes metrics of the pools and of the stores that this process's roles use. Also
+// processes that fire no timers measure those that wait, so it shows when none fires them.
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, subscribed []subscription, waiting map[string]timer.Timers) error {
 	meter := tel.Meter(scope)
 	if meter == nil {
 		return nil
 	}
 	var errs []error
 	if events != nil {
-		errs = append(errs, events.Observe(meter))
+		errs = append(errs, events.Observe(meter), timer.Observe(meter, waiting))
 	}
 	if cfg.has(roleProjector) || cfg.reacts() {
 		var consumers []string
@@ -44,6 +46,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 			consumers = append(consumers, s.consumer)
 		}
 		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))
+		errs = append(errs, store.NewCatalog(database.queries.own).Observe(meter)) // only full
 	}
 	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
 		errs = append(errs, tel.ObservePool(pool, name))

@@ -18,17 +18,11 @@ func (i *instance) startReactor(ctx context.Context) error {
 		return nil
 	}
 	made := backend{commands: i.database.commands.own, wake: i.wake, purged: i.wakeEraser}
-	fired := timers(i.registered, made)
-	clock, err := timer.New(timer.Config{}, fired, i.log, i.tel.Meter(scope))
+	clock, err := timer.New(timer.Config{}, timers(i.registered, made), i.log, i.tel.Meter(scope))
 	if err != nil {
 		return err
 	}
 	i.loops, i.checks = append(i.loops, clock.Run), append(i.checks, clock.Stuck)
-	if meter := i.tel.Meter(scope); meter != nil {
-		if err := timer.Observe(meter, fired); err != nil {
-			return err
-		}
-	}
 	reacted := reactions(i.registered, made)
 	if len(reacted) == 0 {
 		return nil

@@ -34,7 +34,9 @@ func (i *instance) startStores(ctx context.Context) error {
 		inbox = store.NewInbox(queries)
 	}
 	i.registered = append(i.registered, registrations(i.cfg, queries)...)
-	if err := observeStores(i.cfg, i.tel, i.database, i.events, replayed(i.registered, i.database.commandPool())); err != nil {
+	commands := i.database.commandPool()
+	waiting := timers(i.registered, backend{commands: commands})
+	if err := observeStores(i.cfg, i.tel, i.database, i.events, replayed(i.registered, commands), waiting); err != nil {
 		return err
 	}
 	var repairs []step

@@ -190,6 +190,12 @@ WHERE video_id IN (
 	FOR NO KEY UPDATE SKIP LOCKED
 );
 
+-- name: CountProjectedTombstones :one
+-- Counts the tombstones that PruneProjectedTombstones will delete one day, up to max_counted.
+SELECT count(*) FROM (
+	SELECT FROM video_catalog_read.video_projection WHERE deleted AND title = '' LIMIT @max_counted
+) tombstones;
+
 -- name: PruneProjectedTombstones :one
 -- Deletes the tombstones of videos that were purged long ago.
 SELECT video_catalog_read.tombstones_prune(@older_than::interval, @max_rows::int)::bigint AS deleted;

@@ -3,9 +3,11 @@ package observe
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"flag"
 	"maps"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -52,7 +54,7 @@ func TestAlertsFireAndResolve(t *testing.T) {
 		t.Fatalf("promtool should be beside prometheus: %v", err)
 	}
 	programs := programs{server: filepath.Join(t.TempDir(), "server"), prometheus: prometheus, promtool: promtool}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags=chaos", "-overlay="+withTimers(t), "-o", programs.server, root+"/cmd/server").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	want, got := map[string]bool{}, map[string]bool{}
@@ -77,6 +79,8 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			"tables grow":               tablesGrow,
 			"replaced database":         replacedDatabase,
 			"edited catalog":            editedCatalog,
+			"many tombstones":           manyTombstones,
+			"timers":                    timersLateAndBroken,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -95,6 +99,31 @@ func TestAlertsFireAndResolve(t *testing.T) {
 			t.Errorf("alerts that fired and resolved (-want +got):\n%s", diff)
 		}
 	}
+}
+
+// withTimers writes an overlay for go build, which adds cmd/server/reminders_test.go to the service, because it has no timer.
+func withTimers(t *testing.T) string {
+	t.Helper()
+	dir, server := t.TempDir(), filepath.Join(root, "cmd", "server")
+	server, err := filepath.Abs(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const list = "registrations_gen.go"
+	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(cfg, queries)", "reminded(videos(cfg, queries))", 1)
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
+		filepath.Join(server, list):           filepath.Join(dir, list),
+		filepath.Join(server, "reminders.go"): filepath.Join(server, "reminders_test.go"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{list: changed, "overlay.json": string(overlay)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "overlay.json")
 }
 
 // Publishing fails. Later the only process is stopped.
@@ -270,6 +299,41 @@ func editedCatalog(s *system) {
 	s.exec(`UPDATE video_catalog_read.video_projection SET title = 'Rashomon'`)
 	s.fire("ProjectionDiffers")
 	s.command("projection", "repair", "video", id, "--reason", "edited by hand")
+	s.resolve()
+}
+
+// Very many videos were purged, until their tombstones are old enough for the maintenance.
+func manyTombstones(s *system) {
+	s.serve("api,publisher,projector")
+	s.quiet()
+	s.exec(`INSERT INTO video_catalog_read.video_projection (video_id, title, description, release_year, duration_ms, language_code, tags,
+			visible, deleted, version, update_time, search, change_xid, updated_at)
+		SELECT gen_random_uuid(), '', '', 0, 0, '', '{}', false, true, 3, now() - interval '95 days', '', pg_current_xact_id(), now() - interval '95 days'
+		FROM generate_series(1, 501)`)
+	s.fire("TombstonesMany")
+	s.serve("projector") // its maintenance runs at its start
+	s.resolve()
+}
+
+// A timer is due, and no process fires timers. Later one fails, until its aggregate can do it.
+func timersLateAndBroken(s *system) {
+	s.serve("api,publisher,projector")
+	s.quiet()
+	id := strings.TrimPrefix(s.create().GetName(), "videos/")
+	setTimer := func() {
+		s.exec(`INSERT INTO video_catalog.timers (aggregate_type, aggregate_id, name, due_at, causation_id, correlation_id)
+			VALUES ('video', $1, 'publish', now(), $1, $1)`, id)
+	}
+	setTimer()
+	s.fire("TimersLate")
+	s.serve("reactor")
+	s.resolve()
+
+	s.exec(`UPDATE video_catalog.videos SET description = 'broken' WHERE id = $1`, id)
+	setTimer()
+	s.fire("TimersFail")
+	s.exec(`UPDATE video_catalog.videos SET description = '' WHERE id = $1`, id)
+	s.eventually("the timer fires", func() bool { return value[int](s, `SELECT count(*) FROM video_catalog.timers`) == 0 })
 	s.resolve()
 }
 

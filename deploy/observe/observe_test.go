@@ -99,7 +99,7 @@ func TestMethodsExist(t *testing.T) {
 func TestRunbookMetricsExist(t *testing.T) {
 	series, metrics := documentedMetrics(t)
 	others := map[string]bool{"outbox_pending": true, "outbox_aside": true, "video_catalog_read_rw": true, "queries.calls": true, "commands.calls": true}
-	const name = `((?:outbox|consumer|catalog|rpc|server|db|pgxpool|go|process)[_.][a-z_.]*[a-z])`
+	const name = `((?:outbox|consumer|timer|catalog|rpc|server|db|pgxpool|go|process)[_.][a-z_.]*[a-z])`
 	found := 0
 	for _, path := range []string{"/docs/runbooks.md", "/docs/operations.md", "/docs/actions.md", "/docs/deploy.md"} {
 		text := read(t, root+path)
@@ -241,7 +241,7 @@ func TestRunbookLogLinesExist(t *testing.T) {
 		t.Fatalf("%d log lines found, want at least 5: does the expression still fit?", len(found))
 	}
 	var source strings.Builder
-	for _, dir := range []string{"cmd/server", "internal/outbox", "internal/consumer", "internal/telemetry"} {
+	for _, dir := range []string{"cmd/server", "internal/outbox", "internal/consumer", "internal/timer", "internal/telemetry"} {
 		paths, err := filepath.Glob(root + "/" + dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

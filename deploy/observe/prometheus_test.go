@@ -53,6 +53,8 @@ var limits = []struct {
 	{"max(outbox_backlog_age_seconds) >", 60, 0},
 	{"max(outbox_blocked_age_seconds) >", 900, 0},
 	{"histogram_quantile(0.95, sum by (le) (rate(consumer_lag_seconds_bucket[5m]))) >", 60, 0},
+	{"max by (aggregate_type) (timer_oldest_lateness_seconds) >", 60, 0},
+	{"max(catalog_tombstones) >", 5e5, 1000},
 	{`max(outbox_table_size_bytes{table="outbox_pending"}) >`, 5e8, 500},
 	{"max by (table) (outbox_table_size_bytes or consumer_table_size_bytes) >", 1e10, 1000},
 }

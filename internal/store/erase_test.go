@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/sdk/metric"
 
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
@@ -578,6 +579,17 @@ func TestTombstonesArePruned(t *testing.T) {
 			t.Errorf("PruneTombstones() of the %s = %d, %v, want %d", what, got, err, want)
 		}
 	}
+	counted := func(want float64) {
+		t.Helper()
+		reader := metric.NewManualReader()
+		if err := catalog.Observe(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")); err != nil {
+			t.Fatal(err)
+		}
+		if got := gauges(t, reader)["catalog.tombstones"]; got != want {
+			t.Errorf("catalog.tombstones = %g, want %g", got, want)
+		}
+	}
+	counted(5)
 	execute(t, pool, "UPDATE video_catalog.videos SET purge_time = now() WHERE purge_time IS NOT NULL")
 	prune("videos", eraser.PruneTombstones, 0, 0) // the function does not believe its caller
 	prune("catalog", catalog.PruneTombstones, 0, 0)
@@ -598,6 +610,7 @@ func TestTombstonesArePruned(t *testing.T) {
 	prune("catalog", catalog.PruneTombstones, 94*days, 1)
 	prune("videos", eraser.PruneTombstones, 94*days, 0)
 	prune("catalog", catalog.PruneTombstones, 94*days, 0)
+	counted(1)
 	want := []string{ids[0].String(), ids[5].String()}
 	slices.Sort(want)
 	for _, sql := range []string{"SELECT id::text FROM video_catalog.videos ORDER BY 1", "SELECT video_id::text FROM video_catalog_read.video_projection ORDER BY 1"} {

@@ -305,6 +305,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 		},
 		// only console: end
 		"Inbox.Observe":         nothing, // its callback reads few rows
+		"Catalog.Observe":       nothing, // its callback counts
 		"Inbox.BoundQuarantine": nothing, // only tests have it
 		"Outbox.LoseAnswer":     nothing, // the same
 		"Catalog.PruneTombstones": func(ctx context.Context) error {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
@@ -50,10 +52,18 @@ func (m *metrics) unavailable(ctx context.Context, aggregateType string) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(attribute.String("aggregate_type", aggregateType), attribute.String("error.type", "unavailable")))
 }
 
-// maxCounted is up to how many timers are counted.
-const maxCounted = 100_000
+const (
+	// maxCounted is up to how many timers are counted.
+	maxCounted = 100_000
+	// measureTimeout limits how long a reader of metrics waits for the measurement of all types.
+	measureTimeout = 2 * time.Second
+	// sendTime is kept free for sending metrics, of the second that an ending process has for
+	// its metrics.
+	sendTime = 500 * time.Millisecond
+)
 
-// Observe makes metrics of the timers that wait. A measurement that fails is left out.
+// Observe makes metrics of the timers that wait. A measurement that fails is left out, and its
+// error goes to the handler of OpenTelemetry: a reader that got it would drop all other metrics.
 func Observe(meter metric.Meter, types map[string]Timers) error {
 	waiting, err1 := meter.Int64ObservableGauge("timer.waiting", metric.WithUnit("{timer}"),
 		metric.WithDescription("Timers that wait, due or not, by aggregate_type, counted up to 100,000."))
@@ -63,18 +73,23 @@ func Observe(meter metric.Meter, types map[string]Timers) error {
 		return fmt.Errorf("make instruments: %w", err)
 	}
 	_, err := meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		var errs []error
+		end := time.Now().Add(measureTimeout)
+		if deadline, ok := ctx.Deadline(); ok && deadline.Add(-sendTime).Before(end) {
+			end = deadline.Add(-sendTime)
+		}
+		ctx, cancel := context.WithDeadline(ctx, end)
+		defer cancel()
 		for aggregateType, timers := range types {
 			oldest, n, err := timers.Waiting(ctx, maxCounted)
 			if err != nil {
-				errs = append(errs, err)
+				otel.Handle(err)
 				continue
 			}
 			labels := metric.WithAttributes(attribute.String("aggregate_type", aggregateType))
 			o.ObserveInt64(waiting, n, labels)
 			o.ObserveFloat64(late, oldest.Seconds(), labels)
 		}
-		return errors.Join(errs...)
+		return nil
 	}, waiting, late)
 	if err != nil {
 		return fmt.Errorf("register callback: %w", err)

@@ -304,6 +304,42 @@ func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 	return values
 }
 
+// silent are timers in a database that does not answer.
+type silent struct{ memTimers }
+
+func (*silent) Waiting(ctx context.Context, _ int) (time.Duration, int64, error) {
+	<-ctx.Done()
+	return 0, 0, ctx.Err()
+}
+
+// While the database does not answer, all other metrics are read, after two seconds, and in half a second when the process ends.
+func TestMeasurementThatFailsIsLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := metric.NewManualReader()
+		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+		if err := timer.Observe(meter, map[string]timer.Timers{"order": new(silent), "payment": new(silent)}); err != nil {
+			t.Fatal(err)
+		}
+		other, err := meter.Int64Counter("other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Add(t.Context(), 1)
+		for _, limit := range []struct{ has, takes time.Duration }{{time.Minute, 2 * time.Second}, {time.Second, 500 * time.Millisecond}} {
+			ctx, cancel := context.WithTimeout(t.Context(), limit.has)
+			defer cancel()
+			start := time.Now()
+			var got metricdata.ResourceMetrics
+			if err := reader.Collect(ctx, &got); err != nil || len(got.ScopeMetrics) != 1 || len(got.ScopeMetrics[0].Metrics) != 1 {
+				t.Errorf("Collect() = %v with %v, want the other metric", err, got.ScopeMetrics)
+			}
+			if took := time.Since(start); took != limit.takes {
+				t.Errorf("Collect() within %s took %s, want %s", limit.has, took, limit.takes)
+			}
+		}
+	})
+}
+
 // A Config with negative values is refused.
 func TestConfig(t *testing.T) {
 	if _, err := timer.New(timer.Config{Interval: -1}, nil, nil, nil); err == nil {

@@ -106,6 +106,8 @@ type lab struct {
 	marking  time.Time      // marks that are not in marks are not older
 	rebuilt  uint32         // oid of the catalog after the last rebuild
 
+	newcomers []*Newcomer
+
 	present, older string        // binaries
 	migrations     int           // migrations that the lab has added; owned by the group of process faults
 	slowestStop    time.Duration // slowest stop of a process at the end

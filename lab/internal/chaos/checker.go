@@ -37,6 +37,7 @@ func Check(h *History) Verdict {
 	c.checkProjection()
 	c.checkReads()
 	c.checkCopies()
+	c.checkNewcomers()
 	c.checkLanes()
 	c.checkQuiet()
 	c.measure()
@@ -119,11 +120,14 @@ func (c *checker) checkTopic() {
 		}
 		messages[s.MessageID] = true
 		e := c.events[s.Event]
+		if s.Repeat == repeatSnapshot {
+			e = c.event(s.Video, s.Version)
+		}
 		if e == nil || e.Video != s.Video || e.Version != s.Version {
 			c.broken(UnknownMessage, "message %s is version %d of video %s, event %s, and there is no such event", s.MessageID, s.Version, s.Video, s.Event)
 			continue
 		}
-		if e.Content != s.Content {
+		if s.Repeat == repeatSnapshot && e.State != s.State || s.Repeat != repeatSnapshot && e.Content != s.Content {
 			c.broken(MessageDiffers, "message %s and event %s", s.MessageID, s.Event)
 		}
 		c.hear(h, s, e)

@@ -88,7 +88,7 @@ func sound() *History {
 			h.Database.Events = append(h.Database.Events, e)
 			h.Database.Inbox[e.ID], h.Database.Outbox[e.ID] = true, true
 			h.Answers = append(h.Answers, Answer{Command: e.Command, Outcome: Acknowledged, Video: id, Version: e.Version, State: e.State})
-			h.Sightings = append(h.Sightings, Sighting{MessageID: message, Event: e.ID, Video: id, Version: e.Version, Content: e.Content})
+			h.Sightings = append(h.Sightings, Sighting{MessageID: message, Event: e.ID, Video: id, Version: e.Version, Content: e.Content, State: e.State})
 			h.Publications[message] = at.Add(time.Millisecond)
 			h.Acks = append(h.Acks, Ack{at.Add(time.Millisecond), at.Add(2 * time.Millisecond)})
 		}
@@ -117,7 +117,7 @@ func TestCheckerRules(t *testing.T) {
 	}
 	asked := func(h *History, i int, known int64) { // an operator publishes message i again
 		seq := int64(len(h.Marks)) + 1
-		h.Marks = append(h.Marks, Mark{Seq: seq, Tx: seq, Event: h.Sightings[i].Event, Video: h.Sightings[i].Video, Known: known})
+		h.Marks = append(h.Marks, Mark{Seq: seq, Tx: seq, Event: h.Sightings[i].Event, Video: h.Sightings[i].Video, Repeat: repeatEvent, Known: known})
 	}
 	repeated := func(h *History, i int) { // and this is the message
 		s := h.Sightings[i]
@@ -125,6 +125,21 @@ func TestCheckerRules(t *testing.T) {
 		s.MessageID, s.Repeat = fmt.Sprint("repeat ", len(h.Sightings)), repeatEvent
 		h.Publications[s.MessageID] = at
 		h.Sightings = append(h.Sightings, s)
+	}
+	backfilled := func(h *History, i int) { // an operator publishes the state after message i, and this is the message
+		asked(h, i, h.Sightings[i].Version)
+		repeated(h, i)
+		s, m := &h.Sightings[len(h.Sightings)-1], &h.Marks[len(h.Marks)-1]
+		s.Event, s.Repeat, s.Content = uuid.UUID{0: 9, 1: byte(i)}, repeatSnapshot, 0
+		m.Event, m.Repeat = s.Event, s.Repeat
+	}
+	newcomer := func(h *History) *Newcomer { // has the state of the source
+		n := newNewcomers()[0]
+		for _, s := range h.Sightings {
+			n.hold(s.Video, Held{s.Version, s.State})
+		}
+		h.Newcomers = append(h.Newcomers, n)
+		return n
 	}
 	first := uuid.UUID{0: 1}
 	purge := func(h *History) { // makes the last version of the first video a purge
@@ -431,6 +446,32 @@ func TestCheckerRules(t *testing.T) {
 			at := h.Publications["repeat 6"]
 			h.Faults = append(h.Faults, FaultRecord{Kind: "kill", Struck: at, Ended: at, MayRepeat: 1})
 		}, nil},
+		{"a snapshot", func(h *History) { backfilled(h, 2) }, nil},
+		{"a snapshot, and its event again", func(h *History) { backfilled(h, 2); asked(h, 2, 3); repeated(h, 2) }, nil},
+		{"a snapshot with another state", func(h *History) { backfilled(h, 2); h.Sightings[6].State++ }, []Rule{MessageDiffers}},
+		{"a snapshot of a version that there is not", func(h *History) { backfilled(h, 2); h.Sightings[6].Version++ }, []Rule{UnknownMessage, RepeatLost}},
+		{"a snapshot that nobody asked for", func(h *History) { backfilled(h, 2); h.Marks = nil }, []Rule{RepeatUnasked}},
+		{"a snapshot that is called an event", func(h *History) { backfilled(h, 2); h.Sightings[6].Repeat = repeatEvent }, []Rule{UnknownMessage, RepeatLost}},
+		{"a snapshot that never came", func(h *History) { backfilled(h, 2); h.Sightings = h.Sightings[:6]; delete(h.Publications, "repeat 6") }, []Rule{RepeatLost}},
+		{"a snapshot in front of its event", func(h *History) {
+			backfilled(h, 2)
+			h.Sightings[2], h.Sightings[6] = h.Sightings[6], h.Sightings[2]
+		}, []Rule{RepeatLost, RepeatOutOfOrder}},
+		{"a purge that erased a pending snapshot", func(h *History) {
+			purge(h)
+			backfilled(h, 1)
+			h.Sightings = h.Sightings[:6]
+			delete(h.Publications, "repeat 6")
+		}, nil},
+		{"a snapshot after the purge", func(h *History) { purge(h); backfilled(h, 1) }, []Rule{AfterPurge}},
+		{"a new consumer", func(h *History) { newcomer(h) }, nil},
+		{"a new consumer that has less", func(h *History) { delete(newcomer(h).Videos, first) }, []Rule{NewcomerDiffers}},
+		{"a new consumer that has more", func(h *History) { newcomer(h).hold(uuid.UUID{0: 7}, Held{1, 1}) }, []Rule{NewcomerDiffers}},
+		{"a new consumer that is behind", func(h *History) {
+			s := h.Sightings[1]
+			newcomer(h).Videos[s.Video] = Held{s.Version, s.State}
+		}, []Rule{NewcomerDiffers}},
+		{"a new consumer that was told another state of a version", func(h *History) { newcomer(h).hold(first, Held{3, 1}) }, []Rule{NewcomerDiffers}},
 		{"an event that is gone from the outbox", func(h *History) { delete(h.Database.Outbox, h.Sightings[1].Event) }, []Rule{EventErased}},
 		{"a purge", purge, nil},
 		{"a purge that erased a pending event", erased, nil},
@@ -712,7 +753,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 	full := func() Report {
 		return Report{
 			LeaseLooks: 1, Connections: map[string]int{"api-1": 3}, Routines: []Routines{{Found: 1, Fresh: 1}},
-			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Repeats: 1, Purges: 1, Changes: 1, Faults: 1, Takeovers: 1, LeftBehind: 1, Outages: 1, Backs: 1, MayRepeat: 77}},
+			Verdict: Verdict{Figures: Figures{Acknowledged: 1, Events: 1, Messages: 1, Reads: 1, Repeats: 1, Held: 1, Purges: 1, Changes: 1, Faults: 1, Takeovers: 1, LeftBehind: 1, Outages: 1, Backs: 1, MayRepeat: 77}},
 		}
 	}
 	for _, tt := range []struct {
@@ -725,6 +766,7 @@ func TestReportOfNothingIsNotOK(t *testing.T) {
 		{"0 messages heard", func(r *Report) { r.Figures.Messages = 0 }},
 		{"0 own writes read", func(r *Report) { r.Figures.Reads = 0 }},
 		{"0 events published again by operators", func(r *Report) { r.Figures.Repeats = 0 }},
+		{"0 videos of backfilled consumers", func(r *Report) { r.Figures.Held = 0 }},
 		{"0 videos purged", func(r *Report) { r.Figures.Purges = 0 }},
 		{"0 changes watched", func(r *Report) { r.Figures.Changes = 0 }},
 		{"0 faults injected", func(r *Report) { r.Figures.Faults = 0 }},

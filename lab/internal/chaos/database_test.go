@@ -161,7 +161,7 @@ func TestMarksAreKept(t *testing.T) {
 		t.Fatalf("%d marks, want one of each event: %v", len(marks), marks)
 	}
 	for i, m := range marks {
-		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
+		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Repeat != repeatEvent || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
 			t.Errorf("mark %+v, event %s of video %s with number %d, want the same event, version 2, one transaction, and number %d", m, e.ID, video, e.Number, i+1)
 		}
 	}

@@ -25,13 +25,14 @@ type History struct {
 	Publications map[string]time.Time // when the broker accepted a message, by message id
 	Acks         []Ack                // of the projectors, in order
 	Faults       []FaultRecord
-	Reads        []Read     // of the catalog, after a write
-	Copies       []*Copy    // of the catalog, as watchers have it at the end
-	Trespasses   []Trespass // writes to a lane that another process holds
-	Odd          []Odd      // codes that only some faults explain
-	Stalls       []Stall    // of the machine
-	Marks        []Mark     // of what operators have published again, in any order
-	Rebuilt      uint32     // oid of the catalog after the last rebuild; 0: there was none
+	Reads        []Read      // of the catalog, after a write
+	Copies       []*Copy     // of the catalog, as watchers have it at the end
+	Trespasses   []Trespass  // writes to a lane that another process holds
+	Odd          []Odd       // codes that only some faults explain
+	Stalls       []Stall     // of the machine
+	Marks        []Mark      // of what operators have published again, in any order
+	Newcomers    []*Newcomer // that were backfilled
+	Rebuilt      uint32      // oid of the catalog after the last rebuild; 0: there was none
 	Database     Database
 	// Problems are violations that the lab found during the run, such as a process
 	// that ended unexpectedly.
@@ -115,6 +116,7 @@ type Sighting struct {
 	Version   int64
 	Content   uint64 // digest of key, attributes and payload
 	Repeat    string // the attribute; empty: it has none
+	State     uint64 // digest of the video in a snapshot
 }
 
 // Ack is an ack of a projector: when the broker accepted the message, and when it
@@ -280,11 +282,13 @@ func contentOf(key string, attributes map[string]string, data []byte) uint64 {
 	return digest(b.String())
 }
 
-// attrRepeat is the attribute of messages that operators publish again, and
-// repeatEvent its value if the message is an event.
+// attrRepeat is the attribute of messages that operators publish again. Its value
+// is repeatEvent if the message is an event, and repeatSnapshot if it has the
+// state of its video.
 const (
-	attrRepeat  = "repeat"
-	repeatEvent = "event"
+	attrRepeat     = "repeat"
+	repeatEvent    = "event"
+	repeatSnapshot = "snapshot"
 )
 
 // titleOf returns the title that a command writes. commandOf parses the number of

@@ -38,6 +38,10 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	var ears sync.WaitGroup
 	defer func() { stopListening(); ears.Wait() }()
 	ears.Go(func() { l.broker.listen(listening) })
+	l.newcomers = newNewcomers()
+	for _, n := range l.newcomers {
+		ears.Go(func() { n.run(listening, l.broker.client) })
+	}
 	if err := l.startAll(ctx); err != nil {
 		return nil, err
 	}
@@ -79,6 +83,7 @@ func (l *lab) run(ctx context.Context) (*History, error) {
 	l.say("waiting until all is quiet")
 	l.quiet(ctx)
 	l.quietWatchers(ctx)
+	l.quietNewcomers(ctx)
 	l.compareAtTheEnd(ctx)
 	stopWatching()
 	watchers.Wait()
@@ -319,6 +324,11 @@ func (l *lab) seen() *History {
 	defer l.mu.Unlock()
 	for _, w := range l.watchers {
 		h.Copies = append(h.Copies, w.copy) // the watchers have ended
+	}
+	for _, n := range l.newcomers {
+		if n.began() {
+			h.Newcomers = append(h.Newcomers, n) // they have ended
+		}
 	}
 	h.Rebuilt = l.rebuilt
 	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls

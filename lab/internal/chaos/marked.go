@@ -11,14 +11,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Mark is an event that an operator's command has made pending again.
+// Mark is an event that an operator's command has made pending again, or a snapshot
+// that it has made pending.
 type Mark struct {
-	Seq   int64 // of its pending row
-	Event uuid.UUID
-	Video uuid.UUID
-	Known int64     // version of the video at that time: the events up to it are in front
-	Tx    int64     // of the transaction
-	At    time.Time // when the command began, or earlier
+	Seq    int64 // of its pending row
+	Event  uuid.UUID
+	Video  uuid.UUID
+	Repeat string
+	Known  int64     // version of the video at that time: the events up to it are in front
+	Tx     int64     // of the transaction
+	At     time.Time // when the command began, or earlier
 }
 
 // marks are those of one video, in the order of their seqs.
@@ -47,7 +49,7 @@ func (c *checker) marked() map[uuid.UUID]*marks {
 // that was published before, and it returns what only a fault explains. newest is the
 // newest version that was published, and late means that it came after the purge.
 func (c *checker) checkMarked(m *marks, s Sighting, at time.Time, newest int64, late bool) []repeat {
-	if s.Repeat != repeatEvent || m == nil || !slices.ContainsFunc(m.all, func(mark Mark) bool { return mark.Event == s.Event }) {
+	if m == nil || !slices.ContainsFunc(m.all, func(mark Mark) bool { return mark.Event == s.Event && mark.Repeat == s.Repeat }) {
 		c.broken(RepeatUnasked, "message %s of event %s, version %d of video %s: %s=%s", s.MessageID, s.Event, s.Version, s.Video, attrRepeat, s.Repeat)
 		return nil
 	}
@@ -104,13 +106,13 @@ func (c *checker) checkMarks(marked map[uuid.UUID]*marks) {
 
 // readMarks reads all marks, without their times.
 func readMarks(ctx context.Context, c conn) ([]Mark, error) {
-	rows, err := c.Query(ctx, `SELECT seq, event_id::text, video, known, tx FROM chaos.marks`)
+	rows, err := c.Query(ctx, `SELECT seq, event_id::text, video, repeat, known, tx FROM chaos.marks`)
 	if err != nil {
 		return nil, fmt.Errorf("read marks: %w", err)
 	}
 	marks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Mark, err error) {
 		var event, video string
-		if err = row.Scan(&m.Seq, &event, &video, &m.Known, &m.Tx); err != nil {
+		if err = row.Scan(&m.Seq, &event, &video, &m.Repeat, &m.Known, &m.Tx); err != nil {
 			return m, err
 		}
 		if m.Event, err = uuid.Parse(event); err == nil {

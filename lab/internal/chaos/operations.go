@@ -25,6 +25,7 @@ func operatorKinds() []fault {
 	return []fault{
 		{"rebuild killed and resumed", groupOperator, NoRecovery, rebuildCatalog},
 		{"events republished", groupOperator, NoRecovery, republish},
+		{"new consumer backfilled", groupOperator, NoRecovery, backfillNewcomer},
 		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
 		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
 		{"videos purged", groupOperator, NoRecovery, purgeVideos},

@@ -43,7 +43,7 @@ func (r Report) goals() (goals []Goal) {
 	}{
 		{"lost", []Rule{CommandLost, RowWithoutEvent, EventLost, EventErased, EventNotConsumed, MessageUnheard, RepeatLost}},
 		{"out of order", []Rule{OutOfOrder, RepeatOutOfOrder}},
-		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers, ComparisonWrong, RebuildWrong}},
+		{"rows different", []Rule{ProjectionDiffers, RowDiffers, EventWithoutRow, EntryWrong, WatchDiffers, NewcomerDiffers, ComparisonWrong, RebuildWrong}},
 		{"leaks", []Rule{ConnectionLeaked, HandsNotEmpty, GoroutineLeaked, StuckLease, StuckBlocked, StuckPending, LaneStays, NotCounted, LeftOver}},
 	} {
 		n := 0
@@ -75,7 +75,7 @@ func (r Report) Unchecked() (unchecked []string) {
 		n    int
 	}{
 		{"commands acknowledged", f.Acknowledged}, {"events", f.Events}, {"messages heard", f.Messages}, {"own writes read", f.Reads},
-		{"events published again by operators", f.Repeats}, {"videos purged", f.Purges},
+		{"events published again by operators", f.Repeats}, {"videos purged", f.Purges}, {"videos of backfilled consumers", f.Held},
 		{"changes watched", f.Changes}, {"faults injected", f.Faults}, {"takeovers of something unsettled", f.LeftBehind},
 		{"looks at leases", r.LeaseLooks}, {"processes whose connections were counted", len(r.Connections)},
 		{"processes whose goroutines were counted", len(r.Routines)},
@@ -136,7 +136,7 @@ func (r Report) Print(w io.Writer) error {
 	row("videos, events", "%d, %d", f.Videos, f.Events)
 	row("messages", "%d published, of which %d duplicates (all faults together may cause %d; those that were alone %d, and did %d, one at most %d), delivered %d times to the checker",
 		f.Messages, f.Duplicates, f.MayRepeat, f.OwnMayRepeat, f.OwnRepeated, f.MostRepeated, f.Deliveries)
-	row("operators", "%d messages published again, %d videos purged", f.Repeats, f.Purges)
+	row("operators", "%d messages published again, %d videos held by backfilled consumers, %d videos purged", f.Repeats, f.Held, f.Purges)
 	row("catalog", "%d changes seen by watchers, whose streams broke %d times; %d own writes read", f.Changes, f.Breaks, f.Reads)
 	for _, code := range slices.Sorted(maps.Keys(r.Unread)) {
 		row("", "%d reads and streams got %s", r.Unread[code], code)

@@ -11,8 +11,8 @@ import (
 //
 //	chaos.events    every event of the outbox, in the order in which they were written
 //	chaos.consumed  the events that were ever in the inbox
-//	chaos.marks     the pending events that operators published again. A row that is set
-//	                aside is inserted once more, with the same seq
+//	chaos.marks     the pending events that operators published again, and snapshots. A row that is
+//	                set aside is inserted once more, with the same seq
 func watchEvents(ctx context.Context, c conn) error {
 	_, err := c.Exec(ctx, `
 		CREATE SCHEMA IF NOT EXISTS chaos;
@@ -21,7 +21,7 @@ func watchEvents(ctx context.Context, c conn) error {
 			version bigint NOT NULL, schema_version int NOT NULL, payload bytea NOT NULL, occurred_at timestamptz NOT NULL, traceparent text
 		);
 		CREATE TABLE chaos.consumed (event_id uuid PRIMARY KEY);
-		CREATE TABLE chaos.marks (seq bigint PRIMARY KEY, event_id uuid NOT NULL, video text NOT NULL, known bigint NOT NULL, tx bigint NOT NULL);
+		CREATE TABLE chaos.marks (seq bigint PRIMARY KEY, event_id uuid NOT NULL, video text NOT NULL, repeat text NOT NULL, known bigint NOT NULL, tx bigint NOT NULL);
 		CREATE FUNCTION chaos.keep_event() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			INSERT INTO chaos.events (id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, traceparent)
@@ -35,7 +35,7 @@ func watchEvents(ctx context.Context, c conn) error {
 		END $$;
 		CREATE FUNCTION chaos.keep_mark() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
-			INSERT INTO chaos.marks SELECT NEW.seq, NEW.id, NEW.aggregate_id, v.version, pg_current_xact_id()::text::bigint FROM video_catalog.videos v WHERE v.id = NEW.aggregate_id::uuid
+			INSERT INTO chaos.marks SELECT NEW.seq, NEW.id, NEW.aggregate_id, NEW.repeat, v.version, pg_current_xact_id()::text::bigint FROM video_catalog.videos v WHERE v.id = NEW.aggregate_id::uuid
 			ON CONFLICT DO NOTHING;
 			RETURN NULL;
 		END $$;

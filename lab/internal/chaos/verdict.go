@@ -41,6 +41,7 @@ const (
 	ReadRefused        Rule = "read refused"
 	WatchDiffers       Rule = "watcher ends with another catalog"
 	WatchWentBack      Rule = "watcher was shown an older version after a newer one"
+	NewcomerDiffers    Rule = "backfilled consumer differs from the source"
 	WatchRefused       Rule = "watcher refused"
 	LaneNotHeld        Rule = "lane settled by who did not hold it"
 	LaneTaken          Rule = "lane claimed while it was leased"
@@ -94,7 +95,8 @@ type Figures struct {
 	Messages      int            `json:"messages"`
 	Deliveries    int            `json:"deliveries"`
 	Duplicates    int            `json:"duplicates"`
-	Repeats       int            `json:"published_again"` // by operators
+	Repeats       int            `json:"published_again"`       // by operators
+	Held          int            `json:"held_by_new_consumers"` // videos
 	Purges        int            `json:"purges"`
 	MayRepeat     int            `json:"duplicates_allowed"`
 	MostRepeated  int            `json:"most_duplicates_of_a_fault"` // of faults that were alone

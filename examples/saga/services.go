@@ -71,11 +71,15 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
+	template := filepath.Join(dir, "template")
+	if err := copyTemplate(ctx, root, template); err != nil {
+		return err
+	}
 	g, making := errgroup.WithContext(ctx)
 	for _, name := range services {
 		g.Go(func() error {
 			args := []string{"run", "./cmd/new", filepath.Join(dir, name), "--yes", "--minimal", "--module", "saga.example.com/" + name, "--service", name}
-			return command(making, root, "go", append(args, created[name]...)...)
+			return command(making, template, "go", append(args, created[name]...)...)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -103,6 +107,29 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 		fmt.Fprintln(out, "  made", name)
 	}
 	return os.WriteFile(done, []byte(version), 0o600)
+}
+
+// copyTemplate makes a repository with the last commit of the template: cmd/new refuses changes
+// that are not committed.
+func copyTemplate(ctx context.Context, root, to string) error {
+	if err := os.MkdirAll(to, 0o750); err != nil {
+		return err
+	}
+	archive := to + ".tar"
+	if err := command(ctx, root, "git", "archive", "--output", archive, "HEAD"); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"tar", "-xf", archive},
+		{"git", "init", "--quiet"},
+		{"git", "add", "--all"},
+		{"git", "-c", "user.name=saga", "-c", "user.email=saga@localhost", "-c", "commit.gpgsign=false", "commit", "--quiet", "--message", "The template"},
+	} {
+		if err := command(ctx, to, args[0], args[1:]...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func copyByHand(dir string) error {

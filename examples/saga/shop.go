@@ -109,8 +109,9 @@ func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
 
 // bank answers the payments that are requested: it is what a payment provider would be. Most are
 // captured soon, some are declined, some are captured when the order is canceled already, and of
-// some it never says anything. Pub/Sub may tell it of a payment twice. That is harmless, because
-// a payment is captured once.
+// some it never says anything. It acknowledges a message after its answer is stored, so a crash
+// loses none. If a message comes twice, so does the answer, and the state of the payment makes
+// the second harmless.
 func (s *shop) bank(ctx context.Context) error {
 	client, err := s.broker.Client(ctx, project)
 	if err != nil {
@@ -121,15 +122,26 @@ func (s *shop) bank(ctx context.Context) error {
 	if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{Name: name, Topic: topic}); err != nil {
 		return err
 	}
-	g, calls := errgroup.WithContext(ctx)
-	err = client.Subscriber(name).Receive(calls, func(_ context.Context, m *pubsub.Message) {
-		defer m.Ack()
+	var failed error
+	var once sync.Once
+	receiving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err = client.Subscriber(name).Receive(receiving, func(ctx context.Context, m *pubsub.Message) {
 		if m.Attributes[envelope.AttrEventType] != "PaymentCreated" {
+			m.Ack()
 			return
 		}
-		g.Go(func() error { return s.pay(calls, m.Attributes[envelope.AttrAggregateID]) })
+		if err := s.pay(ctx, m.Attributes[envelope.AttrAggregateID]); err != nil {
+			m.Nack()
+			once.Do(func() { failed = err; cancel() })
+			return
+		}
+		m.Ack()
 	})
-	return errors.Join(err, g.Wait())
+	if ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, failed)
 }
 
 // pay decides about a payment by its id, so that a repetition decides the same.

@@ -168,48 +168,57 @@ func (s *stack) createTopics(ctx context.Context) error {
 	}
 	defer client.Close()
 	for _, foreign := range []bool{false, true} { // the owner creates the topic
-		files, err := filepath.Glob(filepath.Join(s.dir, "*", "internal", "names", "topics", "*.yaml"))
-		if err != nil {
-			return err
-		}
-		for _, file := range files {
-			content, err := os.ReadFile(file) //nolint:gosec // of a service
+		for _, name := range services {
+			files, err := filepath.Glob(filepath.Join(s.dir, name, "internal", "names", "topics", "*.yaml"))
 			if err != nil {
 				return err
 			}
-			var topic struct {
-				Name      string
-				Consumers []string
-				Foreign   bool
-			}
-			if err := yaml.Unmarshal(content, &topic); err != nil {
-				return fmt.Errorf("%s: %w", file, err)
-			}
-			if topic.Foreign != foreign {
-				continue
-			}
-			if err := s.createTopic(ctx, client, topic.Name, topic.Consumers, !foreign); err != nil {
-				return err
+			for _, file := range files {
+				topic, err := readTopic(file)
+				if err == nil && topic.Foreign == foreign {
+					err = s.createTopic(ctx, client, topic)
+				}
+				if err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func (s *stack) createTopic(ctx context.Context, client *pubsub.Client, topic string, consumers []string, isNew bool) error {
+// topic is a file of internal/names/topics.
+type topic struct {
+	Name      string
+	Consumers []string
+	Foreign   bool // another service owns it
+}
+
+func readTopic(file string) (t topic, err error) {
+	content, err := os.ReadFile(file) //nolint:gosec // of a service
+	if err != nil {
+		return t, err
+	}
+	if err := yaml.Unmarshal(content, &t); err != nil {
+		return t, fmt.Errorf("%s: %w", file, err)
+	}
+	return t, nil
+}
+
+func (s *stack) createTopic(ctx context.Context, client *pubsub.Client, t topic) error {
 	of := func(kind, name string) string { return "projects/" + project + "/" + kind + "/" + name }
-	if isNew {
-		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", topic)}); err != nil {
-			return fmt.Errorf("create topic %s: %w", topic, err)
+	if !t.Foreign {
+		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", t.Name)}); err != nil {
+			return fmt.Errorf("create topic %s: %w", t.Name, err)
 		}
 	}
-	for _, consumer := range consumers {
-		name := topic + "." + consumer
+	for _, consumer := range t.Consumers {
+		name := t.Name + "." + consumer
 		if _, err := client.TopicAdminClient.CreateTopic(ctx, &pubsubpb.Topic{Name: of("topics", name+".dead")}); err != nil {
 			return fmt.Errorf("create topic %s.dead: %w", name, err)
 		}
 		if _, err := client.SubscriptionAdminClient.CreateSubscription(ctx, &pubsubpb.Subscription{
-			Name: of("subscriptions", name), Topic: of("topics", topic), EnableMessageOrdering: true, AckDeadlineSeconds: 10,
+			Name: of("subscriptions", name), Topic: of("topics", t.Name), EnableMessageOrdering: true, AckDeadlineSeconds: 10,
 			RetryPolicy:      &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(100 * time.Millisecond), MaximumBackoff: durationpb.New(time.Second)},
 			DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: of("topics", name+".dead"), MaxDeliveryAttempts: 100},
 		}); err != nil {

@@ -7,7 +7,8 @@ import (
 )
 
 // ProductOrderReaction is how products react to orders. A new order reserves stock, or is
-// rejected. A confirmed order sells what it has reserved, and a canceled one releases it.
+// rejected. A confirmed order sells what it has reserved, and a canceled one releases it. Product
+// and quantity of an order must not change meanwhile.
 func ProductOrderReaction() Reaction[OrderEvent, Product, ProductEvent] {
 	return Reaction[OrderEvent, Product, ProductEvent]{
 		Concerns: func(e OrderEvent) []uuid.UUID {

@@ -1,21 +1,16 @@
 package domain
 
-import (
-	"slices"
-
-	"github.com/google/uuid"
-)
+import "github.com/google/uuid"
 
 // OrderProductReaction is how orders react to products. A product says in its event which order
 // it has reserved stock for, or rejected.
 func OrderProductReaction() Reaction[ProductEvent, Order, OrderEvent] {
 	return Reaction[ProductEvent, Order, OrderEvent]{
 		Concerns: func(e ProductEvent) []uuid.UUID {
-			// An event that changed something else says what it said before.
-			if e.Type != ProductUpdated || !slices.Contains(e.ChangedFields, "order_id") {
+			if e.Type != ProductUpdated || e.Product.OrderID == uuid.Nil {
 				return nil
 			}
-			return []uuid.UUID{e.Product.OrderID}
+			return []uuid.UUID{e.Product.OrderID} // perhaps of an earlier event: then the order refuses
 		},
 		Decide: func(o Order, e ProductEvent, stamp Stamp) (*OrderEvent, error) {
 			switch {

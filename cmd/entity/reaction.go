@@ -217,7 +217,7 @@ func (r *reaction) check() (errs []error) {
 			wrong("%s has no command %q in its transitions", r.Entity.Name, rule.Command)
 		}
 		for _, f := range rule.missing() {
-			wrong("%s needs the field %q, and %s has none of this name and type", r.Entity.Name, f.Name, r.To)
+			wrong("%s needs the field %q, and %s has none of this name and type that is required", r.Entity.Name, f.Name, r.To)
 		}
 		for _, other := range r.Rules[:i] {
 			switch {
@@ -401,25 +401,31 @@ func (r rule) field() (field, bool) {
 	return r.of.Of.Fields[i], true
 }
 
-// missing are the required fields that a new entity would not get from the event.
+// missing are the required fields that a new entity might not get from the event: without
+// them it would be refused, and nobody would see that.
 func (r rule) missing() (all []field) {
 	if !r.Creates() {
 		return nil
 	}
-	copied := r.Copied()
 	for _, f := range r.of.Entity.Fields {
-		if f.Required && !slices.ContainsFunc(copied, func(c field) bool { return c.Name == f.Name }) {
+		of, ok := r.copyOf(f)
+		if f.Required && !(ok && of.Required) && f.Name != r.Field {
 			all = append(all, f)
 		}
 	}
 	return all
 }
 
-// The fields of an enum or a message have a type of their own in each entity.
-func (r rule) isCopied(f field) bool {
-	return f.Type != typeEnum && f.Type != typeMessage && slices.ContainsFunc(r.of.Of.Fields, func(of field) bool {
+// copyOf returns the field of the event that a field of a new entity is copied from. The fields
+// of an enum or a message have a type of their own in each entity.
+func (r rule) copyOf(f field) (of field, ok bool) {
+	i := slices.IndexFunc(r.of.Of.Fields, func(of field) bool {
 		return of.Name == f.Name && of.Type == f.Type && of.Optional == f.Optional
 	})
+	if i < 0 || f.Type == typeEnum || f.Type == typeMessage {
+		return of, false
+	}
+	return r.of.Of.Fields[i], true
 }
 
 // Copied are the fields that a new entity gets from the event: those with the same name and type.
@@ -428,7 +434,7 @@ func (r rule) Copied() (all []field) {
 		return nil
 	}
 	for _, f := range r.of.Entity.Fields {
-		if r.isCopied(f) {
+		if _, ok := r.copyOf(f); ok {
 			all = append(all, f)
 		}
 	}

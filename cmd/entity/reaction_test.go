@@ -140,7 +140,7 @@ func TestReactionCopiesFields(t *testing.T) {
 	refund := payment
 	refund.Name, refund.Plural, refund.EventTopic = "refund", "refunds", "shop.refund.events"
 	refund.Fields = []field{
-		{Name: "payer_id", Type: typeUUID, Required: true, Number: 10, Migration: 1002}, {Name: "cents", Type: typeInt32, Number: 11, Migration: 1002},
+		{Name: "payer_id", Type: typeUUID, Number: 10, Migration: 1002}, {Name: "cents", Type: typeInt32, Number: 11, Migration: 1002},
 		{Name: "item_ids", Type: "uuids", Number: 12, Migration: 1002}, {Name: "reason", Type: typeString, Number: 13, Migration: 1002},
 	}
 	withPayments(t, payment)
@@ -150,13 +150,19 @@ func TestReactionCopiesFields(t *testing.T) {
 	reacted(t, "refund", "payment", "refunded:id:create")
 	contains(t, "internal/domain/refund_payment.go",
 		"return CreateRefund(e.Payment.ID, RefundDetails{PayerID: e.Payment.PayerID, ItemIDs: e.Payment.ItemIDs}, stamp)")
-	refund.Fields[3].Required = true
+	refund.Fields[0].Required, refund.Fields[3].Required = true, true
 	if err := refund.save(new(undo)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := react("refund", "payment", "refunded:id:create")
-	if want := `reaction refunded:id:create: refund needs the field "reason", and payment has none of this name and type`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("react() = %v, want %s", err, want)
+	for _, name := range []string{"payer_id", "reason"} { // payment has one of them, which may be empty
+		want := `reaction refunded:id:create: refund needs the field "` + name + `", and payment has none of this name and type that is required`
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("react() = %v, want %s", err, want)
+		}
+	}
+	if _, err := react("refund", "payment", "refunded:payer_id:create"); err == nil || strings.Contains(err.Error(), `"payer_id"`) {
+		t.Errorf("react() = %v, want no error about the field that has the id", err)
 	}
 }
 

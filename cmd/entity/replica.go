@@ -88,13 +88,13 @@ func ownerDir(ctx context.Context, owner string) (string, error) {
 	}
 	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", owner).Output() //nolint:gosec // of the command line
 	var module struct{ Dir, Error string }
-	if jsonErr := json.Unmarshal(out, &module); jsonErr != nil {
-		return "", fmt.Errorf("go mod download %s: %w", owner, errors.Join(err, jsonErr))
+	if jsonErr := json.Unmarshal(out, &module); err == nil {
+		err = jsonErr
 	}
-	if err != nil {
-		return "", fmt.Errorf("go mod download %s: %s", owner, module.Error)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return "", fmt.Errorf("go mod download %s: %s%s", owner, module.Error, exit.Stderr)
 	}
-	return module.Dir, nil
+	return module.Dir, err
 }
 
 // reader returns the name of the consumer of a replica.

@@ -110,8 +110,10 @@ func (c config) policy() (*auth.Policy, error) {
 // withCaller returns the context of a call with its caller, whom the outbox keeps with the
 // events of a command: the one that this process has verified, or else Cloud Run's IAM.
 func (c config) withCaller(ctx context.Context, verified string) context.Context {
-	if caller := auth.Vouched(ctx); c.Auth == authIAM && caller.Subject != "" {
-		verified = caller.String()
+	if c.Auth == authIAM {
+		if caller := auth.Vouched(ctx); caller.Subject != "" {
+			verified = caller.String()
+		}
 	}
 	return envelope.WithCaller(ctx, verified)
 }

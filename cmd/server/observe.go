@@ -30,7 +30,7 @@ func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Log
 }
 
 // observeStores makes metrics of the pools and of the stores that this process's roles use. Also
-// processes that fire no timers measure those that wait, so it shows when none fires them.
+// processes that fire no timers measure those that wait, so the metric exists when no process fires timers.
 func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, subscribed []subscription, waiting map[string]timer.Timers) error {
 	meter := tel.Meter(scope)
 	if meter == nil {

@@ -175,6 +175,8 @@ func (c *reactorChaos) run(t *testing.T, enough func() bool) reactorHistory {
 	for range 3 {
 		load.Go(func() { c.use(loading, &load) })
 	}
+	defer load.Wait()
+	defer stopLoad()
 	faults := c.harm(t, enough)
 	stopLoad()
 	load.Wait()
@@ -242,6 +244,9 @@ func (c *reactorChaos) keep(ctx context.Context, t *testing.T, slot int, environ
 		err := cmd.Start()
 		c.running[slot] = cmd.Process
 		c.mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
 		if err != nil {
 			t.Error(err)
 			return

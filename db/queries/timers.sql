@@ -34,8 +34,8 @@ DELETE FROM video_catalog.timers WHERE aggregate_type = @aggregate_type AND aggr
 -- Deletes all timers of an aggregate. The caller has locked the aggregate.
 DELETE FROM video_catalog.timers WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
--- name: PostponeTimer :exec
--- Has a timer that failed fire again later, unless it was set to another time meanwhile.
+-- name: PostponeTimer :execrows
+-- Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
 UPDATE video_catalog.timers
 SET due_at = clock_timestamp() + @after::interval, attempts = attempts + 1, last_error = @last_error
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id AND name = @name AND due_at <= now();

@@ -53,11 +53,21 @@ func (r result) check() (wrong []string) {
 			add("%s: the row is %q in version %d, and its last event says %q in version %d", key, got.state, got.version, last.State.State, last.Version)
 		}
 	}
-	sold := make(map[string]int64)
+	isPlaced, sold := make(map[string]bool), make(map[string]int64)
 	for _, o := range r.placed {
+		isPlaced[o.id] = true
 		confirmed := r.checkOrder(o, of["Order "+o.id], of["Payment "+o.id], add)
 		if confirmed {
 			sold[o.product] += o.quantity
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.rows)) {
+		name, id, _ := strings.Cut(key, " ")
+		if len(of[key]) == 0 {
+			add("%s has a row, and no event", key)
+		}
+		if name != "Product" && !isPlaced[id] {
+			add("%s is of no order that was placed", key)
 		}
 	}
 	for product, stock := range r.stock {

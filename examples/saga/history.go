@@ -54,7 +54,6 @@ type history struct {
 	seen   map[string]struct{} // guarded by mu: ids of events
 	orders map[string][]event  // guarded by mu: by the order that they are about
 	counts map[string]int      // guarded by mu: events, by type
-	at     int                 // guarded by mu: how many there were when idle looked
 	repeat int                 // guarded by mu: messages of events that were published before
 	wrong  []string            // guarded by mu: what could not be read
 }
@@ -103,6 +102,17 @@ func (h *history) observe(e pubsublocal.Event) {
 	if made.Order != "" {
 		h.orders[made.Order] = append(h.orders[made.Order], made)
 	}
+}
+
+// kinds returns how many events were published, by their kind.
+func (h *history) kinds() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := make(map[string]int)
+	for typ, events := range h.counts {
+		n[kind(event{Type: typ})] += events
+	}
+	return n
 }
 
 // read reads an event from its message.

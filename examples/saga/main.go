@@ -2,7 +2,7 @@
 // payments. Each has a schema, a role and a topic of its own. They only read each other's events.
 //
 //	go run -C examples/saga .                                      300 orders
-//	go run -C examples/saga . --orders 10000 --rate 100 --faults   and everything breaks meanwhile
+//	go run -C examples/saga . --orders 10000 --rate 40 --faults   and everything breaks meanwhile
 //
 // It makes the services with cmd/new and cmd/entity, starts them with PostgreSQL and Pub/Sub on
 // this machine, and plays their customers and a bank. The screen shows the orders. At the end it
@@ -56,7 +56,7 @@ func parse() (o options, err error) {
 	flag.IntVar(&o.orders, "orders", 300, "how many orders customers place")
 	flag.IntVar(&o.rate, "rate", 20, "orders per second")
 	flag.BoolVar(&o.faults, "faults", false, "kill services, PostgreSQL and connections, and repeat messages, all the time")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of what is random; default: the time")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the customers and the faults; default: the time")
 	flag.StringVar(&o.dir, "dir", "../../.local/saga", "where the services and their logs are")
 	flag.Parse()
 	switch {
@@ -101,29 +101,36 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return report(out, result, result.check())
 }
 
-// sell places the orders, and waits until the last of them has ended.
+// sell places the orders, and waits until all that follows from them has happened.
 func (s *shop) sell(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.bank(ctx) })
-	g.Go(func() error { return s.show(ctx) })
 	faults, calm := context.WithCancel(ctx)
 	defer calm()
-	broken := make(chan error, 1)
-	go func() { broken <- s.breakThings(faults) }()
+	broken, over := make(chan struct{}), false
+	for _, task := range []func(context.Context) error{s.bank, s.show, s.watch} {
+		g.Go(func() error { return task(ctx) })
+	}
 	g.Go(func() error {
-		defer cancel()
-		err := s.customers(ctx)
-		calm()
-		if err = errors.Join(err, <-broken); err != nil {
+		defer close(broken)
+		return s.breakThings(faults)
+	})
+	g.Go(func() error {
+		if err := s.customers(ctx); err != nil {
 			return err
 		}
-		return s.await(ctx)
-	})
-	err := g.Wait()
-	if s.ended() && errors.Is(err, context.Canceled) {
+		calm()
+		<-broken
+		if err := s.await(ctx); err != nil {
+			return err
+		}
+		over = true
+		cancel()
 		return nil
+	})
+	if err := g.Wait(); !over {
+		return err
 	}
-	return err
+	return nil
 }

@@ -68,7 +68,7 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintln(out, "Making the services, for some minutes the first time.")
-	if err := os.RemoveAll(dir); err != nil {
+	if err := emptyDir(dir); err != nil {
 		return err
 	}
 	template := filepath.Join(dir, "template")
@@ -107,6 +107,20 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 		fmt.Fprintln(out, "  made", name)
 	}
 	return os.WriteFile(done, []byte(version), 0o600)
+}
+
+// emptyDir makes an empty folder. It deletes only what this program has made.
+func emptyDir(dir string) error {
+	mark := filepath.Join(dir, "saga")
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := os.Stat(mark); err != nil && len(entries) > 0 {
+		return fmt.Errorf("%s has files of others: choose another folder with --dir", dir)
+	}
+	const readableByAll = 0o755 // for root, PostgreSQL runs as another user
+	return errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, readableByAll), os.WriteFile(mark, nil, 0o600))
 }
 
 // copyTemplate makes a repository with the last commit of the template: cmd/new refuses changes

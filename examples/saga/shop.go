@@ -224,32 +224,31 @@ func post(ctx context.Context, url string, body []byte) (status int, answer []by
 	return response.StatusCode, answer, err
 }
 
-// await waits until every order has ended and every service has published all it has to say, or
-// until a saga counts as stuck.
+// await waits until nothing has to happen any more, or until a saga counts as stuck: check says
+// which one.
 func (s *shop) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout+recovery)
+	limited, cancel := context.WithTimeout(ctx, 2*timeout+recovery)
 	defer cancel()
-	for quiet := 0; quiet < 3; {
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil // check says what is stuck
-			}
-			return ctx.Err()
+	for sleep(limited, time.Second) {
+		idle, err := s.idle(limited)
+		if idle {
+			return nil
 		}
-		idle, err := s.idle(ctx)
-		if err != nil {
+		if err != nil && limited.Err() == nil {
 			return err
 		}
-		if quiet++; !idle {
-			quiet = 0
-		}
 	}
-	return nil
+	return ctx.Err()
 }
 
-// idle reports whether nothing has to happen any more.
+// reactions are the consumers that react, with the type of the events that each gets.
+var reactions = []struct{ service, consumer, kind string }{
+	{"inventory", "inventory-product-order", "Order"}, {"orders", "orders-order-product", "Product"},
+	{"payments", "payments-payment-order", "Order"}, {"orders", "orders-order-payment", "Payment"},
+}
+
+// idle reports whether nothing has to happen any more: all orders have ended, no event and no
+// timer waits, and every service has reacted to every event.
 func (s *shop) idle(ctx context.Context) (bool, error) {
 	if !s.ended() {
 		return false, nil
@@ -260,19 +259,19 @@ func (s *shop) idle(ctx context.Context) (bool, error) {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for _, name := range services {
-		var pending, timers int
-		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s_db.outbox_pending), (SELECT count(*) FROM %[1]s_db.timers)", name)).Scan(&pending, &timers); err != nil {
+		var waiting int
+		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT (SELECT count(*) FROM %[1]s_db.outbox_pending) + (SELECT count(*) FROM %[1]s_db.timers)", name)).Scan(&waiting); err != nil || waiting > 0 {
 			return false, err
 		}
-		if pending+timers > 0 {
-			return false, nil
+	}
+	published := s.history.kinds()
+	for _, r := range reactions {
+		var received int
+		if err := conn.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s_db.inbox WHERE consumer = $1", r.service), r.consumer).Scan(&received); err != nil || received < published[r.kind] {
+			return false, err
 		}
 	}
-	s.history.mu.Lock()
-	defer s.history.mu.Unlock()
-	idle := s.history.at
-	s.history.at = len(s.history.events)
-	return idle == len(s.history.events), nil
+	return true, nil
 }
 
 // ended reports whether all orders are placed, and have ended.
@@ -286,6 +285,8 @@ func (s *shop) ended() bool {
 
 // result collects what has happened.
 func (s *stack) result(ctx context.Context, shop *shop) (result, error) {
+	s.history.mu.Lock()
+	defer s.history.mu.Unlock()
 	r := result{placed: shop.placed, stock: shop.stock, rows: make(map[string]row), events: s.history.events, repeat: s.history.repeat, longer: time.Minute}
 	if shop.faults {
 		r.longer = recovery

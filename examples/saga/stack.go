@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,6 +36,7 @@ type stack struct {
 	subscriptions []string // full names, of the services
 	relay         net.Listener
 	processes     map[string]*process
+	failed        chan error // of a process that ended by itself
 
 	mu       sync.Mutex
 	postgres *localpg.Server       // guarded by mu
@@ -43,7 +45,7 @@ type stack struct {
 
 // start starts everything, with empty data. After an error nothing is left.
 func start(ctx context.Context, dir string) (_ *stack, err error) {
-	s := &stack{dir: dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{})}
+	s := &stack{dir: dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{}), failed: make(chan error, len(services))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -66,14 +68,25 @@ func start(ctx context.Context, dir string) (_ *stack, err error) {
 	}
 	go s.relayAll()
 	for _, name := range services {
-		if s.processes[name], err = s.prepare(ctx, name); err != nil {
-			return nil, err
+		p, err := s.prepare(ctx, name)
+		if err == nil {
+			s.processes[name], err = p, p.start()
 		}
-		if err := s.processes[name].start(); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
+}
+
+// watch returns an error when a service ends by itself.
+func (s *stack) watch(ctx context.Context) error {
+	select {
+	case err := <-s.failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // stop ends everything.
@@ -235,10 +248,12 @@ type process struct {
 	environ []string
 	url     string // of its API
 	log     string
+	failed  chan<- error
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd     // guarded by mu
-	done chan struct{} // guarded by mu: closed when it has ended
+	mu     sync.Mutex
+	cmd    *exec.Cmd     // guarded by mu
+	done   chan struct{} // guarded by mu: closed when it has ended
+	ending *atomic.Bool  // guarded by mu: whether it was told to end
 }
 
 // prepare migrates the schemas of a service, and gives it users of its own roles.
@@ -272,7 +287,7 @@ func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 		return fmt.Sprintf("postgres://%s%s_app@%s/postgres?sslmode=disable", name, side, s.relay.Addr())
 	}
 	return &process{
-		program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://127.0.0.1:" + strconv.Itoa(port),
+		failed: s.failed, program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://127.0.0.1:" + strconv.Itoa(port),
 		environ: append(os.Environ(),
 			"PORT="+strconv.Itoa(port), "AUTH=off", "ENVIRONMENT=development", "DATABASE_MAX_CONNS=12",
 			"DATABASE_URL="+dsn(""), "READ_DATABASE_URL="+dsn("_read"), "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+s.broker.Addr()),
@@ -291,14 +306,20 @@ func (p *process) start() error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	done := make(chan struct{})
+	done, ending := make(chan struct{}), new(atomic.Bool)
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // it was told to end, or it is seen by its API that is gone
+		_ = cmd.Wait() // how it ended is in its state
+		if !ending.Load() {
+			select {
+			case p.failed <- fmt.Errorf("%s ended by itself (%s): see %s", p.program, cmd.ProcessState, p.log):
+			default: // another one was first
+			}
+		}
 	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cmd, p.done = cmd, done
+	p.cmd, p.done, p.ending = cmd, done, ending
 	return nil
 }
 
@@ -309,6 +330,7 @@ func (p *process) end(signal syscall.Signal) {
 	if p.cmd == nil {
 		return
 	}
+	p.ending.Store(true)
 	_ = p.cmd.Process.Signal(signal) // fails only if it has ended
 	select {
 	case <-p.done:

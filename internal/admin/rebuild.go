@@ -23,7 +23,7 @@ type RebuildRequest struct {
 // RebuildResult is how far a rebuild is: the counts of Request.Progress are in it, too. If it
 // fails in the middle, the same request resumes it.
 type RebuildResult struct {
-	Result // Matched is how many entries differed, and Done how many of them do not any more
+	Result // Matched is how many entries differed, and Done how many of them are equal now
 	// Entries is how many entries the owner has listed.
 	Entries int64 `json:"entries"`
 	// Compared says that the counts of what differs are known. They are not if a rebuild is

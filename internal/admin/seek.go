@@ -25,7 +25,8 @@ type SeekResult struct {
 
 // Seekable is a subscription, with the inbox of its consumer.
 type Seekable interface {
-	// CountApplied counts the events that the inbox has.
+	// CountApplied counts the events that the inbox has. It reads the whole inbox: some
+	// seconds for ten million events.
 	CountApplied(ctx context.Context, f Filter) (int64, error)
 	// Forget makes the inbox empty, and appends the entry, in one transaction.
 	Forget(ctx context.Context, e Entry) (generation int64, err error)
@@ -33,7 +34,7 @@ type Seekable interface {
 	DeliverSince(ctx context.Context, since time.Time) error
 }
 
-// Seeker does a seek for a request.
+// Seeker runs Seek for a request.
 type Seeker func(context.Context, SeekRequest) (SeekResult, error)
 
 // Seek has the broker deliver the retained messages of a subscription since a time once more,
@@ -62,7 +63,7 @@ func Seek(ctx context.Context, s Seekable, r SeekRequest) (result SeekResult, er
 		return result, err
 	}
 	if err = s.DeliverSince(ctx, r.From); err != nil {
-		return result, &problem.Error{Kind: problem.Unavailable, Message: "the inbox is empty, and no message comes again: seek again", Err: err}
+		return result, &problem.Error{Kind: problem.Unavailable, Message: "the inbox is empty, and no message comes again: remove the cause, and seek again", Err: err}
 	}
 	result.Done = run.Matched
 	return result, nil

@@ -125,7 +125,7 @@ func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, 
 }
 
 // maxTombstones is up to how many tombstones are counted.
-const maxTombstones = 1_000_000
+const maxTombstones = 600_000
 
 // Observe lets a meter show how many tombstones there are, as Outbox.Observe shows the outbox.
 func (c *Catalog) Observe(meter metric.Meter) error {
@@ -134,7 +134,7 @@ func (c *Catalog) Observe(meter metric.Meter) error {
 		return n, wrap(err, "count tombstones")
 	}}
 	tombstones, err := meter.Int64ObservableGauge("catalog.tombstones", metric.WithUnit("{entry}"),
-		metric.WithDescription(fmt.Sprintf("Tombstones of purged videos. The owner has as many. The same in every process: use max, never sum. Counted up to %d.", maxTombstones)), ahead(&counts))
+		metric.WithDescription(fmt.Sprintf("Tombstones of purged videos. The owner has about as many. The same in every process: use max, never sum. Counted up to %d.", maxTombstones)), ahead(&counts))
 	if err != nil {
 		return fmt.Errorf("make instrument: %w", err)
 	}

@@ -73,26 +73,26 @@ const pages = 20
 // of locks is that of commands and reactions: the aggregate, then its timers. An aggregate that
 // is locked is left out, and nothing waits for it. If the database refuses the transaction, or
 // it takes half of the time of ctx, each timer gets one of its own, and the one that fails is
-// postponed.
+// postponed. After one that took too long, the others wait for the next call.
 func (t timers[A, D]) Fire(ctx context.Context, maxTimers int) (timer.Fired, error) {
 	fired, ids, err := t.fireTogether(ctx, maxTimers)
 	if err == nil || ctx.Err() != nil || len(ids) == 0 || errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 		return fired, err
 	}
-	fired = timer.Fired{More: len(ids) == maxTimers}
-	select {
-	case <-ctx.Done():
-	case <-time.After(endingPause):
-	}
-	for _, id := range ids {
-		alone, due, err := t.fireAlone(ctx, id)
-		if err != nil && len(due) == 1 && (!errors.Is(err, envelope.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
-			alone, err = timer.Fired{Failed: []error{err}}, t.postpone(ctx, t.queries, due[0], err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(endingPause):
 		}
-		if err != nil {
+	}
+	fired = timer.Fired{More: len(ids) == maxTimers}
+	for _, id := range ids {
+		alone, err := t.fireAlone(ctx, id)
+		fired.Late, fired.Failed = append(fired.Late, alone.Late...), append(fired.Failed, alone.Failed...)
+		if alone.More || err != nil {
+			fired.More = true
 			return fired, err
 		}
-		fired.Late, fired.Failed = append(fired.Late, alone.Late...), append(fired.Failed, alone.Failed...)
 	}
 	return fired, nil
 }
@@ -101,11 +101,21 @@ func (t timers[A, D]) Fire(ctx context.Context, maxTimers int) (timer.Fired, err
 // then its locks stay, and its aggregates would be left out.
 const endingPause = 100 * time.Millisecond
 
-// fireAlone fires the first due timer of an aggregate. It returns it if it has found it.
-func (t timers[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (timer.Fired, []sqlcgen.ListDueTimersRow, error) {
-	ctx, cancel := halfOf(ctx)
+// fireAlone fires the first due timer of an aggregate, or postpones it if it fails. More: it
+// took too long, so there is no time for others.
+func (t timers[A, D]) fireAlone(ctx context.Context, id uuid.UUID) (timer.Fired, error) {
+	limited, cancel := halfOf(ctx)
 	defer cancel()
-	return t.fireOf(ctx, []uuid.UUID{id})
+	fired, due, err := t.fireOf(limited, []uuid.UUID{id})
+	if err == nil || len(due) != 1 || errors.Is(err, envelope.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		return fired, err
+	}
+	fired = timer.Fired{More: limited.Err() != nil}
+	postponed, postponeErr := t.postpone(ctx, t.queries, due[0], err)
+	if postponed {
+		fired.Failed = []error{err}
+	}
+	return fired, postponeErr
 }
 
 // halfOf returns a context with half of the time that ctx has left. So there is time to
@@ -186,7 +196,7 @@ func (t timers[A, D]) fire(ctx context.Context, q *sqlcgen.Queries, decided deci
 		event, err := decided.decide(row.AggregateID, func(a A, stamp domain.Stamp) (*D, error) { return t.ring(a, row.Name, stamp) })
 		if err != nil {
 			fired.Failed = append(fired.Failed, fmt.Errorf("timer %s of %s %s: %w", row.Name, t.aggregateType, row.AggregateID, err))
-			if err := t.postpone(ctx, q, row, err); err != nil {
+			if _, err := t.postpone(ctx, q, row, err); err != nil {
 				return timer.Fired{}, err
 			}
 			continue
@@ -212,16 +222,18 @@ const (
 	lastPostponement  = time.Hour
 )
 
-// postpone has a timer that failed fire again later.
-func (t timers[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) error {
+// postpone has a timer that failed fire again later. It reports whether the timer is still
+// due: a commit whose answer came too late may have fired it.
+func (t timers[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) (bool, error) {
 	after := firstPostponement << min(row.Attempts, 20)
 	text := escape(cause.Error())
-	if err := q.PostponeTimer(ctx, sqlcgen.PostponeTimerParams{
+	n, err := q.PostponeTimer(ctx, sqlcgen.PostponeTimerParams{
 		After: min(after, lastPostponement), LastError: &text, AggregateType: t.aggregateType, AggregateID: row.AggregateID, Name: row.Name,
-	}); err != nil {
-		return fmt.Errorf("postpone timer: %w", err)
+	})
+	if err != nil {
+		return false, fmt.Errorf("postpone timer: %w", err)
 	}
-	return nil
+	return n > 0, nil
 }
 
 // Waiting implements timer.Timers.

@@ -44,7 +44,7 @@ func TestEntities(t *testing.T) {
 	add("purchase_order", "cmd/entity/testdata/purchase_order.proto", "--transitions",
 		"open→sent:send sent→open:reopen sent→received:receive open→cancelled:cancel sent→cancelled:cancel")
 	add("status", "--fields", fmt.Sprintf(statusFields, "red,green"))
-	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids! title:string! lines:int32")
+	add("receipt", "--fields", "weight:int64? attachment:bytes delivery:duration due_time:time labels:strings item_ids:uuids title:string! lines:int32")
 	clone.Run(t, dir, program, "react", "order", "purchase_order", "--on", "sent:supplier_id:place received:supplier_id:cancel")
 	clone.Run(t, dir, program, "react", "receipt", "purchase_order", "--on", "received:id:create")
 	changesOnlyGenerated(t, dir)

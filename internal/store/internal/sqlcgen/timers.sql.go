@@ -154,7 +154,7 @@ func (q *Queries) MeasureTimers(ctx context.Context, aggregateType string, maxCo
 	return i, err
 }
 
-const PostponeTimer = `-- name: PostponeTimer :exec
+const PostponeTimer = `-- name: PostponeTimer :execrows
 UPDATE video_catalog.timers
 SET due_at = clock_timestamp() + $1::interval, attempts = attempts + 1, last_error = $2
 WHERE aggregate_type = $3 AND aggregate_id = $4 AND name = $5 AND due_at <= now()
@@ -168,16 +168,19 @@ type PostponeTimerParams struct {
 	Name          string
 }
 
-// Has a timer that failed fire again later, unless it was set to another time meanwhile.
-func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) error {
-	_, err := q.db.Exec(ctx, PostponeTimer,
+// Has a timer that failed fire again later, unless it has fired after all, or was set to another time meanwhile.
+func (q *Queries) PostponeTimer(ctx context.Context, arg PostponeTimerParams) (int64, error) {
+	result, err := q.db.Exec(ctx, PostponeTimer,
 		arg.After,
 		arg.LastError,
 		arg.AggregateType,
 		arg.AggregateID,
 		arg.Name,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const SetTimers = `-- name: SetTimers :exec

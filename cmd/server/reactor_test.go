@@ -290,7 +290,7 @@ func TestTimersSurviveARestore(t *testing.T) {
 	target := pg.DSN("restored")
 	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
 	read := newReader(t, s, pg.Programs(), source, target)
-	read.run(t, `pg_dump --format=custom --file=videocatalog.dump "$SOURCE_URL"`)
+	read.run(t, "pg_dump --format=custom --file="+names.Service()+`.dump "$SOURCE_URL"`)
 	publish := registration{aggregateType: event.AggregateVideo, timers: remind(false, 0).timers}
 	if fired, err := publish.timers(backend{commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
 		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)

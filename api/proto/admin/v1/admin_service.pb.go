@@ -2132,7 +2132,7 @@ func (x *InspectProjectionRebuildsResponse) GetEndTime() *timestamppb.Timestamp 
 // The request of SeekSubscriptions.
 type SeekSubscriptionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The subscription, such as `video.events.catalog`.
+	// The id of the subscription, without its project.
 	Subscription string `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Since when messages are delivered again.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`

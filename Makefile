@@ -164,5 +164,5 @@ chaos: saga
 saga: ## Make three services that sell something together, break everything around them, and check that nothing is lost.
 	cd examples/saga && go mod verify && go vet ./... && go test -race ./...
 	go run -C examples/saga . --orders 400 --rate 40 --faults
-	cd .local/saga/orders && go test ./cmd/server -run Reaction
+	cd .local/saga/orders && go vet ./... && go test ./internal/archtest ./internal/domain ./internal/event ./internal/names ./internal/store ./cmd/server -run 'Payment|Product|Reaction|Subscriptions|Least|Support|Names|Samples'
 # only template: end

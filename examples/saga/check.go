@@ -16,6 +16,7 @@ type result struct {
 	stock  map[string]int64 // at the beginning, by product
 	events []event
 	rows   map[string]row // at the end, by kind and id of the aggregate
+	stale  []string       // aggregates of which a service has a replica that differs
 	repeat int            // messages that were published again
 	longer time.Duration  // that faults may make a saga
 }
@@ -52,6 +53,9 @@ func (r result) check() (wrong []string) {
 		if got := r.rows[key]; got.version != last.Version || got.state != last.State.State {
 			add("%s: the row is %q in version %d, and its last event says %q in version %d", key, got.state, got.version, last.State.State, last.Version)
 		}
+	}
+	for _, key := range r.stale {
+		add("a replica of %s differs", key)
 	}
 	isPlaced, sold := make(map[string]bool), make(map[string]int64)
 	for _, o := range r.placed {

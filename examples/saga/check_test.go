@@ -29,6 +29,7 @@ func TestCheck(t *testing.T) {
 		"the row has another state":    {func(r *result) { r.rows["Order o1"] = row{"canceled", 3} }, `Order o1: the row is "canceled"`},
 		"the row was never published":  {func(r *result) { r.rows["Payment o1"] = row{"captured", 3} }, `Payment o1: the row is "captured" in version 3`},
 		"a row without an event":       {func(r *result) { r.rows["Payment o2"] = row{"captured", 1} }, "Payment o2 has a row, and no event"},
+		"a replica differs":            {func(r *result) { r.stale = []string{"Order o1"} }, "a replica of Order o1 differs"},
 		"an order is made twice":       {func(r *result) { r.placed = r.placed[1:] }, "Order o1 is of no order that was placed"},
 		"stock appears":                {func(r *result) { r.product("p1", 4).Available++ }, "product p1, version 4: 1 available"},
 		"stock is negative":            {func(r *result) { p := r.product("p1", 2); p.Available, p.Reserved = -1, 4 }, "product p1, version 2: -1 available"},

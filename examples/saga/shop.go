@@ -248,7 +248,7 @@ var reactions = []struct{ service, consumer, kind string }{
 }
 
 // idle reports whether nothing has to happen any more: all orders have ended, no event and no
-// timer waits, and every service has reacted to every event.
+// timer waits, and every service has reacted to every event and has it in its replicas.
 func (s *shop) idle(ctx context.Context) (bool, error) {
 	if !s.ended() {
 		return false, nil
@@ -271,7 +271,24 @@ func (s *shop) idle(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	return true, nil
+	stale, err := staleReplicas(ctx, conn)
+	return err == nil && len(stale) == 0, err
+}
+
+// staleReplicas returns the aggregates of which a service has a replica that differs.
+func staleReplicas(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, err := conn.Query(ctx, `SELECT 'Payment ' || id FROM payments_db.payments o LEFT JOIN orders_db_read.payment_projection r ON r.payment_id = o.id
+			WHERE (r.version, r.state) IS DISTINCT FROM (o.version, o.state)
+		UNION ALL SELECT 'Product ' || id FROM inventory_db.products o LEFT JOIN orders_db_read.product_projection r ON r.product_id = o.id
+			WHERE (r.version, r.sold) IS DISTINCT FROM (o.version, o.sold)
+		UNION ALL SELECT 'Order ' || id FROM orders_db.orders o LEFT JOIN inventory_db_read.order_projection r ON r.order_id = o.id
+			WHERE (r.version, r.state) IS DISTINCT FROM (o.version, o.state)
+		UNION ALL SELECT 'Order ' || id FROM orders_db.orders o LEFT JOIN payments_db_read.order_projection r ON r.order_id = o.id
+			WHERE (r.version, r.state) IS DISTINCT FROM (o.version, o.state)`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // ended reports whether all orders are placed, and have ended.
@@ -311,5 +328,9 @@ func (s *stack) result(ctx context.Context, shop *shop) (result, error) {
 		r.rows[key] = found
 		return nil
 	})
+	if err != nil {
+		return r, err
+	}
+	r.stale, err = staleReplicas(ctx, conn)
 	return r, err
 }

@@ -39,7 +39,6 @@ func TestTwoServices(t *testing.T) {
 			t.Errorf("%s: the tests changed %s", service, changes)
 		}
 	}
-	shareEvents(t, one, two)
 }
 
 // checkWords looks for words of the example in all files, and in their paths.

@@ -671,7 +671,7 @@ func TestConsoleShowsWhoAndWhy(t *testing.T) {
 	}
 	eventually(t, time.Minute, "the events of the command, the reaction and the timer are published", func() bool { return len(messages()) == 3 })
 
-	for user, target := range map[string]string{"owner": s.url, "support_ro": s.user(t, "support_ro")} {
+	for reader, target := range map[string]string{"owner": s.url, "support_ro": s.user(t, "support_ro")} {
 		path := "/aggregates/video/" + id
 		body := startConsole(t, s, target).get(t, path)
 		to := func(event string) string {
@@ -683,7 +683,7 @@ func TestConsoleShowsWhoAndWhy(t *testing.T) {
 			"<td>VideoPublished" + line("after "+to("VideoUpdated")) + line("first "+to("VideoCreated")) + "</td>",
 		} {
 			if !regexp.MustCompile(want).MatchString(body) {
-				t.Errorf("to %s the page lacks %s:\n%s", user, want, body)
+				t.Errorf("to %s the page lacks %s:\n%s", reader, want, body)
 			}
 		}
 	}

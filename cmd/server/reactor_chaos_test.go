@@ -36,7 +36,7 @@ import (
 )
 
 // Reactions and timers take effect once, in order, and none is forgotten, while processes are killed at any point, the database
-// crashes, and the broker is away. Without an inbox the same faults let reactions take effect twice, and the checker sees it.
+// crashes, and the broker is unavailable. Without an inbox the same faults let reactions take effect twice, and the checker sees it.
 func TestReactorUnderChaos(t *testing.T) {
 	deep.Test(t)
 	program := buildReminded(t)
@@ -270,7 +270,7 @@ func (c *reactorChaos) kill(slot int) {
 }
 
 // use is a client. It creates videos until ctx ends, and stops the timers of some. A call that fails may have succeeded: the
-// events tell.
+// events show it.
 func (c *reactorChaos) use(ctx context.Context, stops *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		video, err := c.videos.CreateVideo(ctx, &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "Ran"}})
@@ -304,7 +304,7 @@ func (c *reactorChaos) harm(t *testing.T, enough func() bool) (made int) {
 			c.startDatabase(t)
 			c.network.Move(t, c.database.DSN("postgres"))
 		},
-		func() { // the broker is away
+		func() { // the broker is unavailable
 			c.pubsub.SetDown(true)
 			time.Sleep(time.Duration(200+rand.IntN(1000)) * time.Millisecond)
 			c.pubsub.SetDown(false)

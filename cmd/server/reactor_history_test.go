@@ -24,7 +24,7 @@ type happened struct {
 
 // reactorHistory is what is left of a run: see reminded.
 type reactorHistory struct {
-	created   []uuid.UUID         // videos whose creation a client was told of
+	created   []uuid.UUID         // videos whose creation a client got a response for
 	events    []happened          // in the order of video and version
 	versions  map[uuid.UUID]int64 // of the rows of videos
 	published map[string][]string // ids of events by ordering key, in the order of their first publication

@@ -370,7 +370,7 @@ func TestRebuildNeedsNoService(t *testing.T) {
 	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE generation = 1"); n != 1 || s.count(t, unlike) != 0 {
 		t.Errorf("%d entries differ, want none, and that it was resumed", s.count(t, unlike))
 	}
-	// It asks about single entries, too: one that is ahead, and one without an owner.
+	// It also reads single entries: one that is ahead, and one without an owner.
 	if _, err := s.pool.Exec(t.Context(), `WITH ahead AS (SELECT min(video_id::text)::uuid AS id FROM video_catalog_read.video_projection),
 		gone AS (DELETE FROM video_catalog.videos WHERE id = (SELECT max(id::text)::uuid FROM video_catalog.videos WHERE delete_time IS NULL))
 		UPDATE video_catalog_read.video_projection p SET version = 99 FROM ahead WHERE p.video_id = ahead.id`); err != nil {

@@ -107,10 +107,10 @@ func (s *shop) cancelLater(ctx context.Context, after time.Duration) error {
 	return s.callLater(ctx, after, "orders", "/v1/orders/"+id+":cancel")
 }
 
-// bank answers the payments that are requested: it is what a payment provider would be. Most are
+// bank responds to the payments that are requested: it is what a payment provider would be. Most are
 // captured soon, some are declined, some are captured when the order is canceled already, and of
-// some it never says anything. It acknowledges a message after its answer is stored, so a crash
-// loses none. If a message comes twice, so does the answer, and the state of the payment makes
+// some it never says anything. It acknowledges a message after its response is stored, so a crash
+// loses none. If a message comes twice, so does the response, and the state of the payment makes
 // the second harmless.
 func (s *shop) bank(ctx context.Context) error {
 	client, err := s.broker.Client(ctx, project)
@@ -160,7 +160,7 @@ func (s *shop) pay(ctx context.Context, id string) error {
 	}
 }
 
-// callLater runs a command after a time. A refusal by the rules is an answer, too.
+// callLater runs a command after a time. A refusal by the rules is a result, too.
 func (s *shop) callLater(ctx context.Context, after time.Duration, service, path string) error {
 	select {
 	case <-time.After(after):
@@ -174,7 +174,7 @@ func (s *shop) callLater(ctx context.Context, after time.Duration, service, path
 	return err
 }
 
-// refusal is an answer with an error of the caller.
+// refusal is a response with an error of the caller.
 type refusal struct {
 	status int
 	text   string
@@ -182,8 +182,8 @@ type refusal struct {
 
 func (r refusal) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.text) }
 
-// call posts to a service until it has an answer, which it reads into answer.
-func (s *stack) call(ctx context.Context, service, path string, body, answer any) error {
+// call posts to a service until it has a response, which it reads into out.
+func (s *stack) call(ctx context.Context, service, path string, body, out any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -193,10 +193,10 @@ func (s *stack) call(ctx context.Context, service, path string, body, answer any
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil && status == http.StatusOK && answer == nil:
+		case err == nil && status == http.StatusOK && out == nil:
 			return nil
 		case err == nil && status == http.StatusOK:
-			return json.Unmarshal(got, answer)
+			return json.Unmarshal(got, out)
 		case err == nil && status < http.StatusInternalServerError && status != http.StatusConflict && status != http.StatusTooManyRequests:
 			return fmt.Errorf("POST %s: %w", path, refusal{status, string(got)})
 		}
@@ -208,7 +208,7 @@ func (s *stack) call(ctx context.Context, service, path string, body, answer any
 	}
 }
 
-func post(ctx context.Context, url string, body []byte) (status int, answer []byte, err error) {
+func post(ctx context.Context, url string, body []byte) (status int, content []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
@@ -220,8 +220,8 @@ func post(ctx context.Context, url string, body []byte) (status int, answer []by
 		return 0, nil, err
 	}
 	defer response.Body.Close()
-	answer, err = io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
+	content, err = io.ReadAll(response.Body)
+	return response.StatusCode, content, err
 }
 
 // await waits until nothing has to happen any more, or until a saga counts as stuck: check says

@@ -38,7 +38,7 @@ type Seekable interface {
 type Seeker func(context.Context, SeekRequest) (SeekResult, error)
 
 // Seek has the broker deliver the retained messages of a subscription since a time once more,
-// and its consumer apply them: it first makes the inbox forget the events that it knows.
+// and its consumer apply them: it first empties the inbox.
 // Versions decide as always: an entry that lacks an event gets it, and an entry that is
 // damaged at its present version, or ahead, stays as it is. For those there is a rebuild.
 //

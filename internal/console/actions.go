@@ -204,7 +204,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/actions/"+j.ID.String(), http.StatusSeeOther)
 }
 
-// look counts what an action would change, or looks for an earlier one that this one resumes.
+// look counts what an action would change, or reads the earlier one that this one resumes.
 func (s *Server) look(ctx context.Context, p *confirmPage, request admin.RepeatRequest) error {
 	if !p.Long {
 		request.DryRun = true

@@ -111,7 +111,7 @@ type Event struct {
 	Schema  int32
 	Time    time.Time
 	TraceID string
-	// Caller is who called the command; empty: nobody did, or it is not known.
+	// Caller is who called the command; empty: the event has no caller, or the caller is unknown.
 	Caller string
 	// Cause is the event that led to this one, and First the first one of the chain. Nil:
 	// there is none.

@@ -81,7 +81,7 @@ type Deps struct {
 	// continue.
 	Admit func(ctx context.Context, fullMethod string) (caller string, err error)
 	// WithCaller returns the context of an admitted call for its handler. caller is
-	// the name that Admit returned. Nil: handlers do not learn it.
+	// the name that Admit returned. Nil: the context of handlers has no caller.
 	WithCaller func(ctx context.Context, caller string) context.Context
 	// Address returns the address of a caller, from the metadata and the peer
 	// of the call. Limits per caller use it when Admit returned no name. Nil:

@@ -82,7 +82,7 @@ func (r *Rebuild) State(ctx context.Context) (admin.RebuildState, error) {
 	if row.EndedAt != nil {
 		s.End = row.EndedAt.UTC()
 	}
-	return s, wrap(err, "look at the rebuild of %s", r.projection)
+	return s, wrap(err, "get the rebuild of %s", r.projection)
 }
 
 // Hold renews the lease. It is for a caller that waits.

@@ -223,7 +223,7 @@ const (
 )
 
 // postpone has a timer that failed fire again later. It reports whether the timer is still
-// due: a commit whose answer came too late may have fired it.
+// due: a commit whose response came too late may have fired it.
 func (t timers[A, D]) postpone(ctx context.Context, q *sqlcgen.Queries, row sqlcgen.ListDueTimersRow, cause error) (bool, error) {
 	after := firstPostponement << min(row.Attempts, 20)
 	text := escape(cause.Error())

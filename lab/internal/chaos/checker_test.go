@@ -471,7 +471,7 @@ func TestCheckerRules(t *testing.T) {
 			s := h.Sightings[1]
 			newcomer(h).Videos[s.Video] = Held{s.Version, s.State}
 		}, []Rule{NewcomerDiffers}},
-		{"a new consumer that was told another state of a version", func(h *History) { newcomer(h).hold(first, Held{3, 1}) }, []Rule{NewcomerDiffers}},
+		{"a new consumer that got another state of a version", func(h *History) { newcomer(h).hold(first, Held{3, 1}) }, []Rule{NewcomerDiffers}},
 		{"an event that is gone from the outbox", func(h *History) { delete(h.Database.Outbox, h.Sightings[1].Event) }, []Rule{EventErased}},
 		{"a purge", purge, nil},
 		{"a purge that erased a pending event", erased, nil},

@@ -51,7 +51,7 @@ func kinds() (all, long []fault) {
 		{"api clock beyond the partitions", groupProcess, NoRecovery, apiClock(30*24*time.Hour, -30*24*time.Hour)},
 		{"kill api before the answer to its commit", groupProcess, NoRecovery, loseCommit(true)},
 		{"broker down 5 s", groupBroker, Outage, brokerDown(5 * time.Second)},
-		{"publish answers lost", groupBroker, NoRecovery, loseAnswers},
+		{"publish responses lost", groupBroker, NoRecovery, loseResponses},
 		{"publish unavailable", groupBroker, Outage, refuseAll},
 		{"publish slow", groupBroker, NoRecovery, slowPublish},
 		{"poison", groupBroker, NoRecovery, poison},
@@ -325,7 +325,7 @@ func brokerDown(d time.Duration) func(context.Context, *lab, *rand.Rand, *FaultR
 	}
 }
 
-func loseAnswers(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
+func loseResponses(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	n := 3 + r.IntN(8)
 	record.MayRepeat = n * batch
 	remove := l.broker.Inject(pubsublocal.Fault{Method: "Publish", Code: codes.Unavailable, AnswerLost: true, Times: n})

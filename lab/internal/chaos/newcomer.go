@@ -147,7 +147,7 @@ func backfillNewcomer(ctx context.Context, l *lab, r *rand.Rand, record *FaultRe
 func (l *lab) subscribe(ctx context.Context, name string) error {
 	for deadline := time.Now().Add(commandPatience); ; {
 		err := l.broker.subscribe(ctx, name)
-		if err == nil || status.Code(err) == codes.AlreadyExists { // the first answer was lost
+		if err == nil || status.Code(err) == codes.AlreadyExists { // the first response was lost
 			return nil
 		}
 		if time.Now().After(deadline) || !sleep(ctx, 100*time.Millisecond) {

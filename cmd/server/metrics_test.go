@@ -78,7 +78,7 @@ func instruments(t *testing.T) []sdkmetric.Instrument {
 	check(err)
 	_, err = timer.New(timer.Config{}, nil, nil, meter)
 	check(err)
-	check(timer.Observe(meter, nil))
+	check(store.ObserveTimers(meter, nil))
 	tel.QueryTracer()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 	check(err)

@@ -38,7 +38,7 @@ func observeStores(cfg config, tel *telemetry.Telemetry, database database, even
 	}
 	var errs []error
 	if events != nil {
-		errs = append(errs, events.Observe(meter), timer.Observe(meter, waiting))
+		errs = append(errs, events.Observe(meter), store.ObserveTimers(meter, waiting))
 	}
 	if cfg.has(roleProjector) || cfg.reacts() {
 		var consumers []string

@@ -144,9 +144,7 @@ type scripted func(ctx context.Context) (timer.Fired, error)
 
 func (f scripted) Fire(ctx context.Context, _ int) (timer.Fired, error) { return f(ctx) }
 
-func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) {
-	return 3 * time.Second, 7, nil
-}
+func (scripted) Waiting(context.Context, int) (time.Duration, int64, error) { return 0, 0, nil }
 
 // The pauses grow to RetryMax during an outage, and are short again after it. If more timers
 // are due and none of them fires, because others have them, the clock pauses too.
@@ -226,7 +224,7 @@ func TestClockIsStuck(t *testing.T) {
 	})
 }
 
-// What fires, fails and waits is counted by aggregate type. A timer that failed is in the log.
+// What fires and what fails is counted by aggregate type. A timer that failed is in the log.
 func TestClockIsObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
@@ -243,7 +241,7 @@ func TestClockIsObserved(t *testing.T) {
 		reader := metric.NewManualReader()
 		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
 		clock, err := timer.New(timer.Config{}, kinds, slog.New(slog.NewTextHandler(&logged, nil)), meter)
-		if err = errors.Join(err, timer.Observe(meter, kinds)); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -253,7 +251,7 @@ func TestClockIsObserved(t *testing.T) {
 		}
 		want := map[string]float64{
 			"timer.fired order": 2, "timer.failures order refused": 1, "timer.failures order unavailable": 1,
-			"timer.lateness order": 3, "timer.waiting order": 7, "timer.oldest.lateness order": 3,
+			"timer.lateness order": 3,
 		}
 		if diff := cmp.Diff(want, measured(t, reader)); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
@@ -285,14 +283,6 @@ func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 			for _, p := range d.DataPoints {
 				add(m.Name, p.Attributes, float64(p.Value))
 			}
-		case metricdata.Gauge[int64]:
-			for _, p := range d.DataPoints {
-				add(m.Name, p.Attributes, float64(p.Value))
-			}
-		case metricdata.Gauge[float64]:
-			for _, p := range d.DataPoints {
-				add(m.Name, p.Attributes, p.Value)
-			}
 		case metricdata.Histogram[float64]:
 			for _, p := range d.DataPoints {
 				add(m.Name, p.Attributes, p.Sum)
@@ -302,42 +292,6 @@ func measured(t *testing.T, reader metric.Reader) map[string]float64 {
 		}
 	}
 	return values
-}
-
-// silent are timers in a database that does not answer.
-type silent struct{ memTimers }
-
-func (*silent) Waiting(ctx context.Context, _ int) (time.Duration, int64, error) {
-	<-ctx.Done()
-	return 0, 0, ctx.Err()
-}
-
-// While the database does not answer, all other metrics are read, after two seconds, and in half a second when the process ends.
-func TestMeasurementThatFailsIsLeftOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reader := metric.NewManualReader()
-		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-		if err := timer.Observe(meter, map[string]timer.Timers{"order": new(silent), "payment": new(silent)}); err != nil {
-			t.Fatal(err)
-		}
-		other, err := meter.Int64Counter("other")
-		if err != nil {
-			t.Fatal(err)
-		}
-		other.Add(t.Context(), 1)
-		for _, limit := range []struct{ has, takes time.Duration }{{time.Minute, 2 * time.Second}, {time.Second, 500 * time.Millisecond}} {
-			ctx, cancel := context.WithTimeout(t.Context(), limit.has)
-			defer cancel()
-			start := time.Now()
-			var got metricdata.ResourceMetrics
-			if err := reader.Collect(ctx, &got); err != nil || len(got.ScopeMetrics) != 1 || len(got.ScopeMetrics[0].Metrics) != 1 {
-				t.Errorf("Collect() = %v with %v, want the other metric", err, got.ScopeMetrics)
-			}
-			if took := time.Since(start); took != limit.takes {
-				t.Errorf("Collect() within %s took %s, want %s", limit.has, took, limit.takes)
-			}
-		}
-	})
 }
 
 // A Config with negative values is refused.

@@ -1,0 +1,75 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/timer"
+)
+
+// measuredTimers are timers of which two wait. If they are silent, the database does not
+// respond.
+type measuredTimers struct {
+	timer.Timers
+	silent bool
+}
+
+func (m measuredTimers) Waiting(ctx context.Context, _ int) (time.Duration, int64, error) {
+	if m.silent {
+		<-ctx.Done()
+		return 0, 0, ctx.Err()
+	}
+	return 3 * time.Second, 2, nil
+}
+
+// While the database does not respond for one aggregate type, all other metrics are read: after
+// two seconds, and after half a second when the process ends.
+func TestTimersAreObserved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader := metric.NewManualReader()
+		meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+		types := map[string]timer.Timers{"order": measuredTimers{silent: true}, "payment": measuredTimers{}, "refund": measuredTimers{silent: true}}
+		if err := store.ObserveTimers(meter, types); err != nil {
+			t.Fatal(err)
+		}
+		for _, limit := range []struct{ has, takes time.Duration }{{time.Minute, 2 * time.Second}, {time.Second, 500 * time.Millisecond}} {
+			ctx, cancel := context.WithTimeout(t.Context(), limit.has)
+			defer cancel()
+			start := time.Now()
+			var data metricdata.ResourceMetrics
+			if err := reader.Collect(ctx, &data); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); took != limit.takes {
+				t.Errorf("Collect() within %s took %s, want %s", limit.has, took, limit.takes)
+			}
+			got := make(map[string]float64)
+			for _, m := range data.ScopeMetrics[0].Metrics {
+				switch gauge := m.Data.(type) {
+				case metricdata.Gauge[int64]:
+					for _, p := range gauge.DataPoints {
+						of, _ := p.Attributes.Value("aggregate_type")
+						got[m.Name+" "+of.AsString()] = float64(p.Value)
+					}
+				case metricdata.Gauge[float64]:
+					for _, p := range gauge.DataPoints {
+						of, _ := p.Attributes.Value("aggregate_type")
+						got[m.Name+" "+of.AsString()] = p.Value
+					}
+				}
+			}
+			if diff := cmp.Diff(map[string]float64{"timer.waiting payment": 2, "timer.oldest.lateness payment": 3}, got); diff != "" {
+				t.Errorf("metrics within %s (-want +got):\n%s", limit.has, diff)
+			}
+			time.Sleep(time.Minute) // until the next sample
+		}
+	})
+}

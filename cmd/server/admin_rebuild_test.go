@@ -8,18 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "example.com/videocatalog/api/proto/admin/v1"
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/event"
-	"example.com/videocatalog/internal/names"
 )
 
 // inspect returns the last rebuild, without its times.
@@ -116,17 +112,9 @@ func TestAdminServiceResumesARebuild(t *testing.T) {
 // a code, and resumes it at the port that interrupt returns.
 func (s *stack) resumeRebuild(t *testing.T, a *adminPort, code codes.Code, interrupt func(hangUp func()) *adminPort) {
 	t.Helper()
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1500")); err != nil {
-		t.Fatal(err)
-	}
-	hold, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
-	if _, err := hold.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 1500)
+	release := s.holdCatalog(t)
+	defer release()
 	request := &adminv1.RebuildProjectionsRequest{Type: "video", Reason: "new", Actor: "ann"}
 	calling, hangUp := context.WithCancel(t.Context())
 	defer hangUp()
@@ -151,9 +139,7 @@ func (s *stack) resumeRebuild(t *testing.T, a *adminPort, code codes.Code, inter
 	if s.audited(t) != 0 || s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection") != 0 {
 		t.Error("the rebuild that was interrupted has changed the catalog")
 	}
-	if err := hold.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	rest := must[*adminv1.RebuildProjectionsResponse](t)(a.RebuildProjections(t.Context(), request))
 	if rest.GetEntries() != 1500 || rest.GetMissing() != 1500 || s.count(t, unlike) != 0 || s.audited(t) != 1 {
 		t.Errorf("the rest = %v, with %d in the audit, want 1,500 missing entries", rest, s.audited(t))
@@ -169,9 +155,7 @@ func TestAdminServiceRebuildsOnceAtATime(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	_, a := s.startAdmin(t, "ROLES=api")
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "100")); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 100)
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for i := range errs {
@@ -199,18 +183,7 @@ func TestAdminServiceRebuildsOnceAtATime(t *testing.T) {
 func TestAdminServiceSeeks(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	client, err := s.pubsub.Client(t.Context(), project)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
-	if _, err := client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
-		Subscription: &pubsubpb.Subscription{Name: fmt.Sprintf("projects/%s/subscriptions/%s", project, id), RetainAckedMessages: true},
-		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	id := s.retainAcked(t)
 	p, a := s.startAdmin(t)
 	since := time.Now().Add(-time.Minute).Truncate(time.Second).UTC()
 	s.create(t, p, 3)

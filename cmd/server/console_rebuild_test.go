@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"net/url"
@@ -19,9 +18,7 @@ import (
 func TestConsoleRebuilds(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "12")); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 12)
 	c := startConsole(t, s, s.url)
 	if body := c.get(t, "/aggregates"); !strings.Contains(body, `value="projection.rebuild"`) || !strings.Contains(body, `value="inbox.seek"`) {
 		t.Errorf("the page has no buttons:\n%s", body)
@@ -63,17 +60,9 @@ func TestConsoleRebuildGoesOn(t *testing.T) {
 		t.Run(end.String(), func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t)
-			if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1200")); err != nil {
-				t.Fatal(err)
-			}
-			hold, err := s.pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer hold.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it changes nothing
-			if _, err := hold.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE"); err != nil {
-				t.Fatal(err)
-			}
+			s.fillOwner(t, 1200)
+			release := s.holdCatalog(t)
+			defer release()
 			question := url.Values{"action": {"projection.rebuild"}, "type": {"video"}}
 			form := url.Values{"action": {"projection.rebuild"}, "type": {"video"}, "confirmed": {"0"}, "reason": {"rows were lost"}}
 			c, other := startConsole(t, s, s.url), startConsole(t, s, s.url)
@@ -96,9 +85,7 @@ func TestConsoleRebuildGoesOn(t *testing.T) {
 			}
 			ended := <-c.ended
 			c.ended <- ended
-			if err := hold.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			release()
 			if end == syscall.SIGKILL {
 				eventually(t, time.Minute, "its transaction has ended", func() bool {
 					return s.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()") == 0

@@ -132,9 +132,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	s := newStack(t)
 	s.blockEvent(t, "v1")
 	s.quarantineMany(t, 1)
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1")); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 1)
 	s.replace(t)
 	var id string
 	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.videos").Scan(&id); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,6 +76,30 @@ func (g *gate) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (
 		return nil, err
 	}
 	return g.owner.GetVideo(ctx, request)
+}
+
+// fillOwner fills the owner with n videos of ownersVideos.
+func (s *stack) fillOwner(t testing.TB, n int) {
+	t.Helper()
+	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", strconv.Itoa(n))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holdCatalog has a transaction that has the catalog in use, as a backup has, until release is
+// called. A rebuild waits for it before its swap.
+func (s *stack) holdCatalog(t testing.TB) (release func()) {
+	t.Helper()
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it changes nothing
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE"); err != nil {
+		release()
+		t.Fatal(err)
+	}
+	return release
 }
 
 // ownersVideos fills the owner with videos that no event tells of: every third is a draft,
@@ -316,9 +341,7 @@ func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	p := s.start(t, "ROLES=api")
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1500")); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 1500)
 	g := newGate(t, p, "list 2")
 	cmd, stderr := s.startRebuild(t, g.addr)
 	<-g.reached
@@ -350,9 +373,7 @@ func TestRebuildNeedsNoService(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	p := s.start(t, "ROLES=api")
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", "1500")); err != nil {
-		t.Fatal(err)
-	}
+	s.fillOwner(t, 1500)
 	g := newGate(t, p, "list 2")
 	cmd, _ := s.startRebuild(t, g.addr)
 	<-g.reached

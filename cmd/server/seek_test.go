@@ -16,23 +16,31 @@ import (
 	"example.com/videocatalog/pubsublocal"
 )
 
-// A seek brings back entries that were lost, although the consumer has its old name and the
-// inbox had all events. A second one does so, too.
-func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
-	t.Parallel()
-	s := newStack(t)
+// retainAcked has Pub/Sub keep the messages that the projector acknowledges, and returns the id
+// of its subscription.
+func (s *stack) retainAcked(t testing.TB) (id string) {
+	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	id := names.TopicOf(event.AggregateVideo).Subscription("catalog")
+	id = names.TopicOf(event.AggregateVideo).Subscription("catalog")
 	if _, err := client.SubscriptionAdminClient.UpdateSubscription(t.Context(), &pubsubpb.UpdateSubscriptionRequest{
 		Subscription: &pubsubpb.Subscription{Name: fmt.Sprintf("projects/%s/subscriptions/%s", project, id), RetainAckedMessages: true},
 		UpdateMask:   &fieldmaskpb.FieldMask{Paths: []string{"retain_acked_messages"}},
 	}); err != nil {
 		t.Fatal(err)
 	}
+	return id
+}
+
+// A seek brings back entries that were lost, although the consumer has its old name and the
+// inbox had all events. A second one does so, too.
+func TestSeekAppliesRetainedEventsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	id := s.retainAcked(t)
 	p := s.start(t)
 	since := time.Now().Add(-time.Minute).Format(time.RFC3339)
 	for i := range 5 {

@@ -129,6 +129,12 @@ func (s *stack) react(t testing.TB, more registration, extra ...string) (i *inst
 // create makes a video in this process.
 func (i *instance) create(t testing.TB) uuid.UUID {
 	t.Helper()
+	return createVideo(t, store.NewVideos(i.database.commands.own, i.wake))
+}
+
+// createVideo makes a video with timers.
+func createVideo(t testing.TB, videos *store.Videos, timers ...domain.Timer) uuid.UUID {
+	t.Helper()
 	stamp, err := server.Stamp()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +143,8 @@ func (i *instance) create(t testing.TB) uuid.UUID {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.NewVideos(i.database.commands.own, i.wake).CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
+	created.Timers = timers
+	if _, err := videos.CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
 		t.Fatal(err)
 	}
 	return created.Video.ID
@@ -269,23 +276,9 @@ func TestTimersSurviveARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	set := func(after time.Duration) uuid.UUID {
-		t.Helper()
-		stamp, err := server.Stamp()
-		if err != nil {
-			t.Fatal(err)
-		}
-		created, err := domain.Create(uuid.Must(uuid.NewV7()), domain.Details{Title: "Ran"}, stamp)
-		if err != nil {
-			t.Fatal(err)
-		}
-		created.Timers = []domain.Timer{{Name: "publish", After: after}}
-		if _, err := store.NewVideos(pool, nil).CreateVideo(t.Context(), uuid.Nil, nil, created); err != nil {
-			t.Fatal(err)
-		}
-		return created.Video.ID
-	}
-	due, later := set(time.Microsecond), set(time.Hour)
+	videos := store.NewVideos(pool, nil)
+	due := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Microsecond})
+	later := createVideo(t, videos, domain.Timer{Name: "publish", After: time.Hour})
 	ask[int](t, pg.DSN("postgres"), "CREATE DATABASE restored")
 	target := pg.DSN("restored")
 	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}

@@ -138,8 +138,14 @@ func (s *sample[T]) get(ctx context.Context) (T, error) {
 	defer cancel()
 	select {
 	case <-t.ended:
-		return t.value, t.err
 	case <-ctx.Done():
+	}
+	// A wait for another sample may have used all the time. A sample that has ended is still
+	// read then.
+	select {
+	case <-t.ended:
+		return t.value, t.err
+	default:
 		var none T
 		return none, fmt.Errorf("wait for a sample: %w", ctx.Err())
 	}

@@ -3,6 +3,7 @@
 //
 //	go run -C examples/saga .                                      300 orders
 //	go run -C examples/saga . --orders 10000 --rate 40 --faults   and everything breaks meanwhile
+//	go run -C examples/saga . --console                           with a console of each service
 //
 // It makes the services with cmd/new and cmd/entity, starts them with PostgreSQL and Pub/Sub on
 // this machine, and plays their customers and a bank. The screen shows the orders. At the end it
@@ -38,6 +39,7 @@ const recovery = 2 * time.Minute
 type options struct {
 	orders, rate int
 	faults       bool
+	console      bool
 	seed         uint64
 	dir          string
 }
@@ -56,6 +58,7 @@ func parse() (o options, err error) {
 	flag.IntVar(&o.orders, "orders", 300, "how many orders customers place")
 	flag.IntVar(&o.rate, "rate", 20, "orders per second")
 	flag.BoolVar(&o.faults, "faults", false, "kill services, PostgreSQL and connections, and repeat messages, all the time")
+	flag.BoolVar(&o.console, "console", false, "serve a console of each service, and stay after the end until Ctrl-C")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the customers and the faults; default: the time")
 	flag.StringVar(&o.dir, "dir", "../../.local/saga", "where the services and their logs are")
 	flag.Parse()
@@ -78,13 +81,16 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := makeServices(ctx, o.dir, out); err != nil {
 		return err
 	}
-	s, err := start(ctx, o.dir)
+	s, err := start(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
 	for _, name := range services {
 		fmt.Fprintf(out, "%-10s %s, log in %s\n", name, s.processes[name].url, s.processes[name].log)
+	}
+	for i, p := range s.consoles {
+		fmt.Fprintf(out, "%-10s console at %s\n", services[i], p.url)
 	}
 	random := rand.New(rand.NewPCG(o.seed, 0))
 	shop, err := s.open(ctx, o, random, out)
@@ -98,7 +104,12 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	return report(out, result, result.check())
+	err = report(out, result, result.check())
+	if o.console {
+		fmt.Fprintln(out, "Press Ctrl-C to end.")
+		<-ctx.Done()
+	}
+	return err
 }
 
 // sell places the orders, and waits until all that follows from them has happened.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +35,7 @@ type stack struct {
 	subscriptions []string // full names, of the services
 	relay         net.Listener
 	processes     map[string]*process
+	consoles      []*process
 	failed        chan error // of a process that ended by itself
 
 	mu       sync.Mutex
@@ -44,14 +44,14 @@ type stack struct {
 }
 
 // start starts everything, with empty data. After an error nothing is left.
-func start(ctx context.Context, dir string) (_ *stack, err error) {
-	s := &stack{dir: dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{}), failed: make(chan error, len(services))}
+func start(ctx context.Context, o options) (_ *stack, err error) {
+	s := &stack{dir: o.dir, processes: make(map[string]*process), links: make(map[net.Conn]struct{}), failed: make(chan error, len(services))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	if s.history, err = newHistory(ctx, dir); err != nil {
+	if s.history, err = newHistory(ctx, o.dir); err != nil {
 		return nil, err
 	}
 	if s.broker, err = pubsublocal.Start(pubsublocal.Config{Observer: s.history.observe}); err != nil {
@@ -71,6 +71,9 @@ func start(ctx context.Context, dir string) (_ *stack, err error) {
 		p, err := s.prepare(ctx, name)
 		if err == nil {
 			s.processes[name], err = p, p.start()
+		}
+		if err == nil && o.console {
+			err = s.startConsole(ctx, p)
 		}
 		if err != nil {
 			return nil, err
@@ -92,6 +95,9 @@ func (s *stack) watch(ctx context.Context) error {
 // stop ends everything.
 func (s *stack) stop() error {
 	var err error
+	for _, p := range s.consoles {
+		p.end(syscall.SIGTERM)
+	}
 	for _, p := range s.processes {
 		p.end(syscall.SIGTERM)
 	}
@@ -242,11 +248,13 @@ func (s *stack) createTopic(ctx context.Context, client *pubsub.Client, t topic)
 	return nil
 }
 
-// process is a service that may be killed and started again.
+// process is a service that may be killed and started again, or a console.
 type process struct {
 	program string
+	args    []string
 	environ []string
-	url     string // of its API
+	url     string // of its API, or its page
+	private string // the address of its metrics
 	log     string
 	failed  chan<- error
 
@@ -258,12 +266,12 @@ type process struct {
 
 // prepare migrates the schemas of a service, and gives it users of its own roles.
 func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	api, err := freeAddr(ctx)
 	if err != nil {
 		return nil, err
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
+	private, err := freeAddr(ctx)
+	if err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(s.dir, name)
@@ -286,12 +294,36 @@ func (s *stack) prepare(ctx context.Context, name string) (*process, error) {
 	dsn := func(side string) string {
 		return fmt.Sprintf("postgres://%s%s_app@%s/postgres?sslmode=disable", name, side, s.relay.Addr())
 	}
+	_, port, _ := net.SplitHostPort(api)
 	return &process{
-		failed: s.failed, program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://127.0.0.1:" + strconv.Itoa(port),
+		failed: s.failed, program: filepath.Join(dir, "server"), log: filepath.Join(s.dir, name+".log"), url: "http://" + api, private: private,
 		environ: append(os.Environ(),
-			"PORT="+strconv.Itoa(port), "AUTH=off", "ENVIRONMENT=development", "DATABASE_MAX_CONNS=12",
+			"PORT="+port, "TELEMETRY_ADDR="+private, "AUTH=off", "ENVIRONMENT=development", "DATABASE_MAX_CONNS=12",
 			"DATABASE_URL="+dsn(""), "READ_DATABASE_URL="+dsn("_read"), "PUBSUB_PROJECT="+project, "PUBSUB_EMULATOR_HOST="+s.broker.Addr()),
 	}, nil
+}
+
+// startConsole starts the console of a service. It may do what the service may do.
+func (s *stack) startConsole(ctx context.Context, of *process) error {
+	addr, err := freeAddr(ctx)
+	if err != nil {
+		return err
+	}
+	p := &process{
+		failed: s.failed, program: of.program, args: []string{"console", "--addr", addr, "--metrics", "http://" + of.private + "/metrics"},
+		environ: of.environ, url: "http://" + addr, log: of.log,
+	}
+	s.consoles = append(s.consoles, p)
+	return p.start()
+}
+
+// freeAddr returns an address of this machine that nobody uses.
+func freeAddr(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
 }
 
 func (p *process) start() error {
@@ -300,7 +332,7 @@ func (p *process) start() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(p.program) //nolint:gosec,noctx // the service, which end ends
+	cmd := exec.Command(p.program, p.args...) //nolint:gosec,noctx // the service, which end ends
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.environ, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach it: end does
 	if err := cmd.Start(); err != nil {

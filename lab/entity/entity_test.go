@@ -26,6 +26,12 @@ const (
 	statusFields     = "label:string! color:enum(%s)! place:{street:string,floor:int32}"
 )
 
+// Without paths in what is compiled, the build cache serves all copies.
+func TestMain(m *testing.M) {
+	os.Setenv("GOFLAGS", "-trimpath")
+	m.Run()
+}
+
 // Aggregate types of different shapes cost a command each. They pass all checks and their
 // own tests, serve calls, and grow beside the edits of their owner.
 func TestEntities(t *testing.T) {

@@ -36,12 +36,11 @@ func TestWithout(t *testing.T) {
 		"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
 		"terraform": `deploy/terraform/`,
 	} {
-		// In one folder, and without paths in what is compiled, the build cache serves all.
 		if err := os.RemoveAll(service); err != nil {
 			t.Fatal(err)
 		}
-		clone.Run(t, template, "env", "GOFLAGS=-trimpath", "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--without", part)
-		clone.Run(t, service, "env", "GOFLAGS=-trimpath", "go", "vet", "./...")
+		clone.Run(t, template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--without", part)
+		clone.Run(t, service, "go", "vet", "./...")
 		checkLinks(t, service)
 		left := regexp.MustCompile(words + `|only [a-z]+: (begin|end)`)
 		eachFile(t, service, func(name, content string) {
@@ -62,12 +61,7 @@ func TestMinimal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "orders")
-	// Without paths in what is compiled, the build cache serves the rendering and the tests.
-	run := func(dir string, args ...string) string {
-		t.Helper()
-		return clone.Run(t, dir, "env", append([]string{"GOFLAGS=-trimpath"}, args...)...)
-	}
-	out := run(template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
+	out := clone.Run(t, template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
 		"--fields", "customer_id:uuid! currency:string! total_cents:int64", "--transitions", "draft→placed:place placed→cancelled:cancel", "--timers", "placed:15m:cancel")
 	if !strings.Contains(out, "go test ./...") {
 		t.Errorf("it does not print the next commands: %s", out)
@@ -80,9 +74,9 @@ func TestMinimal(t *testing.T) {
 	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("gofmt would change %s", unformatted)
 	}
-	run(service, "make", "--silent", "drift", "breaking", "lint")
-	run(service, "go", "test", "./...")
-	run(filepath.Join(service, "deploy", "image"), "go", "test", "./...")
+	clone.Run(t, service, "make", "--silent", "drift", "breaking", "lint")
+	clone.Run(t, service, "go", "test", "./...")
+	clone.Run(t, filepath.Join(service, "deploy", "image"), "go", "test", "./...")
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}

@@ -12,6 +12,12 @@ import (
 	"example.com/videocatalog/lab/internal/clone"
 )
 
+// Without paths in what is compiled, the build cache serves all services.
+func TestMain(m *testing.M) {
+	os.Setenv("GOFLAGS", "-trimpath")
+	m.Run()
+}
+
 // Two services with entities of their own have no name or word of the template left, keep the
 // words of PostgreSQL, pass its rules, and share one database and one Pub/Sub.
 func TestTwoServices(t *testing.T) {

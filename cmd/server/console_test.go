@@ -904,10 +904,14 @@ func TestConsoleRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-// Every page is fast with 10,000 parked aggregates.
+// Every page is fast with 10,000 parked aggregates, and 10,000 messages in quarantine.
 func BenchmarkConsole(b *testing.B) {
 	s := newStack(b)
 	park(b, s, 10_000, "too large: ")
+	if _, err := s.pool.Exec(b.Context(), `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time)
+		SELECT 'catalog', n, n, '{}', 'x', 'not an event: ' || n, now() FROM generate_series(1, 10000) n`); err != nil {
+		b.Fatal(err)
+	}
 	c := startConsole(b, s, s.url)
 	for _, path := range []string{"/", "/blocked", "/blocked?age=1s", "/quarantine", "/audit", "/settings", "/aggregates?q=none"} {
 		b.Run(strings.ReplaceAll(path, "/", "_"), func(b *testing.B) {

@@ -14,7 +14,7 @@ ON CONFLICT (consumer, message_id) DO NOTHING;
 
 -- name: GroupQuarantine :many
 -- Returns the messages in quarantine by cause, the largest group first.
-SELECT video_catalog_read.cause(q.reason)::text AS cause, max(q.reason)::text AS sample,
+SELECT q.cause::text AS cause, max(q.reason)::text AS sample,
 	count(*)::bigint AS items, min(q.received_at)::timestamptz AS first_time, max(q.received_at)::timestamptz AS last_time
 FROM video_catalog_read.quarantine q
 GROUP BY 1
@@ -27,19 +27,19 @@ SELECT count(*)::bigint
 FROM video_catalog_read.quarantine q
 WHERE (@id::bigint = 0 OR q.id = @id)
 	AND (@aggregate_type::text = '' OR q.attributes ->> 'aggregate_type' = @aggregate_type)
-	AND (@cause::text = '' OR video_catalog_read.cause(q.reason) = @cause)
+	AND (@cause::text = '' OR q.cause = @cause)
 	AND (@age::interval = '0' OR q.received_at < now() - @age);
 
 -- name: ListQuarantine :many
 -- Returns messages in the order in which they were set aside, behind the one with the id after_id, without their payloads,
 -- which are large, and which support_ro may not read.
 SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason,
-	video_catalog_read.cause(q.reason)::text AS cause, q.publish_time, q.received_at
+	q.cause::text AS cause, q.publish_time, q.received_at
 FROM video_catalog_read.quarantine q
 WHERE q.id > @after_id
 	AND (@id::bigint = 0 OR q.id = @id)
 	AND (@aggregate_type::text = '' OR q.attributes ->> 'aggregate_type' = @aggregate_type)
-	AND (@cause::text = '' OR video_catalog_read.cause(q.reason) = @cause)
+	AND (@cause::text = '' OR q.cause = @cause)
 	AND (@age::interval = '0' OR q.received_at < now() - @age)
 ORDER BY q.id
 LIMIT @max_rows;

@@ -17,7 +17,7 @@ SELECT count(*)::bigint
 FROM video_catalog_read.quarantine q
 WHERE ($1::bigint = 0 OR q.id = $1)
 	AND ($2::text = '' OR q.attributes ->> 'aggregate_type' = $2)
-	AND ($3::text = '' OR video_catalog_read.cause(q.reason) = $3)
+	AND ($3::text = '' OR q.cause = $3)
 	AND ($4::interval = '0' OR q.received_at < now() - $4)
 `
 
@@ -116,7 +116,7 @@ func (q *Queries) GetQuarantinedPayload(ctx context.Context, id int64) ([]byte, 
 }
 
 const GroupQuarantine = `-- name: GroupQuarantine :many
-SELECT video_catalog_read.cause(q.reason)::text AS cause, max(q.reason)::text AS sample,
+SELECT q.cause::text AS cause, max(q.reason)::text AS sample,
 	count(*)::bigint AS items, min(q.received_at)::timestamptz AS first_time, max(q.received_at)::timestamptz AS last_time
 FROM video_catalog_read.quarantine q
 GROUP BY 1
@@ -207,12 +207,12 @@ func (q *Queries) InsertQuarantine(ctx context.Context, arg InsertQuarantinePara
 
 const ListQuarantine = `-- name: ListQuarantine :many
 SELECT q.id, q.consumer, q.message_id, q.ordering_key, q.attributes, q.payload_size, q.payload_sha256, q.reason,
-	video_catalog_read.cause(q.reason)::text AS cause, q.publish_time, q.received_at
+	q.cause::text AS cause, q.publish_time, q.received_at
 FROM video_catalog_read.quarantine q
 WHERE q.id > $1
 	AND ($2::bigint = 0 OR q.id = $2)
 	AND ($3::text = '' OR q.attributes ->> 'aggregate_type' = $3)
-	AND ($4::text = '' OR video_catalog_read.cause(q.reason) = $4)
+	AND ($4::text = '' OR q.cause = $4)
 	AND ($5::interval = '0' OR q.received_at < now() - $5)
 ORDER BY q.id
 LIMIT $6

@@ -161,8 +161,9 @@ func (p confirmPage) Back() string {
 	return "/" + p.Page
 }
 
-// countTimeout is how long an action may take to count what it would change.
-const countTimeout = 30 * time.Second
+// countTimeout is how long an action may take to count what it would change. A seek counts the
+// whole inbox.
+const countTimeout = 2 * time.Minute
 
 // act counts what an action would change, and shows a form. When the form is sent, it acts.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {

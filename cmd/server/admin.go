@@ -36,7 +36,7 @@ func (i *instance) startAdmin(ctx context.Context) error {
 	}
 	if i.database.commands != nil && i.database.queries != nil {
 		p := projections(i.cfg, i.registered, i.database.commands.calls, i.database.queries.calls)
-		stores.Projections, stores.Rebuilds = &p, rebuilds(i.registered, i.database.commands.calls, i.database.queries.calls)
+		stores.Projections, stores.Rebuilds = &p, rebuilds(i.registered, i.database.commands.calls, i.database.queries.calls, i.log)
 	}
 	seal, err := aip.NewSeal(nil)
 	if err != nil {

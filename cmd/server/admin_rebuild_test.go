@@ -150,6 +150,33 @@ func (s *stack) resumeRebuild(t *testing.T, a *adminPort, code codes.Code, inter
 	}
 }
 
+// A rebuild that cannot swap before the deadline of its caller says what it waits for, to the
+// caller and in the log. The same call goes on.
+func TestAdminServiceSaysWhatARebuildWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	p, a := s.startAdmin(t, "ROLES=api")
+	s.fillOwner(t, 10)
+	release := s.holdCatalog(t)
+	defer release()
+	request := &adminv1.RebuildProjectionsRequest{Type: "video", Reason: "new", Actor: "ann"}
+	eventually(t, time.Minute, "the caller gets the reason", func() bool { // a deadline may end a slow rebuild before it waits
+		ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+		defer cancel()
+		_, err := a.RebuildProjections(ctx, request)
+		return status.Code(err) == codes.DeadlineExceeded && strings.Contains(err.Error(), "in use by a transaction, for example a backup: run it again, and it goes on")
+	})
+	if !p.logs(`"severity":"INFO"`, `"rebuild: note"`, `"aggregate_type":"video"`, "waiting for a transaction") {
+		t.Error("the log does not say what the rebuild waits for")
+	}
+	eventually(t, time.Minute, "nobody runs the rebuild", func() bool { return !a.inspect(t).GetRunning() })
+	release()
+	rest := must[*adminv1.RebuildProjectionsResponse](t)(a.RebuildProjections(t.Context(), request))
+	if rest.GetEntries() != 10 || s.count(t, unlike) != 0 || !p.logs(`"rebuild: note"`, `"aggregate_type":"video"`, "rebuild 1 is resumed: check, after 10 entries") {
+		t.Errorf("the rest = %v, with %d entries that differ, want 10 entries of the same rebuild, and that the log says so", rest, s.count(t, unlike))
+	}
+}
+
 // Of several rebuilds at once one runs, and each that ends well has its row in the audit.
 func TestAdminServiceRebuildsOnceAtATime(t *testing.T) {
 	t.Parallel()

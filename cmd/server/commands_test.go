@@ -66,7 +66,7 @@ func TestDrainPublishesEverythingPending(t *testing.T) {
 	}
 }
 
-// drain fails, rather than wait, when the broker is away, and loses nothing.
+// drain fails, rather than wait, when the broker is unavailable, and loses nothing.
 func TestDrainFailsWithoutBroker(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
@@ -266,7 +266,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.command(t, "rebuild", "--reason", "test", p.addr)
+	out, err := s.command(t, "rebuild", "--reason", "test")
 	if err != nil || !strings.HasSuffix(out, "missing 30, behind 0, different 0, ahead 0, removed 0\nrebuilt 30 entries, lowered 0, removed 0\n") {
 		t.Errorf("rebuild = %q, %v, want 30 entries", out, err)
 	}
@@ -286,7 +286,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild", "a", "b"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild", "localhost:8080"}, {"rebuild", "--id-token"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

@@ -100,6 +100,9 @@ func TestConsoleRebuildGoesOn(t *testing.T) {
 			if body := other.act(t, form); strings.Contains(body, "Stopped") {
 				t.Errorf("another rebuild:\n%s", body)
 			}
+			if log := other.log.String(); !strings.Contains(log, `"rebuild: note"`) || !strings.Contains(log, "rebuild 1 is resumed") {
+				t.Errorf("the log does not say that the rebuild is resumed:\n%s", log)
+			}
 			if n := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE phase = 'done' AND generation = 1"); n != 1 || s.count(t, unlike) != 0 || s.audited(t) != 1 {
 				t.Errorf("%d rebuilds are done, %d entries differ, %d in the audit, want 1, none and 1", n, s.count(t, unlike), s.audited(t))
 			}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,16 +35,16 @@ import (
 type testConsole struct {
 	url   string
 	cmd   *exec.Cmd
+	log   *output
 	ended chan error
 }
 
 // startConsole starts a console over the database of a stack, as the user of a URL.
 func startConsole(t testing.TB, s *stack, databaseURL string, args ...string) *testConsole {
 	t.Helper()
-	c := &testConsole{cmd: exec.Command(binary, append([]string{"console", "--addr", "127.0.0.1:0"}, args...)...), ended: make(chan error, 1)}
+	c := &testConsole{cmd: exec.Command(binary, append([]string{"console", "--addr", "127.0.0.1:0"}, args...)...), log: new(output), ended: make(chan error, 1)}
 	c.cmd.Env = s.environ("DATABASE_URL=" + databaseURL)
-	var log bytes.Buffer
-	c.cmd.Stderr = &log
+	c.cmd.Stderr = c.log
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -56,14 +55,14 @@ func startConsole(t testing.TB, s *stack, databaseURL string, args ...string) *t
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		_ = c.cmd.Wait()
-		t.Fatalf("the console ended: %s", &log)
+		t.Fatalf("the console ended: %s", c.log)
 	}
 	go func() { c.ended <- c.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = c.cmd.Process.Signal(syscall.SIGTERM)
 		err := <-c.ended
 		if t.Failed() {
-			t.Logf("the console ended with %v:\n%s", err, &log)
+			t.Logf("the console ended with %v:\n%s", err, c.log)
 		}
 	})
 	c.url = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "console: "), "/")

@@ -361,9 +361,9 @@ func (s *stack) rebuild(t *testing.T, p *process, catalogURL, found, done string
 			t.Errorf("rebuild %v = %q, %v, want %q", args, out, err, want)
 		}
 	}
-	run(found, "--dry-run", p.addr)
-	run(done, p.addr)
-	run("missing 0, behind 0, different 0, ahead 0, removed 0", "--dry-run", p.addr)
+	run(found, "--dry-run")
+	run(done)
+	run("missing 0, behind 0, different 0, ahead 0, removed 0", "--dry-run")
 	for _, side := range []string{"commands", "queries"} {
 		p.checkGauge(t, side, 0)
 	}

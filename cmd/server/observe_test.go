@@ -583,7 +583,7 @@ func TestBacklogHarmsNoHealth(t *testing.T) {
 	}
 }
 
-// A database that is away takes a process out of rotation and does not end it;
+// A database that is unavailable takes a process out of rotation and does not end it;
 // it is back by itself.
 func TestDeadDatabaseIsNotReadyAndLives(t *testing.T) {
 	t.Parallel()

@@ -138,7 +138,6 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	if err := s.pool.QueryRow(t.Context(), "SELECT id::text FROM video_catalog.videos").Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	p := s.start(t, "ROLES=api")
 	look := []string{"DATABASE_URL=" + s.personURL(t)}
 	for _, test := range []struct {
 		args []string
@@ -163,7 +162,7 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 			t.Errorf("server %s = %q, %v, want exit code %d and permission denied", command, out, err, test.exit)
 		}
 	}
-	if out, err := s.commandIn(t, look, "rebuild", "--reason", "x", p.addr); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "permission denied") {
+	if out, err := s.commandIn(t, look, "rebuild", "--reason", "x"); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("rebuild = %q, %v, want exit code %d and permission denied", out, err, exitFailed)
 	}
 	if s.parked(t) != 1 || s.audited(t) != 0 || s.unknown(t) != 2 {

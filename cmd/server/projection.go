@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,11 +63,14 @@ func projections(cfg config, registered []registration, commands, queries *pgxpo
 }
 
 // rebuilds returns the projections that operators rebuild. The process must use both sides.
-func rebuilds(registered []registration, commands, queries *pgxpool.Pool) admin.Rebuilds {
+// What a rebuild says goes to the log.
+func rebuilds(registered []registration, commands, queries *pgxpool.Pool, log *slog.Logger) admin.Rebuilds {
 	all := make(admin.Rebuilds)
 	for _, r := range registered {
 		if r.rebuild != nil {
-			all[r.aggregateType] = r.rebuild(commands, queries)
+			all[r.aggregateType] = r.rebuild(commands, queries, func(ctx context.Context, text string) {
+				log.InfoContext(ctx, "rebuild: note", "aggregate_type", r.aggregateType, "text", text)
+			})
 		}
 	}
 	return all

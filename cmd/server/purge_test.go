@@ -199,11 +199,11 @@ func (s *stack) checkPurgeEvent(t *testing.T, id string, tombstone *videov1.Vide
 // brings a video back, whenever it comes again.
 func (s *stack) rebuildKeepsTombstones(t *testing.T, p *process, target string) {
 	t.Helper()
-	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || !strings.Contains(out, "compared 2 entries: missing 0, behind 0, different 0, ahead 0, removed 0") {
+	if out, err := s.command(t, "rebuild", "--dry-run"); err != nil || !strings.Contains(out, "compared 2 entries: missing 0, behind 0, different 0, ahead 0, removed 0") {
 		t.Errorf("rebuild --dry-run = %q, %v, want no difference", out, err)
 	}
 	ask[int](t, target, "TRUNCATE video_catalog_read.video_projection, video_catalog_read.inbox")
-	if out, err := s.command(t, "rebuild", "--reason", "test", p.addr); err != nil || !strings.Contains(out, "rebuilt 2 entries, lowered 0, removed 0") {
+	if out, err := s.command(t, "rebuild", "--reason", "test"); err != nil || !strings.Contains(out, "rebuilt 2 entries, lowered 0, removed 0") {
 		t.Errorf("rebuild = %q, %v, want 2 entries", out, err)
 	}
 	for _, m := range s.pubsub.Published() {

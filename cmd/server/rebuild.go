@@ -4,15 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/admin"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/event"
@@ -21,18 +20,15 @@ import (
 )
 
 // helpRebuild is the help for the command.
-const helpRebuild = `  server rebuild [HOST:PORT]           make the catalog what its owner has; with HOST:PORT or https://HOST: what the VideoService there has
+const helpRebuild = `  server rebuild                       make the catalog what its owner has
          --reason TEXT                 why: required without --dry-run
          --dry-run                     count what differs, and change no entry
          --restart                     start over, and do not resume a rebuild that was interrupted
-         --id-token                    call with an ID token of Google, of the service account that runs this
-         --audience AUDIENCE           of that token; default: https://HOST
-         --token-file FILE             call with the ID token in this file, which is read for every call
 `
 
 // rebuild makes the catalog equal to its owner: see catalogRebuild.
 func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
-	o, request, source, err := parseRebuild(args)
+	o, request, err := parseRebuild(args)
 	if err != nil {
 		return err
 	}
@@ -41,16 +37,9 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 		return err
 	}
 	defer database.close()
-	catalog := newCatalogRebuild(database.commands.own, database.queries.own)
-	catalog.notes = stderr
-	if source.address != "" {
-		conn, err := source.connect(ctx)
-		if err != nil {
-			return fmt.Errorf("connect to %s: %w", source.address, err)
-		}
-		defer conn.Close()
-		catalog.owner, catalog.source = videov1.NewVideoServiceClient(conn), source
-	}
+	catalog := newCatalogRebuild(database.commands.own, database.queries.own, func(_ context.Context, text string) {
+		fmt.Fprintln(stderr, text)
+	})
 	request.Progress = newProgress(stderr, "entries", -1).show
 	result, err := admin.Rebuilds{event.AggregateVideo: catalog}.Rebuild(ctx, request)
 	if err != nil {
@@ -68,7 +57,19 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 	return p.end()
 }
 
-// catalogRebuild makes the catalog equal to the videos that VideoService returns. It fills a
+// parseRebuild reads the arguments of rebuild.
+func parseRebuild(args []string) (o operation, request admin.RebuildRequest, err error) {
+	o, err = parseAction("rebuild", args, func(flags *flag.FlagSet) {
+		flags.BoolVar(&request.Restart, "restart", false, "")
+	})
+	if err == nil && len(o.args) > 0 {
+		err = usageError(fmt.Errorf("rebuild %q: want no argument, because it reads the owner in DATABASE_URL: try `server help`", o.args[0]))
+	}
+	request.Request, request.Filter.Type = o.Request, event.AggregateVideo
+	return o, request, err
+}
+
+// catalogRebuild makes the catalog equal to the videos of the command side. It fills a
 // shadow of the catalog beside the live one, compares the two, and swaps them in one
 // transaction. With DryRun it drops the shadow after the comparison.
 //
@@ -78,20 +79,20 @@ func rebuild(ctx context.Context, cfg config, args []string, stdout, stderr io.W
 // the end only.
 type catalogRebuild struct {
 	commands, queries *pgxpool.Pool
-	owner             videoOwner    // nil: VideoService in this process
-	source            rebuildSource // of owner
-	notes             io.Writer     // what a person who waits wants to know
+	say               func(ctx context.Context, text string)
 }
 
-func newCatalogRebuild(commands, queries *pgxpool.Pool) *catalogRebuild {
-	return &catalogRebuild{commands: commands, queries: queries, notes: io.Discard}
+// newCatalogRebuild returns a rebuild over the pools of both sides. say gets what a person who
+// waits wants to know: that an earlier rebuild is resumed, or what this one waits for.
+func newCatalogRebuild(commands, queries *pgxpool.Pool, say func(ctx context.Context, text string)) *catalogRebuild {
+	return &catalogRebuild{commands: commands, queries: queries, say: say}
 }
 
 // Rebuild implements admin.Rebuilder.
-func (c *catalogRebuild) Rebuild(ctx context.Context, request admin.RebuildRequest, entry admin.Entry) (admin.RebuildResult, error) {
+func (c *catalogRebuild) Rebuild(ctx context.Context, request admin.RebuildRequest, audit admin.Entry) (admin.RebuildResult, error) {
 	r := &rebuilder{
-		catalog: store.NewCatalog(c.queries), shadow: store.NewRebuild(c.queries, store.CatalogProjection),
-		owner: c.owner, source: c.source, request: request, entry: entry, notes: c.notes,
+		owner: store.NewVideos(c.commands, nil), catalog: store.NewCatalog(c.queries),
+		shadow: store.NewRebuild(c.queries, store.CatalogProjection), request: request, audit: audit, say: c.say,
 	}
 	// Read first, so that a failover during the rebuild is noticed, and not recorded as
 	// known. What was filled before a failover is worth nothing after it.
@@ -104,14 +105,9 @@ func (c *catalogRebuild) Rebuild(ctx context.Context, request admin.RebuildReque
 	if err != nil {
 		return r.result, err
 	}
-	if r.owner == nil {
-		if r.owner, err = newOwnVideos(ctx, c.commands); err != nil {
-			return r.result, err
-		}
-	}
 	repaired := func(ctx context.Context) error {
-		_, ownerErr := commands.KnowDatabase(ctx, owner.Live, entry)
-		_, err := queries.KnowDatabase(ctx, projection.Live, entry)
+		_, ownerErr := commands.KnowDatabase(ctx, owner.Live, audit)
+		_, err := queries.KnowDatabase(ctx, projection.Live, audit)
 		return errors.Join(ownerErr, err, store.NewComparisons(c.queries).Restart(ctx, event.AggregateVideo)) // what it has found is repaired
 	}
 	err = r.run(ctx, owner.Live+" "+projection.Live, repaired)
@@ -128,14 +124,12 @@ func (c *catalogRebuild) RebuildState(ctx context.Context) (admin.RebuildState, 
 
 // rebuilder compares the catalog with its owner, and makes it equal.
 type rebuilder struct {
+	owner   *store.Videos
 	catalog *store.Catalog
 	shadow  *store.Rebuild
-	owner   videoOwner
-	source  rebuildSource
 	request admin.RebuildRequest
-	entry   admin.Entry // of the audit
-	notes   io.Writer
-	reached atomic.Bool // the owner was reached once, so a call that finds it unavailable is tried again
+	audit   admin.Entry
+	say     func(ctx context.Context, text string)
 	result  admin.RebuildResult
 }
 
@@ -145,6 +139,8 @@ const (
 	// swapRows is how many changes the swap copies itself, while everybody waits, and about
 	// how many entries are read from the owner at once.
 	swapRows = 1_000
+	// lockTimeout is how long a try for the lock of the live catalog takes: see migration 00008.
+	lockTimeout = 2 * time.Second
 	// lockPause is how long readers and writers go on before the next try for the lock.
 	lockPause = 3 * time.Second
 )
@@ -170,7 +166,7 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 	}()
 	r.result.Entries = state.Entries
 	if state.Resumed {
-		fmt.Fprintf(r.notes, "rebuild %d is resumed: %s, after %d entries\n", state.Generation, state.Phase, state.Entries)
+		r.say(ctx, fmt.Sprintf("rebuild %d is resumed: %s, after %d entries", state.Generation, state.Phase, state.Entries))
 	}
 	var steps []func(context.Context) error
 	switch state.Phase {
@@ -204,17 +200,21 @@ func (r *rebuilder) end(ctx context.Context) error {
 
 // fill writes the list of the owner into the shadow, page by page.
 func (r *rebuilder) fill(ctx context.Context, state store.RebuildState) error {
-	request := &videov1.ListVideosRequest{PageSize: 1000, OrderBy: "create_time", ShowDeleted: true, ShowPurged: true, PageToken: state.Position}
+	after, err := parsePosition(state.Position)
+	if err != nil {
+		return err
+	}
 	r.progress(state)
 	for more := true; more; {
-		entries, next, err := r.list(ctx, request)
-		if err != nil {
+		var entries []domain.Entry
+		if entries, after, err = r.list(ctx, after); err != nil {
 			return err
 		}
-		if err := r.write(ctx, entries, store.RebuildRows{Position: &next}); err != nil {
+		position := positionText(after)
+		if err := r.write(ctx, entries, store.RebuildRows{Position: &position}); err != nil {
 			return err
 		}
-		request.PageToken, more = next, next != ""
+		more = after != nil
 		r.result.Entries += int64(len(entries))
 		r.progress(state)
 	}
@@ -310,40 +310,6 @@ func (r *rebuilder) show(ctx context.Context) error {
 	}
 }
 
-// copyFromOwner reads entries of the live catalog and then those of the owner. It writes the
-// states of the owner: before the swap into the shadow, and after it into the catalog, if they
-// are newer.
-//
-// A version is published before it is projected, and the owner's versions only grow. So if
-// the owner is behind an entry that was read before, the owner has lost a change. The entry
-// is then lowered to the owner's state. If the owner does not have the video, a tombstone
-// with the same version replaces the entry and keeps late events out. It has no content,
-// because the owner may have purged the video.
-func (r *rebuilder) copyFromOwner(ctx context.Context, keys []string, swapped bool) error {
-	pairs, err := r.compareWithOwner(ctx, keys)
-	if err != nil {
-		return err
-	}
-	var entries []domain.Entry
-	var rows store.RebuildRows
-	for _, a := range pairs {
-		switch {
-		case !a.found:
-			a.entry = domain.Entry{VideoID: a.was.VideoID, Version: a.was.Version, Deleted: true, UpdateTime: a.was.UpdateTime}
-			if !a.was.Deleted {
-				r.result.Extra++
-			}
-		case swapped && a.entry.Version <= a.was.Version: // it has the event
-			continue
-		case a.entry.Version < a.was.Version:
-			rows.Again = append(rows.Again, a.entry.VideoID.String())
-			r.result.Ahead++
-		}
-		entries = append(entries, a.entry)
-	}
-	return r.write(ctx, entries, rows)
-}
-
 // write writes entries in the way of rows. It renews the lease, also without entries.
 func (r *rebuilder) write(ctx context.Context, entries []domain.Entry, rows store.RebuildRows) (err error) {
 	if rows.JSON, err = store.CatalogRows(entries); err != nil {
@@ -353,31 +319,41 @@ func (r *rebuilder) write(ctx context.Context, entries []domain.Entry, rows stor
 }
 
 // unlocked does something that needs a lock of the live catalog, until it gets the lock. In
-// the pauses it calls hold.
+// the pauses it calls hold. It gives up before the deadline of ctx, so that the caller gets
+// the reason.
 func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(context.Context) error) error {
-	for {
-		err := do()
-		if !errors.Is(err, store.ErrLocked) {
-			return err
+	err := do()
+	for errors.Is(err, store.ErrLocked) {
+		r.say(ctx, "waiting for a transaction that has the catalog in use, for example a backup")
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < lockPause+lockTimeout {
+			return stillInUse(problem.Late, err)
 		}
-		fmt.Fprintln(r.notes, "waiting for a transaction that has the catalog in use, for example a backup")
 		if !sleep(ctx, lockPause) {
-			return ctx.Err()
+			return stillInUse(problem.Unavailable, ctx.Err())
 		}
-		if err := hold(ctx); err != nil {
-			return err
+		if err = hold(ctx); err == nil {
+			err = do()
+		}
+		if err != nil && ctx.Err() != nil {
+			return stillInUse(problem.Unavailable, err)
 		}
 	}
+	return err
 }
 
-// audited returns the entry with the counts of the comparison. The entries themselves may be
+// stillInUse is the error of a rebuild that has waited for the lock of the live catalog.
+func stillInUse(kind problem.Kind, err error) error {
+	return &problem.Error{Kind: kind, Message: "the catalog is in use by a transaction, for example a backup: run it again, and it goes on", Err: err}
+}
+
+// audited returns the audit with the counts of the comparison. The entries themselves may be
 // millions, and are not in it.
 func (r *rebuilder) audited() admin.Entry {
-	e, found := r.entry, r.result
-	e.Items = found.Differing()
-	e.Before, _ = json.Marshal([]map[string]int64{{ // it cannot fail
+	audit, found := r.audit, r.result
+	audit.Items = found.Differing()
+	audit.Before, _ = json.Marshal([]map[string]int64{{ // it cannot fail
 		"missing": found.Missing, "behind": found.Behind, "different": found.Different, "ahead": found.Ahead, "extra": found.Extra,
 	}})
-	e.After, _ = json.Marshal([]map[string]int64{{"entries": found.Entries, "lowered": found.Ahead, "removed": found.Extra}})
-	return e
+	audit.After, _ = json.Marshal([]map[string]int64{{"entries": found.Entries, "lowered": found.Ahead, "removed": found.Extra}})
+	return audit
 }

@@ -52,7 +52,7 @@ func TestRebuildsRunBesideEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out, err := s.command(t, "rebuild", "--reason", "test", p.addr)
+		out, err := s.command(t, "rebuild", "--reason", "test")
 		if err != nil || !strings.Contains(out, "different 1, ahead 1, removed 0") || !strings.Contains(out, "lowered 1, removed 0\n") {
 			t.Errorf("rebuild = %q, %v, want two entries repaired", out, err)
 		}

@@ -19,13 +19,13 @@ func TestRebuildMemoryIsBounded(t *testing.T) {
 	deep.Test(t)
 	const mostMiB = 80
 	s := newStack(t)
-	p := s.start(t, "ROLES=api")
-	if _, err := s.pool.Exec(t.Context(), strings.ReplaceAll(ownersVideos, "$1", fmt.Sprint(*rebuildVideos))+"; ANALYZE video_catalog.videos"); err != nil {
+	s.fillOwner(t, *rebuildVideos)
+	if _, err := s.pool.Exec(t.Context(), "ANALYZE video_catalog.videos"); err != nil {
 		t.Fatal(err)
 	}
 	for _, catalog := range []string{"an empty catalog", "one that is right"} {
 		start := time.Now()
-		cmd, stderr := s.startRebuild(t, p.addr)
+		cmd, stderr := s.startRebuild(t)
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
 		mib, err := peakUntil(cmd.Process.Pid, ended)

@@ -3,9 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,69 +12,73 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/deep"
 )
 
-// gate passes the calls of a rebuild on to the owner, but for one that never returns.
+// gate stops a rebuild before each read of the owner. A lock of the videos does it.
 type gate struct {
-	videov1.UnimplementedVideoServiceServer
-	owner videov1.VideoServiceClient
-	addr  string
-
-	mu      sync.Mutex
-	closed  string          // guarded by mu: the call that does not return, such as "list 2"
-	calls   map[string]int  // guarded by mu
-	tokens  map[string]bool // guarded by mu: the pages that were asked for
-	reached chan struct{}   // closed by that call
+	stack *stack
+	open  func()
 }
 
-func newGate(t *testing.T, p *process, closed string) *gate {
+// The tables that a gate locks, and the modes of the statements that wait for it.
+const (
+	ownerTable, toRead   = "video_catalog.videos", "AccessShareLock"
+	shadowTable, toWrite = "video_catalog_read.video_projection_next", "RowExclusiveLock"
+)
+
+func (s *stack) closeGate(t *testing.T) *gate {
 	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gate{owner: p.videos, addr: listener.Addr().String(), closed: closed, calls: map[string]int{}, tokens: map[string]bool{}, reached: make(chan struct{})}
-	server := grpc.NewServer()
-	videov1.RegisterVideoServiceServer(server, g)
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // until Stop
-	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	g := &gate{stack: s, open: s.lock(t, ownerTable, "ACCESS EXCLUSIVE")}
+	t.Cleanup(func() { g.open() })
 	return g
 }
 
-func (g *gate) pass(ctx context.Context, method string) error {
-	g.mu.Lock()
-	g.calls[method]++
-	stop := g.closed == fmt.Sprint(method, " ", g.calls[method])
-	g.mu.Unlock()
-	if !stop {
-		return nil
-	}
-	close(g.reached)
-	<-ctx.Done()
-	return ctx.Err()
+// await waits until the rebuild is at the gate.
+func (g *gate) await(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "the rebuild reads the owner", func() bool { return g.stack.waits(t, ownerTable, toRead) })
 }
 
-func (g *gate) ListVideos(ctx context.Context, request *videov1.ListVideosRequest) (*videov1.ListVideosResponse, error) {
-	g.mu.Lock()
-	g.tokens[request.GetPageToken()] = true
-	g.mu.Unlock()
-	if err := g.pass(ctx, "list"); err != nil {
-		return nil, err
-	}
-	return g.owner.ListVideos(ctx, request)
+// pass lets a rebuild at the gate read once. It has written what it has read when it is at the
+// gate again.
+func (g *gate) pass(t *testing.T) {
+	t.Helper()
+	write := g.stack.lock(t, shadowTable, "SHARE")
+	defer write()
+	g.open()
+	eventually(t, time.Minute, "the rebuild writes what it has read", func() bool { return g.stack.waits(t, shadowTable, toWrite) })
+	g.open = g.stack.lock(t, ownerTable, "ACCESS EXCLUSIVE")
+	write()
+	g.await(t)
 }
 
-func (g *gate) GetVideo(ctx context.Context, request *videov1.GetVideoRequest) (*videov1.Video, error) {
-	if err := g.pass(ctx, "get"); err != nil {
-		return nil, err
+// lock locks a table until release is called.
+func (s *stack) lock(t testing.TB, table, mode string) (release func()) {
+	t.Helper()
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return g.owner.GetVideo(ctx, request)
+	release = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it changes nothing
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE "+table+" IN "+mode+" MODE"); err != nil {
+		release()
+		t.Fatal(err)
+	}
+	return release
+}
+
+// lockWaits selects the statements that wait for a lock of a table. The databases of other
+// tests are copies, in which the table has the same number.
+const lockWaits = `SELECT pid FROM pg_locks
+	WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = $2 AND NOT granted AND relation = to_regclass($1)`
+
+// waits reports whether a statement waits for a lock of a table.
+func (s *stack) waits(t testing.TB, table, mode string) bool {
+	t.Helper()
+	return s.count(t, "SELECT count(*) FROM ("+lockWaits+") w", table, mode) == 1
 }
 
 // fillOwner fills the owner with n videos of ownersVideos.
@@ -90,16 +93,7 @@ func (s *stack) fillOwner(t testing.TB, n int) {
 // called. A rebuild waits for it before its swap.
 func (s *stack) holdCatalog(t testing.TB) (release func()) {
 	t.Helper()
-	tx, err := s.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	release = sync.OnceFunc(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }) // it changes nothing
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE"); err != nil {
-		release()
-		t.Fatal(err)
-	}
-	return release
+	return s.lock(t, "video_catalog_read.video_projection", "ACCESS SHARE")
 }
 
 // ownersVideos fills the owner with videos that no event tells of: every third is a draft,
@@ -121,9 +115,9 @@ const unlike = `
 const unseen = "SELECT count(*) FROM video_catalog_read.video_projection WHERE change_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 
 // startRebuild starts the command, and returns it with its standard error.
-func (s *stack) startRebuild(t *testing.T, addr string) (*exec.Cmd, *output) {
+func (s *stack) startRebuild(t *testing.T) (*exec.Cmd, *output) {
 	t.Helper()
-	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", "--reason", "test", addr), new(output)
+	cmd, stderr := exec.CommandContext(t.Context(), binary, "rebuild", "--reason", "test"), new(output)
 	cmd.Env, cmd.Stderr = s.environ(), stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -156,55 +150,44 @@ func TestRebuildIsResumedAfterAKill(t *testing.T) {
 	t.Parallel()
 	const videos = 2500 // three pages
 	for _, tt := range []struct {
-		where string
-		token bool // the resumed one begins with the first page
+		where, resumed string
 	}{
-		{"list 1", true}, {"list 2", false}, {"list 3", false}, // it fills the shadow
-		{"get 1", false}, // it asks about the entries that are ahead, before the swap
-		{"swap", false},  // it waits for the lock
-		{"get 3", false}, // it asks once more, after the swap
+		{"page 1", "fill, after 0 entries"}, // it fills the shadow
+		{"page 2", "fill, after 1000 entries"},
+		{"page 3", "fill, after 2000 entries"},
+		{"doubtful entries", "check, after 2500 entries"}, // it reads those that are ahead, before the swap
+		{"swap", "after 2500 entries"},                    // it waits for the lock
+		{"lowered entries", "repeat, after 2500 entries"}, // it reads them once more, after the swap
 	} {
 		t.Run(tt.where, func(t *testing.T) {
 			t.Parallel()
 			s := newStack(t)
-			p := s.start(t, "ROLES=api")
-			for _, sql := range []string{
-				strings.ReplaceAll(ownersVideos, "$1", fmt.Sprint(videos)),
-				// The catalog has a ghost, and an entry that is ahead.
-				`INSERT INTO video_catalog_read.video_projection
+			s.fillOwner(t, videos)
+			// The catalog has a ghost, and an entry that is ahead.
+			if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.video_projection
 				SELECT v.id, 'damaged', '', 0, 0, '', '{}', true, false, 9, gen_random_uuid(), now(), now(), '', pg_current_xact_id(), now()
-				FROM (SELECT gen_random_uuid() AS id UNION ALL (SELECT id FROM video_catalog.videos LIMIT 1)) v`,
-			} {
-				if _, err := s.pool.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
+				FROM (SELECT gen_random_uuid() AS id UNION ALL (SELECT id FROM video_catalog.videos LIMIT 1)) v`); err != nil {
+				t.Fatal(err)
 			}
-			g := newGate(t, p, tt.where)
-			s.killRebuild(t, g)
+			s.killRebuild(t, slices.Index([]string{"page 1", "page 2", "page 3", "doubtful entries", "lowered entries"}, tt.where))
 			if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection"); got != 2 && got != videos+1 {
 				t.Errorf("entries after the kill = %d, want the old 2 or the new %d", got, videos+1)
 			}
-			if out, err := s.command(t, "rebuild", "--reason", "test", p.addr); err == nil || !strings.Contains(err.Error(), "if its process has died, run it again in") {
+			if out, err := s.command(t, "rebuild", "--reason", "test"); err == nil || !strings.Contains(err.Error(), "if its process has died, run it again in") {
 				t.Errorf("rebuild before the lease ends = %q, %v, want that it is refused", out, err)
 			}
 			if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.rebuilds SET leased_until = now()"); err != nil {
 				t.Fatal(err)
 			}
-			again := newGate(t, p, "")
-			cmd, stderr := s.startRebuild(t, again.addr)
-			if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "rebuild 1 is resumed") {
-				t.Fatalf("rebuild = %v, %s, want it resumed", err, stderr)
-			}
-			again.mu.Lock()
-			defer again.mu.Unlock()
-			if again.tokens[""] != tt.token {
-				t.Errorf("the resumed rebuild has asked for the first page: %t, want %t", again.tokens[""], tt.token)
+			cmd, stderr := s.startRebuild(t)
+			if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "rebuild 1 is resumed: ") || !strings.Contains(stderr.String(), tt.resumed) {
+				t.Fatalf("rebuild = %v, %s, want it resumed: %s", err, stderr, tt.resumed)
 			}
 			if got, hidden := s.count(t, unlike), s.count(t, unseen); got != 0 || hidden != 0 {
 				t.Errorf("entries that differ = %d, that no watch sees = %d, want 0", got, hidden)
 			}
 			if got := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE phase = 'done' AND entries = $1 AND generation = 1", videos); got != 1 {
-				t.Errorf("rebuilds = %d, want one that is done, with %d entries", got, videos)
+				t.Errorf("rebuilds = %d, want one that is done, and has listed each of %d entries once", got, videos)
 			}
 		})
 	}
@@ -219,7 +202,7 @@ func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
 		s := newStack(t)
 		p := s.start(t)
 		name := p.create(t, "before")
-		s.rebuildLowered(t, p, func() { p.rename(t, name, "after") })
+		s.rebuildLowered(t, func() { p.rename(t, name, "after") })
 		if got := s.count(t, unlike); got != 0 {
 			t.Errorf("entries that differ = %d, want 0", got)
 		}
@@ -230,7 +213,7 @@ func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
 		p := s.start(t)
 		name := p.create(t, "before")
 		p.delete(t, name)
-		s.rebuildLowered(t, p, func() {
+		s.rebuildLowered(t, func() {
 			if _, err := p.videos.PurgeVideo(t.Context(), &videov1.PurgeVideoRequest{Name: name}); err != nil {
 				t.Fatal(err)
 			}
@@ -243,20 +226,15 @@ func TestRebuildAsksAgainAboutLoweredEntries(t *testing.T) {
 
 // rebuildLowered rebuilds a catalog whose one entry is ahead, and changes its owner while the
 // rebuild waits for the swap.
-func (s *stack) rebuildLowered(t *testing.T, p *process, change func()) {
+func (s *stack) rebuildLowered(t *testing.T, change func()) {
 	t.Helper()
 	s.settled(t, s.url)
 	if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.video_projection SET version = 9"); err != nil {
 		t.Fatal(err)
 	}
-	tx, err := s.pool.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, stderr := s.startRebuild(t, p.addr)
+	release := s.holdCatalog(t)
+	defer release()
+	cmd, stderr := s.startRebuild(t)
 	eventually(t, time.Minute, "the rebuild waits for the lock", func() bool { return s.swapWaits(t) })
 	change()
 	s.settled(t, s.url)
@@ -264,45 +242,36 @@ func (s *stack) rebuildLowered(t *testing.T, p *process, change func()) {
 		t.Errorf("version before the swap = %d, want 9: the test tests nothing", got)
 	}
 	eventually(t, time.Minute, "the rebuild says that it waits", func() bool { return strings.Contains(stderr.String(), "waiting for a transaction") })
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("rebuild = %v, %s", err, stderr)
 	}
 }
 
-// swapWaits reports whether a swap waits for its lock. The databases of other tests are copies,
-// in which the table has the same number.
+// swapWaits reports whether a swap waits for its lock.
 func (s *stack) swapWaits(t *testing.T) bool {
 	t.Helper()
-	return s.count(t, `SELECT count(*) FROM pg_locks
-		WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'AccessExclusiveLock' AND NOT granted AND relation = 'video_catalog_read.video_projection'::regclass`) == 1
+	return s.waits(t, "video_catalog_read.video_projection", "AccessExclusiveLock")
 }
 
-// killRebuild kills a rebuild at the closed call of a gate, or, if that is "swap", while it
-// waits for the lock.
-func (s *stack) killRebuild(t *testing.T, g *gate) {
+// killRebuild kills a rebuild when it has read the owner this often and reads it again; with
+// -1, while it waits for the swap.
+func (s *stack) killRebuild(t *testing.T, reads int) {
 	t.Helper()
-	if g.closed == "swap" {
-		tx, err := s.pool.Begin(t.Context())
-		if err == nil {
-			_, err = tx.Exec(t.Context(), "LOCK TABLE video_catalog_read.video_projection IN ACCESS SHARE MODE")
+	var cmd *exec.Cmd
+	if reads < 0 {
+		defer s.holdCatalog(t)()
+		cmd, _ = s.startRebuild(t)
+		eventually(t, time.Minute, "the swap waits", func() bool { return s.swapWaits(t) })
+	} else {
+		g := s.closeGate(t)
+		defer func() { g.open() }()
+		cmd, _ = s.startRebuild(t)
+		g.await(t)
+		for range reads {
+			g.pass(t)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	}
-	cmd, _ := s.startRebuild(t, g.addr)
-	eventually(t, time.Minute, "the rebuild reaches "+g.closed, func() bool {
-		select {
-		case <-g.reached:
-			return true
-		default:
-			return g.closed == "swap" && s.swapWaits(t)
-		}
-	})
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
@@ -314,19 +283,14 @@ func (s *stack) killRebuild(t *testing.T, g *gate) {
 func TestRebuildHasTheCatalogComparedAgain(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "ROLES=api")
-	for _, sql := range []string{
-		strings.ReplaceAll(ownersVideos, "$1", "10"),
-		// A pass has found ten differences, and the next one begins in a day.
-		`INSERT INTO video_catalog_read.comparisons (aggregate_type, claim, next_time, begin_time, after_id, last_time, last_differences)
-		VALUES ('video', 7, now() + interval '1 day', now(), '00000000-0000-0000-0000-000000000000', now(), 10)`,
-	} {
-		if _, err := s.pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+	s.fillOwner(t, 10)
+	// A pass has found ten differences, and the next one begins in a day.
+	if _, err := s.pool.Exec(t.Context(), `INSERT INTO video_catalog_read.comparisons (aggregate_type, claim, next_time, begin_time, after_id, last_time, last_differences)
+		VALUES ('video', 7, now() + interval '1 day', now(), '00000000-0000-0000-0000-000000000000', now(), 10)`); err != nil {
+		t.Fatal(err)
 	}
 	const due = "SELECT count(*) FROM video_catalog_read.comparisons WHERE claim = 8 AND next_time <= now()"
-	for i, args := range [][]string{{"rebuild", "--dry-run", p.addr}, {"rebuild", "--reason", "test", p.addr}} {
+	for i, args := range [][]string{{"rebuild", "--dry-run"}, {"rebuild", "--reason", "test"}} {
 		if out, err := s.command(t, args...); err != nil {
 			t.Fatalf("%q = %q, %v", args, out, err)
 		}
@@ -340,12 +304,12 @@ func TestRebuildHasTheCatalogComparedAgain(t *testing.T) {
 func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "ROLES=api")
 	s.fillOwner(t, 1500)
-	g := newGate(t, p, "list 2")
-	cmd, stderr := s.startRebuild(t, g.addr)
-	<-g.reached
-	if out, err := s.command(t, "rebuild", "--reason", "test", "--restart", p.addr); err == nil || !strings.Contains(err.Error(), "has been running since") {
+	g := s.closeGate(t)
+	cmd, stderr := s.startRebuild(t)
+	g.await(t)
+	g.pass(t)
+	if out, err := s.command(t, "rebuild", "--reason", "test", "--restart"); err == nil || !strings.Contains(err.Error(), "has been running since") {
 		t.Errorf("a second rebuild = %q, %v, want that it is refused", out, err)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -354,44 +318,105 @@ func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Errorf("an interrupted rebuild ends well: %s", stderr)
 	}
-	out, err := s.command(t, "rebuild", "--dry-run", p.addr)
+	g.open()
+	out, err := s.command(t, "rebuild", "--dry-run")
 	if err != nil || out != "compared 1500 entries: missing 1500, behind 0, different 0, ahead 0, removed 0\n" {
 		t.Errorf("rebuild --dry-run = %q, %v", out, err)
+	}
+	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE generation = 1 AND entries = 1500"); got != 1 {
+		t.Error("the dry run has not resumed the rebuild behind the first page")
 	}
 	if got := s.count(t, "SELECT count(*) FROM pg_class WHERE relname LIKE 'video_projection_next%'"); got != 0 {
 		t.Errorf("%d parts of the shadow are left after --dry-run", got)
 	}
-	list, err := p.catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
+	list, err := s.start(t, "ROLES=api").catalog.ListCatalogEntries(t.Context(), &catalogv1.ListCatalogEntriesRequest{})
 	if err != nil || len(list.GetCatalogEntries()) != 0 {
 		t.Errorf("ListCatalogEntries() = %d entries, %v, want none: --dry-run changes nothing", len(list.GetCatalogEntries()), err)
 	}
 }
 
-// Without an address the command reads the owner itself, so no service need run. It goes on
-// where one with an address was interrupted.
-func TestRebuildNeedsNoService(t *testing.T) {
+// A rebuild that loses its connection to the owner says so, and the next one resumes it at
+// once.
+func TestRebuildIsResumedAfterItsOwnerWasUnavailable(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	p := s.start(t, "ROLES=api")
 	s.fillOwner(t, 1500)
-	g := newGate(t, p, "list 2")
-	cmd, _ := s.startRebuild(t, g.addr)
-	<-g.reached
+	g := s.closeGate(t)
+	cmd, stderr := s.startRebuild(t)
+	g.await(t)
+	g.pass(t)
+	// MATERIALIZED: otherwise PostgreSQL may end each connection before it looks at the lock.
+	if n := s.count(t, "WITH w AS MATERIALIZED ("+lockWaits+") SELECT count(*) FROM w WHERE pg_terminate_backend(w.pid)", ownerTable, toRead); n != 1 {
+		t.Fatalf("%d connections are cut, want 1", n)
+	}
+	if err := cmd.Wait(); exitOf(err) != exitFailed || !strings.Contains(stderr.String(), "after 1000 entries: the database is not available") {
+		t.Errorf("rebuild = %v, %s, want that the owner is not available", err, stderr)
+	}
+	g.open()
+	cmd, stderr = s.startRebuild(t)
+	if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "rebuild 1 is resumed: fill, after 1000 entries") || s.count(t, unlike) != 0 {
+		t.Errorf("the next rebuild = %v, %s, want it resumed", err, stderr)
+	}
+}
+
+// A build keeps its position in the list of the owner in its own form. Another build does not
+// guess what it means.
+func TestRebuildRefusesThePositionOfAnotherBuild(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.fillOwner(t, 10)
+	if _, err := s.pool.Exec(t.Context(), "SELECT video_catalog_read.rebuild_begin('video_projection', $1, 7, false)", s.origin(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, position := range []string{"q2F0ZWQtcGFnZS10b2tlbg", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z 7", "now 01890000-0000-7000-8000-000000000000"} {
+		if _, err := s.pool.Exec(t.Context(), "UPDATE video_catalog_read.rebuilds SET leased_until = now(), position = $1", position); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.command(t, "rebuild", "--reason", "test"); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "start over with --restart") {
+			t.Errorf("rebuild at %q = %q, %v, want the advice to restart", position, out, err)
+		}
+	}
+	out, err := s.command(t, "rebuild", "--reason", "test", "--restart")
+	if err != nil || !strings.HasSuffix(out, "rebuilt 10 entries, lowered 0, removed 0\n") || s.count(t, unlike) != 0 {
+		t.Errorf("rebuild --restart = %q, %v, want all entries", out, err)
+	}
+}
+
+// origin is what a rebuild identifies the databases of the stack by.
+func (s *stack) origin(t *testing.T) (origin string) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), "SELECT video_catalog.database_identity() || ' ' || video_catalog_read.database_identity()").Scan(&origin); err != nil {
+		t.Fatal(err)
+	}
+	return origin
+}
+
+// A rebuild that is told to stop while it waits for a lock says what it has waited for.
+func TestInterruptedRebuildSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.fillOwner(t, 1)
+	defer s.holdCatalog(t)()
+	cmd, stderr := s.startRebuild(t)
+	eventually(t, time.Minute, "it says that it waits", func() bool { return strings.Contains(stderr.String(), "waiting for a transaction") })
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was interrupted
-	if _, err := p.stop(t); err != nil {
-		t.Fatal(err)
+	if err := cmd.Wait(); exitOf(err) != exitFailed || !strings.Contains(stderr.String(), "in use by a transaction, for example a backup: run it again") {
+		t.Errorf("rebuild = %v, %s, want what it waited for", err, stderr)
 	}
+}
+
+// No service need run. The rebuild also reads single entries: one that is ahead, and one
+// without an owner.
+func TestRebuildNeedsNoService(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	s.fillOwner(t, 1500)
 	out, err := s.command(t, "rebuild", "--reason", "test", "--json")
-	if err != nil || !strings.Contains(out, `"entries":1500,"compared":true,"missing":1500`) {
-		t.Errorf("rebuild = %q, %v", out, err)
+	if err != nil || !strings.Contains(out, `"entries":1500,"compared":true,"missing":1500`) || s.count(t, unlike) != 0 {
+		t.Errorf("rebuild = %q, %v, and %d entries differ, want none", out, err, s.count(t, unlike))
 	}
-	if n := s.count(t, "SELECT count(*) FROM video_catalog_read.rebuilds WHERE generation = 1"); n != 1 || s.count(t, unlike) != 0 {
-		t.Errorf("%d entries differ, want none, and that it was resumed", s.count(t, unlike))
-	}
-	// It also reads single entries: one that is ahead, and one without an owner.
 	if _, err := s.pool.Exec(t.Context(), `WITH ahead AS (SELECT min(video_id::text)::uuid AS id FROM video_catalog_read.video_projection),
 		gone AS (DELETE FROM video_catalog.videos WHERE id = (SELECT max(id::text)::uuid FROM video_catalog.videos WHERE delete_time IS NULL))
 		UPDATE video_catalog_read.video_projection p SET version = 99 FROM ahead WHERE p.video_id = ahead.id`); err != nil {

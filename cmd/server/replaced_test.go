@@ -117,7 +117,7 @@ func TestRebuildAfterAFailover(t *testing.T) {
 			t.Fatalf("change = %v, want an entry", got)
 		}
 	}
-	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 6 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
+	if out, err := s.command(t, "rebuild", "--dry-run"); err != nil || out != "compared 6 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
 		t.Errorf("rebuild --dry-run before = %q, %v", out, err)
 	}
 
@@ -141,16 +141,16 @@ func TestRebuildAfterAFailover(t *testing.T) {
 		return strings.Count(strings.Join(p.log, "\n"), "database: replaced")
 	}
 	eventually(t, 30*time.Second, "both sides are in the log", func() bool { return replaced() == 2 })
-	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 1, behind 1, different 1, ahead 2, removed 1\n" {
+	if out, err := s.command(t, "rebuild", "--dry-run"); err != nil || out != "compared 5 entries: missing 1, behind 1, different 1, ahead 2, removed 1\n" {
 		t.Errorf("rebuild --dry-run = %q, %v", out, err)
 	}
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.known_database WHERE identity = 'before'"); got != 1 {
 		t.Error("rebuild --dry-run has made the database known")
 	}
-	if out, err := s.command(t, "rebuild", "--reason", "failover", p.addr); err != nil || !strings.HasSuffix(out, "\nrebuilt 5 entries, lowered 2, removed 1\n") {
+	if out, err := s.command(t, "rebuild", "--reason", "failover"); err != nil || !strings.HasSuffix(out, "\nrebuilt 5 entries, lowered 2, removed 1\n") {
 		t.Errorf("rebuild = %q, %v", out, err)
 	}
-	if out, err := s.command(t, "rebuild", "--dry-run", p.addr); err != nil || out != "compared 5 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
+	if out, err := s.command(t, "rebuild", "--dry-run"); err != nil || out != "compared 5 entries: missing 0, behind 0, different 0, ahead 0, removed 0\n" {
 		t.Errorf("rebuild --dry-run after = %q, %v", out, err)
 	}
 	for _, schema := range []string{"video_catalog", "video_catalog_read"} {

@@ -17,10 +17,6 @@ FROM video_catalog.videos
 WHERE id > @after_id::uuid AND id <= @up_to AND NOT (delete_time IS NOT NULL AND title = '')
 GROUP BY 1;
 
--- name: FindVideos :many
--- Returns the existing videos of some ids, deleted ones too.
-SELECT * FROM video_catalog.videos WHERE id = ANY(@ids::uuid[]);
-
 -- name: BoundProjections :many
 -- The same for the catalog.
 SELECT video_id FROM video_catalog_read.video_projection WHERE video_id > @after_id::uuid ORDER BY video_id LIMIT 1 OFFSET @others::int;

@@ -29,6 +29,10 @@ WHERE id = @id;
 -- name: GetVideo :one
 SELECT * FROM video_catalog.videos WHERE id = @id AND purge_time IS NULL;
 
+-- name: FindVideos :many
+-- Returns the existing videos of some ids, deleted and purged ones too.
+SELECT * FROM video_catalog.videos WHERE id = ANY(@ids::uuid[]);
+
 -- name: ListVideosNewestFirst :many
 -- Returns a page of videos after (before_time, before_id), newest first. The page ends when its texts reach
 -- max_bytes; has_next of the last row says whether more rows follow. The bound is always set, far in the future on

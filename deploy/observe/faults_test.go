@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -278,13 +277,11 @@ func smallPoolAndQuarantine(s *system) {
 
 // The catalog comes from another history of its database, as after a failover, until it is rebuilt.
 func replacedDatabase(s *system) {
-	addr := freeAddr(s.T)
-	_, port, _ := net.SplitHostPort(addr)
-	s.serve("api,publisher,projector", "PORT="+port)
+	s.serve("api,publisher,projector")
 	s.quiet()
 	s.exec(`UPDATE video_catalog_read.known_database SET identity = 'before'`)
 	s.fire("DatabaseReplaced")
-	s.command("rebuild", "--reason", "failover", addr)
+	s.command("rebuild", "--reason", "failover")
 	s.resolve()
 }
 

@@ -215,7 +215,7 @@ func TestRunbookCommandsExist(t *testing.T) {
 	help := read(t, root+"/cmd/server/help.go") +
 		read(t, root+"/cmd/server/rebuild.go") // only full
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
-		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", " [HOST:PORT]", "", "...", "").Replace(m[1]), "#")
+		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true
 		known[strings.TrimRight(command, " #")+" --all"] = true
 	}

@@ -16,8 +16,6 @@ type RebuildRequest struct {
 	Request
 	// Restart starts over, and does not resume a rebuild that was interrupted.
 	Restart bool
-	// Source is the address of the owner, for the audit. Empty: this process reads it.
-	Source string
 }
 
 // RebuildResult is how far a rebuild is: the counts of Request.Progress are in it, too. If it
@@ -54,10 +52,11 @@ type RebuildState struct {
 // Rebuilder rebuilds a projection.
 type Rebuilder interface {
 	// Rebuild makes the projection what its owner has, at once for all readers, or resumes a
-	// rebuild that was interrupted. The entry is appended to the audit with the change, and
-	// with the counts. With DryRun it counts, and changes nothing. It returns
-	// problem.Conflict while another process rebuilds the projection.
-	Rebuild(ctx context.Context, r RebuildRequest, entry Entry) (RebuildResult, error)
+	// rebuild that was interrupted. The audit is appended with the change, and with the
+	// counts. With DryRun it counts, and changes nothing. It returns problem.Conflict while
+	// another process rebuilds the projection, and problem.Late if a transaction has the
+	// projection in use until shortly before the deadline of ctx.
+	Rebuild(ctx context.Context, r RebuildRequest, audit Entry) (RebuildResult, error)
 	// RebuildState returns the last rebuild.
 	RebuildState(ctx context.Context) (RebuildState, error)
 }
@@ -81,7 +80,7 @@ func (b Rebuilds) Rebuild(ctx context.Context, r RebuildRequest) (result Rebuild
 	}
 	var entry Entry // a dry run has none
 	if err = r.check(); err == nil && !r.DryRun {
-		entry, err = NewEntry(ActionRebuild, rebuildSelection{Type: r.Filter.Type, Source: r.Source, Restart: r.Restart}, r.Actor, r.Reason)
+		entry, err = NewEntry(ActionRebuild, rebuildSelection{Type: r.Filter.Type, Restart: r.Restart}, r.Actor, r.Reason)
 	}
 	if err != nil {
 		return result, err
@@ -112,6 +111,5 @@ func (b Rebuilds) typed(aggregateType string) (Rebuilder, error) {
 // rebuildSelection is the filter of an entry in the audit.
 type rebuildSelection struct {
 	Type    string `json:"type"`
-	Source  string `json:"source,omitempty"`
 	Restart bool   `json:"restart,omitempty"`
 }

@@ -133,7 +133,7 @@ func TestKeysAreReadSeldomWhateverTokensSay(t *testing.T) {
 	})
 }
 
-// While the issuer is away its keys are good for a day, no longer, and once it is
+// While the issuer is unavailable its keys are good for a day, no longer, and once it is
 // back they are read soon. Whether an unknown key is new nobody can tell then.
 func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	})
 }
 
-// An issuer that is away when the process starts, or that answers what it should
+// An issuer that is unavailable when the process starts, or that answers what it should
 // not, is asked again; until then nobody is believed, and nobody waits long.
 func TestKeysSurviveABadIssuer(t *testing.T) {
 	t.Parallel()

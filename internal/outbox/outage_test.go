@@ -90,7 +90,7 @@ func (p *pipe) blocked() []admin.Blocked {
 	return blocked
 }
 
-// outage is a broker that is away for a while, over the wall clock.
+// outage is a broker that is unavailable for a while, over the wall clock.
 type outage struct {
 	*pipe
 	stop func()

@@ -82,7 +82,7 @@ func answerAfter(d time.Duration, err error) outbox.Receipt {
 }
 
 var (
-	errAway    = errors.New("broker is away")
+	errAway    = errors.New("broker is unavailable")
 	errRefused = &outbox.RefusedError{Err: errors.New("not a letter")}
 )
 

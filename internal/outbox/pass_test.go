@@ -338,7 +338,7 @@ func counters(t *testing.T, reader metric.Reader) map[string]int64 {
 	return counters
 }
 
-// While the database is away the settlement is tried again, and given up
+// While the database is unavailable the settlement is tried again, and given up
 // before the lease ends.
 func TestSettlementIsRetriedWithinTheLease(t *testing.T) {
 	t.Parallel()
@@ -415,7 +415,7 @@ func TestSettlementOfASlowDatabase(t *testing.T) {
 }
 
 // What the broker has is settled under a live context when the process
-// is told to stop; where the database is away just then, once and no more.
+// is told to stop; where the database is unavailable just then, once and no more.
 func TestSettlementAtShutdown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

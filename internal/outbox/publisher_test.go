@@ -45,7 +45,7 @@ func TestFailingClaimBacksOff(t *testing.T) {
 	})
 }
 
-// flaky is a broker that is away until some time, and behaves like the client:
+// flaky is a broker that is unavailable until some time, and behaves like the client:
 // it tries for timeout, and when the broker is back within it, succeeds then.
 type flaky struct {
 	timeout time.Duration

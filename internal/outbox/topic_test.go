@@ -307,7 +307,7 @@ func TestTopicCountsAnswersThatAreThere(t *testing.T) {
 	}
 }
 
-// Which errors are about the message, and which say that the broker is away or
+// Which errors are about the message, and which say that the broker is unavailable or
 // refuses everything.
 func TestTopicTellsRefusalsFromOutages(t *testing.T) {
 	t.Parallel()

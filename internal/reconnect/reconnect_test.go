@@ -57,7 +57,7 @@ func TestServerThatWasAwayIsFound(t *testing.T) {
 		s.SetAway(true)
 		for range 30 {
 			if err := s.call(t.Context()); err == nil {
-				t.Error("a call while the server is away = nil, want an error")
+				t.Error("a call while the server is unavailable = nil, want an error")
 			}
 			time.Sleep(time.Minute)
 		}

@@ -18,10 +18,10 @@ import (
 )
 
 // VideoComparison compares the catalog with the videos, and repairs it. It is a tool of
-// operators, and the only code that reads both sides: by queries of their own, so that they
-// may be in two databases.
+// operators. It reads both sides, by queries of their own, so that they may be in two
+// databases.
 type VideoComparison struct {
-	owner      *sqlcgen.Queries
+	owner      *Videos
 	projection *sqlcgen.Queries
 	catalog    *Catalog
 }
@@ -33,12 +33,12 @@ var (
 
 // NewVideoComparison returns a comparison over the pools of the two sides.
 func NewVideoComparison(commands, queries *pgxpool.Pool) *VideoComparison {
-	return &VideoComparison{owner: queriesOver(commands), projection: queriesOver(queries), catalog: NewCatalog(queries)}
+	return &VideoComparison{owner: NewVideos(commands, nil), projection: queriesOver(queries), catalog: NewCatalog(queries)}
 }
 
 // Source returns the two sides.
 func (c *VideoComparison) Source() reconcile.Source {
-	return reconcile.Source{Type: event.AggregateVideo, Owner: comparedVideos{c.owner}, Projection: comparedEntries{c.projection}, Entries: c}
+	return reconcile.Source{Type: event.AggregateVideo, Owner: comparedVideos{c.owner.queries}, Projection: comparedEntries{c.projection}, Entries: c}
 }
 
 // comparedVideos implements reconcile.Side for the videos.
@@ -90,7 +90,7 @@ func (c *VideoComparison) Look(ctx context.Context, ids []uuid.UUID) (map[uuid.U
 
 // Pending implements reconcile.Entries.
 func (c *VideoComparison) Pending(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
-	return pendingAggregates(ctx, c.owner, event.AggregateVideo, ids)
+	return pendingAggregates(ctx, c.owner.queries, event.AggregateVideo, ids)
 }
 
 // differing is an entry that differs from its owner.
@@ -107,24 +107,24 @@ func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.U
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.owner.FindVideos(ctx, ids)
+	videos, err := c.owner.FindVideos(ctx, ids)
 	if err != nil {
-		return nil, wrap(err, "find %d videos", len(ids))
+		return nil, err
 	}
 	found := make(map[uuid.UUID]differing)
-	for _, row := range rows {
-		d := differing{want: domain.EntryOf(videoOf(row)), was: entries[row.ID]}
+	for id, video := range videos {
+		d := differing{want: domain.EntryOf(video), was: entries[id]}
 		d.Seen = reconcile.Seen{OwnerVersion: d.want.Version, Version: d.was.Version}
-		if d.Version == 0 && row.PurgeTime != nil { // its tombstone was pruned
+		if d.Version == 0 && video.Purged() { // its tombstone was pruned
 			continue
 		}
 		if d.Version == d.OwnerVersion {
 			d.Fields = differingFields(d.was, d.want)
 		}
 		if d.Version != d.OwnerVersion || len(d.Fields) > 0 {
-			found[row.ID] = d
+			found[id] = d
 		}
-		delete(entries, row.ID)
+		delete(entries, id)
 	}
 	for id, was := range entries {
 		if !was.Deleted {

@@ -158,6 +158,19 @@ func (s *Videos) GetVideo(ctx context.Context, id uuid.UUID) (domain.Video, erro
 	return videoOf(row), nil
 }
 
+// FindVideos returns the existing videos among ids, deleted and purged ones too.
+func (s *Videos) FindVideos(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]domain.Video, error) {
+	rows, err := s.queries.FindVideos(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "find %d videos", len(ids))
+	}
+	found := make(map[uuid.UUID]domain.Video, len(rows))
+	for _, row := range rows {
+		found[row.ID] = videoOf(row)
+	}
+	return found, nil
+}
+
 // startTime is before every possible time.
 var startTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 

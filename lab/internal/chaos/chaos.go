@@ -93,7 +93,6 @@ type lab struct {
 	postgres *postgres
 	broker   *broker
 	network  *proxy // between the processes and the broker
-	balancer *proxy // between commands of operators and the processes with the role api
 	load     *load
 	watchers []*watcher
 	told     *bufio.Writer // the results of clients; owned by load while it runs

@@ -354,10 +354,8 @@ func (l *lab) end() error {
 		p.kill()
 		p.proxy.close()
 	}
-	for _, p := range []*proxy{l.network, l.balancer} {
-		if p != nil {
-			p.close()
-		}
+	if l.network != nil {
+		l.network.close()
 	}
 	if l.operator != nil {
 		l.operator.proxy.close()

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -47,23 +45,14 @@ func disturbances() []fault {
 	}
 }
 
-// prepareOperator makes what commands need: an environment, and one address for all processes
-// with the role api.
+// prepareOperator makes the environment that commands need.
 func (l *lab) prepareOperator(ctx context.Context) (err error) {
 	l.marks, l.marking = map[int64]Mark{}, time.Now()
 	if l.operator, err = l.newProcess(ctx, "operator", roleAPI, false); err != nil {
 		return err
 	}
 	l.operator.environ = append(l.operator.environ, "LAB_RECONCILE_WAIT="+compareWait.String())
-	next := new(atomic.Int64)
-	l.balancer, err = newProxy(ctx, func(ctx context.Context) (net.Conn, error) {
-		_, addr, ok := l.serving[int(next.Add(1))%len(l.serving)].reach()
-		if !ok {
-			return nil, errors.New("the process does not run")
-		}
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	})
-	return err
+	return nil
 }
 
 // reason is what operators give as their reason.
@@ -79,7 +68,7 @@ func rebuildCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultReco
 	if err := l.ask(ctx, &before, liveTable); err != nil {
 		return err
 	}
-	args := []string{"rebuild", reason, l.balancer.addr()}
+	args := []string{"rebuild", reason}
 	delay := between(r, 5*time.Millisecond, 30*time.Millisecond) // so that each phase lasts
 	for range 3 {
 		l.operator.proxy.slow(delay)

@@ -65,7 +65,7 @@ func TestProcessesAreAwaited(t *testing.T) {
 					t.Errorf("back after %s, last %q, %v; want %s and %q", record.Back, record.LastBack, err, tt.back, tt.last)
 				}
 				if err != nil && (!strings.Contains(err.Error(), tt.last) || time.Since(ended) != backWithin) {
-					t.Errorf("after %s: %v, want the name of who is away after %s", time.Since(ended), err, backWithin)
+					t.Errorf("after %s: %v, want the name of who is unavailable after %s", time.Since(ended), err, backWithin)
 				}
 			})
 		})

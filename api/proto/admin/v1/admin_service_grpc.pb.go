@@ -83,7 +83,8 @@ type AdminServiceClient interface {
 	RepairProjectionEntries(ctx context.Context, in *RepairProjectionEntriesRequest, opts ...grpc.CallOption) (*ActionResult, error)
 	// Makes a projection what its owner has, for all readers at once. It may take
 	// longer than a call: the same call again goes on where the one before has ended.
-	// ABORTED while another process rebuilds the projection. See: AIP-136.
+	// ABORTED while another process rebuilds the projection. DEADLINE_EXCEEDED if a
+	// transaction, such as a backup, has it in use for too long. See: AIP-136.
 	RebuildProjections(ctx context.Context, in *RebuildProjectionsRequest, opts ...grpc.CallOption) (*RebuildProjectionsResponse, error)
 	// Returns how far the last rebuild of a projection is. See: AIP-136.
 	InspectProjectionRebuilds(ctx context.Context, in *InspectProjectionRebuildsRequest, opts ...grpc.CallOption) (*InspectProjectionRebuildsResponse, error)
@@ -322,7 +323,8 @@ type AdminServiceServer interface {
 	RepairProjectionEntries(context.Context, *RepairProjectionEntriesRequest) (*ActionResult, error)
 	// Makes a projection what its owner has, for all readers at once. It may take
 	// longer than a call: the same call again goes on where the one before has ended.
-	// ABORTED while another process rebuilds the projection. See: AIP-136.
+	// ABORTED while another process rebuilds the projection. DEADLINE_EXCEEDED if a
+	// transaction, such as a backup, has it in use for too long. See: AIP-136.
 	RebuildProjections(context.Context, *RebuildProjectionsRequest) (*RebuildProjectionsResponse, error)
 	// Returns how far the last rebuild of a projection is. See: AIP-136.
 	InspectProjectionRebuilds(context.Context, *InspectProjectionRebuildsRequest) (*InspectProjectionRebuildsResponse, error)

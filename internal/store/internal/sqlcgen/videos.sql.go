@@ -12,6 +12,46 @@ import (
 	"github.com/google/uuid"
 )
 
+const FindVideos = `-- name: FindVideos :many
+SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = ANY($1::uuid[])
+`
+
+// Returns the existing videos of some ids, deleted and purged ones too.
+func (q *Queries) FindVideos(ctx context.Context, ids []uuid.UUID) ([]VideoCatalogVideo, error) {
+	rows, err := q.db.Query(ctx, FindVideos, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VideoCatalogVideo
+	for rows.Next() {
+		var i VideoCatalogVideo
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.Description,
+			&i.ReleaseYear,
+			&i.DurationMs,
+			&i.LanguageCode,
+			&i.Tags,
+			&i.State,
+			&i.Version,
+			&i.CreateTime,
+			&i.UpdateTime,
+			&i.PublishTime,
+			&i.DeleteTime,
+			&i.PurgeTime,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const GetVideo = `-- name: GetVideo :one
 SELECT id, title, description, release_year, duration_ms, language_code, tags, state, version, create_time, update_time, publish_time, delete_time, purge_time FROM video_catalog.videos WHERE id = $1 AND purge_time IS NULL
 `

@@ -5,9 +5,9 @@
 // # What it guarantees
 //
 // It does what Google's documentation says about ordering keys, leases, flow control, retry policies, dead letters,
-// exactly-once delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. Package
-// conformance states this as numbered sentences, and has a test case for each. The cases run against this server,
-// Google's emulator and the service itself. A number in a comment, such as [H5], is that of a case.
+// exactly-once delivery, retention, seek, snapshots, filters, protobuf schemas, limits and error codes. This is a list
+// of numbered sentences with a test case for each. The cases run against this server, Google's emulator and the service
+// itself. A number in a comment, such as [H5], is that of a sentence.
 //
 // The service may do things such as deliver a message twice. This server does so only because of a [Fault].
 //

@@ -46,7 +46,7 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --plural NAME    its plural; default: the regular one of English
   --view NAME      one word for what the template calls the catalog, the query side; default: overview
   --topic NAME     Pub/Sub topic of its events; default: SERVICE.ENTITY.events
-  --without LIST   what to leave out, separated by commas: chinese, console, decisions, examples, lab, observe, terraform
+  --without LIST   what to leave out, separated by commas: chinese, conformance, console, decisions, examples, lab, observe, terraform
   --minimal        the machinery and the entity alone, without the example: cmd/entity makes the entity, with these options
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
   --transitions LIST   its transitions; default: none

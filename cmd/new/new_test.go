@@ -71,7 +71,7 @@ func TestWrongOptions(t *testing.T) {
 		"long topic":            {options{Module: "github.com/acme/orders", Topic: strings.Repeat("x", 201)}, []string{"--topic"}},
 		"topic of Google":       {options{Module: "github.com/acme/orders", Service: "google-orders"}, []string{"--topic", "goog"}},
 		"unknown part":          {options{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
-		"part of no service":    {options{Module: "github.com/acme/orders", Without: []string{"full"}}, []string{`--without "full"`, "chinese, console, decisions, examples"}},
+		"part of no service":    {options{Module: "github.com/acme/orders", Without: []string{"full"}}, []string{`--without "full"`, "chinese, conformance, console, decisions, examples"}},
 		"minimal, no entity":    {options{Module: "github.com/acme/orders", Minimal: true}, []string{"--minimal needs --entity"}},
 		"timers, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Timers: "a:15m:c"}, []string{"--fields, --transitions and --timers need --minimal"}},
 		"fields, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string"}, []string{"--fields, --transitions and --timers need --minimal"}},

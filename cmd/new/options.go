@@ -77,7 +77,7 @@ var reserved = []string{"public", "information_schema", "auth", "storage", "real
 func (a *options) without() []string {
 	left := append(slices.Clone(a.Without), templateOnly)
 	if a.Minimal {
-		left = append(left, full, "chinese", "decisions", "examples", "lab", "observe")
+		left = append(left, full, "chinese", "conformance", "decisions", "examples", "lab", "observe")
 	}
 	return left
 }

@@ -29,12 +29,13 @@ func TestWithout(t *testing.T) {
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "service")
 	for part, words := range map[string]string{
-		"chinese":   `zh-CN`,
-		"decisions": `docs/decisions|\]\([^)]*decisions/`,
-		"examples":  `films\.jsonl|examples/`,
-		"lab":       `make chaos`,
-		"observe":   `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
-		"terraform": `deploy/terraform/`,
+		"chinese":     `zh-CN`,
+		"conformance": `pubsublocal/conformance|conformance\.Run`,
+		"decisions":   `docs/decisions|\]\([^)]*decisions/`,
+		"examples":    `films\.jsonl|examples/`,
+		"lab":         `make chaos`,
+		"observe":     `deploy/observe|--observe|alerts\.md|runbooks\.md|tools/promql`,
+		"terraform":   `deploy/terraform/`,
 	} {
 		if err := os.RemoveAll(service); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -113,20 +112,7 @@ func (r *schemaRegistry) exists(name string) bool {
 	return len(r.byName[name]) > 0
 }
 
-// dump returns every revision of every schema, by name, oldest first. A deleted
-// revision has no definition: restore needs it to keep the order. The caller must not
-// change the messages.
-func (r *schemaRegistry) dump() []*pubsubpb.Schema {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var all []*pubsubpb.Schema
-	for _, name := range slices.Sorted(maps.Keys(r.byName)) {
-		all = append(all, revisionSchemas(r.byName[name])...)
-	}
-	return all
-}
-
-// restore adds a revision from dump or onChange, as the newest one. It does not call
+// restore adds a revision that onChange had, as the newest one. It does not call
 // onChange.
 func (r *schemaRegistry) restore(s *pubsubpb.Schema) error {
 	name := s.GetName()

@@ -3,7 +3,9 @@ package pubsublocal
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -650,4 +652,17 @@ func TestSchemaConcurrency(t *testing.T) {
 		}
 	}
 	wg.Wait()
+}
+
+// dump returns every revision of every schema, by name, oldest first. A deleted
+// revision has no definition: restore needs it to keep the order. The caller must not
+// change the messages.
+func (r *schemaRegistry) dump() []*pubsubpb.Schema {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var all []*pubsubpb.Schema
+	for _, name := range slices.Sorted(maps.Keys(r.byName)) {
+		all = append(all, revisionSchemas(r.byName[name])...)
+	}
+	return all
 }

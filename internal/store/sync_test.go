@@ -161,6 +161,10 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := videos.Timers(ring, realStamp).Fire(ctx, 10)
 			return err
 		},
+		"Videos.FindVideos": func(ctx context.Context) error {
+			_, err := videos.FindVideos(ctx, []uuid.UUID{newID(t)})
+			return err
+		},
 		"Videos.GetVideo": func(ctx context.Context) error {
 			_, err := videos.GetVideo(ctx, newID(t))
 			return err

@@ -150,9 +150,9 @@ func (s *stack) resumeRebuild(t *testing.T, a *adminPort, code codes.Code, inter
 	}
 }
 
-// A rebuild that cannot swap before the deadline of its caller says what it waits for, to the
-// caller and in the log. The same call goes on.
-func TestAdminServiceSaysWhatARebuildWaitsFor(t *testing.T) {
+// A rebuild that cannot swap before the deadline of its caller reports what it waits for, in its
+// error and in the log. The same call resumes it.
+func TestAdminServiceReportsWhatARebuildWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	p, a := s.startAdmin(t, "ROLES=api")
@@ -167,7 +167,7 @@ func TestAdminServiceSaysWhatARebuildWaitsFor(t *testing.T) {
 		return status.Code(err) == codes.DeadlineExceeded && strings.Contains(err.Error(), "in use by a transaction, for example a backup: run it again, and it goes on")
 	})
 	if !p.logs(`"severity":"INFO"`, `"rebuild: note"`, `"aggregate_type":"video"`, "waiting for a transaction") {
-		t.Error("the log does not say what the rebuild waits for")
+		t.Error("the log lacks what the rebuild waits for")
 	}
 	eventually(t, time.Minute, "nobody runs the rebuild", func() bool { return !a.inspect(t).GetRunning() })
 	release()

@@ -63,7 +63,7 @@ func projections(cfg config, registered []registration, commands, queries *pgxpo
 }
 
 // rebuilds returns the projections that operators rebuild. The process must use both sides.
-// What a rebuild says goes to the log.
+// The log gets what a rebuild reports to a person who waits.
 func rebuilds(registered []registration, commands, queries *pgxpool.Pool, log *slog.Logger) admin.Rebuilds {
 	all := make(admin.Rebuilds)
 	for _, r := range registered {

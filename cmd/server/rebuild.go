@@ -79,20 +79,20 @@ func parseRebuild(args []string) (o operation, request admin.RebuildRequest, err
 // the end only.
 type catalogRebuild struct {
 	commands, queries *pgxpool.Pool
-	say               func(ctx context.Context, text string)
+	notify            func(ctx context.Context, text string)
 }
 
-// newCatalogRebuild returns a rebuild over the pools of both sides. say gets what a person who
-// waits wants to know: that an earlier rebuild is resumed, or what this one waits for.
-func newCatalogRebuild(commands, queries *pgxpool.Pool, say func(ctx context.Context, text string)) *catalogRebuild {
-	return &catalogRebuild{commands: commands, queries: queries, say: say}
+// newCatalogRebuild returns a rebuild over the pools of both sides. notify reports to a
+// person who waits that an earlier rebuild is resumed, or what this one waits for.
+func newCatalogRebuild(commands, queries *pgxpool.Pool, notify func(ctx context.Context, text string)) *catalogRebuild {
+	return &catalogRebuild{commands: commands, queries: queries, notify: notify}
 }
 
 // Rebuild implements admin.Rebuilder.
 func (c *catalogRebuild) Rebuild(ctx context.Context, request admin.RebuildRequest, audit admin.Entry) (admin.RebuildResult, error) {
 	r := &rebuilder{
 		owner: store.NewVideos(c.commands, nil), catalog: store.NewCatalog(c.queries),
-		shadow: store.NewRebuild(c.queries, store.CatalogProjection), request: request, audit: audit, say: c.say,
+		shadow: store.NewRebuild(c.queries, store.CatalogProjection), request: request, audit: audit, notify: c.notify,
 	}
 	// Read first, so that a failover during the rebuild is noticed, and not recorded as
 	// known. What was filled before a failover is worth nothing after it.
@@ -129,7 +129,7 @@ type rebuilder struct {
 	shadow  *store.Rebuild
 	request admin.RebuildRequest
 	audit   admin.Entry
-	say     func(ctx context.Context, text string)
+	notify  func(ctx context.Context, text string)
 	result  admin.RebuildResult
 }
 
@@ -166,7 +166,7 @@ func (r *rebuilder) run(ctx context.Context, origin string, repaired func(contex
 	}()
 	r.result.Entries = state.Entries
 	if state.Resumed {
-		r.say(ctx, fmt.Sprintf("rebuild %d is resumed: %s, after %d entries", state.Generation, state.Phase, state.Entries))
+		r.notify(ctx, fmt.Sprintf("rebuild %d is resumed: %s, after %d entries", state.Generation, state.Phase, state.Entries))
 	}
 	var steps []func(context.Context) error
 	switch state.Phase {
@@ -324,7 +324,7 @@ func (r *rebuilder) write(ctx context.Context, entries []domain.Entry, rows stor
 func (r *rebuilder) unlocked(ctx context.Context, do func() error, hold func(context.Context) error) error {
 	err := do()
 	for errors.Is(err, store.ErrLocked) {
-		r.say(ctx, "waiting for a transaction that has the catalog in use, for example a backup")
+		r.notify(ctx, "waiting for a transaction that has the catalog in use, for example a backup")
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < lockPause+lockTimeout {
 			return stillInUse(problem.Late, err)
 		}

@@ -75,7 +75,7 @@ func parsePosition(text string) (*domain.VideoCursor, error) {
 // the owner is behind an entry that was read before, the owner has lost a change. The entry
 // is then lowered to the owner's state. If the owner does not have the video, a tombstone
 // with the same version replaces the entry and keeps late events out. It has no content,
-// because nobody could purge that.
+// because a later purge would not find it.
 func (r *rebuilder) copyFromOwner(ctx context.Context, keys []string, swapped bool) error {
 	ids, err := parseKeys(keys)
 	if err != nil {

@@ -300,15 +300,23 @@ func TestRebuildHasTheCatalogComparedAgain(t *testing.T) {
 	}
 }
 
-// A process that is told to stop makes nobody wait: the next rebuild resumes at once.
+// startLongRebuild starts a rebuild of 1,500 videos, which stops at the gate before its second
+// page.
+func (s *stack) startLongRebuild(t *testing.T) (g *gate, cmd *exec.Cmd, stderr *output) {
+	t.Helper()
+	s.fillOwner(t, 1500)
+	g = s.closeGate(t)
+	cmd, stderr = s.startRebuild(t)
+	g.await(t)
+	g.pass(t)
+	return g, cmd, stderr
+}
+
+// A rebuild that was interrupted keeps no lease: the next one resumes it at once.
 func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.fillOwner(t, 1500)
-	g := s.closeGate(t)
-	cmd, stderr := s.startRebuild(t)
-	g.await(t)
-	g.pass(t)
+	g, cmd, stderr := s.startLongRebuild(t)
 	if out, err := s.command(t, "rebuild", "--reason", "test", "--restart"); err == nil || !strings.Contains(err.Error(), "has been running since") {
 		t.Errorf("a second rebuild = %q, %v, want that it is refused", out, err)
 	}
@@ -335,17 +343,13 @@ func TestInterruptedRebuildIsResumedAtOnce(t *testing.T) {
 	}
 }
 
-// A rebuild that loses its connection to the owner says so, and the next one resumes it at
-// once.
+// A rebuild that loses its connection to the owner fails with a clear error, and the next one
+// resumes it at once.
 func TestRebuildIsResumedAfterItsOwnerWasUnavailable(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	s.fillOwner(t, 1500)
-	g := s.closeGate(t)
-	cmd, stderr := s.startRebuild(t)
-	g.await(t)
-	g.pass(t)
-	// MATERIALIZED: otherwise PostgreSQL may end each connection before it looks at the lock.
+	g, cmd, stderr := s.startLongRebuild(t)
+	// MATERIALIZED: otherwise PostgreSQL may end each connection before it reads the locks.
 	if n := s.count(t, "WITH w AS MATERIALIZED ("+lockWaits+") SELECT count(*) FROM w WHERE pg_terminate_backend(w.pid)", ownerTable, toRead); n != 1 {
 		t.Fatalf("%d connections are cut, want 1", n)
 	}
@@ -391,14 +395,14 @@ func (s *stack) origin(t *testing.T) (origin string) {
 	return origin
 }
 
-// A rebuild that is told to stop while it waits for a lock says what it has waited for.
-func TestInterruptedRebuildSaysWhatItWaitsFor(t *testing.T) {
+// A rebuild that is interrupted while it waits for a lock reports what it has waited for.
+func TestInterruptedRebuildReportsWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	s.fillOwner(t, 1)
 	defer s.holdCatalog(t)()
 	cmd, stderr := s.startRebuild(t)
-	eventually(t, time.Minute, "it says that it waits", func() bool { return strings.Contains(stderr.String(), "waiting for a transaction") })
+	eventually(t, time.Minute, "it reports that it waits", func() bool { return strings.Contains(stderr.String(), "waiting for a transaction") })
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -163,8 +163,8 @@ func TestKeysLastWhileTheIssuerIsAway(t *testing.T) {
 	})
 }
 
-// An issuer that is unavailable when the process starts, or that answers what it should
-// not, is asked again; until then nobody is believed, and nobody waits long.
+// An issuer that is unavailable when the process starts, or that returns something wrong, is
+// called again. Until then every token is refused, and no caller waits long.
 func TestKeysSurviveABadIssuer(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter, path string) bool{

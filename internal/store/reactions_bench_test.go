@@ -127,7 +127,7 @@ func BenchmarkClock(b *testing.B) {
 	}
 }
 
-// measuredFires are timers that tell how late each has fired.
+// measuredFires are timers that report how late each has fired.
 type measuredFires struct {
 	timer.Timers
 	late chan<- time.Duration

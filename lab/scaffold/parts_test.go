@@ -72,6 +72,11 @@ func TestMinimal(t *testing.T) {
 	checkWords(t, service)
 	checkRecord(t, service)
 	checkLinks(t, service)
+	for _, gone := range []string{"pubsublocal/conformance", "docs/decisions", "lab"} {
+		if _, err := os.Stat(filepath.Join(service, gone)); err == nil {
+			t.Errorf("a minimal service has %s", gone)
+		}
+	}
 	if unformatted := clone.Run(t, service, "gofmt", "-l", "."); unformatted != "" {
 		t.Errorf("gofmt would change %s", unformatted)
 	}

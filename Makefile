@@ -42,7 +42,7 @@ check: drift lint breaking openapi verify build secrets deploy-check ## Run exac
 	@echo 'make check: OK'
 
 .PHONY: generate
-generate: generate-code generate-registrations generate-names ## Generate Go and OpenAPI from api/proto, Go from db, the list of aggregate types, and what has names of internal/names.
+generate: generate-code generate-names ## Generate Go and OpenAPI from api/proto, Go from db, and what has names of internal/names.
 
 .PHONY: generate-code
 generate-code:
@@ -53,10 +53,6 @@ generate-code:
 	$(BUF) generate
 	$(SQLC) generate
 	gofmt -l -w api/proto internal/store/internal/sqlcgen
-
-.PHONY: generate-registrations
-generate-registrations:
-	go run ./cmd/server/generate
 
 .PHONY: generate-names
 generate-names:

@@ -3,7 +3,7 @@
 //
 //	go run ./cmd/entity add order --fields 'customer_id:uuid! total_cents:int64' --transitions 'draft→placed:place'
 //
-// It changes no hand-written file. The description stays in internal/entities. When it has
+// It changes no hand-written file but the list of registrations, to which it adds a line. The description stays in internal/entities. When it has
 // grown, run the command again: it adds a migration, writes the files again that you have not
 // edited, and lists the others.
 package main

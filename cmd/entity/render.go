@@ -100,7 +100,7 @@ func render(ctx context.Context, all []entity, stdout io.Writer) (err error) {
 		{"messages, migration, queries", write(false)},
 		{"generate Go from them", func() error { return generate(ctx, [][]string{{"buf", "generate"}, {"sqlc", "generate"}}) }},
 		{"decisions, events, store, handlers", write(true)},
-		{"topics, registrations", func() error { return generateNames(ctx) }},
+		{"topics, registrations", func() error { return errors.Join(register(all, written), generateNames(ctx)) }},
 		{"golden samples", func() error {
 			if samplesErr = samples(ctx, all); len(kept) > 0 && ctx.Err() == nil {
 				return nil // the files that were kept may have to change before they compile

@@ -24,10 +24,9 @@ func generate(ctx context.Context, tools [][]string) error {
 	return nil
 }
 
-// generateNames generates what follows from the topics and the registrations.
+// generateNames generates what follows from the topics.
 func generateNames(ctx context.Context) error {
 	for _, args := range [][]string{
-		{"run", "./cmd/server/generate"},
 		{"run", "./internal/names/generate"},
 		{"run", "./deploy/observe/generate"}, // only observe
 	} {
@@ -66,7 +65,7 @@ func command(ctx context.Context, args ...string) error {
 
 // generated returns the paths of what is generated from the files of entities.
 func generated(all []entity) []string {
-	paths := []string{"api", "internal/store/internal/sqlcgen", "cmd/server/registrations_gen.go", "deploy/names.sh", "cloudbuild.yaml"}
+	paths := []string{"api", "internal/store/internal/sqlcgen", "deploy/names.sh", "cloudbuild.yaml"}
 	paths = append(paths, "deploy/observe") // only observe
 	for _, e := range all {
 		paths = append(paths, "internal/event/testdata/"+e.Name)

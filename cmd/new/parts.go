@@ -16,7 +16,7 @@ var parts = map[string][]string{
 	"chinese":     {"README.zh-CN.md"},
 	"conformance": {"pubsublocal/*_test.go", "pubsublocal/cmd/pubsublocal/*_test.go", "pubsublocal/conformance"},
 	"console": {
-		"cmd/dev/console.go", "cmd/server/console*.go", "db/queries/console*.sql",
+		"cmd/dev/console.go", "cmd/server/console*.go", "internal/app/console*.go", "db/queries/console*.sql",
 		"docs/img/console-*.png", "internal/console", "internal/store/console*.go", "internal/store/internal/sqlcgen/console*.go", "lab/console",
 	},
 	"decisions": {"docs/decisions"},

@@ -119,6 +119,9 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if r.options.Minimal && isOfExample(name, text) {
 			return nil
 		}
+		if r.options.Minimal && name == "cmd/server/registrations.go" {
+			text = strings.Replace(text, "\t\tvideos(queries),\n", "", 1)
+		}
 		text = r.options.rename(text, spans(name, text))
 		switch name {
 		case "README.md":

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 )
 
 // audit returns what both audits have of an action, the oldest first.
@@ -43,7 +44,7 @@ func checkAudit(t *testing.T, e admin.Entry, items int64, filter, reason, before
 	same("filter", e.Filter, filter)
 	same("before", e.Before, before)
 	same("after", e.After, after)
-	if e.Items != items || e.Reason != reason || e.Name != operatorName() || e.Via != "command" || e.DatabaseUser == "" {
+	if e.Items != items || e.Reason != reason || e.Name != operator(t) || e.Via != "command" || e.DatabaseUser == "" {
 		t.Errorf("audit has %+v, want %d items and the reason %q, by command", e, items, reason)
 	}
 }
@@ -76,8 +77,8 @@ func TestAcceptDatabases(t *testing.T) {
 		t.Errorf("dry run = %q, %v, want both databases and that nothing was changed", out, err)
 	}
 	for _, args := range [][]string{{}, {"--reason", " "}, {"--reason", "x", "now"}, {"--all", "--reason", "x"}} {
-		if _, err := s.command(t, append([]string{"databases", "accept"}, args...)...); exitOf(err) != exitUsage {
-			t.Errorf("databases accept %q = %v, want exit code %d", args, err, exitUsage)
+		if _, err := s.command(t, append([]string{"databases", "accept"}, args...)...); exitOf(err) != app.ExitUsage {
+			t.Errorf("databases accept %q = %v, want exit code %d", args, err, app.ExitUsage)
 		}
 	}
 	if n, rows := s.unknown(t), s.audited(t); n != 2 || rows != 0 {

@@ -263,28 +263,28 @@ func TestMistakesAboutCallersAreToldAtOnce(t *testing.T) {
 		"limits":                     {[]string{"AUTH=off", "SERVER_CALLER_RATE=-1", "SERVER_TRUSTED_PROXIES=-2"}, []string{"SERVER_CALLER_RATE", "SERVER_TRUSTED_PROXIES"}},
 		"any number, and no limits":  {[]string{"AUTH=iam", "SERVER_CALLER_RATE=0"}, nil},
 	} {
-		_, err := readConfig("serve", append(good, tt.environ...))
+		err := program().Validate("serve", append(good, tt.environ...))
 		if len(tt.want) == 0 {
 			if err != nil {
-				t.Errorf("%s: readConfig() = %v, want nil", name, err)
+				t.Errorf("%s: Validate() = %v, want nil", name, err)
 			}
 			continue
 		}
 		if err == nil {
-			t.Errorf("%s: readConfig() = nil, want an error", name)
+			t.Errorf("%s: Validate() = nil, want an error", name)
 			continue
 		}
 		for _, want := range tt.want {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: readConfig() = %v, want in it %q", name, err, want)
+				t.Errorf("%s: Validate() = %v, want in it %q", name, err, want)
 			}
 		}
 		if got := strings.Count(err.Error(), "\n"); got != len(tt.want) {
-			t.Errorf("%s: readConfig() tells %d mistakes, want %d:\n%v", name, got, len(tt.want), err)
+			t.Errorf("%s: Validate() tells %d mistakes, want %d:\n%v", name, got, len(tt.want), err)
 		}
 	}
-	if _, err := readConfig("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=videos", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
-		t.Errorf("readConfig(migrate) = %v, want nil: nobody calls a command", err)
+	if err := program().Validate("migrate", []string{"DATABASE_URL=postgres://x", "K_SERVICE=videos", "AUTH_POLICY_FILE=/nowhere"}); err != nil {
+		t.Errorf("Validate(migrate) = %v, want nil: nobody calls a command", err)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestDocumentedPoliciesAreGood(t *testing.T) {
 	seen := 0
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 		seen++
-		if _, err := auth.ParsePolicy(block[1], methods()); err != nil {
+		if _, err := auth.ParsePolicy(block[1], program().Methods()); err != nil {
 			t.Errorf("a policy in docs/security.md: %v\n%s", err, block[1])
 		}
 	}

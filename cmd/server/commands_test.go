@@ -10,21 +10,17 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
-	"example.com/videocatalog/internal/outbox"
-	"example.com/videocatalog/internal/port"
-	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/pubsublocal"
 )
@@ -179,7 +175,7 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "newer build")
-	if exitOf(err) != exitPartly || !strings.Contains(out, "replayed 1 of 42 messages") {
+	if exitOf(err) != app.ExitPartly || !strings.Contains(out, "replayed 1 of 42 messages") {
 		t.Errorf("quarantine replay = %q, %v, want one replayed and one left", out, err)
 	}
 	if got := s.count(t, "SELECT count(*) FROM video_catalog_read.video_projection WHERE video_id = $1", created.Video.ID); got != 1 {
@@ -192,8 +188,8 @@ func TestOperatorEmptiesQuarantine(t *testing.T) {
 	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); err != nil {
 		t.Errorf("quarantine delete = %v", err)
 	}
-	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); exitOf(err) != exitNothing {
-		t.Errorf("quarantine delete twice = %v, want exit code %d", err, exitNothing)
+	if _, err := s.command(t, "quarantine", "delete", id, "--reason", "broken"); exitOf(err) != app.ExitNothing {
+		t.Errorf("quarantine delete twice = %v, want exit code %d", err, app.ExitNothing)
 	}
 }
 
@@ -227,7 +223,7 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 		t.Errorf("quarantine list = %v, with %q %d times, want %d times", err, notKept, n, messages-whole)
 	}
 	out, err := s.command(t, "quarantine", "replay", "--all", "--reason", "a test")
-	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != exitPartly || !strings.Contains(out, "replayed 0 of 40 messages") {
+	if n := strings.Count(out, "its payload was not kept"); n != messages-whole || exitOf(err) != app.ExitPartly || !strings.Contains(out, "replayed 0 of 40 messages") {
 		t.Errorf("quarantine replay = %q, %v, want all left, %d of them because they were not kept", out, err, messages-whole)
 	}
 }
@@ -296,21 +292,15 @@ func TestUnknownCommandIsRefused(t *testing.T) {
 	}
 }
 
-// Packages run with their defaults, with which they are tested and measured.
-func TestDefaultsAreThoseOfThePackages(t *testing.T) {
+// Tests and the fault lab set fields of the Config of packages in a build of their
+// own; the server that is deployed has no variable for them.
+func TestOnlyTheLabTunesThePackages(t *testing.T) {
 	t.Parallel()
-	cfg, err := readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
-	if err != nil {
-		t.Fatal(err)
+	mistake := []string{"LAB_OUTBOX_LEAES=1s", "DATABASE_URL="}
+	if err := program().Validate("serve", mistake); err == nil || strings.Contains(err.Error(), "LAB_") {
+		t.Errorf("Validate() = %v, want nothing about LAB_OUTBOX_LEAES", err)
 	}
-	for _, test := range []struct{ want, got any }{
-		{outbox.Config{}.WithDefaults(), cfg.outbox},
-		{consumer.Config{}.WithDefaults(), cfg.consumer},
-		{port.Config{}.WithDefaults(), cfg.port},
-		{server.CatalogConfig{}.WithDefaults(), cfg.catalog},
-	} {
-		if diff := cmp.Diff(test.want, test.got); diff != "" {
-			t.Errorf("%T (-want +got):\n%s", test.want, diff)
-		}
+	if _, err := newStack(t).commandIn(t, mistake, "serve"); err == nil || !strings.Contains(err.Error(), "LAB_OUTBOX_LEAES is not a field") {
+		t.Errorf("serve = %v, want LAB_OUTBOX_LEAES refused", err)
 	}
 }

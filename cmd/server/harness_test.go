@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1" // only full
 	videov1 "example.com/videocatalog/api/proto/video/v1"     // only full
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/store/storetest"
 )
@@ -153,7 +155,21 @@ func exitOf(err error) int {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode()
 	}
-	return exitCode(err)
+	return app.ExitCode(err)
+}
+
+// operator returns the user and the host that the audit has of a command of this test.
+func operator(t testing.TB) string {
+	t.Helper()
+	who, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return who.Username + "@" + host
 }
 
 // audited counts the entries of both audits.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/internal/store"
@@ -86,12 +87,12 @@ func TestOperatorSeesTheInbox(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"inbox"}, exitUsage, "server help"},
-		{[]string{"inbox", "prune"}, exitUsage, "server help"},
-		{[]string{"inbox", "list", "catalog"}, exitUsage, "server help"},
-		{[]string{"inbox", "list", "--all"}, exitUsage, "server help"},
-		{[]string{"inbox", "list", "--filter", "type=video"}, exitUsage, `"type" must be one of consumer, id`},
-		{[]string{"inbox", "list", "--filter", "id=" + uuid.NewString()}, exitNothing, "no event of"},
+		{[]string{"inbox"}, app.ExitUsage, "server help"},
+		{[]string{"inbox", "prune"}, app.ExitUsage, "server help"},
+		{[]string{"inbox", "list", "catalog"}, app.ExitUsage, "server help"},
+		{[]string{"inbox", "list", "--all"}, app.ExitUsage, "server help"},
+		{[]string{"inbox", "list", "--filter", "type=video"}, app.ExitUsage, `"type" must be one of consumer, id`},
+		{[]string{"inbox", "list", "--filter", "id=" + uuid.NewString()}, app.ExitNothing, "no event of"},
 	} {
 		if _, err := s.command(t, test.args...); exitOf(err) != test.exit || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("server %s = %v, want exit code %d with %q", strings.Join(test.args, " "), err, test.exit, test.want)

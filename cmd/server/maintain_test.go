@@ -1,101 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"example.com/videocatalog/internal/deep"
 )
-
-// A statement that hangs is given up after a minute, and tried again about a
-// minute later. Then there is nothing to do for half an hour at least.
-func TestMaintenanceThatHangsIsTriedAgainSoon(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 30*time.Minute)
-		defer stop()
-		start := time.Now()
-		var calls []time.Duration
-		var log bytes.Buffer
-		err := maintain(ctx, slog.New(slog.NewTextHandler(&log, nil)), maintenanceLoop("test"), nil, func(ctx context.Context) (bool, error) {
-			calls = append(calls, time.Since(start))
-			if len(calls) > 1 {
-				return false, nil
-			}
-			<-ctx.Done()
-			return false, ctx.Err()
-		})
-		if err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
-		}
-		if len(calls) != 2 || calls[1] < 90*time.Second || calls[1] > 150*time.Second {
-			t.Errorf("calls came after %s, want one at once and one after 1.5 to 2.5 minutes", calls)
-		}
-		if got := strings.Count(log.String(), "maintenance failed"); got != 1 {
-			t.Errorf("log tells %d failures, want 1:\n%s", got, log.String())
-		}
-	})
-}
-
-// Each step goes on until nothing is left to do, and the next one follows.
-func TestMaintenanceGoesOnUntilNothingIsLeft(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		var calls []string
-		first := func(context.Context) (bool, error) {
-			calls = append(calls, "first")
-			return len(calls) < 3, nil
-		}
-		second := func(context.Context) (bool, error) {
-			calls = append(calls, "second")
-			return false, nil
-		}
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), nil, first, second); err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
-		}
-		if diff := cmp.Diff([]string{"first", "first", "first", "second"}, calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// A maintenance that is woken runs a few seconds later, once for all that woke it meanwhile.
-func TestMaintenanceIsWoken(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
-		defer stop()
-		i := &instance{purged: make(chan struct{}, 1)}
-		start := time.Now()
-		var calls []time.Duration
-		go func() {
-			for _, pause := range []time.Duration{10 * time.Minute, 0, time.Second, 5 * time.Minute} {
-				time.Sleep(pause)
-				i.wakeEraser()
-			}
-		}()
-		if err := maintain(ctx, slog.New(slog.DiscardHandler), maintenanceLoop("test"), i.purged, func(context.Context) (bool, error) {
-			calls = append(calls, time.Since(start))
-			return false, nil
-		}); err != nil {
-			t.Errorf("maintain() = %v, want nil once ctx is done", err)
-		}
-		first, second := 10*time.Minute+wakePause, 15*time.Minute+time.Second+wakePause
-		// The second and third of the calls in a row come while the first pause lasts, and leave one value.
-		if diff := cmp.Diff([]time.Duration{0, first, first + wakePause, second}, calls); diff != "" {
-			t.Errorf("calls (-want +got):\n%s", diff)
-		}
-	})
-}
 
 // A maintenance that hangs at the start ends the process, which says so.
 func TestStartDoesNotWaitForMaintenanceThatHangs(t *testing.T) {

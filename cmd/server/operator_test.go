@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 )
@@ -100,7 +101,7 @@ func TestOperatorRequeuesByCause(t *testing.T) {
 		if err := errors.Join(json.Unmarshal([]byte(line), &e), json.Unmarshal(e.Before, &before)); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if e.Items > 1000 || int(e.Items) != len(before) || e.Name != operatorName() || e.Via != "command" || e.Reason != "the quota is higher" || e.Action != admin.ActionRequeue {
+		if e.Items > 1000 || int(e.Items) != len(before) || e.Name != operator(t) || e.Via != "command" || e.Reason != "the quota is higher" || e.Action != admin.ActionRequeue {
 			t.Errorf("audit has %d items, %+v, want at most 1,000, and who did it and why", len(before), e)
 		}
 		items += len(before)
@@ -122,26 +123,26 @@ func TestOperatorMistakesAreRefused(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"outbox", "requeue"}, exitUsage, "filter"},
-		{[]string{"outbox", "requeue", "--all"}, exitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--reason", " "}, exitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--reason", strings.Repeat("x", 501)}, exitUsage, "reason"},
-		{[]string{"outbox", "requeue", "--all", "--filter", "type=video", "--reason", "x"}, exitUsage, "all"},
-		{[]string{"outbox", "requeue", "--filter", "typ=video", "--reason", "x"}, exitUsage, "typ"},
-		{[]string{"outbox", "requeue", "--filter", "type", "--reason", "x"}, exitUsage, "key=value"},
-		{[]string{"outbox", "requeue", "--filter", "age=yesterday", "--reason", "x"}, exitUsage, "duration"},
-		{[]string{"outbox", "requeue", "--filter", "age=-1h", "--reason", "x"}, exitUsage, "duration"},
-		{[]string{"outbox", "requeue", "--why", "x", "--all"}, exitUsage, "-why"},
-		{[]string{"outbox", "requeue", "video", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"outbox", "requeue", "video", "v1", "--filter", "type=video", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"outbox", "requeue", "video", "v3", "--reason", "x"}, exitNothing, "not blocked"},
-		{[]string{"outbox", "skip", "video", "v1", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"outbox", "skip", "video", "v1", "v1", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"outbox", "skip", "video", "v1", uuid.NewString(), "--reason", "x"}, exitNothing, "not blocked"},
-		{[]string{"quarantine", "replay"}, exitUsage, "filter"},
-		{[]string{"quarantine", "delete", "abc", "--reason", "x"}, exitUsage, "number"},
-		{[]string{"quarantine", "delete", "7", "--reason", "x"}, exitNothing, "not in quarantine"},
-		{[]string{"audit", "list", "--filter", "type=video"}, exitUsage, "server help"},
+		{[]string{"outbox", "requeue"}, app.ExitUsage, "filter"},
+		{[]string{"outbox", "requeue", "--all"}, app.ExitUsage, "reason"},
+		{[]string{"outbox", "requeue", "--all", "--reason", " "}, app.ExitUsage, "reason"},
+		{[]string{"outbox", "requeue", "--all", "--reason", strings.Repeat("x", 501)}, app.ExitUsage, "reason"},
+		{[]string{"outbox", "requeue", "--all", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "all"},
+		{[]string{"outbox", "requeue", "--filter", "typ=video", "--reason", "x"}, app.ExitUsage, "typ"},
+		{[]string{"outbox", "requeue", "--filter", "type", "--reason", "x"}, app.ExitUsage, "key=value"},
+		{[]string{"outbox", "requeue", "--filter", "age=yesterday", "--reason", "x"}, app.ExitUsage, "duration"},
+		{[]string{"outbox", "requeue", "--filter", "age=-1h", "--reason", "x"}, app.ExitUsage, "duration"},
+		{[]string{"outbox", "requeue", "--why", "x", "--all"}, app.ExitUsage, "-why"},
+		{[]string{"outbox", "requeue", "video", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"outbox", "requeue", "video", "v1", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"outbox", "requeue", "video", "v3", "--reason", "x"}, app.ExitNothing, "not blocked"},
+		{[]string{"outbox", "skip", "video", "v1", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"outbox", "skip", "video", "v1", "v1", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"outbox", "skip", "video", "v1", uuid.NewString(), "--reason", "x"}, app.ExitNothing, "not blocked"},
+		{[]string{"quarantine", "replay"}, app.ExitUsage, "filter"},
+		{[]string{"quarantine", "delete", "abc", "--reason", "x"}, app.ExitUsage, "number"},
+		{[]string{"quarantine", "delete", "7", "--reason", "x"}, app.ExitNothing, "not in quarantine"},
+		{[]string{"audit", "list", "--filter", "type=video"}, app.ExitUsage, "server help"},
 	} {
 		_, err := s.command(t, test.args...)
 		if got := exitOf(err); got != test.exit || !strings.Contains(err.Error(), test.want) {
@@ -174,15 +175,15 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 		args []string
 		exit int
 	}{
-		{[]string{"outbox", "requeue", "--all"}, exitFailed},
-		{[]string{"outbox", "skip", "--all"}, exitFailed},
-		{[]string{"outbox", "republish", "--all"}, exitFailed},
-		{[]string{"outbox", "backfill", "video"}, exitFailed},
-		{[]string{"quarantine", "delete", "--all"}, exitFailed},
-		{[]string{"quarantine", "replay", "--all"}, exitPartly}, // it may not read the payload of each
-		{[]string{"projection", "repair", "video", id}, exitFailed},
-		{[]string{"seek", names.TopicOf(event.AggregateVideo).Subscription("catalog"), "2026-01-01T00:00:00Z"}, exitFailed},
-		{[]string{"databases", "accept"}, exitFailed},
+		{[]string{"outbox", "requeue", "--all"}, app.ExitFailed},
+		{[]string{"outbox", "skip", "--all"}, app.ExitFailed},
+		{[]string{"outbox", "republish", "--all"}, app.ExitFailed},
+		{[]string{"outbox", "backfill", "video"}, app.ExitFailed},
+		{[]string{"quarantine", "delete", "--all"}, app.ExitFailed},
+		{[]string{"quarantine", "replay", "--all"}, app.ExitPartly}, // it may not read the payload of each
+		{[]string{"projection", "repair", "video", id}, app.ExitFailed},
+		{[]string{"seek", names.TopicOf(event.AggregateVideo).Subscription("catalog"), "2026-01-01T00:00:00Z"}, app.ExitFailed},
+		{[]string{"databases", "accept"}, app.ExitFailed},
 	} {
 		command := strings.Join(test.args, " ")
 		if out, err := s.commandIn(t, look, append(test.args, "--dry-run")...); err != nil && command != "databases accept" { // it may not identify them
@@ -193,8 +194,8 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 			t.Errorf("server %s = %q, %v, want exit code %d and permission denied", command, out, err, test.exit)
 		}
 	}
-	if out, err := s.commandIn(t, look, "rebuild", "--reason", "x"); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("rebuild = %q, %v, want exit code %d and permission denied", out, err, exitFailed)
+	if out, err := s.commandIn(t, look, "rebuild", "--reason", "x"); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("rebuild = %q, %v, want exit code %d and permission denied", out, err, app.ExitFailed)
 	}
 	if s.parked(t) != 1 || s.audited(t) != 0 || s.unknown(t) != 2 {
 		t.Errorf("%d parked, %d in the audit, %d databases unknown, want 1, none and 2", s.parked(t), s.audited(t), s.unknown(t))
@@ -228,8 +229,8 @@ func TestOperatorSkipsWhatAColleagueHasSkipped(t *testing.T) {
 	if out, err := s.command(t, skip...); err != nil || !strings.HasPrefix(out, "skipped 1 of 1 events; action ") {
 		t.Errorf("skip = %q, %v, want one", out, err)
 	}
-	if out, err := s.command(t, skip...); exitOf(err) != exitNothing || !strings.Contains(err.Error(), `video "v1" is not blocked by event `+eventID) {
-		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, exitNothing)
+	if out, err := s.command(t, skip...); exitOf(err) != app.ExitNothing || !strings.Contains(err.Error(), `video "v1" is not blocked by event `+eventID) {
+		t.Errorf("the same skip again = %q, %v, want exit code %d about its event", out, err, app.ExitNothing)
 	}
 	if n, rows := s.count(t, "SELECT count(*) FROM video_catalog.outbox_aside"), s.audited(t); n != 1 || rows != 1 {
 		t.Errorf("%d events are set aside, with %d entries in the audit, want the second event, and one", n, rows)
@@ -285,8 +286,8 @@ func TestInterruptedCommandRunsAgain(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); exitOf(err) != exitFailed || !strings.HasPrefix(stdout.String(), "requeued 2000 of 2500 aggregates; action ") {
-		t.Errorf("requeue that is interrupted = %q, %v, want exit code %d after 2,000", stdout, err, exitFailed)
+	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || !strings.HasPrefix(stdout.String(), "requeued 2000 of 2500 aggregates; action ") {
+		t.Errorf("requeue that is interrupted = %q, %v, want exit code %d after 2,000", stdout, err, app.ExitFailed)
 	}
 	if err := hold.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,14 @@ import (
 
 	videov1 "example.com/videocatalog/api/proto/video/v1"
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/reconcile"
 )
+
+// summary is what a comparison of a type prints at its end.
+type summary struct {
+	Compared, Differences int64
+}
 
 // compare runs `server projection compare` and returns what it found.
 func (s *stack) compare(t *testing.T, extra []string, args ...string) (differences []reconcile.Difference, sum summary, err error) {
@@ -85,20 +91,20 @@ func TestOperatorRepairsProjection(t *testing.T) {
 	for _, d := range differences {
 		kinds = append(kinds, string(d.Kind)+" "+strings.Join(d.Fields, ","))
 	}
-	if got := strings.Join(kinds, ";"); got != "different title;missing ;ahead " || sum.Differences != 3 || exitOf(err) != exitDiffers {
-		t.Errorf("compare = %s, %+v, %v, want the title, one missing, one ahead, and exit code %d", got, sum, err, exitDiffers)
+	if got := strings.Join(kinds, ";"); got != "different title;missing ;ahead " || sum.Differences != 3 || exitOf(err) != app.ExitDiffers {
+		t.Errorf("compare = %s, %+v, %v, want the title, one missing, one ahead, and exit code %d", got, sum, err, app.ExitDiffers)
 	}
-	if differences, _, err := s.compare(t, []string{look}, "video", ids[0], ids[4]); len(differences) != 1 || differences[0].ID.String() != ids[0] || exitOf(err) != exitDiffers {
+	if differences, _, err := s.compare(t, []string{look}, "video", ids[0], ids[4]); len(differences) != 1 || differences[0].ID.String() != ids[0] || exitOf(err) != app.ExitDiffers {
 		t.Errorf("compare of two = %+v, %v, want the first", differences, err)
 	}
-	if _, err := s.commandIn(t, []string{look}, "projection", "repair", "video", ids[0], "--reason", "x"); exitOf(err) != exitFailed {
+	if _, err := s.commandIn(t, []string{look}, "projection", "repair", "video", ids[0], "--reason", "x"); exitOf(err) != app.ExitFailed {
 		t.Errorf("repair by a person = %v, want it refused", err)
 	}
 
-	if differences, sum, err := s.compare(t, []string{look}, "--filter", "kind=ahead"); len(differences) != 1 || differences[0].ID.String() != ids[2] || sum.Differences != 1 || exitOf(err) != exitDiffers {
+	if differences, sum, err := s.compare(t, []string{look}, "--filter", "kind=ahead"); len(differences) != 1 || differences[0].ID.String() != ids[2] || sum.Differences != 1 || exitOf(err) != app.ExitDiffers {
 		t.Errorf("compare of a kind = %+v, %+v, %v, want the one that is ahead", differences, sum, err)
 	}
-	if differences, _, err := s.compare(t, []string{look}, "--filter", "type=video,id="+ids[0]); len(differences) != 1 || exitOf(err) != exitDiffers {
+	if differences, _, err := s.compare(t, []string{look}, "--filter", "type=video,id="+ids[0]); len(differences) != 1 || exitOf(err) != app.ExitDiffers {
 		t.Errorf("compare of one by filter = %+v, %v, want it", differences, err)
 	}
 	if differences, _, err := s.compare(t, []string{look}, "--filter", "kind=extra"); len(differences) != 0 || err != nil {
@@ -112,8 +118,8 @@ func TestOperatorRepairsProjection(t *testing.T) {
 	if out, err := s.commandIn(t, wait, "projection", "repair", "--all", "--dry-run"); out != "2 entries of video match; nothing was changed\n" || err != nil {
 		t.Errorf("dry run = %q, %v, want the other two", out, err)
 	}
-	if _, err := s.commandIn(t, wait, "projection", "repair", "--filter", "type=video,id="+ids[1]+",kind=ahead", "--reason", "x"); exitOf(err) != exitNothing {
-		t.Errorf("repair of one that is of another kind = %v, want exit code %d", err, exitNothing)
+	if _, err := s.commandIn(t, wait, "projection", "repair", "--filter", "type=video,id="+ids[1]+",kind=ahead", "--reason", "x"); exitOf(err) != app.ExitNothing {
+		t.Errorf("repair of one that is of another kind = %v, want exit code %d", err, app.ExitNothing)
 	}
 	if out, err := s.commandIn(t, wait, "projection", "repair", "--filter", "kind=ahead", "--reason", "restored"); !strings.HasPrefix(out, "repaired 1 of 1 entries of video; action ") || err != nil {
 		t.Errorf("repair of a kind = %q, %v, want 1", out, err)
@@ -173,23 +179,23 @@ func TestProjectionMistakesAreRefused(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"compare", "vidoe"}, exitUsage, `TYPE "vidoe" must be an aggregate type with a projection: video`},
-		{[]string{"compare", "video", "7"}, exitUsage, `ID "7" must be a UUID`},
-		{[]string{"compare", "--all"}, exitUsage, "server help"},
-		{[]string{"compare", "--filter", "cause=x"}, exitUsage, `"cause" must be one of type, id, kind`},
-		{[]string{"compare", "--filter", "type=vidoe"}, exitUsage, `TYPE "vidoe" must be`},
-		{[]string{"compare", "--filter", "kind=lost"}, exitUsage, `kind "lost" must be one of missing, behind, ahead, different, extra`},
-		{[]string{"compare", "--filter", "id=" + id}, exitUsage, "id must be there with its type"},
-		{[]string{"compare", "video", "--filter", "type=video"}, exitUsage, "must not be there with the arguments"},
-		{[]string{"repair"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
-		{[]string{"repair", "video", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
-		{[]string{"repair", "video", id, "--all", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
-		{[]string{"repair", "--filter", "kind=ahead", "--all", "--reason", "x"}, exitUsage, "one of TYPE and at least one ID, --filter, and --all"},
-		{[]string{"repair", "--filter", "kind=ahead"}, exitUsage, "reason"},
-		{[]string{"repair", "--all"}, exitUsage, "reason"},
-		{[]string{"repair", id, "--reason", "x"}, exitUsage, "must be an aggregate type"},
-		{[]string{"repair", "video", id, "--reason", "x"}, exitNothing, "differs from its owner"},
-		{[]string{"rebuild"}, exitUsage, "server help"},
+		{[]string{"compare", "vidoe"}, app.ExitUsage, `TYPE "vidoe" must be an aggregate type with a projection: video`},
+		{[]string{"compare", "video", "7"}, app.ExitUsage, `ID "7" must be a UUID`},
+		{[]string{"compare", "--all"}, app.ExitUsage, "server help"},
+		{[]string{"compare", "--filter", "cause=x"}, app.ExitUsage, `"cause" must be one of type, id, kind`},
+		{[]string{"compare", "--filter", "type=vidoe"}, app.ExitUsage, `TYPE "vidoe" must be`},
+		{[]string{"compare", "--filter", "kind=lost"}, app.ExitUsage, `kind "lost" must be one of missing, behind, ahead, different, extra`},
+		{[]string{"compare", "--filter", "id=" + id}, app.ExitUsage, "id must be there with its type"},
+		{[]string{"compare", "video", "--filter", "type=video"}, app.ExitUsage, "must not be there with the arguments"},
+		{[]string{"repair"}, app.ExitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "video", "--reason", "x"}, app.ExitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "video", id, "--all", "--reason", "x"}, app.ExitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "--filter", "kind=ahead", "--all", "--reason", "x"}, app.ExitUsage, "one of TYPE and at least one ID, --filter, and --all"},
+		{[]string{"repair", "--filter", "kind=ahead"}, app.ExitUsage, "reason"},
+		{[]string{"repair", "--all"}, app.ExitUsage, "reason"},
+		{[]string{"repair", id, "--reason", "x"}, app.ExitUsage, "must be an aggregate type"},
+		{[]string{"repair", "video", id, "--reason", "x"}, app.ExitNothing, "differs from its owner"},
+		{[]string{"rebuild"}, app.ExitUsage, "server help"},
 	} {
 		_, err := s.command(t, append([]string{"projection"}, test.args...)...)
 		if got := exitOf(err); err == nil || got != test.exit || !strings.Contains(err.Error(), test.want) {

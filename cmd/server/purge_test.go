@@ -26,7 +26,6 @@ import (
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/localbroker"
 	"example.com/videocatalog/internal/localpg"
-	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/pubsublocal"
 )
 
@@ -133,15 +132,6 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	}
 	s.rebuildKeepsTombstones(t, p, target)
 	nothing("after a rebuild and a replay")
-}
-
-// A tombstone stays for as long as a client may resume, and something may bring the content of its video back.
-func TestTombstonesOutliveResumeTokens(t *testing.T) {
-	t.Parallel()
-	const inbox = 768 * time.Hour
-	if got, want := tombstoneRetention(config{InboxRetention: inbox}), 2*inbox+server.ResumeTokenAge; got != want {
-		t.Errorf("tombstones stay for %s, want %s", got, want)
-	}
 }
 
 // createMarked makes a published video with the marker in all its texts, and returns its name and id.

@@ -33,9 +33,8 @@ func BenchmarkReactor(b *testing.B) {
 func reactionTimes(b *testing.B, perSecond, n int) []time.Duration {
 	b.Helper()
 	s := newStack(b)
-	i, stop := s.react(b, remind(false, 0))
-	defer stop()
-	videos := store.NewVideos(i.database.commands.own, i.wake)
+	defer s.react(b, remind(false, 0)).stop()
+	videos := store.NewVideos(s.pool, nil)
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer tick.Stop()
 	var commands sync.WaitGroup

@@ -66,7 +66,7 @@ func buildReminded(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const list, registered = "registrations_gen.go", "videos(cfg, queries)"
+	const list, registered = "registrations.go", "videos(queries)"
 	source, err := os.ReadFile(list)
 	if err != nil || !strings.Contains(string(source), registered) {
 		t.Fatalf("%s has no %s, or %v", list, registered, err)

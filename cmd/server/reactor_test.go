@@ -2,22 +2,23 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2"
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/deep"
 	"example.com/videocatalog/internal/domain"
@@ -27,17 +28,16 @@ import (
 	"example.com/videocatalog/internal/server"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
-	"example.com/videocatalog/internal/telemetry"
 	"example.com/videocatalog/internal/timer"
 )
 
 // remind is a registration: a video that was created gets a tag by a reaction, and is
 // published when a timer fires after that; 0: there is no timer.
-func remind(broken bool, after time.Duration) registration {
-	videos := func(b backend) *store.Videos { return store.NewVideos(b.commands, b.wake) }
-	return registration{
-		aggregateType: event.AggregateVideo,
-		reactions: func(b backend) []subscription {
+func remind(broken bool, after time.Duration) app.Registration {
+	videos := func(b app.Backend) *store.Videos { return store.NewVideos(b.Commands, b.Wake) }
+	return app.Registration{
+		AggregateType: event.AggregateVideo,
+		Reactions: func(b app.Backend) []app.Subscription {
 			reaction := domain.Reaction[domain.Event, domain.Video, domain.Event]{
 				Concerns: func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID} },
 				Decide: func(v domain.Video, e domain.Event, stamp domain.Stamp) (*domain.Event, error) {
@@ -45,7 +45,7 @@ func remind(broken bool, after time.Duration) registration {
 						return nil, nil
 					}
 					if broken {
-						return nil, errUsage
+						return nil, errBroken
 					}
 					made, err := domain.Update([]domain.Field{domain.FieldTags}, domain.Details{Tags: []string{"seen"}}, domain.AnyVersion, stamp)(v)
 					if made != nil && after > 0 {
@@ -55,9 +55,9 @@ func remind(broken bool, after time.Duration) registration {
 				},
 			}
 			react := store.ReactVideos(videos(b), reaction, server.Stamp)
-			return []subscription{{id: reminders, consumer: "reminders", handlers: consumer.Handlers{event.AggregateVideo: consumer.React(event.Types, event.Decode, react)}}}
+			return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: consumer.React(event.Types, event.Decode, react)}}}
 		},
-		timers: func(b backend) timer.Timers {
+		Timers: func(b app.Backend) timer.Timers {
 			return videos(b).Timers(func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
 				return domain.Publish(domain.AnyVersion, stamp)(v)
 			}, server.Stamp)
@@ -77,59 +77,58 @@ func subscribe(t testing.TB, client *pubsub.Client, name string) {
 	}
 }
 
-// react runs the roles reactor and publisher in this process, with a registration more.
-func (s *stack) react(t testing.TB, more registration, extra ...string) (i *instance, stop func()) {
+// react runs the roles reactor and publisher in this process, for a service with one
+// registration. It runs the role projector too, which has nothing to do, so that the query
+// side is observed.
+func (s *stack) react(t testing.TB, only app.Registration, extra ...string) *inProcess {
 	t.Helper()
 	client, err := s.pubsub.Client(t.Context(), project)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = client.Close() })
+	defer client.Close()
 	subscribe(t, client, reminders)
-	// With the role projector, which is not started here, the query side is observed, as in a service that has reactions.
-	cfg, err := readConfig("serve", s.environ(append(extra, "ROLES=reactor,publisher,projector")...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	i = &instance{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), purged: make(chan struct{}, 1), client: client, registered: []registration{more}}
-	if i.tel, err = telemetry.Start(t.Context(), cfg.telemetry(), i.log); err != nil {
-		t.Fatal(err)
-	}
-	if i.database, err = openDatabase(t.Context(), cfg, sides{commands: true, queries: true}, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := i.startStores(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, start := range []func(context.Context) error{i.startPublisher, i.startReactor} {
-		if err := start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	all := slices.Concat(i.tasks, i.loops)
-	done := make(chan error, len(all))
-	for _, run := range all {
-		go func() { done <- run(ctx) }()
-	}
-	stop = sync.OnceFunc(func() {
-		cancel()
-		for range all {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-		closeTelemetry(ctx, i.tel, i.log)
-		i.database.close()
-	})
-	t.Cleanup(stop)
-	return i, stop
+	return s.runInProcess(t, programOf(only), append(extra, "ROLES=reactor,publisher,projector")...)
 }
 
-// create makes a video in this process.
-func (i *instance) create(t testing.TB) uuid.UUID {
+// programOf returns a service with one registration.
+func programOf(only app.Registration) app.Program {
+	return app.Program{Registrations: func(*pgxpool.Pool) []app.Registration { return []app.Registration{only} }}
+}
+
+// inProcess is a server that runs in the process of the test.
+type inProcess struct {
+	process
+	stop func()
+}
+
+// runInProcess serves until the test ends or stop is called.
+func (s *stack) runInProcess(t testing.TB, program app.Program, extra ...string) *inProcess {
 	t.Helper()
-	return createVideo(t, store.NewVideos(i.database.commands.own, i.wake))
+	p := &inProcess{process: process{eof: make(chan struct{})}}
+	started := make(chan string, 1)
+	log, written := io.Pipe()
+	go p.read(log, started)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() {
+		done <- program.Run(ctx, nil, s.environ(extra...), io.Discard, written)
+		_ = written.Close() // it returns nil
+	}()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(p.stop)
+	select {
+	case <-started:
+	case err := <-done:
+		done <- nil
+		t.Fatalf("the server ended: %v", err)
+	}
+	return p
 }
 
 // createVideo makes a video with timers.
@@ -155,8 +154,8 @@ func createVideo(t testing.TB, videos *store.Videos, timers ...domain.Timer) uui
 func TestReactor(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	i, _ := s.react(t, reminded(registration{aggregateType: event.AggregateVideo}))
-	id := i.create(t)
+	s.react(t, reminded(app.Registration{AggregateType: event.AggregateVideo}))
+	id := createVideo(t, store.NewVideos(s.pool, nil))
 	eventually(t, 30*time.Second, "the timer fires", func() bool {
 		v, err := store.NewVideos(s.pool, nil).GetVideo(t.Context(), id)
 		return err == nil && v.State == domain.Published && slices.Equal(v.Tags, []string{seenTag}) && v.Version == 3
@@ -174,34 +173,25 @@ func TestReactor(t *testing.T) {
 func TestReactorQuarantines(t *testing.T) {
 	t.Parallel()
 	s, queries := newStack(t), storetest.Pool(t, 2)
-	i, stop := s.react(t, remind(true, 0), "READ_DATABASE_URL="+queries.Config().ConnString(), "TELEMETRY_ADDR=127.0.0.1:0")
-	i.create(t)
+	apart := "READ_DATABASE_URL=" + queries.Config().ConnString()
+	p := s.react(t, remind(true, 0), apart, "TELEMETRY_ADDR=127.0.0.1:0")
+	createVideo(t, store.NewVideos(s.pool, nil))
 	eventually(t, 30*time.Second, "the event is in quarantine", func() bool {
 		var n int
 		err := queries.QueryRow(t.Context(), "SELECT count(*) FROM video_catalog_read.quarantine WHERE consumer = 'reminders' AND reason LIKE 'refused 5 times%'").Scan(&n)
 		return err == nil && n == 1
 	})
 	eventually(t, 30*time.Second, "the metrics have it, and the timers", func() bool {
-		scraped := httptest.NewRecorder()
-		i.tel.Scrape.ServeHTTP(scraped, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
-		metrics := scraped.Body.String()
+		_, metrics := get(t, "http://"+p.private(t)+"/metrics")
 		return regexp.MustCompile(`(?m)^consumer_quarantine(\{.*\})? 1$`).MatchString(metrics) && strings.Contains(metrics, `timer_waiting{aggregate_type="video"`)
 	})
 	if n := s.count(t, "SELECT count(*) FROM video_catalog.inbox"); n != 0 {
 		t.Errorf("the inbox has %d events, want none: the event did not take effect", n)
 	}
-	stop()
-	inbox := store.NewInbox(queries)
-	all := replayed([]registration{remind(false, time.Millisecond)}, s.pool)
-	messages, err := inbox.ListQuarantine(t.Context(), admin.Filter{}, 0, 10)
-	if err != nil || len(messages) != 1 {
-		t.Fatalf("ListQuarantine() = %v, %v, want one", messages, err)
-	}
-	if messages[0].Payload, err = inbox.QuarantinedPayload(t.Context(), messages[0].ID); err != nil {
-		t.Fatal(err)
-	}
-	if err := replayer(all)(t.Context(), messages[0]); err != nil {
-		t.Fatal(err)
+	p.stop()
+	var out strings.Builder
+	if err := programOf(remind(false, time.Millisecond)).Run(t.Context(), []string{"quarantine", "replay", "--all", "--reason", "mended"}, s.environ(apart), &out, io.Discard); err != nil {
+		t.Fatalf("quarantine replay = %q, %v", &out, err)
 	}
 	if n := s.count(t, "SELECT count(*) FROM video_catalog.outbox WHERE version = 2 AND causation_id IS NOT NULL"); n != 1 {
 		t.Errorf("%d events of the reaction, want 1", n)
@@ -220,7 +210,7 @@ func TestReactorForgetsOldEvents(t *testing.T) {
 		consumer string
 		n        int
 		age      time.Duration
-	}{{"reminders", pruneRows + 1, 40 * 24 * time.Hour}, {"reminders", 2, 20 * 24 * time.Hour}, {"another", 3, 40 * 24 * time.Hour}} {
+	}{{"reminders", app.PruneRows + 1, 40 * 24 * time.Hour}, {"reminders", 2, 20 * 24 * time.Hour}, {"another", 3, 40 * 24 * time.Hour}} {
 		if _, err := s.pool.Exec(t.Context(), insert, rows.consumer, rows.n, rows.age); err != nil {
 			t.Fatal(err)
 		}
@@ -232,33 +222,24 @@ func TestReactorForgetsOldEvents(t *testing.T) {
 	}
 }
 
-// Only the role reactor reacts. It wakes the publisher, and has a worker for each
-// subscription and a check for each loop.
+// Only the role reactor reacts and fires timers. Both wake the publisher.
 func TestReactorIsARole(t *testing.T) {
 	t.Parallel()
-	i := &instance{cfg: config{Roles: []string{rolePublisher}}, registered: []registration{remind(false, 0)}}
-	if err := i.startReactor(t.Context()); err != nil || len(i.loops) != 0 {
-		t.Errorf("startReactor() without the role = %v, with %d loops, want none", err, len(i.loops))
-	}
-	if got := reactionWorkers(make([]subscription, 5)); got != 5 {
-		t.Errorf("%d workers for 5 subscriptions, want 5", got)
-	}
-	more, woken := remind(false, 0), 0
-	react, fire := more.reactions, more.timers
-	count := func(b backend) backend {
-		if b.wake != nil {
-			woken++
+	for roles, want := range map[string]int64{"publisher": 0, "reactor,publisher": 2} {
+		var woken atomic.Int64
+		counted, reminds := remind(false, 0), remind(false, 0)
+		count := func(b app.Backend) app.Backend {
+			if b.Wake != nil {
+				woken.Add(1)
+			}
+			return b
 		}
-		return b
-	}
-	more.reactions = func(b backend) []subscription { return react(count(b)) }
-	more.timers = func(b backend) timer.Timers { return fire(count(b)) }
-	i, _ = newStack(t).react(t, more)
-	if woken != 2 {
-		t.Errorf("%d of reactions and timers wake the publisher, want both", woken)
-	}
-	if len(i.loops) != 3 || len(i.checks) != 4 {
-		t.Errorf("%d loops and %d checks, want those of publisher, timers and reactions, and a check of the maintenance", len(i.loops), len(i.checks))
+		counted.Reactions = func(b app.Backend) []app.Subscription { return reminds.Reactions(count(b)) }
+		counted.Timers = func(b app.Backend) timer.Timers { return reminds.Timers(count(b)) }
+		newStack(t).runInProcess(t, programOf(counted), "ROLES="+roles).stop()
+		if got := woken.Load(); got != want {
+			t.Errorf("ROLES=%s: %d of reactions and timers wake the publisher, want %d", roles, got, want)
+		}
 	}
 }
 
@@ -284,8 +265,8 @@ func TestTimersSurviveARestore(t *testing.T) {
 	s := &stack{url: source, migrateURL: source, pubsub: newBroker(t)}
 	read := newReader(t, s, pg.Programs(), source, target)
 	read.run(t, "pg_dump --format=custom --file="+names.Service()+`.dump "$SOURCE_URL"`)
-	publish := registration{aggregateType: event.AggregateVideo, timers: remind(false, 0).timers}
-	if fired, err := publish.timers(backend{commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
+	publish := app.Registration{AggregateType: event.AggregateVideo, Timers: remind(false, 0).Timers}
+	if fired, err := publish.Timers(app.Backend{Commands: pool}).Fire(t.Context(), 10); err != nil || len(fired.Late) != 1 {
 		t.Fatalf("Fire() = %+v, %v, want the timer that is due", fired, err)
 	}
 	for _, script := range append(blocks(t, failoverPage, "## Moving by dump and restore", "sh")[1:], blocks(t, failoverPage, "## Before the service starts", "sh")...) {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
@@ -31,12 +33,15 @@ const (
 	broken     = "broken"  // the description of a video whose timer fails
 )
 
+// errBroken is why a reaction or a timer cannot be handled.
+var errBroken = errors.New("broken on purpose")
+
 // reminded adds to the registration of videos. When a video was created, it gets a tag and a timer that publishes it, and one of
 // four tallies counts it. When its description becomes stop before that, it gets another tag, and the timer is cancelled. Nothing
 // of this checks whether it has happened before: a second time would show.
-func reminded(r registration) registration {
-	r.reactions = func(b backend) []subscription {
-		react := store.ReactVideos(store.NewVideos(b.commands, b.wake), domain.Reaction[domain.Event, domain.Video, domain.Event]{
+func reminded(r app.Registration) app.Registration {
+	r.Reactions = func(b app.Backend) []app.Subscription {
+		react := store.ReactVideos(store.NewVideos(b.Commands, b.Wake), domain.Reaction[domain.Event, domain.Video, domain.Event]{
 			Concerns: func(e domain.Event) []uuid.UUID { return []uuid.UUID{e.Video.ID, tallyOf(e.Video.ID)} },
 			Decide:   remindedBy,
 		}, server.Stamp)
@@ -46,12 +51,12 @@ func reminded(r registration) registration {
 				return remembered(ctx, uuid.NewString(), received)
 			}
 		}
-		return []subscription{{id: reminders, consumer: "reminders", handlers: consumer.Handlers{event.AggregateVideo: consumer.React(event.Types, event.Decode, react)}}}
+		return []app.Subscription{{ID: reminders, Consumer: "reminders", Handlers: consumer.Handlers{event.AggregateVideo: consumer.React(event.Types, event.Decode, react)}}}
 	}
-	r.timers = func(b backend) timer.Timers {
-		return store.NewVideos(b.commands, b.wake).Timers(func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
+	r.Timers = func(b app.Backend) timer.Timers {
+		return store.NewVideos(b.Commands, b.Wake).Timers(func(v domain.Video, _ string, stamp domain.Stamp) (*domain.Event, error) {
 			if v.Description == broken {
-				return nil, errUsage
+				return nil, errBroken
 			}
 			return domain.Publish(domain.AnyVersion, stamp)(v)
 		}, server.Stamp)

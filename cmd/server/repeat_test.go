@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/event"
@@ -266,8 +267,8 @@ func TestInterruptedBackfillContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	var result admin.RepeatResult
-	if err := cmd.Wait(); exitOf(err) != exitFailed || json.Unmarshal(out.Bytes(), &result) != nil || result.Done != 1000 || result.Matched != 3000 || result.Last == uuid.Nil {
-		t.Fatalf("interrupted backfill = %v, %q, %s, want exit code %d and 1,000 of 3,000", err, out.String(), errOut.String(), exitFailed)
+	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || json.Unmarshal(out.Bytes(), &result) != nil || result.Done != 1000 || result.Matched != 3000 || result.Last == uuid.Nil {
+		t.Fatalf("interrupted backfill = %v, %q, %s, want exit code %d and 1,000 of 3,000", err, out.String(), errOut.String(), app.ExitFailed)
 	}
 	rest, err := s.command(t, "outbox", "backfill", "video", "--reason", "test", "--pending", "5000", "--after", result.Last.String())
 	if !strings.HasPrefix(rest, "repeated 2000 of 2000 aggregates; action ") || err != nil {
@@ -287,26 +288,26 @@ func TestRepeatMistakesAreRefused(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"republish"}, exitUsage, "filter"},
-		{[]string{"republish", "--all"}, exitUsage, "reason"},
-		{[]string{"republish", "--all", "--filter", "type=video", "--reason", "x"}, exitUsage, "all"},
-		{[]string{"republish", "--filter", "type=parcel", "--reason", "x"}, exitUsage, "filter.type"},
-		{[]string{"republish", "--filter", "cause=x", "--reason", "x"}, exitUsage, "filter"},
-		{[]string{"republish", "--filter", "id=" + uuid.NewString(), "--reason", "x"}, exitNothing, "no such event"},
-		{[]string{"republish", "--all", "--from", "yesterday", "--reason", "x"}, exitUsage, "--from"},
-		{[]string{"republish", "--all", "--to", "2026-01-31", "--reason", "x"}, exitUsage, "--to"},
-		{[]string{"republish", "--all", "--from", "2026-01-31T12:00:00Z", "--to", "2026-01-31T12:00:00Z", "--reason", "x"}, exitUsage, "to: "},
-		{[]string{"republish", "--all", "--after", "7", "--reason", "x"}, exitUsage, "--after"},
-		{[]string{"republish", "--all", "--pending", "-1", "--reason", "x"}, exitUsage, "pending"},
-		{[]string{"republish", "--all", "--pending", "many", "--reason", "x"}, exitUsage, "-pending"},
-		{[]string{"republish", "video", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"backfill", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"backfill", "video", "parcel", "--reason", "x"}, exitUsage, "server help"},
-		{[]string{"backfill", "parcel", "--reason", "x"}, exitUsage, "type"},
-		{[]string{"backfill", "video"}, exitUsage, "reason"},
-		{[]string{"backfill", "video", "--all", "--reason", "x"}, exitUsage, "--all"},
-		{[]string{"backfill", "video", "--filter", "id=x", "--reason", "x"}, exitUsage, "--filter"},
-		{[]string{"backfill", "video", "--from", "2026-01-31T12:00:00Z", "--reason", "x"}, exitUsage, "-from"},
+		{[]string{"republish"}, app.ExitUsage, "filter"},
+		{[]string{"republish", "--all"}, app.ExitUsage, "reason"},
+		{[]string{"republish", "--all", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "all"},
+		{[]string{"republish", "--filter", "type=parcel", "--reason", "x"}, app.ExitUsage, "filter.type"},
+		{[]string{"republish", "--filter", "cause=x", "--reason", "x"}, app.ExitUsage, "filter"},
+		{[]string{"republish", "--filter", "id=" + uuid.NewString(), "--reason", "x"}, app.ExitNothing, "no such event"},
+		{[]string{"republish", "--all", "--from", "yesterday", "--reason", "x"}, app.ExitUsage, "--from"},
+		{[]string{"republish", "--all", "--to", "2026-01-31", "--reason", "x"}, app.ExitUsage, "--to"},
+		{[]string{"republish", "--all", "--from", "2026-01-31T12:00:00Z", "--to", "2026-01-31T12:00:00Z", "--reason", "x"}, app.ExitUsage, "to: "},
+		{[]string{"republish", "--all", "--after", "7", "--reason", "x"}, app.ExitUsage, "--after"},
+		{[]string{"republish", "--all", "--pending", "-1", "--reason", "x"}, app.ExitUsage, "pending"},
+		{[]string{"republish", "--all", "--pending", "many", "--reason", "x"}, app.ExitUsage, "-pending"},
+		{[]string{"republish", "video", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"backfill", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"backfill", "video", "parcel", "--reason", "x"}, app.ExitUsage, "server help"},
+		{[]string{"backfill", "parcel", "--reason", "x"}, app.ExitUsage, "type"},
+		{[]string{"backfill", "video"}, app.ExitUsage, "reason"},
+		{[]string{"backfill", "video", "--all", "--reason", "x"}, app.ExitUsage, "--all"},
+		{[]string{"backfill", "video", "--filter", "id=x", "--reason", "x"}, app.ExitUsage, "--filter"},
+		{[]string{"backfill", "video", "--from", "2026-01-31T12:00:00Z", "--reason", "x"}, app.ExitUsage, "-from"},
 	} {
 		_, err := s.command(t, append([]string{"outbox"}, test.args...)...)
 		if got := exitOf(err); got != test.exit || !strings.Contains(fmt.Sprint(err), test.want) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/event"
 	"example.com/videocatalog/internal/names"
 	"example.com/videocatalog/pubsublocal"
@@ -87,8 +88,8 @@ func TestSeekRefusesBadArguments(t *testing.T) {
 		{[]string{id, since}, "reason"},
 		{[]string{id, since, "--all", "--reason", "x"}, "-all"},
 	} {
-		if out, err := s.command(t, append([]string{"seek"}, tt.args...)...); exitOf(err) != exitUsage || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("seek %q = %q, %v, want exit code %d with %q", tt.args, out, err, exitUsage, tt.want)
+		if out, err := s.command(t, append([]string{"seek"}, tt.args...)...); exitOf(err) != app.ExitUsage || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("seek %q = %q, %v, want exit code %d with %q", tt.args, out, err, app.ExitUsage, tt.want)
 		}
 	}
 	if out, err := s.command(t, "seek", id, since, "--dry-run"); err != nil || out != "the inbox has 0 events; nothing was changed\n" {
@@ -106,8 +107,8 @@ func TestSeekThatFailsRunsAgain(t *testing.T) {
 	s := newStack(t)
 	id, since := names.TopicOf(event.AggregateVideo).Subscription("catalog"), time.Now().Add(-time.Minute).Format(time.RFC3339)
 	accept := s.pubsub.Inject(pubsublocal.Fault{Method: "Seek", Code: codes.PermissionDenied})
-	if out, err := s.command(t, "seek", id, since, "--reason", "x"); exitOf(err) != exitFailed || !strings.Contains(err.Error(), "seek again") {
-		t.Errorf("seek = %q, %v, want exit code %d and what to do", out, err, exitFailed)
+	if out, err := s.command(t, "seek", id, since, "--reason", "x"); exitOf(err) != app.ExitFailed || !strings.Contains(err.Error(), "seek again") {
+		t.Errorf("seek = %q, %v, want exit code %d and what to do", out, err, app.ExitFailed)
 	}
 	accept()
 	if out, err := s.command(t, "seek", id, since, "--reason", "x", "--json"); err != nil || !strings.Contains(out, `"generation":2`) {

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +15,6 @@ import (
 
 	catalogv1 "example.com/videocatalog/api/proto/catalog/v1"
 	videov1 "example.com/videocatalog/api/proto/video/v1"
-	"example.com/videocatalog/db"
-	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
 )
 
@@ -103,38 +99,4 @@ func TestSidesAreReadyByThemselves(t *testing.T) {
 	eventually(t, 30*time.Second, "the catalog is back by itself", func() bool {
 		return ready() == `200 {"commands":"ready","queries":"ready","status":"ready"}`
 	})
-}
-
-// A start during which the database ends all sessions, again and again, takes
-// longer and does not fail.
-func TestStartSurvivesLostSessions(t *testing.T) {
-	t.Parallel()
-	target := storetest.Direct(t, storetest.URL(t))
-	admin, err := db.Open(t.Context(), target, 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
-	var ended atomic.Bool
-	go func() {
-		defer ended.Store(true)
-		for range 50 {
-			_, _ = admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
-			sleep(t.Context(), rand.N(100*time.Millisecond))
-		}
-	}()
-	cfg := config{
-		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, ReadDatabaseURL: target,
-		DatabaseMaxConns: 8, databaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
-	}
-	for !ended.Load() {
-		database, err := openDatabase(t.Context(), cfg, cfg.sides(), 4, nil)
-		if err != nil {
-			t.Fatalf("openDatabase() = %v", err)
-		}
-		if err := prepareOutbox(t.Context(), store.NewOutbox(database.commands.own), cfg); err != nil {
-			t.Errorf("prepareOutbox() = %v", err)
-		}
-		database.close()
-	}
 }

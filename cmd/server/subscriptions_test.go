@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/names"
 )
 
@@ -17,15 +18,21 @@ func TestSubscriptionsAreInNames(t *testing.T) {
 			known = append(known, topic.Subscription(consumer))
 		}
 	}
-	registered := registrations(config{}, nil)
-	consumers := make(map[string]bool)
-	for _, s := range append(subscriptions(registered), reactions(registered, backend{})...) {
-		if consumers[s.consumer] {
-			t.Errorf("two subscriptions have the consumer %s: inbox and quarantine would take their messages for each other's", s.consumer)
+	var subscribed []app.Subscription
+	for _, r := range registrations(nil) {
+		subscribed = append(subscribed, r.Subscriptions...)
+		if r.Reactions != nil {
+			subscribed = append(subscribed, r.Reactions(app.Backend{})...)
 		}
-		consumers[s.consumer] = true
-		if !slices.Contains(known, s.id) {
-			t.Errorf("subscription %s is not among %q of internal/names", s.id, known)
+	}
+	consumers := make(map[string]bool)
+	for _, s := range subscribed {
+		if consumers[s.Consumer] {
+			t.Errorf("two subscriptions have the consumer %s: inbox and quarantine would take their messages for each other's", s.Consumer)
+		}
+		consumers[s.Consumer] = true
+		if !slices.Contains(known, s.ID) {
+			t.Errorf("subscription %s is not among %q of internal/names", s.ID, known)
 		}
 	}
 }

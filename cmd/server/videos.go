@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
 
 	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/app"
 	"example.com/videocatalog/internal/console" // only console
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/event"
@@ -15,38 +18,52 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
+// catalogConsumer is the name of the catalog in the inbox and the quarantine. It never
+// changes: under another name every event would be new.
+const catalogConsumer = "catalog"
+
 // videos registers the videos: VideoService has their commands, CatalogService the queries
 // of the catalog, which the subscription fills.
-func videos(cfg config, queries *pgxpool.Pool) registration {
+func videos(queries *pgxpool.Pool) app.Registration {
 	catalog := store.NewCatalog(queries)
-	return registration{
-		aggregateType: event.AggregateVideo,
-		services: func(b backend) ([]port.Service, error) {
-			reads, err := server.Catalog(cfg.catalog, catalog.Over(b.queries), catalog, b.seal, b.metrics)
-			commands := store.NewVideos(b.commands, b.wake)
-			commands.OnPurge = b.purged
-			return []port.Service{server.Videos(commands, b.seal), reads}, err
+	return app.Registration{
+		AggregateType: event.AggregateVideo,
+		Services: func(b app.Backend) ([]port.Service, error) {
+			// Calls that wait leave room for others, and end in half of the time of a stop.
+			waits := server.CatalogConfig{MaxWaiting: b.Port.MaxCalls / 2, DrainWait: b.Port.DrainTimeout / 2}.WithDefaults()
+			reads, err := server.Catalog(waits, catalog.Over(b.Queries), catalog, b.Seal, b.Metrics)
+			commands := store.NewVideos(b.Commands, b.Wake)
+			commands.OnPurge = b.Purged
+			return []port.Service{server.Videos(commands, b.Seal), reads}, err
 		},
-		subscriptions: []subscription{{
-			id: names.TopicOf(event.AggregateVideo).Subscription("catalog"), consumer: cfg.ConsumerName,
-			handlers: consumer.Handlers{
+		Subscriptions: []app.Subscription{{
+			ID: names.TopicOf(event.AggregateVideo).Subscription(catalogConsumer), Consumer: catalogConsumer,
+			Handlers: consumer.Handlers{
 				event.AggregateVideo: consumer.Handle(event.Types, event.Decode, catalog.Project),
 			},
-			prune: catalog.PruneTombstones,
+			Prune: catalog.PruneTombstones,
 		}},
-		comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
+		Observe: func(queries *pgxpool.Pool, meter metric.Meter) error { return store.NewCatalog(queries).Observe(meter) },
+		Maintain: func(events *store.Outbox, keep time.Duration) []app.Step {
+			eraser := store.NewEraser(events)
+			return []app.Step{
+				func(ctx context.Context) (more bool, err error) { return eraser.Erase(ctx, app.PruneRows) },
+				func(ctx context.Context) (more bool, err error) {
+					n, err := eraser.PruneTombstones(ctx, keep, app.PruneRows)
+					return n == app.PruneRows, err
+				},
+			}
+		},
+		Comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
 			return store.NewVideoComparison(commands, queries)
 		},
-		rebuild: func(commands, queries *pgxpool.Pool, notify func(context.Context, string)) admin.Rebuilder {
-			return newCatalogRebuild(commands, queries, notify)
-		},
-		aggregates: store.VideoAggregates(),
-		repair: func(ctx context.Context) (more bool, err error) {
+		Aggregates: store.VideoAggregates(),
+		Repair: func(ctx context.Context) (more bool, err error) {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)
 			return n == futureRows, err
 		},
 		// only console: begin
-		console: func(commands, queries *pgxpool.Pool) console.Type {
+		Console: func(commands, queries *pgxpool.Pool) console.Type {
 			return console.Type{Name: event.AggregateVideo, View: "catalog", Source: store.NewVideosSource(commands, queries)}
 		},
 		// only console: end

@@ -108,8 +108,8 @@ func withTimers(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const list = "registrations_gen.go"
-	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(cfg, queries)", "reminded(videos(cfg, queries))", 1)
+	const list = "registrations.go"
+	changed := strings.Replace(read(t, filepath.Join(server, list)), "videos(queries)", "reminded(videos(queries))", 1)
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{
 		filepath.Join(server, list):           filepath.Join(dir, list),
 		filepath.Join(server, "reminders.go"): filepath.Join(server, "reminders_test.go"),

@@ -212,7 +212,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "outbox requeue # #", and "outbox requeue --all"
-	help := read(t, root+"/cmd/server/help.go") +
+	help := read(t, root+"/internal/app/help.go") +
 		read(t, root+"/cmd/server/rebuild.go") // only full
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
 		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
@@ -241,7 +241,7 @@ func TestRunbookLogLinesExist(t *testing.T) {
 		t.Fatalf("%d log lines found, want at least 5: does the expression still fit?", len(found))
 	}
 	var source strings.Builder
-	for _, dir := range []string{"cmd/server", "internal/outbox", "internal/consumer", "internal/timer", "internal/telemetry"} {
+	for _, dir := range []string{"internal/app", "internal/outbox", "internal/consumer", "internal/timer", "internal/telemetry"} {
 		paths, err := filepath.Glob(root + "/" + dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

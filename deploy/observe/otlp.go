@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// metricsPage is the list of metrics of the service, relative to the directory of the sources. cmd/server generates it.
+// metricsPage is the list of metrics of the service, relative to the directory of the sources. internal/app generates it.
 const metricsPage = "../../docs/metrics.md"
 
 // metrics are the series of the service, by their names in Prometheus. Its method otlp converts a query of Prometheus

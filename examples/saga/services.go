@@ -95,7 +95,6 @@ func makeServices(ctx context.Context, dir string, out io.Writer) error {
 	}
 	for _, name := range services {
 		for _, args := range [][]string{
-			{"run", "./cmd/server/generate"},
 			{"run", "./internal/names/generate"},
 			{"test", "./internal/domain"},
 			{"build", "-buildvcs=false", "-o", "server", "./cmd/server"},

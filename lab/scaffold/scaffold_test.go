@@ -36,7 +36,7 @@ func TestTwoServices(t *testing.T) {
 		}
 		clone.Run(t, service, "go", "vet", "./...")
 		clone.Run(t, service, "go", "test", "./internal/archtest", "./internal/names/...", "./api/...", "./internal/domain", "./internal/event", "./internal/port")
-		clone.Run(t, service, "go", "test", "./cmd/server", "-run", "Documented|Config|Help|Subscriptions|Defaults")
+		clone.Run(t, service, "go", "test", "./cmd/server", "./internal/app", "-run", "Documented|Config|Help|Subscriptions|Defaults")
 	}
 	clone.Run(t, one, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Catalog|Overview|Order")
 	clone.Run(t, two, "go", "test", "./internal/server", "./internal/store", "-run", "Create|List|OpenAPI|Gateway|Search|Ledger|PurchaseOrder")

@@ -49,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 		"README.md":                       "Our own section",
 		"api/proto/video/v1/video.pb.go":  "GetDirector",
 		"api/openapi.json":                "STATE_ARCHIVED",
-		"cmd/server/config.go":            "Workers: 2",
+		"internal/app/config.go":            "Workers: 2",
 		"db/migrations/00004_videos.sql":  "A clearer comment.",
 		"db/migrations/00098_later.sql":   "later",
 		"db/migrations/01000_invoice.sql": "invoice",
@@ -104,8 +104,8 @@ func editService(t *testing.T, dir string) {
 	validate := "func (d Details) validate() error {\n"
 	edit(t, path("internal/domain/video.go"), validate,
 		validate+"\tif d.ReleaseYear > 2100 {\n\t\treturn problem.InvalidField(\"video.release_year\", \"must not be a year of the far future\")\n\t}\n")
-	edit(t, path("cmd/server/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
-	edit(t, path("cmd/server/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
+	edit(t, path("internal/app/config.go"), "\tOutboxRetention time.Duration", "\tCurrency string `env:\"CURRENCY\" envDefault:\"EUR\" help:\"of all prices\"`\n\n\tOutboxRetention time.Duration")
+	edit(t, path("internal/app/config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 2}")
 	edit(t, path("README.md"), "## Dependencies", "## Our own section\n\nOrders.\n\n## Dependencies")
 	topics := path("internal/names/topics/video.yaml")
 	if _, err := os.Stat(topics); err != nil {
@@ -259,13 +259,13 @@ func conflicts(s upgrading, template string) {
 	edit(s.t, filepath.Join(template, "cmd", "server", "config.go"), "c.outbox = outbox.Config{}", "c.outbox = outbox.Config{Workers: 3}")
 	commit(s.t, template)
 	for range 2 {
-		s.stops("\n  cmd/server/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")
+		s.stops("\n  internal/app/config.go\n", "make generate, git add --all, and git commit", "git merge --abort", "rerere")
 		s.refusedAsItIs("in the middle of a merge")
 		clone.Run(s.t, s.dir, "git", "merge", "--abort")
 		s.clean()
 	}
-	s.stops("cmd/server/config.go")
-	clone.Run(s.t, s.dir, "git", "checkout", "--quiet", "--theirs", "cmd/server/config.go")
+	s.stops("internal/app/config.go")
+	clone.Run(s.t, s.dir, "git", "checkout", "--quiet", "--theirs", "internal/app/config.go")
 	clone.Run(s.t, s.dir, "git", "add", "--all")
 	clone.Run(s.t, s.dir, "make", "generate-code")
 	commit(s.t, s.dir)

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"saga.example.com/inventory/internal/app"
 	"saga.example.com/inventory/internal/consumer"
 	"saga.example.com/inventory/internal/domain"
 	"saga.example.com/inventory/internal/event"
@@ -12,15 +13,15 @@ import (
 )
 
 // productsOnOrders registers how products react to the events of orders.
-func productsOnOrders(config, *pgxpool.Pool) registration {
-	return registration{
-		aggregateType: event.AggregateProduct,
-		reactions: func(b backend) []subscription {
-			products := store.NewProducts(b.commands, b.wake)
+func productsOnOrders(*pgxpool.Pool) app.Registration {
+	return app.Registration{
+		AggregateType: event.AggregateProduct,
+		Reactions: func(b app.Backend) []app.Subscription {
+			products := store.NewProducts(b.Commands, b.Wake)
 			react := store.ReactProducts(products, domain.ProductOrderReaction(), server.Stamp)
-			return []subscription{{
-				id: names.TopicOf(event.AggregateOrder).Subscription("inventory-product-order"), consumer: "inventory-product-order",
-				handlers: consumer.Handlers{
+			return []app.Subscription{{
+				ID: names.TopicOf(event.AggregateOrder).Subscription("inventory-product-order"), Consumer: "inventory-product-order",
+				Handlers: consumer.Handlers{
 					event.AggregateOrder: consumer.React(event.OrderTypes, event.DecodeOrder, react),
 				},
 			}}

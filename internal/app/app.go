@@ -1,0 +1,104 @@
+// Package app runs a service: the loops and ports of a process, and the commands of its
+// operators. The settings come from the environment; [Program.Run] lists them with the
+// command help.
+//
+// cmd/server has what differs between services: the aggregate types.
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"google.golang.org/grpc/grpclog"
+
+	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/telemetry/connlog"
+)
+
+// Program is a service: its version, and what it adds to this package.
+type Program struct {
+	Version string
+	// Registrations returns the registration of each aggregate type. queries is the pool of
+	// the query side, or nil if the process does not use it.
+	Registrations func(queries *pgxpool.Pool) []Registration
+}
+
+// Main runs the command that the arguments of the process name, and ends the process with
+// its exit code. SIGTERM and SIGINT end the command.
+func (p Program) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := p.Run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+	}
+	os.Exit(ExitCode(err))
+}
+
+// Validate returns all mistakes in the settings of a command.
+func (p Program) Validate(command string, environ []string) error {
+	_, err := p.readConfig(command, environ)
+	return err
+}
+
+// Run runs a command until it or ctx ends. The default command is serve. environ has the
+// settings. The log goes to stderr.
+func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	command := "serve"
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "version":
+		_, err := fmt.Fprintln(stdout, p.Version)
+		return err
+	case "help", "-h", "--help":
+		return printHelp(stdout)
+	}
+	cfg, err := p.readConfig(command, environ)
+	level := new(slog.LevelVar)
+	level.Set(cfg.LogLevel)
+	log := telemetry.NewLogger(stderr, level, cfg.PubSubProject)
+	if unknown := unknownSettings(environ); len(unknown) > 0 {
+		log.WarnContext(ctx, "settings: ignored", "err", strings.Join(unknown, ", ")+": try `server help`")
+	}
+	if err != nil {
+		return usageError(err)
+	}
+	// By default, gRPC and its gateway write plain text to stderr, for example when a
+	// client of a watch disconnects.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(connlog.New(log, "grpc: failed"), slog.LevelDebug).Writer()))
+	switch words := strings.Join(append([]string{command}, args...), " "); {
+	case words == "serve":
+		return serve(ctx, cfg, level, log)
+	case words == "migrate":
+		return migrate(ctx, cfg, stdout, log)
+	case words == "drain":
+		return drain(ctx, cfg, stdout, log)
+	case command == "console": // only console
+		return serveConsole(ctx, cfg, args, stdout, log) // only console
+	case command == "seek":
+		return seek(ctx, cfg, args, stdout)
+	case command == "databases":
+		return databasesCommand(ctx, cfg, args, stdout)
+	case command == "outbox":
+		return outboxCommand(ctx, cfg, args, stdout, stderr)
+	case command == "quarantine":
+		return quarantineCommand(ctx, cfg, args, stdout)
+	case command == "inbox":
+		return inboxCommand(ctx, cfg, args, stdout)
+	case command == "projection":
+		return projectionCommand(ctx, cfg, args, stdout)
+	case command == "audit":
+		return auditCommand(ctx, cfg, args, stdout)
+	default:
+		return usageError(fmt.Errorf("unknown command %q: try `server help`", words))
+	}
+}

@@ -1,0 +1,221 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/port"
+)
+
+// Every mistake in the configuration is told at once, by the variable's name.
+func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		environ []string
+		want    []string
+	}{
+		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
+		{"origins", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "SERVER_CORS_ORIGINS=https://app.example.com,app.example.com/"}, []string{"SERVER_CORS_ORIGINS: \"app.example.com/\""}},
+		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
+			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
+		}},
+		{"ranges", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "PORT=70000", "DATABASE_MAX_CONNS=0", "ROLES=api,cook", "OUTBOX_RETENTION=1h"}, []string{
+			"PORT must be between", "DATABASE_MAX_CONNS must be more than 0", "DATABASE_MAX_CONNS (0) must be at least 4", `ROLES has "cook"`, "OUTBOX_RETENTION must be at least 24h",
+		}},
+		{"connections", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "DATABASE_MAX_CONNS=3"}, []string{"DATABASE_MAX_CONNS (3) must be at least 12"}},
+		{"telemetry", []string{
+			"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_ADDR=9090", "TELEMETRY_TRACES_ENDPOINT=localhost:4317",
+			"TELEMETRY_METRICS_ENDPOINT=ftp://user:secret@x", "TELEMETRY_TRACE_RATIO=1.5",
+		}, []string{
+			"TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090", "TELEMETRY_TRACES_ENDPOINT must be a URL such as", "TELEMETRY_METRICS_ENDPOINT must be a URL such as",
+			"TELEMETRY_TRACE_RATIO must be between 0 and 1",
+		}},
+		{"databases", []string{
+			"DATABASE_URL=postgres://u:secret@h/d?default_query_exec_mode=exec", "READ_DATABASE_URL=postgres://u:secret@h:port/d", "PUBSUB_PROJECT=p", "AUTH=off",
+		}, []string{
+			"DATABASE_URL must not have default_query_exec_mode=exec or simple_protocol", "READ_DATABASE_URL must be a URL such as",
+		}},
+		{"an emulator in a worker pool", []string{"CLOUD_RUN_WORKER_POOL=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"an emulator in production", []string{"K_SERVICE=x", "DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=iam", "PUBSUB_EMULATOR_HOST=127.0.0.1:1"}, []string{"PUBSUB_EMULATOR_HOST must not be set in production"}},
+		{"no number", []string{"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p", "AUTH=off", "TELEMETRY_TRACE_RATIO=some"}, []string{"TELEMETRY_TRACE_RATIO must be a number such as 0.01"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Program{}.readConfig("serve", test.environ)
+			if err == nil {
+				t.Fatal("readConfig() = nil, want an error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("readConfig() = %v, want in it %q", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("readConfig() = %v tells a secret", err)
+			}
+			if got := strings.Count(err.Error(), "\n"); got != len(test.want) {
+				t.Errorf("readConfig() tells %d mistakes, want %d:\n%v", got, len(test.want), err)
+			}
+		})
+	}
+}
+
+// A command asks for no more than it needs.
+func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
+	t.Parallel()
+	for command, environ := range map[string][]string{
+		"migrate":    {"DATABASE_URL=postgres://x"},
+		"outbox":     {"DATABASE_URL=postgres://x", "DATABASE_MAX_CONNS=1"},
+		"quarantine": {"DATABASE_URL=postgres://x"},
+		"rebuild":    {"DATABASE_URL=postgres://x"},
+		"drain":      {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
+		"seek":       {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
+		"serve":      {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},
+	} {
+		if err := (Program{}).Validate(command, environ); err != nil {
+			t.Errorf("readConfig(%s) = %v, want nil", command, err)
+		}
+	}
+}
+
+// A process that stops ends within what Cloud Run gives between SIGTERM and
+// SIGKILL: first the calls, then the loops, then the broker's client, telemetry
+// and the database.
+func TestStopFitsIntoTheBudget(t *testing.T) {
+	t.Parallel()
+	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
+	var c config
+	if err := c.configure(nil); err != nil {
+		t.Fatal(err)
+	}
+	loops := max(c.outbox.StopTimeout+c.outbox.SettleTimeout, c.consumer.StopTimeout)
+	if stop := c.port.DrainTimeout + loops + closeTimeout + flushTimeout + closeTimeout; stop >= budget {
+		t.Errorf("a stop takes up to %s, want less than %s", stop, budget)
+	}
+	if err := errors.Join(c.outbox.Validate(), c.consumer.Validate(), c.port.Validate()); err != nil {
+		t.Errorf("configure() makes a Config that is refused: %v", err)
+	}
+}
+
+// A variable that only looks like a setting does not keep a process from
+// starting; the log has its name, and not its value.
+func TestUnknownSettingsAreLogged(t *testing.T) {
+	t.Parallel()
+	var stderr strings.Builder
+	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
+	if err := (Program{}).Run(t.Context(), []string{"outbox", "list"}, environ, io.Discard, &stderr); err == nil {
+		t.Error("Run() = nil, want that DATABASE_URL is missing")
+	}
+	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
+		t.Errorf("log = %s, want one line with OUTBOX_RETENTOIN", log)
+	}
+}
+
+// What the manifests set is a configuration, for what they run.
+func TestManifestsAreConfigurations(t *testing.T) {
+	t.Parallel()
+	manifests, err := filepath.Glob("../../deploy/run/*.yaml")
+	manifests = slices.DeleteFunc(manifests, func(path string) bool { return strings.HasSuffix(path, ".scaling.yaml") }) // of an autoscaler
+	if err != nil || len(manifests) < 5 {
+		t.Fatalf("manifests: %q, %v", manifests, err)
+	}
+	for _, path := range manifests {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var document any
+		if err := yaml.Unmarshal(text, &document); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		command, environ := containerOf(document)
+		if !slices.Contains([]string{"serve", "drain", "migrate"}, command) || len(environ) == 0 {
+			t.Fatalf("%s: runs %q with %q", path, command, environ)
+		}
+		if err := (Program{}).Validate(command, append(environ, "K_SERVICE=x")); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if unknown := unknownSettings(environ); len(unknown) > 0 {
+			t.Errorf("%s sets %q, which are no settings", path, unknown)
+		}
+	}
+}
+
+// containerOf returns the command of the one container in a manifest, and its
+// environment; a secret, which only databases have, is a URL.
+func containerOf(node any) (command string, environ []string) {
+	switch node := node.(type) {
+	case []any:
+		for _, element := range node {
+			if command, environ = containerOf(element); command != "" {
+				return command, environ
+			}
+		}
+	case map[string]any:
+		if args, ok := node["args"].([]any); ok {
+			variables, _ := node["env"].([]any)
+			for _, variable := range variables {
+				variable, _ := variable.(map[string]any)
+				value, ok := variable["value"]
+				if !ok {
+					value = "postgres://secret"
+				}
+				environ = append(environ, fmt.Sprintf("%v=%v", variable["name"], value))
+			}
+			return fmt.Sprint(args[0]), environ
+		}
+		for _, element := range node {
+			if command, environ = containerOf(element); command != "" {
+				return command, environ
+			}
+		}
+	}
+	return "", nil
+}
+
+// A secret in the environment does not show in an error.
+func TestConfigurationErrorsShowNoValues(t *testing.T) {
+	t.Parallel()
+	_, err := Program{}.readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_RETENTION=secret", "PORT=secret"})
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("readConfig() = %v, want an error without the values", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err = openDatabase(ctx, config{DatabaseURL: "postgres://u:secret@h:port/d", DatabaseMaxConns: 1, databaseWait: time.Second}, sides{commands: true}, 0, nil)
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("openDatabase() = %v, want an error without the password", err)
+	}
+}
+
+// Packages run with their defaults, with which they are tested and measured.
+func TestDefaultsAreThoseOfThePackages(t *testing.T) {
+	t.Parallel()
+	cfg, err := Program{}.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ want, got any }{
+		{outbox.Config{}.WithDefaults(), cfg.outbox},
+		{consumer.Config{}.WithDefaults(), cfg.consumer},
+		{port.Config{}.WithDefaults(), cfg.port},
+	} {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%T (-want +got):\n%s", test.want, diff)
+		}
+	}
+}

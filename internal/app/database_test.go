@@ -1,0 +1,48 @@
+package app
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"example.com/videocatalog/db"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/store/storetest"
+)
+
+func TestMain(m *testing.M) { storetest.Main(m) }
+
+// A start during which the database ends all sessions, again and again, takes
+// longer and does not fail.
+func TestStartSurvivesLostSessions(t *testing.T) {
+	t.Parallel()
+	target := storetest.Direct(t, storetest.URL(t))
+	admin, err := db.Open(t.Context(), target, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	var ended atomic.Bool
+	go func() {
+		defer ended.Store(true)
+		for range 50 {
+			_, _ = admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			sleep(t.Context(), rand.N(100*time.Millisecond))
+		}
+	}()
+	cfg := config{
+		Roles: []string{roleAPI, rolePublisher, roleProjector}, DatabaseURL: target, ReadDatabaseURL: target,
+		DatabaseMaxConns: 8, databaseWait: time.Minute, OutboxRetention: 7 * 24 * time.Hour,
+	}
+	for !ended.Load() {
+		database, err := openDatabase(t.Context(), cfg, cfg.sides(), 4, nil)
+		if err != nil {
+			t.Fatalf("openDatabase() = %v", err)
+		}
+		if err := prepareOutbox(t.Context(), store.NewOutbox(database.commands.own), cfg); err != nil {
+			t.Errorf("prepareOutbox() = %v", err)
+		}
+		database.close()
+	}
+}

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"errors"
+
+	"example.com/videocatalog/internal/problem"
+)
+
+// The exit codes, as `server help` promises them.
+const (
+	ExitFailed  = 1 // anything else; what the output says is changed
+	ExitUsage   = 2 // wrong arguments, or mistakes in the configuration; nothing is changed
+	ExitNothing = 3 // what was named does not exist; nothing is changed
+	ExitPartly  = 4 // some items could not be changed, the others are
+	ExitDiffers = 5 // a comparison has found differences
+)
+
+// errUsage points a person who mistyped a command to the list of commands.
+var errUsage = usageError(errors.New("unknown command: try `server help`"))
+
+// usage is a mistake in the arguments or the configuration.
+type usage struct{ error }
+
+func usageError(err error) error { return usage{err} }
+
+func (u usage) Unwrap() error { return u.error }
+
+// errPartly means that an action could not change some items.
+var errPartly = errors.New("some items are unchanged")
+
+// errDiffers means that a comparison has found differences.
+var errDiffers = errors.New("a projection differs from its owner")
+
+// ExitCode returns the exit code for an error of [Program.Run]; 0 for none.
+func ExitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	known, ok := errors.AsType[*problem.Error](err)
+	_, wrong := errors.AsType[usage](err)
+	switch {
+	case wrong || ok && known.Kind == problem.Invalid:
+		return ExitUsage
+	case ok && known.Kind == problem.NotFound:
+		return ExitNothing
+	case errors.Is(err, errPartly):
+		return ExitPartly
+	case errors.Is(err, errDiffers):
+		return ExitDiffers
+	}
+	return ExitFailed
+}

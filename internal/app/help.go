@@ -1,0 +1,101 @@
+package app
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// settings returns the name, the default and the help of every setting, in the order of
+// config.
+func settings() [][3]string {
+	var rows [][3]string
+	for field := range reflect.TypeFor[config]().Fields() {
+		if !field.IsExported() {
+			continue
+		}
+		rows = append(rows, [3]string{field.Tag.Get("env"), field.Tag.Get("envDefault"), field.Tag.Get("help")})
+	}
+	return rows
+}
+
+// unknownSettings returns the variables, such as OUTBOX_RETENTOIN, that have the prefix of
+// a setting but are no setting. They cause a warning and no error: Kubernetes, for example,
+// sets AUTH_PORT for a service with the name auth.
+func unknownSettings(environ []string) []string {
+	known, prefixes := map[string]bool{"PUBSUB_EMULATOR_HOST": true}, map[string]bool{}
+	for _, setting := range settings() {
+		known[setting[0]] = true
+		if prefix, _, found := strings.Cut(setting[0], "_"); found {
+			prefixes[prefix] = true
+		}
+	}
+	var unknown []string
+	for _, variable := range environ {
+		name, _, _ := strings.Cut(variable, "=")
+		if prefix, _, found := strings.Cut(name, "_"); found && prefixes[prefix] && !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+func printHelp(w io.Writer) error {
+	var out bytes.Buffer
+	out.WriteString("server is the program of the service.\n" + `
+  server [serve]                       run until SIGTERM or SIGINT
+  server migrate                       bring the database schema up to date
+  server drain                         publish everything pending, then exit
+` +
+		helpConsole + // only console
+		`  server seek SUBSCRIPTION TIME        apply the events that Pub/Sub has retained since TIME (RFC 3339) once more
+  server outbox list [FLAGS]           show aggregates whose next event the broker refused
+  server outbox causes                 show why, and how many for each cause
+  server outbox requeue TYPE ID        try that event again now
+  server outbox skip TYPE ID EVENT_ID  give that event up
+  server outbox republish [FLAGS]      publish events of the last days again: those of --filter, or with --all any
+         --from TIME, --to TIME        only events of that time, such as 2026-01-31T12:00:00Z
+  server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
+         --pending N                   of both: wait while so many events are pending; default: 2000
+         --after ID                    of both: continue behind what an interrupted command has printed
+  server quarantine list [FLAGS]       show messages that could not be decoded
+  server quarantine causes             show why, and how many for each cause
+  server quarantine replay ID          apply that message, if this build can decode it
+  server quarantine delete ID          give it up
+  server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
+  server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ
+         --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
+  server inbox list                    show how many events each consumer of both sides has applied or reacted to, by generation
+         --filter consumer=NAME,id=ID  of a consumer only; with an id: when each event of that aggregate was applied
+  server audit list                    show what was done with these commands, by whom and why
+         --reason TEXT                 why: required by all commands that change something
+         --filter KEY=VALUE,...        instead of TYPE ID or ID: all that match type, id, cause and age, such as age=1h
+         --all                         instead of a filter: all aggregates that are parked, all messages, all entries that differ
+         --dry-run                     change nothing, and count what matches
+         --json                        print JSON, one object per line
+  server databases accept              record the present databases as known, after a failover that you have looked at
+  server version                       print the version
+  server help                          print this
+
+Exit codes: 0 done, or nothing matched; 1 failed, the output says what is changed; 2 wrong arguments or settings, and
+3 what was named does not exist: nothing is changed; 4 some items could not be changed; 5 projection compare found differences.
+
+Settings, from the environment:
+
+`)
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, row := range settings() {
+		fmt.Fprintf(table, "  %s\t%s\t%s\n", row[0], cmp.Or(row[1], "-"), row[2])
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print help: %w", err)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}

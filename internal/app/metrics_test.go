@@ -1,0 +1,263 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/pubsub/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/otlptranslator"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
+	"example.com/videocatalog/internal/aip"
+	"example.com/videocatalog/internal/consumer"
+	"example.com/videocatalog/internal/outbox"
+	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/reconcile"
+	"example.com/videocatalog/internal/server"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/timer"
+)
+
+var update = flag.Bool("update", false, "write docs/metrics.md again")
+
+const metricsFile = "../../docs/metrics.md"
+
+// docs/metrics.md lists every instrument of the process, as the code makes it.
+// After a change: go test ./internal/app -run TestMetricsAreDocumented -update
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	want := metricsPage(t, instruments(t))
+	if *update {
+		if err := os.WriteFile(metricsFile, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(metricsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("docs/metrics.md is not what the code has: run go test ./internal/app -run TestMetricsAreDocumented -update; it should be\n%s", want)
+	}
+}
+
+// instruments makes everything that measures, and returns what it made.
+func instruments(t *testing.T) []sdkmetric.Instrument {
+	t.Helper()
+	made := make(map[string]sdkmetric.Instrument)
+	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()), sdkmetric.WithView(func(i sdkmetric.Instrument) (sdkmetric.Stream, bool) {
+		made[i.Name] = i
+		return sdkmetric.Stream{}, false
+	}))
+	tel := &telemetry.Telemetry{Metrics: provider}
+	meter := tel.Meter(scope)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := outbox.New(nil, nil, outbox.Config{}, nil, meter)
+	check(err)
+	check(outbox.Topics{}.Observe(meter))
+	_, err = consumer.New(consumer.Config{}, []consumer.Source{{Subscriber: new(pubsub.Subscriber), Consumer: "catalog"}}, nil, nil, meter)
+	check(err)
+	check(store.NewOutbox(nil).Observe(meter))
+	check(store.NewInbox(nil).Observe(meter, nil))
+	check(store.NewCatalog(nil).Observe(meter)) // only full
+	check(observeReplaced(meter, nil))
+	check(store.NewComparisons(nil).Observe(meter))
+	_, err = reconcile.NewLoop(reconcile.Config{}, nil, nil, nil, meter)
+	check(err)
+	_, err = timer.New(timer.Config{}, nil, nil, meter)
+	check(err)
+	check(store.ObserveTimers(meter, nil))
+	tel.QueryTracer()
+	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
+	check(err)
+	defer pool.Close()
+	check(tel.ObservePool(pool, "commands"))
+	check(telemetry.ObserveRuntime(provider))
+
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	check(err)
+	key, err := aip.NewSeal(make([]byte, 32))
+	check(err)
+	served, err := server.Catalog(server.CatalogConfig{}.WithDefaults(), store.NewCatalog(nil), store.NewCatalog(nil), key, provider) // only full
+	check(err)
+	srv, err := port.New(port.Config{}, port.Deps{Services: []port.Service{served}, Metrics: provider, Listener: listener})
+	check(err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	check(srv.Run(ended)) // releases what it holds
+
+	all := make([]sdkmetric.Instrument, 0, len(made))
+	for _, i := range made {
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(a, b sdkmetric.Instrument) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// kinds is what the documentation and Prometheus call an instrument.
+var kinds = map[sdkmetric.InstrumentKind]struct {
+	name string
+	kind otlptranslator.MetricType
+}{
+	sdkmetric.InstrumentKindCounter:                 {"counter", otlptranslator.MetricTypeMonotonicCounter},
+	sdkmetric.InstrumentKindObservableCounter:       {"counter", otlptranslator.MetricTypeMonotonicCounter},
+	sdkmetric.InstrumentKindUpDownCounter:           {"gauge", otlptranslator.MetricTypeNonMonotonicCounter},
+	sdkmetric.InstrumentKindObservableUpDownCounter: {"gauge", otlptranslator.MetricTypeNonMonotonicCounter},
+	sdkmetric.InstrumentKindGauge:                   {"gauge", otlptranslator.MetricTypeGauge},
+	sdkmetric.InstrumentKindObservableGauge:         {"gauge", otlptranslator.MetricTypeGauge},
+	sdkmetric.InstrumentKindHistogram:               {"histogram", otlptranslator.MetricTypeHistogram},
+}
+
+// prometheusName is the name that Prometheus has for an instrument.
+func prometheusName(t *testing.T, i sdkmetric.Instrument) string {
+	t.Helper()
+	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
+	name, err := namer.Build(otlptranslator.Metric{Name: i.Name, Unit: i.Unit, Type: kinds[i.Kind].kind})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// groups are the parts of the page, by the first word of a name.
+var groups = []struct{ prefix, title, text string }{
+	{"outbox", "The outbox and its publisher", "Backlog, ages, aggregates, lanes, partitions and tables are measured in the database, at most every 5 s. They are the same in every process: use max, never sum."},
+	{"consumer", "The projector", ""},
+	{"catalog", "The catalog", ""}, // only full
+	{"projection", "The comparison of projections with their owners", "The differences are the same in every process: use max, never sum."},
+	{"timer", "Timers", "Only if the service has timers. Those that wait are the same in every process that uses the command side: use max, never sum."},
+	{"database", "The databases", "The same in every process that uses a side: use max, never sum."},
+	{"rpc", "Calls", "Health checks and reflection are not counted. error.type repeats the code for UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE and DATA_LOSS only."},
+	{"server", "Refused calls", ""},
+	{"db", "Statements", ""},
+	{"pgxpool", "Connection pools", "The pools are commands and commands.calls, and with a second database queries and queries.calls. API calls use the pools named .calls."},
+	{"go", "The Go runtime", ""},
+}
+
+// attributesOf are the attributes that an instrument has, by its name, or those of all that begin with a word, by this word.
+// Who is in no line has none.
+var attributesOf = map[string][]string{
+	"outbox.events":           {"outcome"},
+	"outbox.publish.attempts": {"attempt"},
+	"outbox.publish.failures": {"error.type"},
+	"outbox.table.size":       {"table"},
+	"consumer.events":         {"aggregate_type", "outcome"},
+	"consumer.lag":            {"aggregate_type"},
+	"consumer.delivery.delay": {"aggregate_type"},
+	"consumer.unknown_types":  {"aggregate_type"},
+	"consumer.failures":       {"error.type"},
+	"consumer.table.size":     {"table"},
+	"projection.compared":     {"aggregate_type"},
+	"projection.differences":  {"aggregate_type"},
+	"timer":                   {"aggregate_type"},
+	"timer.failures":          {"error.type"},
+	"database.replaced":       {"side"},
+	"rpc":                     {"error.type", "rpc.method", "rpc.response.status_code", "rpc.system.name"},
+	"server.calls.refused":    {"kind"},
+	"db":                      {"db.system.name", "pgx.operation.type"},
+	"pgxpool":                 {"db.client.connection.pool.name", "db.system.name"},
+	"go.memory.used":          {"go.memory.type"},
+}
+
+func attributes(name string) []string {
+	prefix, _, _ := strings.Cut(name, ".")
+	return append(slices.Clone(attributesOf[prefix]), attributesOf[name]...)
+}
+
+func metricsPage(t *testing.T, all []sdkmetric.Instrument) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	out.WriteString(`# Metrics
+
+<!-- Code generated by go test ./internal/app -run TestMetricsAreDocumented -update. DO NOT EDIT. -->
+
+Look up a metric here to write a query, an alert or a panel. How to read metrics from a process: [observability.md](observability.md).
+
+Each metric has its OpenTelemetry name and its Prometheus name. In Prometheus a histogram also has ` + "`_bucket`, `_sum` and `_count`" + `, and the
+dots of attributes are underscores. Each attribute has few values.
+
+Common names in articles about outboxes:
+
+| common name | here |
+| --- | --- |
+| ` + "`outbox_new`" + ` | ` + "`outbox_backlog`" + ` |
+| ` + "`publish_retry_total`" + ` | ` + "`outbox_publish_attempts_total{attempt=\"retry\"}`" + ` |
+| ` + "`publish_failure_total`" + ` | ` + "`outbox_publish_failures_total`" + ` |
+`)
+	left := slices.Clone(all)
+	for _, group := range groups {
+		// only template: begin
+		if group.prefix == "catalog" {
+			out.WriteString("\n<!-- only " + "full: begin -->")
+		}
+		// only template: end
+		fmt.Fprintf(&out, "\n## %s\n\n", group.title)
+		if group.text != "" {
+			fmt.Fprintf(&out, "%s\n\n", group.text)
+		}
+		out.WriteString("| name | in Prometheus | kind | unit | attributes | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
+		left = slices.DeleteFunc(left, func(i sdkmetric.Instrument) bool {
+			if !strings.HasPrefix(i.Name, group.prefix+".") {
+				return false
+			}
+			fmt.Fprintf(&out, "| `%s` | `%s` | %s | %s | %s | %s |\n",
+				i.Name, prometheusName(t, i), kinds[i.Kind].name, i.Unit, strings.Join(attributes(i.Name), ", "), i.Description)
+			return true
+		})
+		// only template: begin
+		if group.prefix == "catalog" {
+			out.WriteString("<!-- only " + "full: end -->\n")
+		}
+		// only template: end
+	}
+	if len(left) > 0 {
+		t.Errorf("instruments without a group: %+v", left)
+	}
+	for name := range attributesOf {
+		if !slices.ContainsFunc(all, func(i sdkmetric.Instrument) bool { return i.Name == name || strings.HasPrefix(i.Name, name+".") }) {
+			t.Errorf("attributes of %s, which is no instrument", name)
+		}
+	}
+	out.WriteString(`
+## The process
+
+Only in Prometheus, from its own library: ` + "`process_cpu_seconds_total`, `process_resident_memory_bytes`,\n`process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`, `process_start_time_seconds`" + ` and others.
+`)
+	return out.Bytes()
+}
+
+// Each of our instruments has a name of its package, a unit and a description.
+func TestInstrumentsAreNamedByConvention(t *testing.T) {
+	t.Parallel()
+	ours := 0
+	for _, i := range instruments(t) {
+		prefix, _, _ := strings.Cut(i.Name, ".")
+		if !slices.Contains([]string{"outbox", "consumer", "catalog", "projection", "timer", "server"}, prefix) {
+			continue
+		}
+		ours++
+		if i.Unit == "" || !strings.HasSuffix(i.Description, ".") || i.Name != strings.ToLower(i.Name) {
+			t.Errorf("%s: unit %q, description %q", i.Name, i.Unit, i.Description)
+		}
+		if kinds[i.Kind].name == "" {
+			t.Errorf("%s is of a kind that the documentation does not know", i.Name)
+		}
+	}
+	if ours < 20 {
+		t.Errorf("%d instruments, want those of all packages", ours)
+	}
+}

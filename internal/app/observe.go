@@ -1,0 +1,122 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/telemetry"
+	"example.com/videocatalog/internal/timer"
+)
+
+// scope is the name of our meters.
+const scope = "example.com/videocatalog"
+
+// flushTimeout is how long an ending process may take to send its last spans and metrics.
+const flushTimeout = time.Second
+
+// closeTelemetry sends the remaining spans and metrics. If that fails, it logs a warning
+// only.
+func closeTelemetry(ctx context.Context, tel *telemetry.Telemetry, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer cancel()
+	if err := tel.Close(ctx); err != nil {
+		log.WarnContext(ctx, "telemetry: lost", "err", err)
+	}
+}
+
+// observeStores makes metrics of the pools and of the stores that this process's roles use. Also
+// processes that fire no timers measure those that wait, so the metric exists when no process fires timers.
+func observeStores(cfg config, tel *telemetry.Telemetry, database database, events *store.Outbox, registered []Registration, waiting map[string]timer.Timers) error {
+	meter := tel.Meter(scope)
+	if meter == nil {
+		return nil
+	}
+	var errs []error
+	if events != nil {
+		errs = append(errs, events.Observe(meter), store.ObserveTimers(meter, waiting))
+	}
+	if cfg.has(roleProjector) || cfg.reacts() {
+		var consumers []string
+		for _, s := range replayed(registered, database.commandPool()) {
+			consumers = append(consumers, s.Consumer)
+		}
+		errs = append(errs, store.NewInbox(database.queries.own).Observe(meter, consumers))
+		for _, r := range registered {
+			if r.Observe != nil {
+				errs = append(errs, r.Observe(database.queries.own, meter))
+			}
+		}
+	}
+	for name, pool := range database.all() { // last, so that it does not count the connections of the measurements above
+		errs = append(errs, tel.ObservePool(pool, name))
+	}
+	return errors.Join(errs...)
+}
+
+// backlogCount is up to how many rows /health/backlog counts.
+const backlogCount = 100_000
+
+// backlog returns a function that measures the outbox. Its result is written as JSON.
+func backlog(events *store.Outbox) func(context.Context) (any, error) {
+	return func(ctx context.Context) (any, error) {
+		b, err := events.Measure(ctx, backlogCount)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			Pending          int64 `json:"pending"`
+			OldestSeconds    int64 `json:"oldest_seconds"`
+			Blocked          int64 `json:"blocked"`
+			Parked           int64 `json:"parked"`
+			OldestBlockedSec int64 `json:"oldest_blocked_seconds"`
+			LanesLeased      int64 `json:"lanes_leased"`
+		}{b.Pending, seconds(b.Oldest), b.Blocked, b.Parked, seconds(b.OldestBlocked), b.Leased}, nil
+	}
+}
+
+func seconds(since time.Time) int64 {
+	if since.IsZero() {
+		return 0
+	}
+	return int64(max(0, time.Since(since)).Seconds())
+}
+
+// servePrivate serves the private port until ctx ends. It still runs while the process
+// stops, so that the stop can be observed.
+func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, events *store.Outbox, level *slog.LevelVar, log *slog.Logger) error {
+	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
+	if events != nil {
+		private.Backlog = backlog(events)
+	}
+	log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	return telemetry.Serve(ctx, listener, private.Handler(), log)
+}
+
+// listenPrivate opens the private port. It returns nil if no port is configured.
+func listenPrivate(ctx context.Context, cfg config) (net.Listener, error) {
+	if cfg.TelemetryAddr == "" {
+		return nil, nil //nolint:nilnil // there may be none
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.TelemetryAddr)
+	if err != nil {
+		return nil, fmt.Errorf("TELEMETRY_ADDR: %w", err)
+	}
+	return listener, nil
+}
+
+// live returns the liveness check: it returns an error that names every stuck loop. The
+// platform then restarts the process.
+func live(checks ...func() error) func() error {
+	return func() error {
+		var errs []error
+		for _, check := range checks {
+			errs = append(errs, check())
+		}
+		return errors.Join(errs...)
+	}
+}

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"cmp"
+	"crypto/cipher"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"google.golang.org/grpc"
+
+	"example.com/videocatalog/internal/admin"
+	"example.com/videocatalog/internal/console" // only console
+	"example.com/videocatalog/internal/envelope"
+	"example.com/videocatalog/internal/port"
+	"example.com/videocatalog/internal/store"
+	"example.com/videocatalog/internal/timer"
+)
+
+// Registration is what one aggregate type adds to a process: see cmd/server/videos.go.
+type Registration struct {
+	// AggregateType is its name in events.
+	AggregateType string
+	// Services returns its services. It is also called with an empty Backend, whose pools
+	// are nil: it must not use them before a call. Nil: it has none.
+	Services func(Backend) ([]port.Service, error)
+	// Subscriptions are those that it consumes. Their handlers write to the query side.
+	Subscriptions []Subscription
+	// Observe creates the metrics of its projection. Nil: there are none.
+	Observe func(queries *pgxpool.Pool, meter metric.Meter) error
+	// Maintain returns the steps that the maintenance of the command side runs for it, at
+	// most PruneRows rows at a time. keep is how long tombstones stay. Nil: there are none.
+	Maintain func(events *store.Outbox, keep time.Duration) []Step
+	// Reactions returns the subscriptions to whose events it reacts. Their handlers write to
+	// the command side. Nil: there are none.
+	Reactions func(Backend) []Subscription
+	// Timers returns its timers. Nil: it has none.
+	Timers func(Backend) timer.Timers
+	// Comparison compares its projection with the owner. Nil: nothing does.
+	Comparison func(commands, queries *pgxpool.Pool) admin.Projection
+	// Aggregates is how their events and states are published again. The zero value: this
+	// service does not own them.
+	Aggregates store.Aggregates
+	// Repair does the work that a replaced database of the query side needs at once. Nil:
+	// there is none.
+	Repair Step
+	// only console: begin
+	// Console returns what the console shows of the type besides its events, from the pools
+	// of both sides. Nil: nothing.
+	Console func(commands, queries *pgxpool.Pool) console.Type
+	// only console: end
+}
+
+// Backend is what handlers are made of.
+type Backend struct {
+	Commands, Queries *pgxpool.Pool            // connections for API calls, to each side
+	Wake              func(envelope.Aggregate) // is called after a commit
+	Purged            func()                   // is called after a purge
+	Port              port.Config              // the limits of the port that serves the handlers
+	Seal              cipher.AEAD              // encrypts page tokens
+	Metrics           metric.MeterProvider     // may be nil
+}
+
+// services returns the services of all registrations. Without a backend they have no
+// handlers.
+func services(registered []Registration, b *Backend) ([]port.Service, error) {
+	var none Backend
+	var all []port.Service
+	for _, r := range registered {
+		if r.Services == nil {
+			continue
+		}
+		made, err := r.Services(*cmp.Or(b, &none))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made...)
+	}
+	if b == nil {
+		for i := range all {
+			all[i].Handler, all[i].Wait = nil, nil
+		}
+	}
+	return all, nil
+}
+
+// Methods returns the names of all methods that a caller can call, as
+// package.Service/Method.
+func (p Program) Methods() []string {
+	all, err := services(p.Registrations(nil), nil)
+	if err != nil { // cannot happen without handlers
+		return nil
+	}
+	descs := make([]*grpc.ServiceDesc, len(all))
+	for i, s := range all {
+		descs[i] = s.Desc
+	}
+	return port.Methods(descs...)
+}

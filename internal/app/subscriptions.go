@@ -1,0 +1,38 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/pubsub/v2"
+
+	"example.com/videocatalog/internal/consumer"
+)
+
+// Subscription is one subscription that this service consumes.
+type Subscription struct {
+	ID       string // in Pub/Sub
+	Consumer string // its name in the inbox and the quarantine
+	Handlers consumer.Handlers
+	// Prune deletes some of the tombstones that its handlers have written longer ago than
+	// olderThan. Nil: there are none.
+	Prune func(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
+}
+
+// subscriptions returns all subscriptions that this service consumes.
+func subscriptions(registered []Registration) []Subscription {
+	var all []Subscription
+	for _, r := range registered {
+		all = append(all, r.Subscriptions...)
+	}
+	return all
+}
+
+// sources returns subscriptions in the form that a projector takes.
+func sources(client *pubsub.Client, subscriptions []Subscription) []consumer.Source {
+	made := make([]consumer.Source, len(subscriptions))
+	for i, s := range subscriptions {
+		made[i] = consumer.Source{Subscriber: client.Subscriber(s.ID), Consumer: s.Consumer, Handlers: s.Handlers}
+	}
+	return made
+}

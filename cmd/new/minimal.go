@@ -37,6 +37,14 @@ func isOfExample(name, content string) bool {
 	return isBelow(name, exampleFiles) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
 }
 
+// registrations is the file with the list of the aggregate types.
+const registrations = "cmd/server/registrations.go"
+
+// withoutExample removes the example from that list.
+func withoutExample(list string) string {
+	return strings.Replace(list, "\t\tvideos(queries),\n", "", 1)
+}
+
 var (
 	exampleWords = regexp.MustCompile(`(?i)video|catalog|film`)
 	// ofService matches the names of the template, which have words of the example, too.

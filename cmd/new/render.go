@@ -119,8 +119,8 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if r.options.Minimal && isOfExample(name, text) {
 			return nil
 		}
-		if r.options.Minimal && name == "cmd/server/registrations.go" {
-			text = strings.Replace(text, "\t\tvideos(queries),\n", "", 1)
+		if r.options.Minimal && name == registrations {
+			text = withoutExample(text)
 		}
 		text = r.options.rename(text, spans(name, text))
 		switch name {

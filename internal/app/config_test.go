@@ -13,12 +13,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
 
 	"example.com/videocatalog/internal/consumer"
 	"example.com/videocatalog/internal/outbox"
 	"example.com/videocatalog/internal/port"
 )
+
+// empty is a service without aggregate types.
+var empty = Program{Registrations: func(*pgxpool.Pool) []Registration { return nil }}
 
 // Every mistake in the configuration is told at once, by the variable's name.
 func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
@@ -55,7 +59,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := Program{}.readConfig("serve", test.environ)
+			_, err := empty.readConfig("serve", test.environ)
 			if err == nil {
 				t.Fatal("readConfig() = nil, want an error")
 			}
@@ -86,7 +90,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 		"seek":       {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
 		"serve":      {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},
 	} {
-		if err := (Program{}).Validate(command, environ); err != nil {
+		if err := empty.Validate(command, environ); err != nil {
 			t.Errorf("readConfig(%s) = %v, want nil", command, err)
 		}
 	}
@@ -98,7 +102,7 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 func TestStopFitsIntoTheBudget(t *testing.T) {
 	t.Parallel()
 	const budget = 10 * time.Second // https://cloud.google.com/run/docs/container-contract#instance-shutdown
-	var c config
+	c := config{program: empty}
 	if err := c.configure(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +121,7 @@ func TestUnknownSettingsAreLogged(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder
 	environ := []string{"DATABASE_URL=", "OUTBOX_RETENTOIN=secret", "PUBSUB_EMULATOR_HOST=x", "HOME=/", "LANG=C"}
-	if err := (Program{}).Run(t.Context(), []string{"outbox", "list"}, environ, io.Discard, &stderr); err == nil {
+	if err := empty.Run(t.Context(), []string{"outbox", "list"}, environ, io.Discard, &stderr); err == nil {
 		t.Error("Run() = nil, want that DATABASE_URL is missing")
 	}
 	if log := stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "OUTBOX_RETENTOIN: try `server help`") || strings.Contains(log, "secret") {
@@ -146,7 +150,7 @@ func TestManifestsAreConfigurations(t *testing.T) {
 		if !slices.Contains([]string{"serve", "drain", "migrate"}, command) || len(environ) == 0 {
 			t.Fatalf("%s: runs %q with %q", path, command, environ)
 		}
-		if err := (Program{}).Validate(command, append(environ, "K_SERVICE=x")); err != nil {
+		if err := empty.Validate(command, append(environ, "K_SERVICE=x")); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 		if unknown := unknownSettings(environ); len(unknown) > 0 {
@@ -190,7 +194,7 @@ func containerOf(node any) (command string, environ []string) {
 // A secret in the environment does not show in an error.
 func TestConfigurationErrorsShowNoValues(t *testing.T) {
 	t.Parallel()
-	_, err := Program{}.readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_RETENTION=secret", "PORT=secret"})
+	_, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://u:secret@h/d", "PUBSUB_PROJECT=p", "OUTBOX_RETENTION=secret", "PORT=secret"})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("readConfig() = %v, want an error without the values", err)
 	}
@@ -205,7 +209,7 @@ func TestConfigurationErrorsShowNoValues(t *testing.T) {
 // Packages run with their defaults, with which they are tested and measured.
 func TestDefaultsAreThoseOfThePackages(t *testing.T) {
 	t.Parallel()
-	cfg, err := Program{}.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
+	cfg, err := empty.readConfig("serve", []string{"DATABASE_URL=postgres://localhost/x", "PUBSUB_PROJECT=p", "AUTH=off"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ type options struct {
 
 // setDefaults sets the options that are missing.
 func (a *options) setDefaults() {
-	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(a.Module)))
+	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(majorVersion.ReplaceAllString(a.Module, ""))))
 	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
 	if a.Entity != "" {
@@ -69,6 +69,9 @@ var (
 	topicName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`) // leaves room for the names of subscriptions
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
+
+// majorVersion matches the end of a module's path that is no part of its name: orders/v2, orders.v2.
+var majorVersion = regexp.MustCompile(`[/.]v[0-9]+$`)
 
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}

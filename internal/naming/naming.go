@@ -1,8 +1,9 @@
 // Package naming has the rules for names that commands give to a service and its entities:
-// what SQL and Go make of a word, and its forms in English.
+// what SQL, Go and a shell make of a word, and its forms in English.
 package naming
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,17 @@ func IsFileSuffix(word string) bool { return slices.Contains(fileSuffixes, word)
 var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hurd illumos ios js linux nacl netbsd openbsd plan9 solaris wasip1 windows
 	zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x
 	sparc sparc64 wasm`)
+
+// ForShell returns a word, such as the path of a folder, as a POSIX shell reads it: in quotes if it
+// has other characters than the plain ones.
+func ForShell(word string) string {
+	if plain.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 // StartsWithVowel reports whether an English word begins with the sound of a vowel, so that
 // its article is an. It knows the usual exceptions.

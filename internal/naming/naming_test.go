@@ -28,4 +28,9 @@ func TestNaming(t *testing.T) {
 			t.Errorf("IsFileSuffix(%q) = %t", word, got)
 		}
 	}
+	for word, want := range map[string]string{"../orders": "../orders", "my orders": "'my orders'", "Bob's": `'Bob'\''s'`, "": "''"} {
+		if got := ForShell(word); got != want {
+			t.Errorf("ForShell(%q) = %s, want %s", word, got, want)
+		}
+	}
 }

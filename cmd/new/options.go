@@ -183,6 +183,10 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 		wrong("--%s %q has a word of the example: without --entity it stays", flag, name)
 	case isPart("id"):
 		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
+	case naming.IsClientKeyword(name):
+		wrong("--%s %q is a word of Java, JavaScript or Python, which the API linter refuses: choose another, such as order_%s", flag, name, name)
+	case naming.HasPreposition(name):
+		wrong("--%s %q has a preposition, which the API linter refuses: choose another", flag, name)
 	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || naming.Plural(word) == name }):
 		wrong("--%s %q is a word of the machinery: choose another, such as order_%s", flag, name, name)
 	default:
@@ -193,7 +197,7 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 
 // machinery are words that every service has for something else, the packages and folders of
 // Go among them, and the keywords of protobuf that stand where an entity would.
-var machinery = strings.Fields(`aggregate attribute claim consumer decision domain entry envelope event fence google grpc health
+var machinery = strings.Fields(`aggregate attribute audit claim consumer decision domain entry envelope event fence google grpc health
 	inbox internal lane lease message outbox problem projection projector publisher pubsub quarantine
 	schema server service store subscription support telemetry testdata topic vendor
 	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)

@@ -178,7 +178,7 @@ var version = regexp.MustCompile(`[/.]v[0-9]+$`)
 // checkProto compiles the message of the events, where the entity, its states and its fields meet.
 func (e entity) checkProto() error {
 	if e.Replica() {
-		return nil // its owner has done so
+		return nil // its owner compiles it
 	}
 	content, err := e.execute("event.proto")
 	if err != nil {

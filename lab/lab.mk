@@ -10,12 +10,12 @@ build: lab-build
 lab-check: deploy-test slim-check ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
 	@# Not from the cache, which does not see changes of files outside of this module.
-	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold
+	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
 	$(MAKE) --no-print-directory chaos
 
 .PHONY: lab-lint
 lab-lint:
-	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/...
+	cd lab && $(LINT) run ./cmd/... $(LAB_CONSOLE) ./deploytest/... ./entity/... ./guarantees/... ./internal/... ./scaffold/... ./size/...
 
 .PHONY: lab-build
 lab-build:
@@ -47,6 +47,10 @@ chaos: ## Break everything around the service, and check every promise (an hour:
 deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
 	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
 	cd lab && DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploytest
+
+.PHONY: size
+size: ## Print the size of this repository by folder and kind of file. lab/internal/size/budget.txt has the ceilings.
+	go run -C lab ./size
 
 .PHONY: licenses
 licenses: ## Renew the list of modules and their licenses, docs/licenses.md.

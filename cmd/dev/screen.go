@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 // style is a text style, as a parameter of the escape sequence SGR (ECMA-48,
@@ -170,7 +172,7 @@ func (s *stack) present() {
 	}, s.watchers...) {
 		s.screen.row(" ", row[0], row[1])
 	}
-	grpcurl := "go tool -modfile=" + s.short(filepath.Join(s.root, "tools", "go.mod")) + " grpcurl"
+	grpcurl := "go tool -modfile=" + naming.ForShell(s.short(filepath.Join(s.root, "tools", "go.mod"))) + " grpcurl"
 	s.screen.print("", "Try, in another terminal:")
 	tries := []string{grpcurl + " -plaintext " + host + " list"}
 	tries = append(tries, tryAPI(host, grpcurl)...) // only full

@@ -173,10 +173,14 @@ func (e entity) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case !snake.MatchString(e.Name) || len(e.Name) > 30:
-		wrong("entity %q: the name must be lower_snake_case with at most 30 characters, in the singular", e.Name)
+	case !snake.MatchString(e.Name) || len(e.Name) > 24: // its consumer's has six more, and 30 at most
+		wrong("entity %q: the name must be lower_snake_case with at most 24 characters, in the singular", e.Name)
+	case slices.Contains(folders, e.Name):
+		wrong("entity %q: the name is that of a folder that the go command treats differently: choose another", e.Name)
 	case token.IsKeyword(e.Name) || slices.Contains(predeclared, e.Name) || slices.Contains(packages, e.Name):
 		wrong("entity %q: the name is a word of Go, or of a package that the new code uses: choose another", e.Name)
+	case slices.Contains(methods, e.Name):
+		wrong("entity %q: the name would be that of a field, and is a method of messages: choose another", e.Name)
 	}
 	for _, name := range []string{e.Name, e.Plural} {
 		if last := name[strings.LastIndexByte(name, '_')+1:]; last != name && naming.IsFileSuffix(last) {
@@ -187,6 +191,8 @@ func (e entity) check() error {
 	case e.Plural == "" && !snake.MatchString(e.Name): // it follows from the name
 	case !snake.MatchString(e.Plural) || len(e.Plural) > 32:
 		wrong("plural %q must be lower_snake_case with at most 32 characters", e.Plural)
+	case slices.Contains(methods, e.Plural):
+		wrong("plural %q would be the name of a field, and is a method of messages: choose another", e.Plural)
 	case e.Plural == e.Name:
 		wrong("plural %q is equal to the singular: choose another, such as %s_list", e.Plural, e.Name)
 	case naming.IsSQLKeyword(e.Plural) || token.IsKeyword(e.Plural) || slices.Contains(predeclared, e.Plural) || slices.Contains(packages, e.Plural):
@@ -210,6 +216,10 @@ func (e entity) check() error {
 	errs = append(errs, e.checkTimers()...)
 	return errors.Join(errs...)
 }
+
+// folders are names of folders with a meaning to the go command: others cannot import or do not see what
+// is there (https://pkg.go.dev/cmd/go).
+var folders = []string{"vendor", "internal", "testdata"}
 
 // predeclared are the identifiers of Go that a name would hide.
 var predeclared = strings.Fields(`any append bool byte cap clear close comparable complex complex64 complex128 copy delete error false float32
@@ -235,6 +245,12 @@ func (e entity) checkTransitions() (errs []error) {
 		}
 		if slices.Contains([]string{"deleted", "created", "updated", "undeleted"}, t.To) {
 			wrong(t, "the state %q is no state: the event of that name exists", t.To)
+		}
+		switch field := e.eventField(t); {
+		case slices.Contains(methods, field):
+			wrong(t, "the field %q of its event has the name of a method of messages: choose another", field)
+		case slices.Contains(e.nested(), protoCamel(field)):
+			wrong(t, "the event has a message or an enum for %q already: choose another", field)
 		}
 		if t.From == t.To {
 			wrong(t, "it changes nothing")
@@ -272,6 +288,19 @@ func (e entity) checkTimers() (errs []error) {
 		}
 	}
 	return errs
+}
+
+// nested are the messages and enums in the message of the events. protoc-gen-go makes a type of each, and
+// of each event by the name of its field.
+func (e entity) nested() []string {
+	names := []string{"Snapshot", "State"}
+	for _, f := range slices.Concat(e.Enums(), e.Messages()) {
+		names = append(names, f.Proto())
+	}
+	for _, v := range e.Events() {
+		names = append(names, v.Message())
+	}
+	return names
 }
 
 // isReached reports whether transitions lead from the first state to another one.

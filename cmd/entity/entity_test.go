@@ -69,10 +69,24 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		// Names.
 		{[]string{"Order", title}, `entity "Order": the name must be lower_snake_case`},
 		{[]string{"order__item", title}, `entity "order__item": the name must be lower_snake_case`},
-		{[]string{strings.Repeat("a", 31), title}, `at most 30 characters`},
+		{[]string{strings.Repeat("a", 25), title}, `at most 24 characters`},
 		{[]string{"func", title}, `entity "func": the name is a word of Go`},
 		{[]string{"string", title}, `entity "string": the name is a word of Go`},
 		{[]string{"event", title}, `entity "event": the name is a word of Go, or of a package`},
+		{[]string{"vendor", title}, `entity "vendor": the name is that of a folder that the go command treats differently`},
+		{[]string{"internal", title}, `entity "internal": the name is that of a folder`},
+		{[]string{"testdata", title}, `entity "testdata": the name is that of a folder`},
+		{[]string{"_order", title}, `entity "_order": the name must be lower_snake_case`},
+		{[]string{".order", title}, `entity ".order": the name must be lower_snake_case`},
+		{[]string{"main", title}, `entity "main": the name is a word of Go`},
+		{[]string{"descriptor", title}, `entity "descriptor": the name would be that of a field, and is a method of messages`},
+		{[]string{"class", title}, `entity "class": the API linter refuses a word of Java`},
+		{[]string{"bill_of_lading", title}, `entity "bill_of_lading": the API linter refuses a preposition`},
+		{[]string{"turnip", "--plural=private", title}, `plural "private": the API linter refuses a word of Java`},
+		{[]string{"turnip", title, "--transitions=draft→void:cancel"}, `state "void": the API linter refuses a word of Java`},
+		{[]string{"turnip", title, "--transitions=draft→sent:send_to"}, `command "send_to": the API linter refuses a preposition`},
+		{[]string{"turnip", title, "--transitions=draft→ready:get_ready"}, `command "get_ready": the API linter refuses the verb of a standard method`},
+		{[]string{"turnip", "--plural=reset", title}, `plural "reset" would be the name of a field`},
 		{[]string{"order_test", title}, `"order_test" ends in _test, which in the name of a Go file says where it is built`},
 		{[]string{"order_linux", title}, `"order_linux" ends in _linux`},
 		{[]string{"news", "--plural=news", title}, `plural "news" is equal to the singular`},
@@ -86,6 +100,7 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", "--fields=Title:string"}, `field "Title": the name must be lower_snake_case`},
 		{[]string{"turnip", "--fields=version:int64"}, `field "version": every entity has this name`},
 		{[]string{"turnip", "--fields=proto_reflect:string"}, `field "proto_reflect": every entity has this name, or needs it`},
+		{[]string{"turnip", "--fields=xmin:double"}, `field "xmin": every entity has this name, or needs it`},
 		{[]string{"turnip", "--fields=user:string"}, `field "user": the name is a keyword of SQL`},
 		{[]string{"turnip", "--fields=private:bool"}, `field "private": the name is a word of Java`},
 		{[]string{"turnip", "--fields=turnip_id:uuid"}, `field "turnip_id": the entity itself has this name`},
@@ -124,6 +139,11 @@ func TestDescriptionsAreChecked(t *testing.T) {
 		{[]string{"turnip", title, "--transitions=draft→placed:go draft→canceled:go"}, `the command "go" leads to placed too: a command has one target`},
 		{[]string{"turnip", title, "--transitions=draft→placed:place sent→done:finish"}, `transition sent→done:finish: no transition leads from draft to sent`},
 		{[]string{"turnip", title, "--transitions=draft→reopened:x reopened→draft:reopen"}, `its event would be TurnipReopened, as that of the command "x"`},
+		{[]string{"turnip", title, "--transitions=draft→reset:clear"}, `the field "reset" of its event has the name of a method of messages`},
+		{[]string{"turnip", title, "--transitions=draft→snapshot:take"}, `the event has a message or an enum for "snapshot" already`},
+		{[]string{"turnip", "--fields=ripe:enum(yes,no)", "--transitions=draft→ripe:ripen"}, `the event has a message or an enum for "ripe" already`},
+		{[]string{"turnip", title, "--transitions=draft→version:freeze"}, `symbol "turnip.v1.TurnipEvent.version" already defined`},
+		{[]string{"turnip", title, "--transitions=draft→type:classify"}, `symbol "turnip.v1.TurnipEvent.type" already defined`},
 		// Timers.
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:15m"}, `timer "draft:15m": want STATE:DURATION:COMMAND`},
 		{[]string{"turnip", title, "--transitions=draft→placed:place", "--timers=draft:soon:place"}, `"soon" must be a duration`},
@@ -151,22 +171,51 @@ func TestMistakesAreToldTogether(t *testing.T) {
 	}
 }
 
-// Names that a package or a file of the service has are refused, with the place.
+// Names that the service has are refused, with the place: of a package, a file, a table or a query.
 func TestNamesThatExistAreRefused(t *testing.T) {
 	t.Chdir(root)
 	for _, c := range []struct {
 		args []string
-		want []string
+		want string
 	}{
-		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, []string{"db/queries/inbox.sql exists: choose another name than letter"}},
-		{[]string{"stamp", "--fields=title:string"}, []string{"internal/domain/command.go declares domain.Stamp, as internal/domain/stamp.go would"}},
-		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, []string{"internal/domain/envoy.go declares domain.EnvoyField"}},
+		{[]string{"letter", "--plural=inbox", "--fields=title:string"}, "db/queries/inbox.sql exists: choose another name than letter"},
+		{[]string{"admin", "--fields=title:string"}, "api/proto/admin exists: choose another name than admin"},
+		{[]string{"stamp", "--fields=title:string"}, "internal/domain/command.go has domain.Stamp, which internal/domain/stamp.go would declare"},
+		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
+		{[]string{"code", "--plural=telemetry", "--fields=title:string"}, "has main.telemetry, which cmd/server/telemetry.go would declare"},
+		{[]string{"outbox_lane", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_lanes, which is a name of outbox_lane, too"},
+		{[]string{"lane", "--plural=outbox_pending", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_pending"},
+		{[]string{"inbox", "--fields=title:string"}, "db/queries/inbox.sql has InsertInbox, which is a name of inbox, too"},
+		{[]string{"quarantine", "--fields=title:string"}, "db/queries/quarantine.sql has InsertQuarantine"},
+		{[]string{"audit", "--fields=title:string"}, "db/migrations/00007_audit.sql has video_catalog.audit, which is a name of audit, too"},
 	} {
-		_, err := described(t, c.args...)
-		for _, want := range c.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q = %v, want an error with %q", c.args, err, want)
-			}
+		if _, err := described(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q = %v, want an error with %q", c.args, err, c.want)
+		}
+	}
+}
+
+// Names that only look like those of the tools or the machinery are accepted.
+func TestNamesAreAccepted(t *testing.T) {
+	t.Chdir(root)
+	for _, name := range []string{"linux", "test", "syntax", "rpc", "vendor_turnip", "outbox_turnip", "turnip_confirmation_abc"} {
+		if _, err := described(t, name, "--fields=type:string value:int64 lines:int32 internal:bool",
+			"--transitions=draft→placed:place placed→canceled:cancel placed→draft:reopen draft→paid:mark_paid", "--timers=placed:15m:cancel"); err != nil {
+			t.Errorf("%s = %v, want no error", name, err)
+		}
+	}
+}
+
+// A name that the API linter wants in another form has an exception beside it.
+func TestLintExceptions(t *testing.T) {
+	t.Chdir(root)
+	e, err := described(t, "turnip", "--fields=due_date:string", "--transitions=draft→paid:mark_paid paid→sent:send")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"resource.proto": "core::0142::time-field-type=disabled", "service.proto": "core::0136::http-uri-suffix=disabled"} {
+		if text, err := e.execute(name); err != nil || strings.Count(string(text), want) != 1 {
+			t.Errorf("%s = %s, %v, want %s once", name, text, err, want)
 		}
 	}
 }

@@ -64,17 +64,13 @@ var snake = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*$`)
 var given = []string{"name", "state", "version", "create_time", "update_time", "delete_time", "etag"}
 
 // taken are those names, and others that generated code needs.
-var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, methods)
+var taken = slices.Concat(given, []string{"id", "event_id", "has_next", "bytes_before", "deleted"}, systemColumns, methods)
+
+// systemColumns are columns that every table of PostgreSQL has.
+var systemColumns = []string{"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 
 // methods are names that protoc-gen-go changes, because messages have methods of these names.
 var methods = []string{"descriptor", "extension_map", "extension_range_array", "marshal", "proto_message", "proto_reflect", "reset", "string", "unmarshal"}
-
-// reserved are the names that the API linter refuses: clients in Java, JavaScript or Python
-// could not write them.
-var reserved = strings.Fields(`abstract and arguments as assert async await boolean break byte case catch char class const continue crate debugger def
-	default del delete do double elif else enum eval except export extends false final finally float for from function global goto if implements
-	import in instanceof int interface is lambda let long native new nonlocal not null or package pass private protected public raise return self
-	short static strictfp super switch synchronized this throw throws transient true try typeof var void volatile while with yield`)
 
 // check returns the mistakes in a field.
 func (f field) check() (errs []error) {
@@ -86,7 +82,7 @@ func (f field) check() (errs []error) {
 		wrong("the name must be lower_snake_case with at most 40 characters")
 	case slices.Contains(taken, f.Name):
 		wrong("every entity has this name, or needs it: choose another")
-	case slices.Contains(reserved, f.Name):
+	case naming.IsClientKeyword(f.Name):
 		wrong("the name is a word of Java, JavaScript or Python: choose another")
 	case naming.IsSQLKeyword(f.Name):
 		wrong("the name is a keyword of SQL: choose another")
@@ -131,7 +127,7 @@ func (f field) checkInner() (errs []error) {
 			wrong("the name of the part %q must be lower_snake_case with at most 40 characters", part.Name)
 		case slices.Contains(methods, part.Name):
 			wrong("the part %q has the name of a method of messages: choose another", part.Name)
-		case slices.Contains(reserved, part.Name):
+		case naming.IsClientKeyword(part.Name):
 			wrong("the part %q is a word of Java, JavaScript or Python: choose another", part.Name)
 		case !slices.Contains(scalars, part.Type) || part.Optional || part.Required:
 			wrong("the part %q must be one of %s, without ! and ?", part.Name, strings.Join(scalars, ", "))
@@ -250,23 +246,23 @@ func (f field) GoComment() string {
 	return ""
 }
 
-// prepositions are words that the API linter does not want in names.
-var prepositions = []string{
-	"after", "at", "before", "between", "but", "by", "except", "for", "from", "in", "including", "into", "of", "over", "since", "to", "toward",
-	"under", "upon", "with", "within", "without",
-}
-
 // pastWords are those in whose place the API linter wants the imperative: expire_time.
 var pastWords = []string{"created", "creation", "expired", "modified", "updated", "purged"}
 
+// timeSuffixes are the ends of names that the API linter wants for times alone.
+var timeSuffixes = strings.Fields("date datetime ms msec msecs millis nanos ns nsec nsecs sec secs seconds time timestamp us usec usecs")
+
 // LintExceptions are the rules of the API linter that the name breaks.
 func (f field) LintExceptions() (rules []string) {
-	if slices.ContainsFunc(strings.Split(f.Name, "_"), func(part string) bool { return slices.Contains(prepositions, part) }) {
+	if naming.HasPreposition(f.Name) {
 		rules = append(rules, "core::0140::prepositions")
 	}
 	past := func(word string) bool { return strings.Contains(f.Name, word) }
 	if f.Type == typeTime && (!strings.HasSuffix(f.Name, "_time") || slices.ContainsFunc(pastWords, past)) {
 		rules = append(rules, "core::0142::time-field-names")
+	}
+	if f.Type != typeTime && slices.Contains(timeSuffixes, f.Name[strings.LastIndexByte(f.Name, '_')+1:]) {
+		rules = append(rules, "core::0142::time-field-type")
 	}
 	return append(rules, f.EventLintExceptions()...)
 }

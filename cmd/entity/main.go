@@ -214,7 +214,7 @@ func (o options) entity(ctx context.Context) (entity, error) {
 	if !exists {
 		err = grown.checkFree()
 	}
-	return grown, errors.Join(err, grown.checkNames())
+	return grown, errors.Join(err, grown.checkLint(before), grown.checkNames())
 }
 
 // firstOwn is the number of the first migration of a service. Those of the template are
@@ -240,9 +240,13 @@ func nextMigration() (int, error) {
 // checkFree returns an error if something of the entity exists already.
 func (e entity) checkFree() error {
 	var errs []error
+	paths := []string{"api/proto/" + e.Name} // two entities must not share a package
 	for _, f := range e.files() {
-		if _, err := os.Stat(f.path); err == nil {
-			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", f.path, e.Name))
+		paths = append(paths, f.path)
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			errs = append(errs, fmt.Errorf("%s exists: choose another name than %s", path, e.Name))
 		}
 	}
 	return errors.Join(errs...)

@@ -257,6 +257,9 @@ func (c Command) Var() string { return "after" + camel(c.Name) }
 // JSON is its name in URLs.
 func (c Command) JSON() string { return lowerCamel(c.Name) }
 
+// HasWords reports whether its name has several words: the API linter takes the first alone for it.
+func (c Command) HasWords() bool { return strings.Contains(c.Name, "_") }
+
 // FromWords are the states from which it leads, in prose.
 func (c Command) FromWords() string {
 	var list []string

@@ -39,7 +39,7 @@ import (
 const usage = `go run ./cmd/new DIR makes a service of your own from this repository, in the new folder DIR.
 
   --module PATH    Go module path, such as github.com/acme/orders
-  --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: the last part of the module path
+  --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: the last part of the module path, without its version
   --schema NAME    PostgreSQL schema and roles; default: SERVICE_db
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
   --entity NAME    what the service stores instead of videos, in the singular: order, purchase_order; default: the example stays

@@ -118,6 +118,20 @@ func TestWrongOptions(t *testing.T) {
 	}
 }
 
+// The name of a service is the last part of its module's path, and a major version is none.
+func TestServiceOfModule(t *testing.T) {
+	t.Parallel()
+	for module, want := range map[string]string{
+		"github.com/acme/orders": "orders", "github.com/acme/orders/v2": "orders", "gopkg.in/orders.v2": "orders", "github.com/acme/Orders-v2": "orders-v2",
+	} {
+		a := options{Module: module, dir: filepath.Join(t.TempDir(), "new")}
+		a.setDefaults()
+		if err := a.check(); a.Service != want || a.Domain != want+".example.com" || err != nil {
+			t.Errorf("the service of %s is %q of %q, %v, want %q", module, a.Service, a.Domain, err, want)
+		}
+	}
+}
+
 // The topic of a new service begins with its name, because services of one project share its
 // topics. One that was made before keeps the topic that others subscribe to.
 func TestTopics(t *testing.T) {

@@ -43,7 +43,7 @@ type options struct {
 
 // setDefaults sets the options that are missing.
 func (a *options) setDefaults() {
-	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(a.Module)))
+	a.Service = cmp.Or(a.Service, strings.ToLower(path.Base(majorVersion.ReplaceAllString(a.Module, ""))))
 	a.Schema = cmp.Or(a.Schema, strings.ReplaceAll(a.Service, "-", "_")+"_db")
 	a.Domain = cmp.Or(a.Domain, a.Service+".example.com")
 	if a.Entity != "" {
@@ -69,6 +69,9 @@ var (
 	topicName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._~%+-]{2,199}$`) // leaves room for the names of subscriptions
 	domainName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$`)
 )
+
+// majorVersion matches the end of a module's path that is no part of its name: orders/v2, orders.v2.
+var majorVersion = regexp.MustCompile(`[/.]v[0-9]+$`)
 
 // reserved are names that PostgreSQL, Supabase or this template use for themselves.
 var reserved = []string{"public", "information_schema", "auth", "storage", "realtime", "extensions", "graphql", "vault", "cron", "chaos", "video", "catalog"}
@@ -180,6 +183,10 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 		wrong("--%s %q has a word of the example: without --entity it stays", flag, name)
 	case isPart("id"):
 		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
+	case naming.IsClientKeyword(name):
+		wrong("--%s %q is a word of Java, JavaScript or Python, which the API linter refuses: choose another, such as order_%s", flag, name, name)
+	case naming.HasPreposition(name):
+		wrong("--%s %q has a preposition, which the API linter refuses: choose another", flag, name)
 	case slices.ContainsFunc(machinery, func(word string) bool { return word == name || naming.Plural(word) == name }):
 		wrong("--%s %q is a word of the machinery: choose another, such as order_%s", flag, name, name)
 	default:
@@ -190,7 +197,7 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 
 // machinery are words that every service has for something else, the packages and folders of
 // Go among them, and the keywords of protobuf that stand where an entity would.
-var machinery = strings.Fields(`aggregate attribute claim consumer decision domain entry envelope event fence google grpc health
+var machinery = strings.Fields(`aggregate attribute audit claim consumer decision domain entry envelope event fence google grpc health
 	inbox internal lane lease message outbox problem projection projector publisher pubsub quarantine
 	schema server service store subscription support telemetry testdata topic vendor
 	enum extend extensions group import oneof option optional package repeated required reserved returns rpc stream syntax`)

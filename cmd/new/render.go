@@ -55,7 +55,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	if err := os.Rename(work, target); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. Next:\n\n  cd %s\n  go run ./cmd/dev\n  go test ./...\n", a.Service, time.Since(began).Seconds(), a.dir)
+	_, err = fmt.Fprintf(stdout, "\n%s is ready after %.0f s. %s", a.Service, time.Since(began).Seconds(), nextSteps(a.dir, "go run ./cmd/dev", "go test ./..."))
 	return err
 }
 

@@ -3,7 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
+
+	"example.com/videocatalog/internal/naming"
 )
 
 // step is a part of the work that takes seconds.
@@ -27,4 +30,9 @@ func inSteps(stdout io.Writer, steps []step) error {
 		fmt.Fprintf(stdout, "%.1f s\n", time.Since(start).Seconds())
 	}
 	return nil
+}
+
+// nextSteps returns the commands that the owner of a service runs next, in its folder.
+func nextSteps(dir string, commands ...string) string {
+	return "Next:\n\n  cd " + naming.ForShell(dir) + "\n  " + strings.Join(commands, "\n  ") + "\n"
 }

@@ -74,7 +74,7 @@ func upgrade(ctx context.Context, from template, dir string, stdout io.Writer) (
 	if err := s.merge(ctx, next, stdout); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "\n%s has the template at %s. Next:\n\n  cd %s\n  go test ./...\n", s.Service, from.commit, dir)
+	_, err = fmt.Fprintf(stdout, "\n%s has the template at %s. %s", s.Service, from.commit, nextSteps(dir, "go test ./..."))
 	return err
 }
 

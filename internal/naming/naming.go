@@ -1,8 +1,9 @@
 // Package naming has the rules for names that commands give to a service and its entities:
-// what SQL and Go make of a word, and its forms in English.
+// what SQL, Go and a shell make of a word, and its forms in English.
 package naming
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,33 @@ func IsFileSuffix(word string) bool { return slices.Contains(fileSuffixes, word)
 var fileSuffixes = strings.Fields(`test aix android darwin dragonfly freebsd hurd illumos ios js linux nacl netbsd openbsd plan9 solaris wasip1 windows
 	zos 386 amd64 amd64p32 arm armbe arm64 arm64be loong64 mips mipsle mips64 mips64le mips64p32 mips64p32le ppc ppc64 ppc64le riscv riscv64 s390 s390x
 	sparc sparc64 wasm`)
+
+// IsClientKeyword reports whether a word is a keyword of Java, JavaScript or Python, so that the API
+// linter refuses it: clients could not write it.
+func IsClientKeyword(word string) bool { return slices.Contains(clientKeywords, word) }
+
+var clientKeywords = strings.Fields(`abstract and arguments as assert async await boolean break byte case catch char class const continue crate debugger def
+	default del delete do double elif else enum eval except export extends false final finally float for from function global goto if implements
+	import in instanceof int interface is lambda let long native new nonlocal not null or package pass private protected public raise return self
+	short static strictfp super switch synchronized this throw throws transient true try typeof var void volatile while with yield`)
+
+// HasPreposition reports whether a part of a name is a preposition, which the API linter does not want.
+func HasPreposition(name string) bool {
+	return slices.ContainsFunc(strings.Split(name, "_"), func(part string) bool { return slices.Contains(prepositions, part) })
+}
+
+var prepositions = strings.Fields(`after at before between but by except for from in including into of over since to toward under upon with within without`)
+
+// ForShell returns a word, such as the path of a folder, as a POSIX shell reads it: in quotes if it
+// has other characters than the plain ones.
+func ForShell(word string) string {
+	if plain.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 // StartsWithVowel reports whether an English word begins with the sound of a vowel, so that
 // its article is an. It knows the usual exceptions.

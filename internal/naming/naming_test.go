@@ -28,4 +28,19 @@ func TestNaming(t *testing.T) {
 			t.Errorf("IsFileSuffix(%q) = %t", word, got)
 		}
 	}
+	for word, want := range map[string]string{"../orders": "../orders", "my orders": "'my orders'", "Bob's": `'Bob'\''s'`, "": "''"} {
+		if got := ForShell(word); got != want {
+			t.Errorf("ForShell(%q) = %s, want %s", word, got, want)
+		}
+	}
+	for word, refused := range map[string]bool{"class": true, "order": false} {
+		if got := IsClientKeyword(word); got != refused {
+			t.Errorf("IsClientKeyword(%q) = %t", word, got)
+		}
+	}
+	for name, has := range map[string]bool{"bill_of_lading": true, "office_order": false} {
+		if got := HasPreposition(name); got != has {
+			t.Errorf("HasPreposition(%q) = %t", name, got)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"example.com/videocatalog/lab/internal/clone"
+	"example.com/videocatalog/lab/internal/size"
 )
 
 // A service without one of the parts builds, has no mark and no word of what it does not
@@ -63,11 +64,11 @@ func TestMinimal(t *testing.T) {
 	dir := t.TempDir()
 	template, service := newTemplate(t, dir), filepath.Join(dir, "orders")
 	out := clone.Run(t, template, "go", "run", "./cmd/new", service, "--yes", "--module", "github.com/acme/orders", "--minimal", "--entity", "order",
-		"--fields", "customer_id:uuid! currency:string! total_cents:int64", "--transitions", "draft→placed:place placed→cancelled:cancel", "--timers", "placed:15m:cancel")
+		"--fields", "customer:string! total_cents:int64 note:string", "--transitions", "draft→placed:place placed→canceled:cancel")
 	if !strings.Contains(out, "go test ./...") {
 		t.Errorf("it does not print the next commands: %s", out)
 	}
-	t.Logf("lines of Go: %d, in the template %d", lines(t, service), lines(t, template))
+	checkSize(t, service)
 	checkNames(t, service)
 	checkWords(t, service)
 	checkRecord(t, service)
@@ -93,7 +94,7 @@ func TestMinimal(t *testing.T) {
 func useOrders(t *testing.T, service string) {
 	t.Helper()
 	address := startDev(t, service)
-	const order = `{"customerId": "01890a5d-ac96-7f00-8b02-0c0d0e0f1003", "currency": "EUR"}`
+	const order = `{"customer": "Ada", "totalCents": "1200"}`
 	response, err := http.Post("http://"+address+"/v1/orders", "application/json", strings.NewReader(order))
 	if err != nil {
 		t.Fatal(err)
@@ -170,15 +171,22 @@ func checkLinks(t *testing.T, dir string) {
 	})
 }
 
-// lines counts the lines of Go.
-func lines(t *testing.T, dir string) (n int) {
+// checkSize checks that a default service is within its budget.
+func checkSize(t *testing.T, dir string) {
 	t.Helper()
-	eachFile(t, dir, func(name, content string) {
-		if filepath.Ext(name) == ".go" {
-			n += strings.Count(content, "\n")
-		}
-	})
-	return n
+	tree, err := size.Of(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	if err := tree.Print(&table); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the size of a service:\n%s", &table)
+	over, err := tree.Over("clone")
+	if err != nil || len(over) > 0 {
+		t.Errorf("the service is larger than its budget: %q, %v", over, err)
+	}
 }
 
 // eachFile calls use with every file that git has.

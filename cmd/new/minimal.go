@@ -14,7 +14,7 @@ import (
 var exampleFiles = []string{
 	"api/proto/catalog", "api/proto/video",
 	"cmd/dev/join.go", "cmd/dev/load.go",
-	"cmd/server/rebuild*.go", "cmd/server/videos.go",
+	"cmd/server/videos.go",
 	"db/migrations/00004_videos.sql", "db/migrations/00005_projection.sql", "db/migrations/00012_purge.sql",
 	"db/migrations/00013_tombstones.sql", "db/migrations/00014_videos_purge_time.sql", "db/migrations/00015_projection_tombstones.sql",
 	"db/queries/console_videos.sql", "db/queries/erasures.sql", "db/queries/projection.sql", "db/queries/rebuild.sql", "db/queries/video*.sql",

@@ -182,7 +182,7 @@ func TestNamesThatExistAreRefused(t *testing.T) {
 		{[]string{"catalog", "--fields=title:string"}, "api/proto/catalog exists: choose another name than catalog"},
 		{[]string{"stamp", "--fields=title:string"}, "internal/domain/command.go has domain.Stamp, which internal/domain/stamp.go would declare"},
 		{[]string{"envoy", "--plural=outboxes", "--fields=field:enum(red,green)"}, "internal/domain/envoy.go has domain.EnvoyField"},
-		{[]string{"code", "--plural=registrations", "--fields=title:string"}, "has main.registrations, which cmd/server/registrations.go would declare"},
+		{[]string{"code", "--plural=program", "--fields=title:string"}, "has main.program, which cmd/server/program.go would declare"},
 		{[]string{"outbox_lane", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_lanes, which is a name of outbox_lane, too"},
 		{[]string{"lane", "--plural=outbox_pending", "--fields=title:string"}, "db/migrations/00002_outbox.sql has video_catalog.outbox_pending"},
 		{[]string{"inbox", "--fields=title:string"}, "db/queries/inbox.sql has InsertInbox, which is a name of inbox, too"},

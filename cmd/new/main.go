@@ -1,6 +1,6 @@
 // Command new makes a service of your own from this repository.
 //
-//	go run ./cmd/new ../orders --module github.com/acme/orders --service orders
+//	go run ./cmd/new ../orders --module github.com/acme/orders --entity order --fields 'customer:string! total_cents:int64'
 //
 // It copies the committed files, renames the module, the service, the PostgreSQL schema
 // and the error domain in all of them, generates what is generated, and makes a git
@@ -13,11 +13,10 @@
 //
 //	go run ./cmd/new ../orders --upgrade
 //
-// With --entity the words of the example become those of an entity of yours, in every form:
-// a video is then an order, and the catalog an overview. The fields stay; you edit those.
-// A word that would collide with another one is refused.
-//
-//	go run ./cmd/new ../orders --module github.com/acme/orders --entity order
+// The service is lean: it has the machinery and the entity, which cmd/entity makes. With --full
+// it is the whole reference; then --entity replaces the words of the example in every form: a
+// video is then an order, and the catalog an overview. A word that would collide with another
+// one is refused.
 //
 // A wrong option is reported before anything is written. If a later step fails, there
 // is no new folder.
@@ -42,15 +41,15 @@ const usage = `go run ./cmd/new DIR makes a service of your own from this reposi
   --service NAME   name in Cloud Run; accounts, secrets, jobs and worker pools begin with it; default: the last part of the module path, without its version
   --schema NAME    PostgreSQL schema and roles; default: SERVICE_db
   --domain NAME    domain of the reasons of errors, which clients see; default: SERVICE.example.com
-  --entity NAME    what the service stores instead of videos, in the singular: order, purchase_order; default: the example stays
+  --entity NAME    what the service stores, in the singular: order, purchase_order
   --plural NAME    its plural; default: the regular one of English
-  --view NAME      one word for what the template calls the catalog, the query side; default: overview
-  --topic NAME     Pub/Sub topic of its events; default: SERVICE.ENTITY.events
-  --without LIST   what to leave out, separated by commas: chinese, conformance, console, decisions, examples, lab, observe, terraform
-  --minimal        the machinery and the entity alone, without the example: cmd/entity makes the entity, with these options
   --fields LIST    its fields, as go run ./cmd/entity --help says; default: title:string
   --transitions LIST   its transitions; default: none
   --timers LIST        limits of its time in a state, such as placed:15m:cancel; default: none
+  --with LIST      parts that the service also has, separated by commas: console, terraform
+  --full           the whole reference instead, with every part: the example, whose words --entity replaces
+  --view NAME      of a full service: one word for what the template calls the catalog, the query side; default: overview
+  --topic NAME     of a full service: Pub/Sub topic of its events; default: SERVICE.ENTITY.events
   --yes            take the defaults without asking
   --upgrade        bring the service in DIR, which this command made, to the version of this template
 
@@ -104,7 +103,7 @@ type mode struct{ yes, upgrade bool }
 
 // parse reads the command line.
 func parse(args []string) (a options, m mode, err error) {
-	var without string
+	var with string
 	flags := flag.NewFlagSet("new", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error says enough
 	flags.StringVar(&a.Module, "module", "", "")
@@ -115,8 +114,8 @@ func parse(args []string) (a options, m mode, err error) {
 	flags.StringVar(&a.Plural, "plural", "", "")
 	flags.StringVar(&a.View, "view", "", "")
 	flags.StringVar(&a.Topic, "topic", "", "")
-	flags.StringVar(&without, "without", "", "")
-	flags.BoolVar(&a.Minimal, "minimal", false, "")
+	flags.StringVar(&with, "with", "", "")
+	flags.BoolVar(&a.Full, "full", false, "")
 	flags.StringVar(&a.Fields, "fields", "", "")
 	flags.StringVar(&a.Transitions, "transitions", "", "")
 	flags.StringVar(&a.Timers, "timers", "", "")
@@ -140,9 +139,9 @@ func parse(args []string) (a options, m mode, err error) {
 	if m.upgrade && (flags.NFlag() > 1) {
 		return a, m, errors.New("--upgrade takes the recorded options, and no others")
 	}
-	for part := range strings.SplitSeq(without, ",") {
+	for part := range strings.SplitSeq(with, ",") {
 		if part = strings.TrimSpace(part); part != "" {
-			a.Without = append(a.Without, part)
+			a.With = append(a.With, part)
 		}
 	}
 	return a, m, nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A minimal service has the machinery, and one entity of its own instead of the example:
+// A lean service has the machinery, and one entity of its own instead of the example:
 // cmd/entity makes the entity. So it is without the files of the example, and without the
 // tests that need it. The template proves the machinery for all of its services.
 
@@ -31,7 +31,7 @@ var exampleFiles = []string{
 	"internal/store/internal/sqlcgen/rebuild.sql.go", "internal/store/internal/sqlcgen/video*.go",
 }
 
-// isOfExample reports whether a minimal service is without a file, which has no marks any
+// isOfExample reports whether a lean service is without a file, which has no marks any
 // more: it is one of the example, or a test that needs it, which has a word of the example.
 func isOfExample(name, content string) bool {
 	return isBelow(name, exampleFiles) || strings.HasSuffix(name, "_test.go") && exampleWords.MatchString(ofService.ReplaceAllString(content, ""))
@@ -51,7 +51,7 @@ var (
 	ofService = regexp.MustCompile(given + `|` + untouched)
 )
 
-// addEntity makes the entity of a minimal service.
+// addEntity makes the entity of a lean service.
 func (r *renderer) addEntity() error {
 	a := r.options
 	args := []string{"run", "./cmd/entity", "add", a.Entity, "--plural", a.Plural, "--fields", a.Fields}

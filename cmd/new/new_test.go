@@ -70,16 +70,18 @@ func TestWrongOptions(t *testing.T) {
 		"short topic":           {options{Module: "github.com/acme/orders", Topic: "ab"}, []string{"--topic"}},
 		"long topic":            {options{Module: "github.com/acme/orders", Topic: strings.Repeat("x", 201)}, []string{"--topic"}},
 		"topic of Google":       {options{Module: "github.com/acme/orders", Service: "google-orders"}, []string{"--topic", "goog"}},
-		"unknown part":          {options{Module: "github.com/acme/orders", Without: []string{"lab", "docs"}}, []string{`--without "docs"`}},
-		"part of no service":    {options{Module: "github.com/acme/orders", Without: []string{"full"}}, []string{`--without "full"`, "chinese, conformance, console, decisions, examples"}},
-		"minimal, no entity":    {options{Module: "github.com/acme/orders", Minimal: true}, []string{"--minimal needs --entity"}},
-		"timers, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Timers: "a:15m:c"}, []string{"--fields, --transitions and --timers need --minimal"}},
-		"fields, not minimal":   {options{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string"}, []string{"--fields, --transitions and --timers need --minimal"}},
-		"moves, not minimal":    {options{Module: "github.com/acme/orders", Entity: "order", Transitions: "a→b:c"}, []string{"--fields, --transitions and --timers need --minimal"}},
+		"unknown part":          {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"console", "docs"}}, []string{`--with "docs"`, "console, terraform"}},
+		"part of the example":   {options{Module: "github.com/acme/orders", Entity: "order", With: []string{"lab"}}, []string{`--with "lab"`}},
+		"full has every part":   {options{Module: "github.com/acme/orders", Full: true, With: []string{"console"}}, []string{"--with must not be given with --full"}},
+		"no entity":             {options{Module: "github.com/acme/orders"}, []string{"--entity is required"}},
+		"topic of an entity":    {options{Module: "github.com/acme/orders", Entity: "order", Topic: "mine"}, []string{"--topic needs --full"}},
+		"timers, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Timers: "a:15m:c"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
+		"fields, full":          {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Fields: "title:string"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
+		"moves, full":           {options{Module: "github.com/acme/orders", Full: true, Entity: "order", Transitions: "a→b:c"}, []string{"--fields, --transitions and --timers must not be given with --full"}},
 		"a full folder":         {options{Module: "github.com/acme/orders", dir: full}, []string{"empty folder"}},
 		"all at once": {
-			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Without: []string{"w"}, dir: full},
-			[]string{"--module", "--service", "--schema", "--domain", "--without", "empty folder"},
+			options{Module: "x", Service: "y", Schema: "select", Domain: "z", Entity: "order", With: []string{"w"}, dir: full},
+			[]string{"--module", "--service", "--schema", "--domain", "--with", "empty folder"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,12 +105,13 @@ func TestWrongOptions(t *testing.T) {
 		})
 	}
 	for _, a := range []options{
-		{Module: "github.com/acme/orders"},
-		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service"},
-		{Module: "github.com/acme/status-page", Schema: "status"},
-		{Module: "github.com/acme/news-feed", Without: []string{"lab", "terraform", "decisions", "chinese", "observe", "examples"}},
-		{Module: "github.com/acme/orders", Minimal: true, Entity: "order"},
-		{Module: "github.com/acme/orders", Minimal: true, Entity: "order", Fields: "title:string!", Transitions: "a→b:c"},
+		{Module: "github.com/acme/orders", Full: true},
+		{Module: "gitlab.example.org/group/sub/order-service.v2", Service: "order-service", Full: true},
+		{Module: "github.com/acme/status-page", Schema: "status", Full: true},
+		{Module: "github.com/acme/orders", Full: true, Entity: "order", Topic: "mine"},
+		{Module: "github.com/acme/news-feed", With: []string{"console", "terraform"}, Entity: "order"},
+		{Module: "github.com/acme/orders", Entity: "order"},
+		{Module: "github.com/acme/orders", Entity: "order", Fields: "title:string!", Transitions: "a→b:c"},
 	} {
 		a.dir = filepath.Join(t.TempDir(), "new")
 		a.setDefaults()
@@ -124,7 +127,7 @@ func TestServiceOfModule(t *testing.T) {
 	for module, want := range map[string]string{
 		"github.com/acme/orders": "orders", "github.com/acme/orders/v2": "orders", "gopkg.in/orders.v2": "orders", "github.com/acme/Orders-v2": "orders-v2",
 	} {
-		a := options{Module: module, dir: filepath.Join(t.TempDir(), "new")}
+		a := options{Module: module, Full: true, dir: filepath.Join(t.TempDir(), "new")}
 		a.setDefaults()
 		if err := a.check(); a.Service != want || a.Domain != want+".example.com" || err != nil {
 			t.Errorf("the service of %s is %q of %q, %v, want %q", module, a.Service, a.Domain, err, want)
@@ -166,10 +169,10 @@ func TestTopics(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"dir", "--module", "m", "--without", "lab, chinese", "--yes"}, {"--module", "m", "--yes", "--without=lab,chinese", "dir"},
+		{"dir", "--module", "m", "--with", "console, terraform", "--yes"}, {"--module", "m", "--yes", "--with=console,terraform", "dir"},
 	} {
 		a, m, err := parse(args)
-		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(a.Without, " ") != "lab chinese" {
+		if err != nil || a.dir != "dir" || a.Module != "m" || !m.yes || strings.Join(a.With, " ") != "console terraform" {
 			t.Errorf("parse(%q) = %+v, %+v, %v", args, a, m, err)
 		}
 	}

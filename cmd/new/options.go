@@ -16,24 +16,25 @@ import (
 
 // options say what the new service is called. They are recorded in template.json.
 type options struct {
-	Module  string   `json:"module"`
-	Service string   `json:"service"`
-	Schema  string   `json:"schema"`
-	Domain  string   `json:"domain"`
-	Without []string `json:"without,omitempty"`
+	Module  string `json:"module"`
+	Service string `json:"service"`
+	Schema  string `json:"schema"`
+	Domain  string `json:"domain"`
+	// Full is the whole reference: the example and every part. Without it a service is lean: the
+	// machinery, one entity that cmd/entity makes, and the parts of With.
+	Full bool     `json:"full,omitempty"`
+	With []string `json:"with,omitempty"`
 
-	// What the new service has instead of videos and the catalog. Without an entity the
-	// example stays, also in what an older version of this command recorded.
+	// What the new service has instead of videos and the catalog. A full service without an
+	// entity keeps the example.
 	Entity string `json:"entity,omitempty"`
 	Plural string `json:"plural,omitempty"`
 	View   string `json:"view,omitempty"`
 
-	// Topic gets the events of the entity. It is empty in what an older version of this command
-	// recorded: such a service keeps the topic that it has, because others subscribe to it.
+	// Topic gets the events of the entity.
 	Topic string `json:"topic,omitempty"`
-	// Minimal is a service without the example. cmd/entity makes its entity with these fields,
-	// transitions and timers, in the form of that command.
-	Minimal     bool   `json:"minimal,omitempty"`
+	// The fields, transitions and timers of the entity of a lean service, in the form of
+	// cmd/entity.
 	Fields      string `json:"fields,omitempty"`
 	Transitions string `json:"transitions,omitempty"`
 	Timers      string `json:"timers,omitempty"`
@@ -50,7 +51,7 @@ func (a *options) setDefaults() {
 		a.Plural = cmp.Or(a.Plural, naming.Plural(a.Entity))
 		a.View = cmp.Or(a.View, "overview")
 	}
-	if a.Minimal {
+	if !a.Full {
 		a.Fields = cmp.Or(a.Fields, "title:string")
 	}
 	a.Topic = cmp.Or(a.Topic, a.Service+"."+a.oldTopic())
@@ -78,9 +79,14 @@ var reserved = []string{"public", "information_schema", "auth", "storage", "real
 
 // without returns the parts that the service does not have.
 func (a *options) without() []string {
-	left := append(slices.Clone(a.Without), templateOnly)
-	if a.Minimal {
-		left = append(left, full, "chinese", "conformance", "decisions", "examples", "lab", "observe")
+	if a.Full {
+		return []string{templateOnly}
+	}
+	left := []string{templateOnly, full}
+	for part := range parts {
+		if !slices.Contains(a.With, part) {
+			left = append(left, part)
+		}
 	}
 	return left
 }
@@ -100,16 +106,19 @@ func (a *options) check() error {
 	}
 	a.checkWords(wrong)
 	switch {
-	case a.Minimal && a.Entity == "":
-		wrong("--minimal needs --entity: the one that the service has")
-	case !a.Minimal && (a.Fields != "" || a.Transitions != "" || a.Timers != ""):
-		wrong("--fields, --transitions and --timers need --minimal: without it the entity has the fields of a video")
-	case a.Minimal && a.Topic != a.Service+"."+a.oldTopic():
-		wrong("--topic must not be given with --minimal: cmd/entity names the topic of the entity")
+	case !a.Full && a.Entity == "":
+		wrong("--entity is required: what the service stores, such as order; --full keeps the example instead")
+	case a.Full && (a.Fields != "" || a.Transitions != "" || a.Timers != ""):
+		wrong("--fields, --transitions and --timers must not be given with --full: its entity has the fields of a video")
+	case !a.Full && a.Topic != a.Service+"."+a.oldTopic():
+		wrong("--topic needs --full: cmd/entity names the topic of the entity")
 	}
-	for _, part := range a.Without {
-		if _, ok := parts[part]; !ok {
-			wrong("--without %q must be one of %s", part, partNames())
+	if a.Full && len(a.With) > 0 {
+		wrong("--with must not be given with --full, which has every part")
+	}
+	for _, part := range a.With {
+		if !slices.Contains(choices, part) {
+			wrong("--with %q must be one of %s", part, strings.Join(choices, ", "))
 		}
 	}
 	entries, err := os.ReadDir(a.dir)
@@ -180,7 +189,7 @@ func (a *options) checkWord(wrong func(string, ...any), flag, name string) (ok b
 	case name == a.Schema || flag != "plural" && write(name, kebab) == a.Service:
 		wrong("--%s %q must differ from the service and the schema: a later change of one must not change the other", flag, name)
 	case slices.ContainsFunc([]string{"video", "videos", "film", "films", "catalog", "catalogs"}, isPart):
-		wrong("--%s %q has a word of the example: without --entity it stays", flag, name)
+		wrong("--%s %q has a word of the example: with --full and without --entity it stays", flag, name)
 	case isPart("id"):
 		wrong("--%s %q has the word id, which Go and SQL write in different ways: choose another", flag, name)
 	case naming.IsClientKeyword(name):

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// parts are what a service can do without, by name: files and folders. A star stands for
+// parts are what a lean service does without, by name: files and folders. A star stands for
 // any part of a name. What other files say
 // of a part is marked there by a comment, "only PART" at the end of a line, or "only PART:
 // begin" and "only PART: end" on lines around it. A new service has no marks.
@@ -26,14 +26,14 @@ var parts = map[string][]string{
 	"terraform": {"deploy/terraform"},
 }
 
-// The marks of what a minimal service does not have, and of what no service has.
+// The marks of what a lean service does not have, and of what no service has.
 const (
 	full         = "full"
 	templateOnly = "template"
 )
 
-// partNames returns the names of all parts, as a person reads them.
-func partNames() string { return strings.Join(slices.Sorted(maps.Keys(parts)), ", ") }
+// choices are the parts that a lean service can have. The others are about the example.
+var choices = []string{"console", "terraform"}
 
 // marker matches a mark, with the spaces before it.
 var marker = func() *regexp.Regexp {

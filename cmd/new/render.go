@@ -42,7 +42,7 @@ func render(ctx context.Context, from template, a options, stdout io.Writer) (er
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	r := &renderer{ctx: ctx, from: from, options: a, dir: work}
 	steps := []step{{"copy and rename", r.copy}}
-	if a.Minimal {
+	if !a.Full {
 		steps = append(steps, step{"make the entity", r.addEntity})
 	}
 	err = inSteps(stdout, append(steps, step{"generate Go, OpenAPI and names", r.generate}, step{"commit", r.commit}))
@@ -80,7 +80,7 @@ func (r *renderer) copy() error {
 	if r.options.Entity != "" {
 		left = append(left, notCopiedWithEntity...)
 	}
-	if r.options.Minimal {
+	if !r.options.Full {
 		left = append(left, exampleFiles...)
 	}
 	for _, name := range files {
@@ -94,7 +94,7 @@ func (r *renderer) copy() error {
 	if err := r.write("CHANGELOG.md", changelog); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(record{r.from.commit, r.from.source, r.options}, "", "  ")
+	text, err := json.MarshalIndent(record{recordForm, r.from.commit, r.from.source, r.options}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -116,10 +116,10 @@ func (r *renderer) copyFile(name string, left []string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if r.options.Minimal && isOfExample(name, text) {
+		if !r.options.Full && isOfExample(name, text) {
 			return nil
 		}
-		if r.options.Minimal && name == registrations {
+		if !r.options.Full && name == registrations {
 			text = withoutExample(text)
 		}
 		text = r.options.rename(text, spans(name, text))

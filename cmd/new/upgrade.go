@@ -14,10 +14,14 @@ import (
 
 // record is the content of template.json.
 type record struct {
+	Form     int    `json:"form"`             // of this file: recordForm
 	Template string `json:"template"`         // the commit that was rendered
 	Source   string `json:"source,omitempty"` // where cmd/upgrade finds the template
 	options
 }
+
+// recordForm is the form of template.json that this command writes and reads.
+const recordForm = 2
 
 // service is the repository that is upgraded.
 type service struct {
@@ -95,6 +99,9 @@ func openService(ctx context.Context, dir string) (s service, err error) {
 	}
 	if err := json.Unmarshal([]byte(text), &s.record); err != nil {
 		return s, fmt.Errorf("template.json on the branch template: %w", err)
+	}
+	if s.Form != recordForm {
+		return s, fmt.Errorf("%s was made by an older version of this command, whose services cannot be upgraded: make a new service with cmd/new, and copy your files into it", dir)
 	}
 	if _, err := output(ctx, s.root, "git", "rev-parse", "--verify", "--quiet", "MERGE_HEAD"); err == nil {
 		return s, fmt.Errorf("%s is in the middle of a merge: git commit, or git merge --abort", dir)

@@ -18,7 +18,7 @@ func newService(t *testing.T) string {
 	git(t, dir, "init", "--quiet", "--initial-branch=template")
 	git(t, dir, "config", "user.name", "test")
 	git(t, dir, "config", "user.email", "test@localhost")
-	writeFile(t, dir, "template.json", `{"template": "abc", "module": "github.com/acme/orders", "schema": "orders_db"}`)
+	writeFile(t, dir, "template.json", `{"form": 2, "template": "abc", "module": "github.com/acme/orders", "schema": "orders_db"}`)
 	writeFile(t, dir, "go.mod", "module github.com/acme/orders\n")
 	git(t, dir, "add", "--all")
 	git(t, dir, "commit", "--quiet", "--message", "template")
@@ -72,6 +72,10 @@ func TestServiceIsRefused(t *testing.T) {
 			t.Helper()
 			commitOn(t, dir, "template", map[string]string{"template.json": "x"})
 		}, "template.json on the branch"},
+		"an older form": {func(t *testing.T, dir string) {
+			t.Helper()
+			commitOn(t, dir, "template", map[string]string{"template.json": `{"template": "abc", "minimal": true}`})
+		}, "make a new service with cmd/new, and copy your files into it"},
 		"no common history": {func(t *testing.T, dir string) {
 			t.Helper()
 			git(t, dir, "checkout", "--quiet", "--orphan", "other")
@@ -139,7 +143,7 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 		}
 		return commit
 	}
-	version := func(commit string) string { return `{"template": "` + commit + `"}` }
+	version := func(commit string) string { return `{"form": 2, "template": "` + commit + `"}` }
 	commitOn(t, dir, "template", map[string]string{"template.json": version("def"), "x": "1\n2\n3\n"})
 	second := rev("template")
 	git(t, dir, "merge", "--quiet", "--squash", "template")
@@ -172,13 +176,13 @@ func TestSquashedUpgradeIsRecalled(t *testing.T) {
 // Without a proof the history stays as it is.
 func TestNothingIsRecalled(t *testing.T) {
 	t.Parallel()
-	const later = `{"template": "def"}`
+	const later = `{"form": 2, "template": "def"}`
 	for name, prepare := range map[string]func(t *testing.T, dir string){
 		"not upgraded yet": func(t *testing.T, dir string) { t.Helper() },
 		"merged":           func(t *testing.T, dir string) { t.Helper(); git(t, dir, "merge", "--quiet", "template") },
 		"another version": func(t *testing.T, dir string) {
 			t.Helper()
-			commitOn(t, dir, "main", map[string]string{"template.json": `{"template": "ghi"}`})
+			commitOn(t, dir, "main", map[string]string{"template.json": `{"form": 2, "template": "ghi"}`})
 		},
 		"taken back": func(t *testing.T, dir string) {
 			t.Helper()
@@ -486,7 +490,7 @@ func TestMergeInto(t *testing.T) {
 			"internal/store/internal/sqlcgen/a.sql.go": text, "api/baseline.binpb": text,
 			"docs/metrics.md": generated + text + "\n", "a_string.go": marked + text, "half.go": text,
 			"source.go": text, "docs/about.md": strings.Repeat("x\n", 20) + generated + text,
-			"template.json": `{"template": "` + text + `"}`,
+			"template.json": `{"form": 2, "template": "` + text + `"}`,
 		}
 	}
 	commitOn(t, dir, "template", files("base"))
@@ -513,7 +517,7 @@ func TestMergeInto(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"api/a/a.pb.go": "ours", "api/a/removed.pb.go": "ours", "api/baseline.binpb": "ours",
-		"a_string.go": marked + "ours", "docs/metrics.md": generated + "ours\ntheirs\n", "template.json": `{"template": "theirs"}`,
+		"a_string.go": marked + "ours", "docs/metrics.md": generated + "ours\ntheirs\n", "template.json": `{"form": 2, "template": "theirs"}`,
 	} {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s = %q, %v, want %q", name, got, err, want)

@@ -11,7 +11,7 @@ import (
 
 // withWords returns options that are right, with an entity.
 func withWords(entity, plural, view string) options {
-	a := options{Module: "github.com/acme/shopping", Service: "shopping", Schema: "shop", Domain: "shop.acme.example", Entity: entity, Plural: plural, View: view}
+	a := options{Full: true, Module: "github.com/acme/shopping", Service: "shopping", Schema: "shop", Domain: "shop.acme.example", Entity: entity, Plural: plural, View: view}
 	a.setDefaults()
 	return a
 }

@@ -108,7 +108,6 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Apply: replayer(subscribed), Decode: decodeQuarantined(subscribed),
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) { return facts(ctx, commands, events) },
 		Projections: projections(cfg, registered, commands, queries),
-		Rebuilds:    rebuilds(registered, commands, queries, log),
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
 		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
 	}

@@ -66,8 +66,6 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return drain(ctx, cfg, stdout, log)
 	case command == "console": // only console
 		return serveConsole(ctx, cfg, args, stdout, log) // only console
-	case command == "rebuild": // only full
-		return rebuild(ctx, cfg, args, stdout, stderr) // only full
 	case command == "seek":
 		return seek(ctx, cfg, args, stdout)
 	case command == "databases":
@@ -79,7 +77,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case command == "inbox":
 		return inboxCommand(ctx, cfg, args, stdout)
 	case command == "projection":
-		return projectionCommand(ctx, cfg, args, stdout)
+		return projectionCommand(ctx, cfg, args, stdout, stderr)
 	case command == "audit":
 		return auditCommand(ctx, cfg, args, stdout)
 	default:

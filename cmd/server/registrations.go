@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/cipher"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,9 +34,6 @@ type registration struct {
 	timers func(backend) timer.Timers
 	// comparison compares its projection with the owner. Nil: nothing does.
 	comparison func(commands, queries *pgxpool.Pool) admin.Projection
-	// rebuild makes its projection what its owner has. notify reports to a person who
-	// waits. Nil: nothing does.
-	rebuild func(commands, queries *pgxpool.Pool, notify func(ctx context.Context, text string)) admin.Rebuilder
 	// aggregates is how their events and states are published again. The zero value: this
 	// service does not own them.
 	aggregates store.Aggregates

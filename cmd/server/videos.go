@@ -37,9 +37,6 @@ func videos(cfg config, queries *pgxpool.Pool) registration {
 		comparison: func(commands, queries *pgxpool.Pool) admin.Projection {
 			return store.NewVideoComparison(commands, queries)
 		},
-		rebuild: func(commands, queries *pgxpool.Pool, notify func(context.Context, string)) admin.Rebuilder {
-			return newCatalogRebuild(commands, queries, notify)
-		},
 		aggregates: store.VideoAggregates(),
 		repair: func(ctx context.Context) (more bool, err error) {
 			n, err := catalog.MoveFutureChanges(ctx, futureRows)

@@ -228,9 +228,9 @@ func TestFullQuarantineHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// A catalog that was lost is built again from the owner, drafts and deleted
+// A catalog that was lost is filled from the owner, drafts and deleted
 // videos included, while the projector runs.
-func TestRebuildRestoresLostCatalog(t *testing.T) {
+func TestRepairRestoresLostCatalog(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -262,15 +262,15 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 	if _, err := s.pool.Exec(ctx, "DELETE FROM video_catalog_read.video_projection"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.command(t, "rebuild", "--reason", "test")
-	if err != nil || !strings.HasSuffix(out, "missing 30, behind 0, different 0, ahead 0, removed 0\nrebuilt 30 entries, lowered 0, removed 0\n") {
-		t.Errorf("rebuild = %q, %v, want 30 entries", out, err)
+	out, err := s.command(t, "projection", "repair", "--all", "--reason", "test")
+	if err != nil || !strings.Contains(out, "missing 30, behind 0, ahead 0, different 0, extra 0\nrepaired 30 of 30 entries") {
+		t.Errorf("repair = %q, %v, want 30 entries", out, err)
 	}
 	if err := s.pool.QueryRow(ctx, rows).Scan(&after); err != nil {
 		t.Fatal(err)
 	}
 	if after != before {
-		t.Error("the rebuilt projection differs from the one that events built")
+		t.Error("the repaired projection differs from the one that events built")
 	}
 	list, err := p.catalog.ListCatalogEntries(ctx, &catalogv1.ListCatalogEntriesRequest{})
 	if err != nil || len(list.GetCatalogEntries()) != 10 {
@@ -282,7 +282,7 @@ func TestRebuildRestoresLostCatalog(t *testing.T) {
 func TestUnknownCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
-	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild", "localhost:8080"}, {"rebuild", "--id-token"}, {"drain", "now"}} {
+	for _, args := range [][]string{{"serv"}, {"outbox"}, {"outbox", "skip", "video"}, {"quarantine", "purge"}, {"audit"}, {"rebuild"}, {"projection", "repair", "--restart"}, {"drain", "now"}} {
 		if _, err := s.command(t, args...); err == nil || !strings.Contains(err.Error(), "server help") {
 			t.Errorf("server %s = %v, want a hint", strings.Join(args, " "), err)
 		}

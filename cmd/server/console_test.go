@@ -566,7 +566,7 @@ func TestConsoleOnlyReads(t *testing.T) {
 			if body := c.get(t, "/quarantine/1"); !strings.Contains(body, "may not read payloads") || strings.Contains(body, "00000000") {
 				t.Errorf("the payload is not hidden:\n%s", body)
 			}
-			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.republish", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair", "projection.rebuild", "inbox.seek"} {
+			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.republish", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair", "inbox.seek"} {
 				form := url.Values{"action": {action}, "type": {"video"}, "confirmed": {"9"}, "reason": {"none"}}
 				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
 					t.Errorf("%s: %d\n%s", action, status, body)

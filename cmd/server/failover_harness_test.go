@@ -350,20 +350,20 @@ func (p *process) checkMetric(t *testing.T, name, label string, want int) {
 	})
 }
 
-// rebuild runs the command that repairs the catalog: found is what it says with --dry-run, done what it says without.
-// Then nothing differs, and no side counts as replaced.
-func (s *stack) rebuild(t *testing.T, p *process, catalogURL, found, done string) {
+// repair runs the command that repairs the catalog, which finds those differences. Then nothing differs, and no side counts
+// as replaced.
+func (s *stack) repair(t *testing.T, p *process, catalogURL, found string) {
 	t.Helper()
 	run := func(want string, args ...string) {
 		t.Helper()
-		out, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"rebuild", "--reason", "failover"}, args...)...)
-		if err != nil || !strings.HasSuffix(strings.TrimSpace(out), want) {
-			t.Errorf("rebuild %v = %q, %v, want %q", args, out, err, want)
+		out, err := s.commandIn(t, []string{"READ_DATABASE_URL=" + catalogURL}, append([]string{"projection", "repair", "--all", "--reason", "failover"}, args...)...)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("repair %v = %q, %v, want %q", args, out, err, want)
 		}
 	}
 	run(found, "--dry-run")
-	run(done)
-	run("missing 0, behind 0, different 0, ahead 0, removed 0", "--dry-run")
+	run(found)
+	run("missing 0, behind 0, ahead 0, different 0, extra 0", "--dry-run")
 	for _, side := range []string{"commands", "queries"} {
 		p.checkGauge(t, side, 0)
 	}

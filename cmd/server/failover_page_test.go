@@ -135,7 +135,7 @@ func TestMove(t *testing.T) {
 			p = s.start(t, catalog, "TELEMETRY_ADDR=127.0.0.1:0")
 			p.checkReplaced(t, "commands", "queries")
 			late := p.watch(t, token, had)
-			for _, script := range blocks(t, failoverPage, "## Afterwards", "sh")[:1] { // the rebuild
+			for _, script := range blocks(t, failoverPage, "## Afterwards", "sh")[:1] { // the repair
 				t.Log(read.run(t, script, "DATABASE_URL="+s.url, catalog))
 			}
 			p.checkRepaired(t, late)

@@ -10,7 +10,7 @@ import (
 )
 
 // Both sides are in one database, and its asynchronous standby takes over without the last transactions: what was
-// projected and acknowledged only on the lost primary is missing from the catalog, and a rebuild brings it back.
+// projected and acknowledged only on the lost primary is missing from the catalog, and a repair brings it back.
 func TestFailoverOfBothSides(t *testing.T) {
 	deep.Test(t)
 	t.Parallel()
@@ -51,7 +51,7 @@ func TestFailoverOfBothSides(t *testing.T) {
 	}
 	p.checkReplaced(t, "commands", "queries")
 	late := p.watch(t, token, had)
-	s.rebuild(t, p, s.url, "missing 3, behind 0, different 0, ahead 0, removed 0", "rebuilt 4 entries, lowered 0, removed 0")
+	s.repair(t, p, s.url, "missing 3, behind 0, ahead 0, different 0, extra 0")
 	if got := len(p.published(t)); got != 4 {
 		t.Errorf("owner has %d published videos after the failover, want 4", got)
 	}
@@ -92,14 +92,14 @@ func TestFailoverOfTheOwner(t *testing.T) {
 	s.settled(t, c.standbyURL)
 	p.checkMetric(t, "consumer_events_total", `outcome="conflict"`, 1)
 	p.checkReplaced(t, "commands")
-	s.rebuild(t, p, catalog, "missing 0, behind 0, different 0, ahead 2, removed 1", "rebuilt 4 entries, lowered 2, removed 1")
+	s.repair(t, p, catalog, "missing 0, behind 0, ahead 2, different 0, extra 1")
 	p.checkRepaired(t, watcher)
 	if got := s.eventsOf(again, 3); len(got) != 2 {
 		t.Errorf("events of version 3 = %v, want two", got)
 	}
 
 	for _, name := range []string{ahead, again, deleted} {
-		p.rename(t, name, "after the rebuild")
+		p.rename(t, name, "after the repair")
 	}
 	s.settled(t, c.standbyURL)
 	p.checkRepaired(t, watcher)
@@ -128,7 +128,7 @@ func TestFailoverOfTheCatalog(t *testing.T) {
 	c.failOver(t)
 	p.eventuallyReady(t)
 	p.checkReplaced(t, "queries")
-	s.rebuild(t, p, c.network.URL, "missing 1, behind 2, different 0, ahead 0, removed 0", "rebuilt 3 entries, lowered 0, removed 0")
+	s.repair(t, p, c.network.URL, "missing 1, behind 2, ahead 0, different 0, extra 0")
 	p.checkRepaired(t, watcher)
 	if watcher.restarts() == 0 {
 		t.Error("the watch was not told to begin again")

@@ -411,7 +411,7 @@ CREATE TABLE video_catalog.known_database (
 	updated_at timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
+COMMENT ON TABLE video_catalog.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
 COMMENT ON COLUMN video_catalog.known_database.token_key IS 'The key that seals page tokens and resume tokens of both services: 244 random bits from two random UUIDs.';
 
 INSERT INTO video_catalog.known_database (identity, token_key)

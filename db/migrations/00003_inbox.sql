@@ -91,7 +91,7 @@ CREATE TABLE video_catalog_read.known_database (
 	updated_at timestamptz NOT NULL DEFAULT now()
 );
 
-COMMENT ON TABLE video_catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server rebuild.';
+COMMENT ON TABLE video_catalog_read.known_database IS 'The one row is the history in which this side was last known to be right. If database_identity() differs, run server projection repair --all.';
 
 INSERT INTO video_catalog_read.known_database (identity)
 SELECT video_catalog_read.database_identity();

@@ -25,7 +25,7 @@ COMMENT ON TABLE video_catalog_read.video_projection IS 'The newest known state 
 COMMENT ON COLUMN video_catalog_read.video_projection.visible IS 'Whether the video is in the catalog: published and not deleted.';
 COMMENT ON COLUMN video_catalog_read.video_projection.deleted IS 'A tombstone.';
 COMMENT ON COLUMN video_catalog_read.video_projection.version IS 'The version of the event that this row was built from.';
-COMMENT ON COLUMN video_catalog_read.video_projection.event_id IS 'The id of that event; NULL if server rebuild wrote the row.';
+COMMENT ON COLUMN video_catalog_read.video_projection.event_id IS 'The id of that event; NULL if a repair wrote the row.';
 COMMENT ON COLUMN video_catalog_read.video_projection.search IS 'Words of title (A), tags (B) and description (C), and parts of words of the title (D), as internal/search writes them. Empty while not visible.';
 COMMENT ON COLUMN video_catalog_read.video_projection.change_xid IS 'The transaction that last wrote the row. For watches it is the position of the change.';
 COMMENT ON COLUMN video_catalog_read.video_projection.updated_at IS 'When the row was last written.';

@@ -148,7 +148,7 @@ LIMIT @page_size;
 -- Returns rows changed after (after_xid, after_id), in the order of their transactions, up to the row with which
 -- their text reaches max_bytes. It returns only changes whose earlier transactions have all ended: a cursor that
 -- passed an open transaction would miss its changes. total is the size of the texts up to and including a row.
--- rebuilt is true if a rebuild wrote the row, and not an event.
+-- rebuilt is true if a repair wrote the row, and not an event.
 SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time, change_xid,
 	rebuilt, total
 FROM (
@@ -167,10 +167,12 @@ WHERE total - size < @max_bytes::bigint
 ORDER BY change_xid, video_id;
 
 -- name: GetProjections :many
--- Returns the rows of some videos.
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM video_catalog_read.video_projection
-WHERE video_id = ANY(@video_ids::uuid[]);
+-- Returns the rows of some videos, by one lookup per id: see LockProjections.
+SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time
+FROM unnest(@video_ids::uuid[]) AS wanted (video_id)
+CROSS JOIN LATERAL (
+	SELECT * FROM video_catalog_read.video_projection e WHERE e.video_id = wanted.video_id LIMIT 1
+) p;
 
 -- name: GetChangesDatabase :one
 -- Returns the database whose changes ListProjectionChanges reads, and whether that database has given out the transaction

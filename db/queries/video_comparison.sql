@@ -1,6 +1,6 @@
 -- The catalog and its owner, as they are compared. Both digests hash the same columns in the same order. A hash is of the
--- values and not of their text, so it depends on no setting of the session. Tombstones without content are left out: they
--- remain of a video that its owner does not have, or has purged. hash_record_extended may differ between versions of
+-- values and not of their text, so it depends on no setting of the session. Tombstones without content remain of a video that its
+-- owner does not have, or has purged. They are left out unless tombstones is true: each side prunes its own. hash_record_extended may differ between versions of
 -- PostgreSQL. Two databases of different versions then cost more to compare, and the result is the same.
 
 -- name: BoundVideos :many
@@ -14,7 +14,7 @@ SELECT CASE WHEN @each::bool THEN id ELSE @up_to::uuid END AS id, count(*)::bigi
 		state = 'published' AND delete_time IS NULL, delete_time IS NOT NULL, version,
 		publish_time, update_time), 0))::text AS sum
 FROM video_catalog.videos
-WHERE id > @after_id::uuid AND id <= @up_to AND NOT (delete_time IS NOT NULL AND title = '')
+WHERE id > @after_id::uuid AND id <= @up_to AND (@tombstones::bool OR NOT (delete_time IS NOT NULL AND title = ''))
 GROUP BY 1;
 
 -- name: BoundProjections :many
@@ -28,5 +28,5 @@ SELECT CASE WHEN @each::bool THEN video_id ELSE @up_to::uuid END AS id, count(*)
 		visible, deleted, version,
 		publish_time, update_time), 0))::text AS sum
 FROM video_catalog_read.video_projection
-WHERE video_id > @after_id::uuid AND video_id <= @up_to AND NOT (deleted AND title = '')
+WHERE video_id > @after_id::uuid AND video_id <= @up_to AND (@tombstones::bool OR NOT (deleted AND title = ''))
 GROUP BY 1;

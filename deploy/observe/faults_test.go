@@ -275,13 +275,13 @@ func smallPoolAndQuarantine(s *system) {
 	s.resolve()
 }
 
-// The catalog comes from another history of its database, as after a failover, until it is rebuilt.
+// The catalog comes from another history of its database, as after a failover, until it is repaired.
 func replacedDatabase(s *system) {
 	s.serve("api,publisher,projector")
 	s.quiet()
 	s.exec(`UPDATE video_catalog_read.known_database SET identity = 'before'`)
 	s.fire("DatabaseReplaced")
-	s.command("rebuild", "--reason", "failover")
+	s.command("projection", "repair", "--all", "--reason", "failover")
 	s.resolve()
 }
 

@@ -6,7 +6,7 @@
 // the console use this package, so that they check and do the same.
 //
 // It has no SQL: internal/store implements [Outbox], [Quarantine], [Repeatable] and
-// [Projection], and cmd/server [Seekable] and [Rebuilder]. All methods are safe for concurrent
+// [Projection], and cmd/server [Seekable]. All methods are safe for concurrent
 // use, also by several operators: each item is changed once.
 package admin
 
@@ -29,7 +29,6 @@ const (
 	ActionReplay  = "quarantine.replay"
 	ActionDelete  = "quarantine.delete"
 	ActionRepair  = "projection.repair"
-	ActionRebuild = "projection.rebuild"
 	ActionSeek    = "inbox.seek"
 	ActionAccept  = "databases.accept"
 )

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,50 +17,17 @@ import (
 // Repairer repairs the entries of a projection.
 type Repairer interface {
 	// RepairEntries gives entries the state of their owner, and appends the entry to the
-	// audit, in one transaction. It returns how many it has written, and those that it has
+	// audit, in one transaction. It returns how many it has written, and the ids that it has
 	// not because they were changed at the same time. The others do not differ any more.
 	RepairEntries(ctx context.Context, ids []uuid.UUID, entry Entry) (repaired int, changed []uuid.UUID, err error)
-}
-
-const (
-	// repairRows is how many entries one transaction repairs. They are locked meanwhile,
-	// and the projector waits for them.
-	repairRows = 100
-	// repairTries is how often an entry is tried that others change at the same time.
-	repairTries = 3
-)
-
-var errChanged = errors.New("it is changed all the time: compare it again")
-
-// Repair repairs the given entries, which differ from their owner. A crash leaves the
-// transactions before it, with their rows in the audit. The error is problem.Invalid for a
-// wrong request.
-func Repair(ctx context.Context, projection Repairer, ids []uuid.UUID, r Request) (Result, error) {
-	run, err := begin(ctx, r, ActionRepair, func(context.Context, Filter) (int64, error) { return int64(len(ids)), nil })
-	if err != nil || r.DryRun {
-		return run.Result, err
-	}
-	for some := range slices.Chunk(ids, repairRows) {
-		for range repairTries {
-			repaired, changed, err := projection.RepairEntries(ctx, some, run.entry)
-			if err != nil {
-				return run.Result, err
-			}
-			run.done(repaired)
-			if some = changed; len(some) == 0 {
-				break
-			}
-		}
-		for _, id := range some {
-			run.failed(id.String(), errChanged)
-		}
-	}
-	return run.Result, nil
 }
 
 // Projection is a projection that operators compare with its owner, and repair.
 type Projection interface {
 	Source() reconcile.Source
+	// Whole is the same source for a repair. It may also have rows that a comparison leaves
+	// out, because each side deletes them by itself.
+	Whole() reconcile.Source
 	Repairer
 }
 
@@ -91,13 +59,8 @@ func (p Projections) typed(aggregateType string) (Projection, error) {
 	return found, nil
 }
 
-const (
-	// compareRows is how many rows Compare compares before it shows what differs.
-	compareRows = 100_000
-	// maxDiffering is after how many differences a repair reads no further. More are rather
-	// the work of a rebuild.
-	maxDiffering = 10_000
-)
+// compareRows is how many rows Compare compares before it shows what differs.
+const compareRows = 100_000
 
 // Compare compares the given entries of an aggregate type with their owner. Without ids it
 // compares the entries behind after, as many as a person wants to wait for. UpTo of the result
@@ -134,72 +97,135 @@ func inOrder(ids []uuid.UUID) []uuid.UUID {
 // RepairResult is what a repair did.
 type RepairResult struct {
 	Result
-	// Stopped is where the comparison has stopped, because so many entries differ. The same
-	// request again repairs more. uuid.Nil: all were compared.
-	Stopped uuid.UUID `json:"stopped,omitzero"`
+	// Compared is how many rows of the owner were compared, if no entry was named.
+	Compared int64 `json:"compared"`
+	// Kinds is how many entries differed, by kind.
+	Kinds map[reconcile.Kind]int64 `json:"kinds"`
 }
 
-// Repair gives the entries of a projection that differ the state of their owner: see the
-// function Repair. The filter has an aggregate type, and may have ids of entries, with commas.
-// Without ids all entries are compared first. The error is problem.NotFound if none of the
-// named entries differs.
-func (p Projections) Repair(ctx context.Context, r Request) (result RepairResult, err error) {
-	projection, err := p.typed(r.Filter.Type)
-	if err == nil {
-		err = r.check() // before a long comparison
-	}
-	if err != nil {
-		return result, err
-	}
-	if (r.Filter != Filter{Type: r.Filter.Type, ID: r.Filter.ID}) {
-		return result, problem.InvalidField("filter", "must have only a type and ids")
-	}
-	var ids []uuid.UUID
-	if r.Filter.ID != "" {
-		ids, err = lookAtNamed(ctx, projection, r.Filter, r.Kind)
-	} else {
-		ids, result.Stopped, err = p.findDiffering(ctx, r.Filter.Type, r.Kind)
-	}
-	if err != nil {
-		return result, err
-	}
-	result.Result, err = Repair(ctx, projection, ids, r)
-	return result, err
-}
+const (
+	// repairRows is how many entries one transaction repairs. They are locked meanwhile,
+	// and the projector waits for them.
+	repairRows = 500
+	// repairTries is how often an entry is tried that others change at the same time.
+	repairTries = 3
+)
 
-// lookAtNamed returns those of the entries in a filter that differ. It does not wait for
-// events on their way: who names an entry has looked at it.
-func lookAtNamed(ctx context.Context, projection Projection, f Filter, kind string) ([]uuid.UUID, error) {
-	var ids []uuid.UUID
-	for text := range strings.SplitSeq(f.ID, ",") {
-		id, err := uuid.Parse(text)
-		if err != nil {
-			return nil, problem.InvalidField("id", "must be a UUID, or several with commas")
+var errChanged = errors.New("it is changed all the time: compare it again")
+
+// Repair gives the entries of a projection that differ the state of their owner. The filter
+// has an aggregate type, and may have the ids of entries, with commas. Without ids it goes
+// through all entries once, page by page, and repairs each page before it reads the next:
+// its memory does not grow with the projection, and Matched grows with Done.
+//
+// The projector may run meanwhile. Repair waits for no event: an event that comes later finds
+// its version in the entry. A crash leaves the transactions before it, with their rows in the
+// audit, and the same request does the rest. The error is problem.Invalid for a wrong request,
+// problem.NotFound if none of the named entries differs, and problem.Precondition as soon as
+// more differ than was confirmed.
+func (p Projections) Repair(ctx context.Context, r Request) (RepairResult, error) {
+	m := &repair{request: r, kinds: make(map[reconcile.Kind]int64)}
+	ids, err := m.begin(ctx, p)
+	switch {
+	case err != nil:
+	case len(ids) == 0:
+		err = m.repairAll(ctx)
+	default:
+		if err = m.repairEntries(ctx, ids); err == nil && m.Matched == 0 {
+			err = problem.Errorf(problem.NotFound, "no such entry of %s differs from its owner", r.Filter.Type)
 		}
-		ids = append(ids, id)
 	}
-	seen, err := projection.Source().Entries.Look(ctx, inOrder(ids))
-	maps.DeleteFunc(seen, func(_ uuid.UUID, s reconcile.Seen) bool { return kind != "" && string(s.Kind()) != kind })
-	if err == nil && len(seen) == 0 {
-		err = problem.Errorf(problem.NotFound, "no such entry of %s differs from its owner", f.Type)
-	}
-	return slices.SortedFunc(maps.Keys(seen), compareIDs), err
+	return RepairResult{Result: m.Result, Compared: m.compared, Kinds: m.kinds}, err
 }
 
-// findDiffering compares all entries. If so many differ that it stops, stopped is where.
-func (p Projections) findDiffering(ctx context.Context, aggregateType, kind string) (ids []uuid.UUID, stopped uuid.UUID, err error) {
+// repair is a repair that runs.
+type repair struct {
+	action
+	request    Request
+	projection Projection
+	compared   int64
+	kinds      map[reconcile.Kind]int64
+}
+
+// begin checks the request, and returns the ids in its filter, each once.
+func (m *repair) begin(ctx context.Context, p Projections) (ids []uuid.UUID, err error) {
+	f := m.request.Filter
+	if m.projection, err = p.typed(f.Type); err != nil {
+		return nil, err
+	}
+	if (f != Filter{Type: f.Type, ID: f.ID}) {
+		return nil, problem.InvalidField("filter", "must have only a type and ids")
+	}
+	if f.ID != "" {
+		for text := range strings.SplitSeq(f.ID, ",") {
+			id, err := uuid.Parse(text)
+			if err != nil {
+				return nil, problem.InvalidField("id", "must be a UUID, or several with commas")
+			}
+			ids = append(ids, id)
+		}
+	}
+	run, err := begin(ctx, m.request, ActionRepair, func(context.Context, Filter) (int64, error) { return 0, nil })
+	m.action = *run
+	m.progress = nil // repairAll reports how many rows are compared
+	return inOrder(ids), err
+}
+
+// repairAll compares all entries, and repairs those that differ.
+func (m *repair) repairAll(ctx context.Context) error {
 	for after := uuid.Nil; after != uuid.Max; {
-		if len(ids) >= maxDiffering {
-			return ids, after, nil
+		rows, upTo, ids, err := reconcile.Page(ctx, m.projection.Whole(), after)
+		if err == nil {
+			err = m.repairEntries(ctx, inOrder(ids))
 		}
-		result, err := p.Compare(ctx, aggregateType, nil, after)
 		if err != nil {
-			return nil, uuid.Nil, err
+			return fmt.Errorf("%s behind %s: %w", ActionRepair, after, err)
 		}
-		for _, d := range OfKind(result.Differences, kind) {
-			ids = append(ids, d.ID)
+		after = upTo
+		if m.compared += rows; m.request.Progress != nil {
+			m.request.Progress(m.compared, 0)
 		}
-		after = result.UpTo
 	}
-	return ids, uuid.Nil, nil
+	return nil
+}
+
+// repairEntries repairs those of some entries that differ.
+func (m *repair) repairEntries(ctx context.Context, ids []uuid.UUID) error {
+	for some := range slices.Chunk(ids, repairRows) {
+		some, err := m.look(ctx, some)
+		if err != nil {
+			return err
+		}
+		for try := 0; try < repairTries && len(some) > 0 && !m.request.DryRun; try++ {
+			repaired, changed, err := m.projection.RepairEntries(ctx, some, m.entry)
+			if err != nil {
+				return err
+			}
+			m.done(repaired)
+			some = changed
+		}
+		if m.request.DryRun {
+			continue
+		}
+		for _, id := range some {
+			m.failed(id.String(), errChanged)
+		}
+	}
+	return nil
+}
+
+// look returns those of some entries that differ in the way of the request, and counts them.
+func (m *repair) look(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	seen, err := m.projection.Whole().Entries.Look(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(seen, func(_ uuid.UUID, s reconcile.Seen) bool {
+		return m.request.Kind != "" && string(s.Kind()) != m.request.Kind
+	})
+	for _, s := range seen {
+		m.kinds[s.Kind()]++
+	}
+	m.Matched += int64(len(seen))
+	return slices.SortedFunc(maps.Keys(seen), compareIDs), m.request.CheckConfirmed(m.Matched)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func numberOf(id uuid.UUID) int { return int(binary.BigEndian.Uint64(id[8:])) }
 type shelf struct {
 	rows     int
 	repaired map[uuid.UUID]bool
+	broken   uuid.UUID // cannot be repaired
 }
 
 // shelfSide is one side of a shelf.
@@ -38,6 +40,8 @@ type shelfSide struct {
 func (s *shelf) Source() reconcile.Source {
 	return reconcile.Source{Type: "book", Owner: shelfSide{s, "owner"}, Projection: shelfSide{s, "projection"}, Entries: s}
 }
+
+func (s *shelf) Whole() reconcile.Source { return s.Source() }
 
 func (s shelfSide) Bound(_ context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
 	if n := numberOf(after) + maxRows; n <= s.rows {
@@ -80,34 +84,55 @@ func (s *shelf) Look(_ context.Context, ids []uuid.UUID) (map[uuid.UUID]reconcil
 func (s *shelf) Pending(context.Context, []uuid.UUID) (map[uuid.UUID]bool, error) { return nil, nil }
 
 func (s *shelf) RepairEntries(_ context.Context, ids []uuid.UUID, _ Entry) (int, []uuid.UUID, error) {
+	if slices.Contains(ids, s.broken) {
+		return 0, nil, errors.New("broken on purpose")
+	}
 	for _, id := range ids {
 		s.repaired[id] = true
 	}
 	return len(ids), nil, nil
 }
 
-// A repair of all stops after so many differences, says where, and the same repair again
-// does more.
-func TestRepairStopsAndGoesOn(t *testing.T) {
+// A repair of all goes through the pages. If it fails in one, the pages before it are repaired,
+// and the next repair does the rest. A dry run counts, and repairs nothing. More than was
+// confirmed is not repaired.
+func TestRepairOfAll(t *testing.T) {
 	t.Parallel()
-	s := &shelf{rows: 2*maxDiffering + 500, repaired: make(map[uuid.UUID]bool)}
-	p := NewProjections(reconcile.Config{Rate: 1 << 40}, s)
-	r := Request{Filter: Filter{Type: "book"}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}}
-	for part, want := range []int{maxDiffering, maxDiffering, 500} {
-		dry := r
-		dry.DryRun = true
-		before := len(s.repaired)
-		if result, err := p.Repair(t.Context(), dry); err != nil || result.Matched != int64(want) || len(s.repaired) != before {
-			t.Fatalf("part %d: dry run = %+v, %v, want %d", part, result, err, want)
-		}
-		result, err := p.Repair(t.Context(), r)
-		if err != nil || result.Done != int64(want) || len(s.repaired) != before+want || (result.Stopped == uuid.Nil) != (part == 2) {
-			t.Fatalf("part %d: repair = %+v, %v, want %d", part, result, err, want)
-		}
+	const rows = 3500
+	s := &shelf{rows: rows, repaired: make(map[uuid.UUID]bool)}
+	p := NewProjections(reconcile.Config{}, s)
+	var compared []int64
+	r := Request{Filter: Filter{Type: "book"}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}, Progress: func(done, _ int64) { compared = append(compared, done) }}
+	dry := r
+	dry.DryRun = true
+	result, err := p.Repair(t.Context(), dry)
+	if err != nil || result.Matched != rows || result.Compared != rows || result.Kinds[reconcile.Different] != rows || len(s.repaired) > 0 {
+		t.Errorf("dry run = %+v, %v, want %d that differ, and none repaired", result, err, rows)
 	}
-	if result, err := p.Compare(t.Context(), "book", nil, uuid.Nil); err != nil || result.Rows != int64(s.rows) || len(result.Differences) != 0 || result.UpTo != uuid.Max {
-		t.Errorf("compare = %+v, %v, want no difference", result, err)
+	if want := []int64{1000, 2000, 3000, 3500}; !slices.Equal(compared, want) {
+		t.Errorf("progress = %v, want %v", compared, want)
 	}
+	confirmed := r
+	confirmed.Confirmed = 750
+	if _, err := p.Repair(t.Context(), confirmed); !isKind(err, problem.Precondition) || len(s.repaired) > 750 {
+		t.Errorf("repair of more than was confirmed = %v, with %d repaired, want at most 750", err, len(s.repaired))
+	}
+	s.broken = number(2050)
+	if _, err := p.Repair(t.Context(), r); err == nil || len(s.repaired) != 2000 {
+		t.Errorf("repair that fails = %v, with %d repaired, want 2000", err, len(s.repaired))
+	}
+	s.broken = uuid.Nil
+	if result, err := p.Repair(t.Context(), r); err != nil || result.Done != 1500 || result.Matched != 1500 || result.Compared != rows {
+		t.Errorf("the next repair = %+v, %v, want 1500", result, err)
+	}
+	if result, err := p.Repair(t.Context(), r); err != nil || result.Done != 0 || len(result.Kinds) > 0 {
+		t.Errorf("another = %+v, %v, want none", result, err)
+	}
+}
+
+func isKind(err error, kind problem.Kind) bool {
+	known, ok := errors.AsType[*problem.Error](err)
+	return ok && known.Kind == kind
 }
 
 // Of the named entries those are repaired that differ, each once. Wrong requests are refused

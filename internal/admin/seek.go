@@ -40,7 +40,7 @@ type Seeker func(context.Context, SeekRequest) (SeekResult, error)
 // Seek has the broker deliver the retained messages of a subscription since a time once more,
 // and its consumer apply them: it first empties the inbox.
 // Versions decide as always: an entry that lacks an event gets it, and an entry that is
-// damaged at its present version, or ahead, stays as it is. For those there is a rebuild.
+// damaged at its present version, or ahead, stays as it is. For those there is a repair.
 //
 // A crash between the two steps leaves an empty inbox, which is harmless: run it again. The
 // error is problem.Invalid for a wrong request.

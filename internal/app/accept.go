@@ -35,31 +35,55 @@ func databasesCommand(ctx context.Context, cfg config, args []string, stdout io.
 		return err
 	}
 	defer database.close()
-	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
 	p := newPrinter(stdout, o.json)
-	for _, s := range []struct {
-		name string
-		look func(context.Context) (store.Database, error)
-		know func(context.Context, string, admin.Entry) (bool, error)
-	}{
-		{server.SideCommands, commands.Database, commands.KnowDatabase},
-		{server.SideQueries, queries.Database, queries.KnowDatabase},
-	} {
-		found, err := s.look(ctx)
-		if err != nil {
+	for _, side := range identities(database) {
+		if err := side.find(ctx); err != nil {
 			return errors.Join(p.end(), err)
 		}
-		result := accepted{Side: s.name, Live: found.Live, Known: found.Known}
 		if !o.DryRun {
-			if result.Changed, err = s.know(ctx, found.Live, entry); err != nil {
+			if err := side.accept(ctx, entry); err != nil {
 				return errors.Join(p.end(), err)
 			}
-			result.ActionID = entry.ActionID
 		}
-		p.line("%s", result.text())
-		p.row(result)
+		side.print(p)
 	}
 	return p.end()
+}
+
+// identity is the database of a side, and what a command made of it.
+type identity struct {
+	accepted
+	look func(context.Context) (store.Database, error)
+	know func(context.Context, string, admin.Entry) (bool, error)
+}
+
+// identities returns the databases of both sides.
+func identities(database database) []*identity {
+	commands, queries := store.NewOutbox(database.commands.own), store.NewInbox(database.queries.own)
+	return []*identity{
+		{accepted{Side: server.SideCommands}, commands.Database, commands.KnowDatabase},
+		{accepted{Side: server.SideQueries}, queries.Database, queries.KnowDatabase},
+	}
+}
+
+// find reads the live and the known database.
+func (i *identity) find(ctx context.Context) error {
+	found, err := i.look(ctx)
+	i.Live, i.Known = found.Live, found.Known
+	return err
+}
+
+// accept records the database that find has found as known.
+func (i *identity) accept(ctx context.Context, entry admin.Entry) (err error) {
+	if i.Changed, err = i.know(ctx, i.Live, entry); err == nil {
+		i.ActionID = entry.ActionID
+	}
+	return err
+}
+
+func (i *identity) print(p *printer) {
+	p.line("%s", i.text())
+	p.row(i.accepted)
 }
 
 // accepted is what a command has made of the database of a side.

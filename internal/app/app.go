@@ -95,7 +95,7 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 	case command == "inbox":
 		return inboxCommand(ctx, cfg, args, stdout)
 	case command == "projection":
-		return projectionCommand(ctx, cfg, args, stdout)
+		return projectionCommand(ctx, cfg, args, stdout, stderr)
 	case command == "audit":
 		return auditCommand(ctx, cfg, args, stdout)
 	default:

@@ -85,7 +85,6 @@ func TestCommandsNeedOnlyTheirSettings(t *testing.T) {
 		"migrate":    {"DATABASE_URL=postgres://x"},
 		"outbox":     {"DATABASE_URL=postgres://x", "DATABASE_MAX_CONNS=1"},
 		"quarantine": {"DATABASE_URL=postgres://x"},
-		"rebuild":    {"DATABASE_URL=postgres://x"},
 		"drain":      {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
 		"seek":       {"DATABASE_URL=postgres://x", "PUBSUB_PROJECT=p"},
 		"serve":      {"DATABASE_URL=postgres://x", "ROLES=api", "AUTH=off"},

@@ -328,10 +328,14 @@ func auditCommand(ctx context.Context, cfg config, args []string, stdout io.Writ
 
 // report prints what an action did, also if it failed in the middle.
 func (o *operation) report(stdout io.Writer, verb, items string, r admin.Result, failure error) error {
+	return o.reportTo(newPrinter(stdout, o.json), verb, items, r, r, failure)
+}
+
+// reportTo prints a result, which row is in JSON.
+func (o *operation) reportTo(p *printer, verb, items string, r admin.Result, row any, failure error) error {
 	if failure != nil && r.Done == 0 {
 		return failure
 	}
-	p := newPrinter(stdout, o.json)
 	for _, f := range r.Failed {
 		p.line("%s is unchanged: %s", f.ID, strings.Map(onOneLine, f.Cause))
 	}
@@ -340,7 +344,7 @@ func (o *operation) report(stdout io.Writer, verb, items string, r admin.Result,
 	} else {
 		p.line("%s %d of %d %s; action %s", verb, r.Done, r.Matched, items, r.ActionID)
 	}
-	p.row(r)
+	p.row(row)
 	if r.Failures > 0 {
 		failure = errors.Join(failure, errPartly)
 	}

@@ -62,7 +62,7 @@ func projections(cfg config, registered []Registration, commands, queries *pgxpo
 }
 
 // projectionCommand compares and repairs projections.
-func projectionCommand(ctx context.Context, cfg config, args []string, stdout io.Writer) error {
+func projectionCommand(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
 	command, o, err := parseCommand("projection", args)
 	if err != nil {
 		return err
@@ -73,14 +73,18 @@ func projectionCommand(ctx context.Context, cfg config, args []string, stdout io
 	}
 	defer database.close()
 	filtered := o.Filter != (admin.Filter{}) || o.Kind != ""
-	p := projections(cfg, cfg.program.Registrations(database.queries.own), database.commands.own, database.queries.own)
+	registered := cfg.program.Registrations(database.queries.own)
+	p := projections(cfg, registered, database.commands.own, database.queries.own)
 	types, ids, err := parseEntries(p, o)
 	if err != nil {
 		return err
 	}
+	o.Progress = newProgress(stderr, "entries", 0).show
 	switch {
 	case command == "compare" && !o.All:
 		return compareEntries(ctx, p, types, ids, o, stdout)
+	case command == "repair" && o.All && !filtered && len(o.args) == 0:
+		return repairEverything(ctx, p, registered, database, o, stdout)
 	case command == "repair" && o.All != (filtered || len(ids) > 0):
 		return repairEntries(ctx, p, types, ids, o, stdout)
 	case command == "repair":
@@ -169,7 +173,7 @@ func compareEntries(ctx context.Context, p admin.Projections, types []string, id
 	for _, sum := range sums {
 		out.line("%s: compared %d rows; %d differ, %d wait for their event in the outbox", sum.Type, sum.Compared, sum.Differences, sum.Pending)
 		if sum.Stopped != nil {
-			out.line("stopped at %s, because so many differ: run `server rebuild`", sum.Stopped)
+			out.line("stopped at %s, because so many differ: run `server projection repair --all`", sum.Stopped)
 		}
 		out.row(sum)
 	}
@@ -195,13 +199,61 @@ func repairEntries(ctx context.Context, p admin.Projections, types []string, ids
 		if len(ids) == 0 {
 			items += " of " + name
 		}
-		result, err := p.Repair(ctx, o.Request)
-		if err := o.report(stdout, "repaired", items, result.Result, err); err != nil {
-			return err
+		result, failure := p.Repair(ctx, o.Request)
+		out := newPrinter(stdout, o.json)
+		if len(ids) == 0 && failure == nil {
+			out.line("%s: compared %d rows: %s", name, result.Compared, kindsText(result.Kinds))
 		}
-		if result.Stopped != uuid.Nil {
-			return fmt.Errorf("stopped at %s, because so many differ: repair again, or run `server rebuild`", result.Stopped)
+		if err := o.reportTo(out, "repaired", items, result.Result, result, failure); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// kindsText says how many entries differed in which way.
+func kindsText(kinds map[reconcile.Kind]int64) string {
+	texts := make([]string, len(differenceKinds))
+	for i, kind := range differenceKinds {
+		texts[i] = fmt.Sprintf("%s %d", kind, kinds[reconcile.Kind(kind)])
+	}
+	return strings.Join(texts, ", ")
+}
+
+// repairEverything repairs all projections. Then it records the databases as known, as after
+// a failover, unless this service has a projection that cannot be compared with its owner. It
+// identifies the databases first: one that fails over during the repair stays unknown.
+func repairEverything(ctx context.Context, p admin.Projections, registered []Registration, database database, o operation, stdout io.Writer) error {
+	if o.DryRun { // a person who may only look cannot identify the databases
+		return repairEntries(ctx, p, p.Types(), nil, o, stdout)
+	}
+	both := identities(database)
+	for _, side := range both {
+		if err := side.find(ctx); err != nil {
+			return err
+		}
+	}
+	if err := repairEntries(ctx, p, p.Types(), nil, o, stdout); err != nil {
+		return err
+	}
+	for _, name := range p.Types() { // what a comparison has found may be repaired by events
+		if err := store.NewComparisons(database.queries.own).Restart(ctx, name); err != nil {
+			return err
+		}
+	}
+	out := newPrinter(stdout, o.json)
+	if slices.ContainsFunc(registered, func(r Registration) bool { return len(r.Subscriptions) > 0 && r.Comparison == nil }) {
+		out.line("a projection of this service cannot be compared with its owner: see docs/failover.md about `server databases accept`")
+		return out.end()
+	}
+	entry, err := o.entry(admin.ActionAccept, struct{}{})
+	for _, side := range both {
+		if err == nil {
+			err = side.accept(ctx, entry)
+		}
+		if side.Changed {
+			side.print(out)
+		}
+	}
+	return errors.Join(out.end(), err)
 }

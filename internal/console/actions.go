@@ -27,10 +27,8 @@ type action struct {
 	All        string // what an empty filter means
 	None       string // why nothing may match
 	Page       string // the page that it belongs to
-	Long       bool   // to count takes as long as to act, so it is an action of its own, and what has stopped is resumed
 	Zero       bool   // it acts also if nothing matches
 	queries    bool   // it changes the query side
-	both       bool   // it changes the command side, too
 	grows      bool   // more may match until it begins, and that does no harm
 	run        func(context.Context, *Server, admin.RepeatRequest) (admin.RepeatResult, error)
 }
@@ -91,14 +89,6 @@ var actions = []action{
 		},
 	},
 	{
-		Name: admin.ActionRebuild, Verb: "Rebuild", One: "entry", Items: "entries", Page: "aggregates", queries: true, both: true, grows: true, Long: true, Zero: true,
-		Effect: "A second projection is filled with what the owner has. Then it takes the place of the first, for all readers at once. That takes minutes for millions of entries.",
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
-			result, err := s.cfg.Rebuilds.Rebuild(ctx, admin.RebuildRequest{Request: r.Request})
-			return plain(result.Result, err)
-		},
-	},
-	{
 		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
 		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
 		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
@@ -125,7 +115,7 @@ var actions = []action{
 // refusal returns why the user may not do the action; empty if it may.
 func (a action) refusal(mine rights) string {
 	side, p := "command", mine.commands
-	if a.queries && (!a.both || p.Writes) {
+	if a.queries {
 		side, p = "query", mine.queries
 	}
 	switch {
@@ -149,8 +139,6 @@ type confirmPage struct {
 	Sample          string // of the cause in the filter
 	Reason          string
 	Err             string
-	Before          *admin.RebuildState // the last one, if it has not ended
-	DryRun          bool
 }
 
 // Back returns the page that leads here.
@@ -178,14 +166,14 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusForbidden, errors.New(refusal))
 		return
 	}
-	if err := s.look(ctx, &p, request); err != nil {
+	request.DryRun = true
+	counted, err := p.run(ctx, s, request)
+	if err != nil {
 		s.fail(w, r, 0, err)
 		return
 	}
-	p.DryRun = p.Long && r.PostForm.Get("dry_run") != ""
-	if request.DryRun = p.DryRun; p.DryRun {
-		p.Reason = ""
-	} else if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
+	p.Matched, request.DryRun = counted.Matched, false
+	if p.Err = p.confirmed(r.PostForm.Get("confirmed"), request.Reason); p.Err != "" || r.PostForm.Get("confirmed") == "" {
 		status := http.StatusOK
 		if p.Err != "" {
 			status = http.StatusBadRequest
@@ -203,21 +191,6 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	case <-time.After(500 * time.Millisecond):
 	}
 	http.Redirect(w, r, "/actions/"+j.ID.String(), http.StatusSeeOther)
-}
-
-// look counts what an action would change, or reads the earlier one that this one resumes.
-func (s *Server) look(ctx context.Context, p *confirmPage, request admin.RepeatRequest) error {
-	if !p.Long {
-		request.DryRun = true
-		counted, err := p.run(ctx, s, request)
-		p.Matched = counted.Matched
-		return err
-	}
-	last, err := s.cfg.Rebuilds.State(ctx, request.Filter.Type)
-	if !last.Start.IsZero() && last.End.IsZero() {
-		p.Before = &last
-	}
-	return err
 }
 
 // readAction reads the form of an action. Its error names the field.
@@ -392,13 +365,9 @@ func (s *Server) showJob(w http.ResponseWriter, r *http.Request) {
 		p.Ended, p.Result, shown.Refresh = true, j.result, 0
 		if j.err != nil {
 			p.Err = reasonOf(j.err)
-			p.Continues = j.Long || j.result.Last != uuid.Nil
+			p.Continues = j.result.Last != uuid.Nil
 		}
-		if !j.Long {
-			p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
-		} else if j.err == nil {
-			p.Done, p.Matched = j.result.Done, j.result.Matched
-		}
+		p.Done, p.Matched = j.result.Done, max(p.Matched, j.result.Matched)
 	default:
 	}
 	shown.Data = p

@@ -26,7 +26,6 @@ type found struct {
 	// Repairs says that the user may change the query side.
 	Repairs       bool
 	Subscriptions []string // that can be sought
-	Rebuilt       []string // types whose projection can be rebuilt
 }
 
 type foundGroup struct {
@@ -43,7 +42,7 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request) {
 	mine := s.privileges(ctx)
 	result := found{
 		Text: strings.TrimSpace(r.URL.Query().Get("q")), Types: s.cfg.Types, Acts: mine.commands.Writes,
-		Repairs: mine.queries.Writes, Subscriptions: s.cfg.Subscriptions, Rebuilt: s.cfg.Rebuilds.Types(),
+		Repairs: mine.queries.Writes, Subscriptions: s.cfg.Subscriptions,
 	}
 	n := 0
 	for _, t := range s.cfg.Types {

@@ -59,7 +59,6 @@ type Config struct {
 	// Republish and Backfill publish events, and the state of aggregates, again.
 	Republish, Backfill admin.Repeat
 	Projections         admin.Projections
-	Rebuilds            admin.Rebuilds
 	// Seek seeks one of Subscriptions.
 	Seek          admin.Seeker
 	Subscriptions []string

@@ -18,7 +18,7 @@ type Entry struct {
 	Deleted bool
 	// Version is that of the last applied event; 0: none has arrived.
 	Version int64
-	// EventID is the id of that event. It is zero if a rebuild wrote the entry,
+	// EventID is the id of that event. It is zero if a repair wrote the entry,
 	// and in entries that are read for clients.
 	EventID     uuid.UUID
 	PublishTime time.Time // zero in a draft

@@ -78,7 +78,7 @@ func TestFold(t *testing.T) {
 		{"nothing seen, but not the first", domain.Entry{}, of(published(), 2), at(published(), 2), domain.AppliedAfterGap},
 		{"one missing", at(draft(), 3), of(renamed, 5), at(renamed, 5), domain.AppliedAfterGap},
 		{"the same version", at(published(), 3), of(renamed, 3), at(published(), 3), domain.Stale},
-		{"the same version after a rebuild", by(at(published(), 3), uuid.Nil), of(renamed, 3), by(at(published(), 3), uuid.Nil), domain.Stale},
+		{"the same version after a repair", by(at(published(), 3), uuid.Nil), of(renamed, 3), by(at(published(), 3), uuid.Nil), domain.Stale},
 		{"the same version of a later event", at(published(), 3), other(of(renamed, 3), later), by(at(renamed, 3), later), domain.Conflict},
 		{"the same version of an earlier event", by(at(published(), 3), later), of(renamed, 3), by(at(published(), 3), later), domain.Conflict},
 		{"an older version", at(published(), 3), of(renamed, 2), at(published(), 3), domain.Stale},

@@ -98,7 +98,7 @@ type Position struct {
 type Change struct {
 	Entry
 	Position Position
-	// Rebuilt reports whether a rebuild wrote it. A rebuild may lower the
+	// Rebuilt reports whether a repair wrote it. A repair may lower the
 	// version of an entry.
 	Rebuilt bool
 }

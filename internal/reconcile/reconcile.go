@@ -220,6 +220,13 @@ func CompareIDs(ctx context.Context, cfg Config, source Source, ids []uuid.UUID)
 	return Result{UpTo: uuid.Max, Rows: int64(len(ids)), Pending: pending, Differences: differences}, err
 }
 
+// Page compares the next page behind after by checksums, however fast that is. It returns how
+// many rows the owner has in it, the id where it ends, and the ids whose checksums differ.
+func Page(ctx context.Context, source Source, after uuid.UUID) (rows int64, upTo uuid.UUID, different []uuid.UUID, err error) {
+	c := comparison{source: source, beat: func() {}}
+	return c.page(ctx, after)
+}
+
 // comparison is a comparison that runs.
 type comparison struct {
 	cfg    Config

@@ -608,8 +608,8 @@ func TestWatchBeginsAgainAfterAMonth(t *testing.T) {
 	})
 }
 
-// A rebuild may take an entry that was visible back to its draft.
-func TestWatchRemovesWhatARebuildTookBack(t *testing.T) {
+// A repair may take an entry that was visible back to its draft.
+func TestWatchRemovesWhatARepairTookBack(t *testing.T) {
 	t.Parallel()
 	w := &watch{}
 	change := domain.Change{Entry: domain.Entry{VideoID: uuid.New(), Version: 1}}
@@ -618,7 +618,7 @@ func TestWatchRemovesWhatARebuildTookBack(t *testing.T) {
 	}
 	change.Rebuilt = true
 	if got, want := w.responseTo(change), catalogEntries+change.VideoID.String(); got.GetRemoved() != want {
-		t.Errorf("a draft that a rebuild wrote = %v, want %s removed", got, want)
+		t.Errorf("a draft that a repair wrote = %v, want %s removed", got, want)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"example.com/videocatalog/internal/admin"
-	"example.com/videocatalog/internal/domain"
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/store/storetest"
@@ -29,24 +28,13 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 	l.append(l.pool, "a1 a2")
 	l.park("a1 a2", "a1")
 	ctx := t.Context()
-	videos, catalog, inbox := store.NewVideos(l.pool, nil), store.NewCatalog(l.pool), store.NewInbox(l.pool)
+	videos, inbox := store.NewVideos(l.pool, nil), store.NewInbox(l.pool)
 	comparison := store.NewVideoComparison(l.pool, l.pool)
 	if err := inbox.Quarantine(ctx, "catalog", quarantined("1")); err != nil {
 		t.Fatal(err)
 	}
 	e := created(t, "Ran")
 	if _, err := videos.CreateVideo(ctx, uuid.New(), []byte("fingerprint"), e); err != nil {
-		t.Fatal(err)
-	}
-	rebuild, last := store.NewRebuild(l.pool, store.CatalogProjection), ""
-	if _, err := rebuild.Begin(ctx, "here", false); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := store.CatalogRows([]domain.Entry{domain.EntryOf(e.Video)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rebuild.Write(ctx, store.RebuildRows{JSON: rows, Position: &last}); err != nil {
 		t.Fatal(err)
 	}
 	nothing := admin.Entry{} // no filter, which the table refuses
@@ -81,10 +69,6 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 			_, _, err := comparison.RepairEntries(ctx, []uuid.UUID{e.Video.ID}, entry)
 			return err
 		},
-		"swap": func(ctx context.Context, e admin.Entry) error {
-			_, err := rebuild.Swap(ctx, 10, e)
-			return err
-		},
 		"forget": func(ctx context.Context, e admin.Entry) error {
 			_, err := inbox.Forget(ctx, "catalog", e)
 			return err
@@ -117,10 +101,6 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 		if got := count(t, l.pool, sql); got != want {
 			t.Errorf("%s = %d, want %d", sql, got, want)
 		}
-	}
-	swapped, err := rebuild.Swap(ctx, 10, auditOf(admin.ActionRebuild))
-	if _, found := catalog.GetEntry(ctx, e.Video.ID); !swapped || err != nil || kindOf(found) != 0 {
-		t.Errorf("Swap() with an entry = %t, %v, and the entry of the catalog: %v", swapped, err, found)
 	}
 }
 

@@ -100,7 +100,7 @@ func (c *Catalog) Project(ctx context.Context, consumerName string, events []dom
 }
 
 // eraseQuarantined deletes the quarantined messages of videos that are purged by the events. It
-// does so also if an event is stale, because a rebuild may have been faster, or a duplicate,
+// does so also if an event is stale, because a repair may have been faster, or a duplicate,
 // because an older message may have been delivered again, too.
 func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.Event) error {
 	var keys []string
@@ -117,7 +117,7 @@ func eraseQuarantined(ctx context.Context, q *sqlcgen.Queries, events []domain.E
 
 // PruneTombstones deletes the empty tombstones that were written longer ago than olderThan,
 // and at least 30 days ago, by the clock of the database: those of purged videos, and of
-// videos that a rebuild or a repair did not find. It deletes at most maxRows and returns how
+// videos that a repair did not find. It deletes at most maxRows and returns how
 // many. An event of such a video would be applied as the first one.
 func (c *Catalog) PruneTombstones(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error) {
 	n, err := c.queries.PruneProjectedTombstones(ctx, olderThan, limit(maxRows))

@@ -9,7 +9,7 @@ import (
 
 // A Database identifies the history of the database of a side. After a failover, a restore
 // or a move, Live differs from Known. The data may then lack acknowledged changes and
-// contradict the other side, until a rebuild.
+// contradict the other side, until a repair.
 type Database struct {
 	Live  string // the current history
 	Known string // the history in which the data was last known to be right

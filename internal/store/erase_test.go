@@ -678,22 +678,6 @@ func TestPurgeErasesTheQuerySide(t *testing.T) {
 		project(t, catalog, "replay", e)
 		erased("after a replay of " + string(e.Type) + " under a new name")
 	}
-
-	// A rebuild carries the tombstone into an empty catalog.
-	execute(t, pool, "TRUNCATE video_catalog_read.video_projection")
-	r := store.NewRebuild(pool, store.CatalogProjection)
-	begin(t, r)
-	fill(t, r, domain.EntryOf(last()))
-	swap(t, r)
-	check(t, "Quarantine()", inbox.Quarantine(t.Context(), "catalog", func() envelope.Quarantined {
-		m := quarantined("late")
-		m.OrderingKey, m.Payload = last().ID.String(), []byte(marker)
-		return m
-	}()))
-	if got, want := project(t, catalog, "rebuilt", events...), slices.Repeat([]envelope.Outcome{envelope.Stale}, 6); !slices.Equal(got, want) {
-		t.Errorf("outcomes = %q, want %q", got, want)
-	}
-	erased("after a rebuild")
 }
 
 // After a seek older messages come again, and may be set aside again. The purge, which comes

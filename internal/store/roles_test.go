@@ -221,29 +221,7 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	events := life(t, "Ran", 3)
 	project(t, catalog, "catalog", events[0])
 	project(t, catalog, "catalog", events...)
-	found, err := catalog.FindEntries(ctx, []uuid.UUID{events[0].Video.ID})
-	check(t, "FindEntries()", err)
-	rebuild, last := store.NewRebuild(pool, store.CatalogProjection), ""
-	_, err = rebuild.Begin(ctx, "here", false)
-	check(t, "Begin()", err)
-	page, err := store.CatalogRows([]domain.Entry{found[events[0].Video.ID]})
-	check(t, "CatalogRows()", err)
-	check(t, "Write()", rebuild.Write(ctx, store.RebuildRows{JSON: page, Position: &last, Again: []string{"a"}}))
-	_, err = rebuild.CatchUp(ctx, 10)
-	check(t, "CatchUp()", err)
-	_, err = rebuild.Compare(ctx, nil, 10)
-	check(t, "Compare()", err)
-	check(t, "Hold()", rebuild.Hold(ctx))
-	swapped, err := rebuild.Swap(ctx, 10, auditOf(admin.ActionRebuild))
-	check(t, "Swap()", err)
-	if !swapped {
-		t.Error("Swap() = false, want the shadow in place of the live table")
-	}
-	_, _, err = rebuild.Again(ctx, 0, 10)
-	check(t, "Again()", err)
-	check(t, "End()", rebuild.End(ctx))
-	check(t, "Release()", rebuild.Release(ctx))
-	_, err = inbox.Forget(ctx, "another", auditOf(admin.ActionSeek))
+	_, err := inbox.Forget(ctx, "another", auditOf(admin.ActionSeek))
 	check(t, "Forget()", err)
 	_, err = catalog.MoveFutureChanges(ctx, 1)
 	check(t, "MoveFutureChanges()", err)
@@ -274,7 +252,7 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 	for _, row := range rows {
 		check(t, "DeleteQuarantine()", discard(t, inbox, row.ID))
 	}
-	checkAudit(t, inbox, pool, "video_catalog_read.audit", 4)
+	checkAudit(t, inbox, pool, "video_catalog_read.audit", 3)
 }
 
 // checkAudit checks that a side has so many entries, and that its role can neither change
@@ -494,7 +472,7 @@ func TestRolesHaveLeastPrivilege(t *testing.T) {
 	}
 	if diff := cmp.Diff(append(wantColumns,
 		"UPDATE video_catalog.known_database.identity", "UPDATE video_catalog.known_database.updated_at", "UPDATE video_catalog.outbox_pending.lane",
-		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at", "UPDATE video_catalog_read.rebuilds.leased_until",
+		"UPDATE video_catalog_read.known_database.identity", "UPDATE video_catalog_read.known_database.updated_at",
 	), columns); diff != "" {
 		t.Errorf("privileges of the service on columns (-want +got):\n%s", diff)
 	}
@@ -563,13 +541,11 @@ func TestDefinerFunctionsFixTheirSearchPath(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// A rebuild creates and drops tables, and its trigger writes for every projector.
-	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, "video_catalog_read.rebuild_") })
 	slices.Sort(names)
 	if want := []string{
 		"video_catalog.audit_prune(interval,integer)", "video_catalog.outbox_erase(bigint[],uuid,integer)", "video_catalog.outbox_maintain(integer,interval)",
 		"video_catalog.tombstones_prune(interval,integer)", "video_catalog_read.audit_prune(interval,integer)", "video_catalog_read.tombstones_prune(interval,integer)",
 	}; !slices.Equal(names, want) {
-		t.Errorf("functions that run as their owner = %q, want %q and those of a rebuild", names, want)
+		t.Errorf("functions that run as their owner = %q, want %q", names, want)
 	}
 }

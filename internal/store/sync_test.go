@@ -362,10 +362,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := catalog.MoveFutureChanges(ctx, 10)
 			return err
 		},
-		"Catalog.FindEntries": func(ctx context.Context) error {
-			_, err := catalog.FindEntries(ctx, []uuid.UUID{newID(t)})
-			return err
-		},
 		"Inbox.PruneQuarantine": func(ctx context.Context) error {
 			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
 			return err

@@ -24,6 +24,7 @@ type VideoComparison struct {
 	owner      *Videos
 	projection *sqlcgen.Queries
 	catalog    *Catalog
+	tombstones bool // it compares those without content, too
 }
 
 var (
@@ -38,32 +39,41 @@ func NewVideoComparison(commands, queries *pgxpool.Pool) *VideoComparison {
 
 // Source returns the two sides.
 func (c *VideoComparison) Source() reconcile.Source {
-	return reconcile.Source{Type: event.AggregateVideo, Owner: comparedVideos{c.owner.queries}, Projection: comparedEntries{c.projection}, Entries: c}
+	return reconcile.Source{Type: event.AggregateVideo, Owner: comparedVideos{c}, Projection: comparedEntries{c}, Entries: c}
+}
+
+// Whole returns the two sides with the tombstones of purged videos. Each side prunes its own,
+// so one that is missing is no difference. A repair writes it all the same: in an empty catalog
+// it keeps out the events of before the purge.
+func (c *VideoComparison) Whole() reconcile.Source {
+	whole := *c
+	whole.tombstones = true
+	return whole.Source()
 }
 
 // comparedVideos implements reconcile.Side for the videos.
-type comparedVideos struct{ queries *sqlcgen.Queries }
+type comparedVideos struct{ *VideoComparison }
 
 func (s comparedVideos) Bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
-	ids, err := s.queries.BoundVideos(ctx, after, limit(maxRows-1))
+	ids, err := s.owner.queries.BoundVideos(ctx, after, limit(maxRows-1))
 	return firstOrMax(ids), wrap(err, "bound videos after %s", after)
 }
 
 func (s comparedVideos) Digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]reconcile.Digest, error) {
-	rows, err := s.queries.DigestVideos(ctx, each, upTo, after)
+	rows, err := s.owner.queries.DigestVideos(ctx, sqlcgen.DigestVideosParams{Each: each, UpTo: upTo, AfterID: after, Tombstones: s.tombstones})
 	return mapSlice(rows, func(row sqlcgen.DigestVideosRow) reconcile.Digest { return reconcile.Digest(row) }), wrap(err, "digest videos after %s", after)
 }
 
 // comparedEntries implements reconcile.Side for the catalog.
-type comparedEntries struct{ queries *sqlcgen.Queries }
+type comparedEntries struct{ *VideoComparison }
 
 func (s comparedEntries) Bound(ctx context.Context, after uuid.UUID, maxRows int) (uuid.UUID, error) {
-	ids, err := s.queries.BoundProjections(ctx, after, limit(maxRows-1))
+	ids, err := s.projection.BoundProjections(ctx, after, limit(maxRows-1))
 	return firstOrMax(ids), wrap(err, "bound entries after %s", after)
 }
 
 func (s comparedEntries) Digest(ctx context.Context, after, upTo uuid.UUID, each bool) ([]reconcile.Digest, error) {
-	rows, err := s.queries.DigestProjections(ctx, each, upTo, after)
+	rows, err := s.projection.DigestProjections(ctx, sqlcgen.DigestProjectionsParams{Each: each, UpTo: upTo, AfterID: after, Tombstones: s.tombstones})
 	return mapSlice(rows, func(row sqlcgen.DigestProjectionsRow) reconcile.Digest { return reconcile.Digest(row) }), wrap(err, "digest entries after %s", after)
 }
 
@@ -77,7 +87,7 @@ func firstOrMax(ids []uuid.UUID) uuid.UUID {
 // Look implements reconcile.Entries. A tombstone of a video that the owner does not have is
 // no difference: a repair leaves it.
 func (c *VideoComparison) Look(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]reconcile.Seen, error) {
-	compared, err := c.find(ctx, ids)
+	compared, err := c.find(ctx, ids, c.tombstones)
 	if err != nil {
 		return nil, err
 	}
@@ -100,10 +110,10 @@ type differing struct {
 	was  domain.Entry // of version 0 if the catalog does not have it
 }
 
-// find returns what differs. It reads the catalog first: the owner then has every version
+// find returns what differs; with tombstones also those that the catalog lacks. It reads the catalog first: the owner then has every version
 // that the catalog has, unless it has lost one.
-func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]differing, error) {
-	entries, err := c.catalog.FindEntries(ctx, ids)
+func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID, tombstones bool) (map[uuid.UUID]differing, error) {
+	entries, err := findEntries(ctx, c.projection, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +125,7 @@ func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.U
 	for id, video := range videos {
 		d := differing{want: domain.EntryOf(video), was: entries[id]}
 		d.Seen = reconcile.Seen{OwnerVersion: d.want.Version, Version: d.was.Version}
-		if d.Version == 0 && video.Purged() { // its tombstone was pruned
+		if d.Version == 0 && video.Purged() && !tombstones { // it was pruned
 			continue
 		}
 		if d.Version == d.OwnerVersion {
@@ -133,6 +143,19 @@ func (c *VideoComparison) find(ctx context.Context, ids []uuid.UUID) (map[uuid.U
 				want: domain.Entry{VideoID: id, Version: was.Version, Deleted: true, UpdateTime: was.UpdateTime},
 			}
 		}
+	}
+	return found, nil
+}
+
+// findEntries returns the existing entries among ids.
+func findEntries(ctx context.Context, q *sqlcgen.Queries, ids []uuid.UUID) (map[uuid.UUID]domain.Entry, error) {
+	rows, err := q.GetProjections(ctx, ids)
+	if err != nil {
+		return nil, wrap(err, "find %d entries", len(ids))
+	}
+	found := make(map[uuid.UUID]domain.Entry, len(rows))
+	for _, row := range rows {
+		found[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
 	}
 	return found, nil
 }
@@ -164,9 +187,9 @@ func differingFields(a, b domain.Entry) []string {
 
 // RepairEntries implements admin.Repairer. It writes the state of the owner, over any
 // version. An entry that was changed since it was read is not written, because the owner may
-// have a later state now.
+// have a later state now. If an event has changed it, that has repaired it.
 func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e admin.Entry) (repaired int, changed []uuid.UUID, err error) {
-	found, err := c.find(ctx, ids)
+	found, err := c.find(ctx, ids, true)
 	if err != nil || len(found) == 0 {
 		return 0, nil, err
 	}
@@ -176,18 +199,17 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 		if _, err := lockEntries(ctx, q, slices.Collect(maps.Keys(found))); err != nil {
 			return err
 		}
-		rows, err := q.GetProjections(ctx, slices.Collect(maps.Keys(found)))
+		now, err := findEntries(ctx, q, slices.Collect(maps.Keys(found)))
 		if err != nil {
-			return fmt.Errorf("read entries: %w", err)
-		}
-		now := make(map[uuid.UUID]domain.Entry, len(rows))
-		for _, row := range rows {
-			now[row.VideoID] = entryOf(sqlcgen.GetProjectionRow(row))
+			return err
 		}
 		news := make(map[uuid.UUID]domain.Entry, len(found))
-		var before, after []repairedEntry
+		before, after := []repairedEntry{}, []repairedEntry{} // in JSON [], not null
 		for id, d := range found {
 			entry := now[id]
+			if entry.Version > d.was.Version && d.Kind() != reconcile.Ahead && d.Kind() != reconcile.Extra {
+				continue // an event was faster, and has brought a whole later state
+			}
 			if entry.Version != d.was.Version || entry.Version > 0 && len(differingFields(entry, d.was)) > 0 {
 				changed = append(changed, id)
 				continue
@@ -195,6 +217,9 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 			news[id] = d.want
 			if d.was.Version > d.want.Version {
 				lowered = append(lowered, id)
+			}
+			if d.Version == 0 { // nothing is lost: items counts it
+				continue
 			}
 			before = append(before, repairedEntry{VideoID: id, Kind: d.Kind(), OwnerVersion: d.OwnerVersion, Version: d.Version, Fields: d.Fields})
 			after = append(after, repairedEntry{VideoID: id, OwnerVersion: d.OwnerVersion, Version: d.want.Version, Deleted: d.want.Deleted})
@@ -205,7 +230,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 		if err := upsert(ctx, q, news); err != nil {
 			return err
 		}
-		return recordRepair(ctx, q, event.AggregateVideo, before, after, e)
+		return recordRepair(ctx, q, event.AggregateVideo, repaired, before, after, e)
 	})
 	if err != nil {
 		return 0, nil, wrap(err, "repair %d entries", len(ids))
@@ -214,7 +239,7 @@ func (c *VideoComparison) RepairEntries(ctx context.Context, ids []uuid.UUID, e 
 	if len(lowered) == 0 {
 		return repaired, changed, nil
 	}
-	again, err := c.find(ctx, lowered)
+	again, err := c.find(ctx, lowered, true)
 	if err != nil {
 		return repaired, nil, err
 	}
@@ -232,11 +257,12 @@ type repairedEntry struct {
 	Fields       []string       `json:"fields,omitempty"`
 }
 
-// recordRepair appends the audit of a repair, and has the projection compared again.
-// before and after are the entries as they were and are; there is at least one.
-func recordRepair[T any](ctx context.Context, q *sqlcgen.Queries, aggregateType string, before, after []T, e admin.Entry) (err error) {
+// recordRepair appends the audit of a repair of so many entries, and has the projection
+// compared again. before and after are the entries as they were and are. Missing ones are not
+// in them.
+func recordRepair[T any](ctx context.Context, q *sqlcgen.Queries, aggregateType string, repaired int, before, after []T, e admin.Entry) (err error) {
 	params := sqlcgen.InsertQueryAuditParams{
-		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: int64(len(before)),
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: int64(repaired),
 	}
 	if params.Before, err = json.Marshal(before); err == nil {
 		params.After, err = json.Marshal(after)

@@ -103,7 +103,6 @@ type lab struct {
 	operator *process       // runs commands, and never serves; owned by the group of operators, as the fields below
 	marks    map[int64]Mark // by seq
 	marking  time.Time      // marks that are not in marks are not older
-	rebuilt  uint32         // oid of the catalog after the last rebuild
 
 	newcomers []*Newcomer
 

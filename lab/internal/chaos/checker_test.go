@@ -522,9 +522,7 @@ func TestCheckerRules(t *testing.T) {
 			h.Reads[0] = Read{At: h.Publications["3"].Add(-1), Video: first, Asked: 2, Hidden: true}
 			h.Faults[0].Struck = h.Reads[0].At
 		}, []Rule{EntryWrong}},
-		{"a shadow that is left", func(h *History) { h.Database.Left = []string{"table video_projection_next"} }, []Rule{LeftOver}},
-		{"a rebuilt table in use", func(h *History) { h.Rebuilt, h.Database.Live = 7, 7 }, nil},
-		{"a rebuilt table that is not in use", func(h *History) { h.Rebuilt, h.Database.Live = 7, 6 }, []Rule{RebuildWrong}},
+		{"an erasure that is left", func(h *History) { h.Database.Left = []string{"erasure of x"} }, []Rule{LeftOver}},
 		{"a problem of the lab", func(h *History) { h.Problems = []Violation{{ConnectionLeaked, "one"}} }, []Rule{ConnectionLeaked}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -196,27 +196,17 @@ func readRest(ctx context.Context, tx pgx.Tx, db *Database) error {
 	return nil
 }
 
-// readLeft reads what operators' commands must not leave behind, and the table that is the
-// catalog.
+// readLeft reads what operators' commands must not leave behind.
 func readLeft(ctx context.Context, tx pgx.Tx, db *Database) error {
 	err := tx.QueryRow(ctx, `
-		SELECT 'video_catalog_read.video_projection'::regclass::oid, coalesce(array_agg(what ORDER BY what), '{}') FROM (
-			SELECT format('table %s', c.relname) AS what FROM pg_class c
-			WHERE c.relnamespace = 'video_catalog_read'::regnamespace AND c.relkind = 'r' AND c.relname LIKE '%\_next'
-			UNION ALL
-			SELECT format('trigger %s', t.tgname) FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgname LIKE 'rebuild\_%'
-			UNION ALL
-			SELECT format('rebuild of %s in the phase %s', r.projection, r.phase) FROM video_catalog_read.rebuilds r WHERE r.phase NOT IN ('done', 'dropped')
-			UNION ALL
-			SELECT format('key %s of a rebuild', k.key) FROM video_catalog_read.rebuild_keys k
-			UNION ALL
-			SELECT format('change of the entry %s that no watch sees', p.video_id) FROM video_catalog_read.video_projection p WHERE p.change_xid = '18446744073709551615'
+		SELECT coalesce(array_agg(what ORDER BY what), '{}') FROM (
+			SELECT format('change of the entry %s that no watch sees', p.video_id) AS what FROM video_catalog_read.video_projection p WHERE p.change_xid = '18446744073709551615'
 			UNION ALL
 			SELECT format('erasure of %s', e.aggregate_id) FROM video_catalog.erasures e
 			UNION ALL
 			SELECT format('request_id of the purged video %s', v.id) FROM video_catalog.requests q JOIN video_catalog.videos v ON v.id = q.aggregate_id::uuid
 			WHERE v.purge_time IS NOT NULL
-		) remains`).Scan(&db.Live, &db.Left)
+		) remains`).Scan(&db.Left)
 	if err != nil {
 		return fmt.Errorf("read what is left: %w", err)
 	}

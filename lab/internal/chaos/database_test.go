@@ -87,10 +87,6 @@ func TestReadDatabase(t *testing.T) {
 		{"blocked", `INSERT INTO video_catalog.outbox_blocked VALUES ('video', 'x', 0, 3, NULL, 'refused', now())`, []Rule{StuckBlocked}},
 		{"leased", `UPDATE video_catalog.outbox_lanes SET lease_token = 1, leased_until = now() + interval '1 hour' WHERE lane = 3`, []Rule{StuckLease}},
 		{"quarantined", `INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time) VALUES ('catalog', '1', '', '{}', '', 'r', now())`, []Rule{MessageQuarantined}},
-		{"shadow", `CREATE TABLE video_catalog_read.video_projection_next ()`, []Rule{LeftOver}},
-		{"trigger", `CREATE TRIGGER rebuild_inserted AFTER INSERT ON video_catalog_read.video_projection REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION video_catalog_read.rebuild_note('video_id')`, []Rule{LeftOver}},
-		{"unfinished rebuild", `INSERT INTO video_catalog_read.rebuilds (projection, phase) VALUES ('video_projection', 'check')`, []Rule{LeftOver}},
-		{"key of a rebuild", `INSERT INTO video_catalog_read.rebuild_keys (projection, key) VALUES ('video_projection', 'k')`, []Rule{LeftOver}},
 		{"change that no watch sees", `UPDATE video_catalog_read.video_projection SET change_xid = '18446744073709551615'`, []Rule{LeftOver}},
 		{"erasure", `INSERT INTO video_catalog.erasures (aggregate_type, aggregate_id) VALUES ('video', 'x')`, []Rule{LeftOver}},
 	} {

@@ -32,7 +32,6 @@ type History struct {
 	Stalls       []Stall     // of the machine
 	Marks        []Mark      // of what operators have published again, in any order
 	Newcomers    []*Newcomer // that were backfilled
-	Rebuilt      uint32      // oid of the catalog after the last rebuild; 0: there was none
 	Database     Database
 	// Problems are violations that the lab found during the run, such as a process
 	// that ended unexpectedly.
@@ -187,7 +186,6 @@ type Database struct {
 	Catalog    map[uuid.UUID]Entry  // what the catalog shows of the visible rows
 	Inbox      map[uuid.UUID]bool   // events that were ever in the inbox
 	Outbox     map[uuid.UUID]bool   // events that are still in the outbox
-	Live       uint32               // oid of the catalog
 	// These should be empty when all events are processed.
 	Pending, Quarantined  int
 	Blocked, Leased, Left []string

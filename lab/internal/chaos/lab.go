@@ -330,7 +330,6 @@ func (l *lab) seen() *History {
 			h.Newcomers = append(h.Newcomers, n) // they have ended
 		}
 	}
-	h.Rebuilt = l.rebuilt
 	h.Reads, h.Odd, h.Stalls = l.load.reads, l.load.odd, l.stalls
 	h.Answers, h.Sightings, h.Publications, h.Acks, h.Faults, h.Problems = l.load.answers, l.broker.sightings, l.broker.publications, l.broker.acks, l.records, l.problems
 	return h

@@ -21,7 +21,7 @@ import (
 // fault is in force.
 func operatorKinds() []fault {
 	return []fault{
-		{"rebuild killed and resumed", groupOperator, NoRecovery, rebuildCatalog},
+		{"repair killed and run again", groupOperator, NoRecovery, repairCatalog},
 		{"events republished", groupOperator, NoRecovery, republish},
 		{"new consumer backfilled", groupOperator, NoRecovery, backfillNewcomer},
 		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
@@ -58,80 +58,26 @@ func (l *lab) prepareOperator(ctx context.Context) (err error) {
 // reason is what operators give as their reason.
 const reason = "--reason=fault lab"
 
-// rebuildCatalog kills a rebuild in one of its phases, and runs it again until it is done. The
-// lease of a rebuild that was killed would last two minutes, so the lab ends it.
-func rebuildCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	phase := pick(r, []string{"fill", "check", "repeat"})
-	record.Target, record.Missing = phase, "not killed in this phase"
+// repairCatalog kills a repair of all entries, and runs it again until it is done. It lowers no
+// entry, because the owner has lost nothing.
+func repairCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
 	defer l.copied(ctx, record)
-	var before uint32
-	if err := l.ask(ctx, &before, liveTable); err != nil {
+	args := []string{"projection", "repair", "--all", reason}
+	l.operator.proxy.slow(between(r, 5*time.Millisecond, 30*time.Millisecond)) // so that it lasts
+	o, err := l.command(ctx, func(ctx context.Context) bool { return sleep(ctx, between(r, 100*time.Millisecond, 2*time.Second)) }, args...)
+	l.operator.proxy.slow(0)
+	if err != nil {
 		return err
 	}
-	args := []string{"rebuild", reason}
-	delay := between(r, 5*time.Millisecond, 30*time.Millisecond) // so that each phase lasts
-	for range 3 {
-		l.operator.proxy.slow(delay)
-		o, err := l.command(ctx, func(ctx context.Context) bool { return l.awaitPhase(ctx, phase) }, args...)
-		l.operator.proxy.slow(0)
-		if err != nil || o.code == 0 {
-			return errors.Join(err, l.rebuildDone(ctx, o, before))
-		}
-		if o.code == killed {
-			record.Missing = ""
-			break
-		}
-		l.endLease(ctx)
+	if o.code != killed {
+		record.Missing = "it ended before it was killed"
 	}
-	l.endLease(ctx)
-	o, ok, err := l.untilDone(ctx, []int{0}, args, func(_ outcome, args []string) []string {
-		l.endLease(ctx)
-		return args
-	})
-	if err != nil || !ok {
-		return err
+	const done, partly = 0, 4
+	o, ok, err := l.untilDone(ctx, []int{done, partly}, args, nil)
+	if err == nil && ok && !strings.Contains(o.stdout, "ahead 0,") {
+		l.problem(ComparisonWrong, "the owner has lost nothing: %s", o.stdout)
 	}
-	return l.rebuildDone(ctx, o, before)
-}
-
-const liveTable = `SELECT 'video_catalog_read.video_projection'::regclass::oid`
-
-// awaitPhase waits until a rebuild is in a phase. It returns false if ctx ends before.
-func (l *lab) awaitPhase(ctx context.Context, phase string) bool {
-	for reached := false; ctx.Err() == nil; sleep(ctx, 10*time.Millisecond) {
-		_ = l.look(ctx, func(ctx context.Context, c conn) error { // an error ends the connection, and it looks again
-			for !reached && sleep(ctx, 2*time.Millisecond) {
-				if err := c.QueryRow(ctx, `SELECT EXISTS (SELECT FROM video_catalog_read.rebuilds WHERE phase = $1)`, phase).Scan(&reached); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if reached {
-			return true
-		}
-	}
-	return false
-}
-
-// endLease ends the lease of a rebuild that was killed, as if two minutes had passed.
-func (l *lab) endLease(ctx context.Context) {
-	_ = l.postgres.insist(ctx, `UPDATE video_catalog_read.rebuilds SET leased_until = clock_timestamp() WHERE leased_until > clock_timestamp()`) // it fails only if ctx ends
-}
-
-// rebuildDone checks a rebuild that has succeeded: its table is the live one, and it has lowered
-// nothing, because the owner has lost nothing.
-func (l *lab) rebuildDone(ctx context.Context, o outcome, before uint32) error {
-	if err := l.ask(ctx, &l.rebuilt, liveTable); err != nil {
-		return err
-	}
-	if !rebuiltWell(o.stdout) {
-		l.problem(RebuildWrong, "the owner has lost nothing: %s", o.stdout)
-	}
-	if l.rebuilt == before {
-		l.problem(RebuildWrong, "the catalog is still the table %d: %s", before, o.stdout)
-	}
-	return nil
+	return err
 }
 
 // republish publishes the events of a video again, and those of some seconds.

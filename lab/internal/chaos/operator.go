@@ -183,10 +183,5 @@ func (l *lab) copied(ctx context.Context, record *FaultRecord) {
 	}
 }
 
-var rebuilt = regexp.MustCompile(`(?m)^rebuilt [0-9]+ entries, lowered 0,`)
-
-// rebuiltWell reports whether a rebuild says that it has lowered nothing.
-func rebuiltWell(stdout string) bool { return rebuilt.MatchString(stdout) }
-
 // killed is the exit code of a command that was killed.
 const killed = -1

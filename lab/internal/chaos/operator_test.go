@@ -117,20 +117,6 @@ func TestComparisonIsJudged(t *testing.T) {
 	}
 }
 
-// A rebuild says how many entries it has lowered: none, if the owner has lost nothing.
-func TestRebuildIsJudged(t *testing.T) {
-	t.Parallel()
-	for stdout, want := range map[string]bool{
-		"compared 5 entries: missing 0, behind 1, different 0, ahead 0, removed 0\nrebuilt 5 entries, lowered 0, removed 1\n": true,
-		"rebuilt 5 entries, lowered 2, removed 0\n": false,
-		"": false,
-	} {
-		if got := rebuiltWell(stdout); got != want {
-			t.Errorf("rebuiltWell(%q) = %t, want %t", stdout, got, want)
-		}
-	}
-}
-
 // What operators do is part of every run.
 func TestOperatorKindsAreScheduled(t *testing.T) {
 	t.Parallel()

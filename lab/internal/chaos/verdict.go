@@ -57,7 +57,6 @@ const (
 	NotQuiet           Rule = "not quiet in time"
 	CommandFailed      Rule = "command of an operator failed"
 	ComparisonWrong    Rule = "comparison with the owner is wrong"
-	RebuildWrong       Rule = "rebuild is wrong"
 	LeftOver           Rule = "left over"
 )
 

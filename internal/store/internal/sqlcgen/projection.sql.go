@@ -86,9 +86,11 @@ func (q *Queries) GetProjection(ctx context.Context, videoID uuid.UUID) (GetProj
 }
 
 const GetProjections = `-- name: GetProjections :many
-SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, publish_time, update_time
-FROM video_catalog_read.video_projection
-WHERE video_id = ANY($1::uuid[])
+SELECT p.video_id, p.title, p.description, p.release_year, p.duration_ms, p.language_code, p.tags, p.visible, p.deleted, p.version, p.publish_time, p.update_time
+FROM unnest($1::uuid[]) AS wanted (video_id)
+CROSS JOIN LATERAL (
+	SELECT video_id, title, description, release_year, duration_ms, language_code, tags, visible, deleted, version, event_id, publish_time, update_time, search, change_xid, updated_at FROM video_catalog_read.video_projection e WHERE e.video_id = wanted.video_id LIMIT 1
+) p
 `
 
 type GetProjectionsRow struct {
@@ -106,7 +108,7 @@ type GetProjectionsRow struct {
 	UpdateTime   time.Time
 }
 
-// Returns the rows of some videos.
+// Returns the rows of some videos, by one lookup per id: see LockProjections.
 func (q *Queries) GetProjections(ctx context.Context, videoIds []uuid.UUID) ([]GetProjectionsRow, error) {
 	rows, err := q.db.Query(ctx, GetProjections, videoIds)
 	if err != nil {
@@ -203,7 +205,7 @@ type ListProjectionChangesRow struct {
 // Returns rows changed after (after_xid, after_id), in the order of their transactions, up to the row with which
 // their text reaches max_bytes. It returns only changes whose earlier transactions have all ended: a cursor that
 // passed an open transaction would miss its changes. total is the size of the texts up to and including a row.
-// rebuilt is true if a rebuild wrote the row, and not an event.
+// rebuilt is true if a repair wrote the row, and not an event.
 func (q *Queries) ListProjectionChanges(ctx context.Context, arg ListProjectionChangesParams) ([]ListProjectionChangesRow, error) {
 	rows, err := q.db.Query(ctx, ListProjectionChanges,
 		arg.AfterXid,

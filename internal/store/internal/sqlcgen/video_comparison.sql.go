@@ -42,8 +42,8 @@ SELECT id FROM video_catalog.videos WHERE id > $1::uuid ORDER BY id LIMIT 1 OFFS
 `
 
 // The catalog and its owner, as they are compared. Both digests hash the same columns in the same order. A hash is of the
-// values and not of their text, so it depends on no setting of the session. Tombstones without content are left out: they
-// remain of a video that its owner does not have, or has purged. hash_record_extended may differ between versions of
+// values and not of their text, so it depends on no setting of the session. Tombstones without content remain of a video that its
+// owner does not have, or has purged. They are left out unless tombstones is true: each side prunes its own. hash_record_extended may differ between versions of
 // PostgreSQL. Two databases of different versions then cost more to compare, and the result is the same.
 // Returns the id of the video behind after_id after that many others, or none.
 func (q *Queries) BoundVideos(ctx context.Context, afterID uuid.UUID, others int32) ([]uuid.UUID, error) {
@@ -72,9 +72,16 @@ SELECT CASE WHEN $1::bool THEN video_id ELSE $2::uuid END AS id, count(*)::bigin
 		visible, deleted, version,
 		publish_time, update_time), 0))::text AS sum
 FROM video_catalog_read.video_projection
-WHERE video_id > $3::uuid AND video_id <= $2 AND NOT (deleted AND title = '')
+WHERE video_id > $3::uuid AND video_id <= $2 AND ($4::bool OR NOT (deleted AND title = ''))
 GROUP BY 1
 `
+
+type DigestProjectionsParams struct {
+	Each       bool
+	UpTo       uuid.UUID
+	AfterID    uuid.UUID
+	Tombstones bool
+}
 
 type DigestProjectionsRow struct {
 	ID   uuid.UUID
@@ -83,8 +90,13 @@ type DigestProjectionsRow struct {
 }
 
 // The same for the catalog.
-func (q *Queries) DigestProjections(ctx context.Context, each bool, upTo uuid.UUID, afterID uuid.UUID) ([]DigestProjectionsRow, error) {
-	rows, err := q.db.Query(ctx, DigestProjections, each, upTo, afterID)
+func (q *Queries) DigestProjections(ctx context.Context, arg DigestProjectionsParams) ([]DigestProjectionsRow, error) {
+	rows, err := q.db.Query(ctx, DigestProjections,
+		arg.Each,
+		arg.UpTo,
+		arg.AfterID,
+		arg.Tombstones,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +121,16 @@ SELECT CASE WHEN $1::bool THEN id ELSE $2::uuid END AS id, count(*)::bigint AS r
 		state = 'published' AND delete_time IS NULL, delete_time IS NOT NULL, version,
 		publish_time, update_time), 0))::text AS sum
 FROM video_catalog.videos
-WHERE id > $3::uuid AND id <= $2 AND NOT (delete_time IS NOT NULL AND title = '')
+WHERE id > $3::uuid AND id <= $2 AND ($4::bool OR NOT (delete_time IS NOT NULL AND title = ''))
 GROUP BY 1
 `
+
+type DigestVideosParams struct {
+	Each       bool
+	UpTo       uuid.UUID
+	AfterID    uuid.UUID
+	Tombstones bool
+}
 
 type DigestVideosRow struct {
 	ID   uuid.UUID
@@ -120,8 +139,13 @@ type DigestVideosRow struct {
 }
 
 // Returns a checksum of the videos behind after_id and up to up_to. With each, it returns one for each of them.
-func (q *Queries) DigestVideos(ctx context.Context, each bool, upTo uuid.UUID, afterID uuid.UUID) ([]DigestVideosRow, error) {
-	rows, err := q.db.Query(ctx, DigestVideos, each, upTo, afterID)
+func (q *Queries) DigestVideos(ctx context.Context, arg DigestVideosParams) ([]DigestVideosRow, error) {
+	rows, err := q.db.Query(ctx, DigestVideos,
+		arg.Each,
+		arg.UpTo,
+		arg.AfterID,
+		arg.Tombstones,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -311,7 +311,9 @@ func (w *errorRewriter) finish(r *http.Request) {
 		return
 	}
 	for name := range w.ResponseWriter.Header() {
-		w.ResponseWriter.Header().Del(name) // they describe the body that is replaced
+		if name != "Vary" && !strings.HasPrefix(name, "Access-Control-") { // of guard
+			w.ResponseWriter.Header().Del(name) // it describes the body that is replaced
+		}
 	}
 	var status struct {
 		Code    codes.Code

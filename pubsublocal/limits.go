@@ -75,11 +75,22 @@ func checkAttribute(key, value string) error {
 		return attributeTooLong("key", len(key), maxAttributeKey)
 	case len(value) > maxAttributeValue: // B9
 		return attributeTooLong("value", len(value), maxAttributeValue)
-	case len(key) >= reservedKeyPrefixLen && strings.EqualFold(key[:reservedKeyPrefixLen], reservedKeyPrefix): // B10
+	case len(key) >= reservedKeyPrefixLen && strings.EqualFold(key[:reservedKeyPrefixLen], reservedKeyPrefix) && !isTraceKey(key): // B10
 		return status.Errorf(codes.InvalidArgument,
 			"The attribute %q in the request has a key that starts with %q, which is reserved.", key, reservedKeyPrefix)
 	}
 	return nil
+}
+
+// isTraceKey reports whether Google's client libraries add this attribute to
+// propagate a trace. Only older Node.js libraries add the last one.
+func isTraceKey(key string) bool {
+	switch key {
+	case "googclient_traceparent", "googclient_tracestate", "googclient_OpenTelemetrySpanContext":
+		return true
+	default:
+		return false
+	}
 }
 
 // checkAckRequest refuses an Acknowledge or ModifyAckDeadline request that

@@ -70,6 +70,8 @@ func TestCheckPublish(t *testing.T) {
 		{"B9 bytes, not letters", with("k", strings.Repeat("ä", 513)), 0, codes.InvalidArgument, "The length is 1026"},
 		{"B10 goog", with("goog", "v"), 0, codes.InvalidArgument, `"goog"`},
 		{"B10 GooGle", with("GooGle", "v"), 0, codes.InvalidArgument, `"GooGle"`},
+		{"B10 trace", with("googclient_traceparent", "v"), 0, codes.OK, ""},
+		{"B10 trace in capitals", with("GOOGCLIENT_TRACEPARENT", "v"), 0, codes.InvalidArgument, "GOOGCLIENT"},
 		{"B10 goo", with("goo", "v"), 0, codes.OK, ""},
 		{"B10 not at the start", with("agoog", "v"), 0, codes.OK, ""},
 		{"B11 one key", []*pubsubpb.PubsubMessage{keyed("a"), keyed("a")}, 0, codes.OK, ""},

@@ -63,6 +63,10 @@ type Config struct {
 	Addr string
 	// InMemory makes the server listen on no address. Conn and Options still connect to it.
 	InMemory bool
+	// AllowedHosts are the host names by which clients may reach the server, beside localhost and IP addresses. "*" is
+	// any. Clients with another name in Host or :authority get PERMISSION_DENIED, so that a web page cannot use the
+	// server by DNS rebinding. Default: none. InMemory accepts any.
+	AllowedHosts []string
 	// DataDir is a directory that keeps the data over a restart, except leases, counts of attempts and IAM policies.
 	// Empty: nothing is kept.
 	DataDir string
@@ -124,6 +128,13 @@ func Start(cfg Config) (*Server, error) {
 	s.schemas.onChange = s.schemaChanged
 	s.policies = newIAMPolicies(s.exists)
 	s.faults = newFaults(s.clock)
+	if cfg.InMemory {
+		cfg.AllowedHosts = []string{"*"}
+	}
+	guard, err := newGuard(cfg.AllowedHosts)
+	if err != nil {
+		return nil, err
+	}
 	var base net.Listener
 	if cfg.InMemory {
 		memory := bufconn.Listen(1 << 20)
@@ -142,20 +153,20 @@ func Start(cfg Config) (*Server, error) {
 	if err := s.open(cfg); err != nil {
 		return nil, errors.Join(err, base.Close())
 	}
-	if err := s.serve(base, cfg.Admin); err != nil {
+	if err := s.serve(base, guard, cfg.Admin); err != nil {
 		return nil, errors.Join(err, base.Close(), s.journal.close())
 	}
 	return s, nil
 }
 
 // serve starts to serve gRPC and HTTP on a listener. Both end with Close.
-func (s *Server) serve(base net.Listener, admin bool) error {
+func (s *Server) serve(base net.Listener, guard *guard, admin bool) error {
 	// Larger requests are not read at all. The limits of the service are lower, and have their own errors. [B3]
 	const maxRequest = 64 << 20
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxRequest),
 		grpc.WaitForHandlers(true), grpc.MaxConcurrentStreams(100_000), grpc.InitialConnWindowSize(4<<20), grpc.InitialWindowSize(1<<20),
-		grpc.ChainUnaryInterceptor(s.faults.unary), grpc.ChainStreamInterceptor(s.faults.stream))
+		grpc.InTapHandle(guard.tap), grpc.ChainUnaryInterceptor(s.faults.unary), grpc.ChainStreamInterceptor(s.faults.stream))
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisherService{server: s})
 	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriberService{server: s})
 	pubsubpb.RegisterSchemaServiceServer(s.grpc, s.schemas)
@@ -170,7 +181,7 @@ func (s *Server) serve(base net.Listener, admin bool) error {
 	if err != nil {
 		return err
 	}
-	s.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	s.http = &http.Server{Handler: guard.protect(handler), ReadHeaderTimeout: 10 * time.Second}
 	s.listener = &breakableListener{Listener: base}
 	grpcListener, httpListener := splitListener(s.listener)
 	s.serving.Go(func() { _ = s.grpc.Serve(grpcListener) }) // returns after Close

@@ -445,6 +445,7 @@ func TestStartError(t *testing.T) {
 		{"wrong line", nil, []string{"--load", videosFile(t, 1, `{"title":"x","color":"red"}`)}, []string{`videos.jsonl:1:14: unknown field "color"`, "nothing was loaded"}},
 		{"no file", nil, []string{"--load", filepath.Join(dir, "none")}, []string{"--load", "no such file"}},
 		{"no Prometheus", []string{"PATH=" + goOnly}, []string{"--observe"}, []string{"--observe needs prometheus", "apt-get install prometheus"}}, // only observe
+		{"allowed host with a port", nil, []string{"--state", filepath.Join(dir, "new3"), "--allowed-hosts", "dev.test:80"}, []string{"allowed hosts", `"dev.test:80"`, "without a port"}},
 		{"unknown flag", nil, []string{"--loud"}, []string{"-loud", "--help"}},
 		{"unknown argument", nil, []string{"run"}, []string{`"run"`, "--help"}},
 	} {
@@ -462,6 +463,66 @@ func TestStartError(t *testing.T) {
 			}
 			if strings.Count(got, "\n") != 1 || strings.Contains(got, "secret") {
 				t.Errorf("stderr = %q, want one line without secrets", got)
+			}
+		})
+	}
+}
+
+// The server and Pub/Sub listen on the loopback interface only, unless there are names for other machines.
+func TestAllowedHosts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		allowed string
+		args    []string
+		open    bool
+	}{
+		{"", nil, false},
+		{"other.test,dev.test", []string{"--allowed-hosts", "other.test,dev.test"}, true},
+		{"*", []string{"--allowed-hosts", "*"}, true},
+	} {
+		t.Run(test.allowed, func(t *testing.T) {
+			t.Parallel()
+			opts, err := parseOptions(test.args, []string{"PORT=0", "ALLOWED_HOSTS=elsewhere.test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			opts.state = stateDir(t)
+			s := &stack{options: opts, screen: &screen{out: io.Discard}}
+			t.Cleanup(func() {
+				if err := s.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := errors.Join(s.holdPort(t.Context()), s.openPubSub(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if got := (options{environ: s.environment()}).getenv("ALLOWED_HOSTS"); got != test.allowed {
+				t.Errorf("the server gets ALLOWED_HOSTS=%s, want %q", got, test.allowed)
+			}
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.pubsub, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Host = "dev.test"
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if accepted := response.StatusCode == http.StatusOK; accepted != test.open {
+				t.Errorf("Pub/Sub with the host dev.test: %s, want it accepted: %t", response.Status, test.open)
+			}
+			if runtime.GOOS != "linux" { // elsewhere the loopback interface has only one IPv4 address
+				return
+			}
+			for name, addr := range map[string]string{"the server": s.addr, "Pub/Sub": s.pubsub} {
+				conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.Replace(addr, "127.0.0.1:", "127.0.0.2:", 1))
+				if err == nil {
+					conn.Close()
+				}
+				if all := err == nil; all != test.open {
+					t.Errorf("%s listens on more than 127.0.0.1: %t, want %t", name, all, test.open)
+				}
 			}
 		})
 	}

@@ -40,6 +40,9 @@ const usage = `go run ./cmd/dev runs the whole system on this machine: PostgreSQ
 	usageLoad + // only full
 	usageObserve + // only observe
 	`  --exit       end when everything runs, instead of waiting for Ctrl-C
+  --allowed-hosts NAMES
+               let other machines and containers use the server and Pub/Sub, by IP address or by these host names,
+               separated by commas (*: any). Nobody is authenticated. Default: all listen on the loopback interface only.
   --state DIR  where it keeps the data, the server's log and binary; default: .local in the module. One folder
                serves one cmd/dev at a time.
 
@@ -113,6 +116,7 @@ func run(interrupts interrupts, args, environ []string, stdout io.Writer) (err e
 type options struct {
 	fresh, exit bool
 	state       string
+	allowed     string // names of --allowed-hosts, separated by commas
 	file        string // of --load // only full
 	prometheus  string // path of Prometheus if --observe is set // only observe
 	port        int
@@ -128,6 +132,7 @@ func parseOptions(args, environ []string) (options, error) {
 	observe := flags.Bool("observe", false, "") // only observe
 	flags.StringVar(&opts.file, "load", "", "") // only full
 	flags.StringVar(&opts.state, "state", "", "")
+	flags.StringVar(&opts.allowed, "allowed-hosts", "", "")
 	err := flags.Parse(args)
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unknown argument %q", flags.Arg(0))

@@ -161,6 +161,9 @@ func (s *stack) present() {
 		psql = "psql '" + s.database + "'"
 	}
 	s.screen.print("")
+	if s.allowed != "" {
+		s.screen.warn(yellow, "The server and Pub/Sub listen on all interfaces, and nobody is authenticated.")
+	}
 	for _, row := range append([][2]string{
 		{"REST", "http://" + host + "/v1, described by http://" + host + "/openapi.json"},
 		{"console", s.consoleURL() + ", also at http://" + host + "/"}, // only console

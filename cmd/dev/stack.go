@@ -148,9 +148,23 @@ func (s *stack) openState(context.Context) error {
 	return nil
 }
 
+// listenAddr returns where the server and Pub/Sub listen.
+func (s *stack) listenAddr(port int) string {
+	if s.allowed != "" {
+		return ":" + strconv.Itoa(port)
+	}
+	return "127.0.0.1:" + strconv.Itoa(port)
+}
+
+// loopback returns a listener's address on the loopback interface.
+func loopback(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return net.JoinHostPort("127.0.0.1", port)
+}
+
 // holdPort reserves the port until the server takes it.
 func (s *stack) holdPort(ctx context.Context) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(s.port))
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", s.listenAddr(s.port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("port %d is in use: stop what listens there, or choose another one: PORT=%d go run ./cmd/dev", s.port, s.port+1)
@@ -162,9 +176,8 @@ func (s *stack) holdPort(ctx context.Context) error {
 		return nil
 	})
 	s.held = listener
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	s.addr = net.JoinHostPort("127.0.0.1", port)
-	return err
+	s.addr = loopback(listener.Addr().String())
+	return nil
 }
 
 // openDatabase connects to PostgreSQL. If DATABASE_URL is not set, it starts
@@ -275,11 +288,15 @@ func (s *stack) openPubSub(ctx context.Context) error {
 		// A crash of this machine can lose events that the outbox has already
 		// deleted. On a development machine that is not worth an fsync per
 		// event.
-		if server, err = pubsublocal.Start(pubsublocal.Config{DataDir: filepath.Join(s.state, "pubsub"), Sync: pubsublocal.SyncInterval}); err != nil {
+		cfg := pubsublocal.Config{Addr: s.listenAddr(0), DataDir: filepath.Join(s.state, "pubsub"), Sync: pubsublocal.SyncInterval}
+		if s.allowed != "" {
+			cfg.AllowedHosts = strings.Split(s.allowed, ",")
+		}
+		if server, err = pubsublocal.Start(cfg); err != nil {
 			return fmt.Errorf("start Pub/Sub: %w", err)
 		}
 		s.atStop(server.Close)
-		s.pubsub = server.Addr()
+		s.pubsub = loopback(server.Addr())
 		client, err = server.Client(ctx, s.project)
 	}
 	if err != nil {
@@ -325,7 +342,8 @@ func (s *stack) binary() string { return filepath.Join(s.state, "bin", "server")
 func (s *stack) log() string    { return filepath.Join(s.state, "server.log") }
 
 // environment returns the server's environment: ours, with our own settings
-// added. AUTH is off, so anybody who reaches the port can call every method.
+// added. AUTH is off, so the server listens on the loopback interface only, unless
+// ALLOWED_HOSTS is set.
 func (s *stack) environment() []string {
 	_, port, _ := net.SplitHostPort(s.addr)
 	environ := slices.DeleteFunc(slices.Clone(s.environ), func(variable string) bool {
@@ -336,7 +354,7 @@ func (s *stack) environment() []string {
 		"TELEMETRY_ADDR="+s.private,
 		"CONSOLE_URL="+s.consoleURL(), // only console
 		"PORT="+port,
-		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=",
+		"ENVIRONMENT=development", "AUTH=off", "AUTH_POLICY_FILE=", "ALLOWED_HOSTS="+s.allowed,
 		"DATABASE_URL="+s.database,
 		"PUBSUB_EMULATOR_HOST="+s.pubsub, "PUBSUB_ENDPOINT=", "PUBSUB_PROJECT="+s.project)
 }

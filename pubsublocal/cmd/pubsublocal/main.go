@@ -31,6 +31,9 @@ const usage = `pubsublocal is a Google Cloud Pub/Sub server for one machine: gRP
 
   --addr HOST:PORT  the address to listen on; port 0: any free one. Default: 127.0.0.1:8085. There is no
                     authentication, so everybody who can connect to the address can use it.
+  --allowed-hosts NAMES
+                    host names, separated by commas, by which clients may reach it, such as a name in docker compose;
+                    *: any. Default: only localhost and IP addresses, so that no web page can use it by DNS rebinding.
   --data-dir DIR    keep all data in DIR over a restart. Default: in memory, lost at the end.
   --sync WHEN       when the data in DIR is safe from a crash of the machine: batch (before each response), interval
                     (every 10 ms), never (the operating system decides). Default: batch.
@@ -39,6 +42,9 @@ const usage = `pubsublocal is a Google Cloud Pub/Sub server for one machine: gRP
   --admin           serve /admin/ on the same port, to inject faults and move the clock:
                     curl -d '{"method":"Publish","code":"UNAVAILABLE","times":3}' http://127.0.0.1:8085/admin/faults
 
+PUBSUB_PROJECT1=my-project,topic1:sub1:sub2,topic2 makes it create these topics, with their subscriptions, when it starts.
+PUBSUB_PROJECT2, and so on, are for other projects.
+
 Client libraries need PUBSUB_EMULATOR_HOST, which it prints. gcloud needs
   export CLOUDSDK_API_ENDPOINT_OVERRIDES_PUBSUB=http://127.0.0.1:8085/ CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true
 `
@@ -46,14 +52,14 @@ Client libraries need PUBSUB_EMULATOR_HOST, which it prints. gcloud needs
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "pubsublocal:", err)
 		os.Exit(1)
 	}
 }
 
 // run serves until ctx is done.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
 	opts, err := parseOptions(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := io.WriteString(stdout, usage)
@@ -68,6 +74,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return explain(err, opts.config.Addr)
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
+	if err := seed(ctx, server, environ); err != nil {
+		return err
+	}
 	if opts.memory > 0 {
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(opts.memory))
 	}
@@ -88,6 +97,10 @@ func parseOptions(args []string) (options, error) {
 	flags.StringVar(&opts.config.Addr, "addr", "127.0.0.1:8085", "")
 	flags.StringVar(&opts.config.DataDir, "data-dir", "", "")
 	flags.BoolVar(&opts.config.Admin, "admin", false, "")
+	flags.Func("allowed-hosts", "", func(text string) error {
+		opts.config.AllowedHosts = strings.Split(text, ",")
+		return nil
+	})
 	flags.Func("sync", "", func(text string) error {
 		opts.config.Sync = pubsublocal.Sync(text)
 		switch opts.config.Sync {
@@ -149,11 +162,12 @@ func explain(err error, addr string) error {
 	}
 }
 
-// greeting returns the text that the command prints at the start: the address,
-// and how clients find it.
+// greeting returns the text that the command prints when it serves: the address,
+// and how clients find it. Programs such as testcontainers wait for the first
+// line.
 func greeting(addr string, opts options) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Pub/Sub listens on %s, over gRPC and HTTP/JSON.\n", addr)
+	fmt.Fprintf(&b, "Server started, listening on %s\n", addr)
 	reach := addr
 	if parsed, err := netip.ParseAddrPort(addr); err == nil && !parsed.Addr().IsLoopback() {
 		if parsed.Addr().IsUnspecified() {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,17 +16,24 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 // startProgram runs the program until the test ends. It returns the output and the address.
 func startProgram(t *testing.T, args ...string) (printed, addr string) {
 	t.Helper()
+	return startSeeded(t, nil, args...)
+}
+
+func startSeeded(t *testing.T, environ []string, args ...string) (printed, addr string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- run(ctx, append([]string{"--addr", "127.0.0.1:0"}, args...), in, io.Discard)
+		done <- run(ctx, append([]string{"--addr", "127.0.0.1:0"}, args...), environ, in, io.Discard)
 		in.Close()
 	}()
 	t.Cleanup(func() {
@@ -97,6 +105,78 @@ func TestProgramServes(t *testing.T) {
 	}
 }
 
+// Testcontainers wait for "started". The line is documented, so it stays as it is.
+func TestProgramStarted(t *testing.T) {
+	printed, addr := startProgram(t)
+	if want := "Server started, listening on " + addr + "\n"; !strings.HasPrefix(printed, want) {
+		t.Errorf("printed %q, want %q first", printed, want)
+	}
+}
+
+// The program accepts the names of --allowed-hosts, and no other ones.
+func TestProgramAllowedHosts(t *testing.T) {
+	_, addr := startProgram(t, "--allowed-hosts", "pubsub,broker")
+	for host, want := range map[string]codes.Code{"pubsub": codes.OK, "broker": codes.OK, "evil.example": codes.PermissionDenied} {
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(host))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = pubsubpb.NewPublisherClient(conn).ListTopics(t.Context(), &pubsubpb.ListTopicsRequest{Project: "projects/p"})
+		if got := status.Code(err); got != want {
+			t.Errorf("ListTopics with the host %s = %v, want %v", host, err, want)
+		}
+	}
+}
+
+// Topics and subscriptions of the environment exist when the program prints its address, also after a restart.
+func TestProgramSeeds(t *testing.T) {
+	environ := []string{"PUBSUB_PROJECT1=demo,topic1:sub1:sub2,topic2", "PUBSUB_PROJECT12=other,topic1:sub1", "PUBSUB_PROJECT3=", "PUBSUB_PROJECT=my"}
+	dir := filepath.Join(t.TempDir(), "data")
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			_, addr := startSeeded(t, environ, "--data-dir", dir)
+			for path, want := range map[string][]string{
+				"/v1/projects/demo/topics":                       {"projects/demo/topics/topic1", "projects/demo/topics/topic2"},
+				"/v1/projects/demo/subscriptions":                {"projects/demo/subscriptions/sub1", "projects/demo/subscriptions/sub2"},
+				"/v1/projects/other/topics/topic1/subscriptions": {"projects/other/subscriptions/sub1"},
+			} {
+				_, body := request(t, http.MethodGet, "http://"+addr+path, "")
+				for _, want := range want {
+					if !strings.Contains(body, `"`+want+`"`) {
+						t.Errorf("GET %s = %s, want %s", path, body, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// An error of a seed names the variable, its value and the rule.
+func TestProgramSeedErrors(t *testing.T) {
+	for value, want := range map[string]string{
+		"demo":                         `no topic after "demo"`,
+		"demo,":                        "projects/demo/topics/",
+		"demo,topic1,":                 "projects/demo/topics/",
+		"demo,topic1:":                 "projects/demo/subscriptions/",
+		"demo, topic1":                 "projects/demo/topics/ topic1",
+		"demo,topic1:goog1":            "goog1",
+		",topic1":                      "projectID string is empty",
+		"demo,topic1:sub1,topic2:sub1": "sub1 exists already, for projects/demo/topics/topic1",
+	} {
+		err := run(t.Context(), []string{"--addr", "127.0.0.1:0"}, []string{"PUBSUB_PROJECT2=" + value}, io.Discard, io.Discard)
+		if err == nil {
+			t.Errorf("run() with %q = nil, want an error", value)
+			continue
+		}
+		for _, want := range []string{fmt.Sprintf("PUBSUB_PROJECT2 is %q", value), "must be PROJECT,TOPIC:SUBSCRIPTION", want} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("run() with %q = %q, want it to contain %s", value, err, want)
+			}
+		}
+	}
+}
+
 // The admin endpoint exists only with --admin.
 func TestProgramAdmin(t *testing.T) {
 	_, without := startProgram(t)
@@ -159,6 +239,8 @@ func TestProgramErrors(t *testing.T) {
 		{"a port in use", []string{"--addr", taken.Addr().String()}, []string{taken.Addr().String(), "in use", "--addr"}},
 		{"an address without port", []string{"--addr", "localhost"}, []string{`"localhost"`, "HOST:PORT"}},
 		{"an address elsewhere", []string{"--addr", "192.0.2.1:8085"}, []string{"192.0.2.1:8085", "--addr"}},
+		{"a host with a port", []string{"--allowed-hosts", "pubsub:8085"}, []string{"allowed hosts", `"pubsub:8085"`, "without a port"}},
+		{"no host", []string{"--allowed-hosts", "pubsub,"}, []string{"allowed hosts", `""`}},
 		{"an unknown flag", []string{"--port", "1"}, []string{"port", "--help"}},
 		{"an argument", []string{"start"}, []string{`"start"`, "--help"}},
 		{"an unknown sync", []string{"--data-dir", "x", "--sync", "often"}, []string{"often", "sync", "batch"}},
@@ -169,7 +251,7 @@ func TestProgramErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := run(t.Context(), tt.args, io.Discard, io.Discard)
+			err := run(t.Context(), tt.args, nil, io.Discard, io.Discard)
 			if err == nil {
 				t.Fatalf("run(%q) = nil, want an error", tt.args)
 			}
@@ -188,10 +270,10 @@ func TestProgramErrors(t *testing.T) {
 // --help is not an error, and lists every flag.
 func TestProgramHelp(t *testing.T) {
 	var out strings.Builder
-	if err := run(t.Context(), []string{"--help"}, &out, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"--help"}, nil, &out, io.Discard); err != nil {
 		t.Fatalf("run(--help) = %v, want nil", err)
 	}
-	for _, flag := range []string{"--addr", "--data-dir", "--sync", "--memory", "--admin"} {
+	for _, flag := range []string{"--addr", "--allowed-hosts", "--data-dir", "--sync", "--memory", "--admin"} {
 		if !strings.Contains(out.String(), flag) {
 			t.Errorf("the help does not list %s", flag)
 		}

@@ -141,9 +141,9 @@ func TestPing(t *testing.T) {
 	}
 }
 
-// pooler starts a server with a PgBouncer in transaction mode, and returns a URL
-// through it, in pgx's default mode, of a database without a schema.
-func pooler(t *testing.T) string {
+// pooler starts a server with a PgBouncer in transaction mode. It returns the server, and a
+// URL through the pooler of a database without a schema.
+func pooler(t *testing.T) (server *localpg.Server, pooled string) {
 	t.Helper()
 	server, err := localpg.Start(t.Context(), localpg.Config{})
 	if err != nil {
@@ -158,11 +158,10 @@ func pooler(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(bouncer.Stop)
-	pooled, err := localbouncer.URL(server.DSN("postgres"))
-	if err != nil {
+	if pooled, err = localbouncer.URL(server.DSN("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	return pooled
+	return server, pooled
 }
 
 // A pooler in transaction mode is no reason to migrate one after the other by hand,
@@ -170,7 +169,7 @@ func pooler(t *testing.T) string {
 // statements is noticed, every time.
 func TestPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
-	pooled := pooler(t)
+	_, pooled := pooler(t)
 	ran, versions := make(chan string, 3), len(migrations(t))
 	for range cap(ran) {
 		go func() {

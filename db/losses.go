@@ -62,8 +62,10 @@ func (l *losses) end(conn *pgx.Conn) {
 
 // waits asks the server whether the backend of a connection has ended or waits for its
 // client (https://www.postgresql.org/docs/current/monitoring-stats.html#WAIT-EVENT-TABLE).
-// If the server does not answer, the backend may be stuck. The query uses a connection
-// outside the pools, because all of theirs may be lost. Only one query runs at a time.
+// Behind a pooler it returns true: there a process number is invented, and only the pooler
+// ends backends. If the server does not answer, the backend may be stuck. The query uses a
+// connection outside the pools, because all of theirs may be lost. Only one query runs at a
+// time.
 func (l *losses) waits(conn *pgx.Conn) bool {
 	l.asking.Lock()
 	defer l.asking.Unlock()
@@ -83,9 +85,9 @@ func (l *losses) waits(conn *pgx.Conn) bool {
 	}
 	defer func() { _ = asks.Close(ctx) }() // the answer was read
 	var waits bool
-	err = asks.QueryRow(ctx,
-		"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type IS DISTINCT FROM 'Client')",
-		pgx.QueryExecModeSimpleProtocol, conn.PgConn().PID()).Scan(&waits)
+	err = asks.QueryRow(ctx, `SELECT pg_backend_pid() <> $1::bigint OR NOT EXISTS (
+		SELECT FROM pg_stat_activity WHERE pid = $2::bigint AND wait_event_type IS DISTINCT FROM 'Client')`,
+		pgx.QueryExecModeSimpleProtocol, asks.PgConn().PID(), conn.PgConn().PID()).Scan(&waits)
 	return err == nil && waits
 }
 

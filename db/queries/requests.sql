@@ -1,7 +1,9 @@
--- name: InsertRequest :exec
--- Fails with a unique violation if the request was already recorded.
+-- name: InsertRequest :one
+-- Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for the end.
 INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time)
-VALUES (@aggregate_type, @request_id, @aggregate_id, @fingerprint, now());
+VALUES (@aggregate_type, @request_id, @aggregate_id, @fingerprint, now())
+ON CONFLICT DO NOTHING
+RETURNING request_id;
 
 -- name: GetRequest :one
 SELECT aggregate_id, fingerprint FROM video_catalog.requests WHERE aggregate_type = @aggregate_type AND request_id = @request_id;

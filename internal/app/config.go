@@ -45,7 +45,7 @@ type config struct {
 	Audiences   []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
 	PolicyFile  string   `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
 
-	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate a direct connection of the owner; required"`
+	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
 	DatabaseMaxConns int32  `env:"DATABASE_MAX_CONNS" envDefault:"16" help:"connections per database URL; what the workers of this process's roles and 3 for everything else leave is for API calls"`
 

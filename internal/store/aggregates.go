@@ -43,20 +43,20 @@ func newCommandSide(pool *pgxpool.Pool, aggregateType string, onCommit func(enve
 func (s commandSide) create(ctx context.Context, name string, requestID uuid.UUID, fingerprint []byte, id uuid.UUID,
 	record func(ctx context.Context, q *sqlcgen.Queries) error,
 ) (uuid.UUID, error) {
-	begun := false
+	recorded := false
 	err := inTx(ctx, s.pool, name, func(ctx context.Context, q *sqlcgen.Queries) error {
-		begun = true
 		if requestID != uuid.Nil {
 			if err := insertRequest(ctx, q, requestID, s.aggregate(id), fingerprint); err != nil {
 				return err
 			}
 		}
+		recorded = true
 		return record(ctx, q)
 	})
-	if begun {
+	if recorded {
 		s.committed(id, err)
 	}
-	if !isRepeated(err) {
+	if !errors.Is(err, errRepeated) {
 		return id, wrap(err, "create %s %s", s.aggregateType, id)
 	}
 	made, err := madeBy(ctx, s.queries, s.aggregateType, requestID, fingerprint)

@@ -8,25 +8,24 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"example.com/videocatalog/internal/envelope"
 	"example.com/videocatalog/internal/problem"
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// insertRequest records, in the transaction of a create, which aggregate a request made. If
-// the request made one before, the transaction fails with an error for which isRepeated
-// returns true.
-func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made envelope.Aggregate, fingerprint []byte) error {
-	return q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: made.Type, RequestID: id, AggregateID: made.ID, Fingerprint: fingerprint})
-}
+// errRepeated means that a request was already recorded.
+var errRepeated = errors.New("the request is repeated")
 
-// isRepeated reports whether a transaction failed because its request was already recorded.
-func isRepeated(err error) bool {
-	const uniqueViolation = "23505"
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.Code == uniqueViolation && pgErr.ConstraintName == "requests_pkey"
+// insertRequest records, in the transaction of a create, which aggregate a request made. It
+// returns errRepeated if the request made one before. That is no error of PostgreSQL: repeated
+// calls are normal, and its log has each error.
+func insertRequest(ctx context.Context, q *sqlcgen.Queries, id uuid.UUID, made envelope.Aggregate, fingerprint []byte) error {
+	_, err := q.InsertRequest(ctx, sqlcgen.InsertRequestParams{AggregateType: made.Type, RequestID: id, AggregateID: made.ID, Fingerprint: fingerprint})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errRepeated
+	}
+	return err
 }
 
 // madeBy returns the id of the aggregate that a request made. If that request had another

@@ -316,7 +316,8 @@ func TestNulByteIsInvalid(t *testing.T) {
 	}
 }
 
-// A repeated request makes no second video, also when both come at once.
+// A repeated request makes no second video, also when both come at once, and is no error in
+// the log of the server.
 func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	t.Parallel()
 	pool := storetest.Pool(t, 8)
@@ -346,6 +347,9 @@ func TestRepeatedRequestCreatesOneVideo(t *testing.T) {
 	}
 	if _, err := videos.CreateVideo(t.Context(), request, []byte("other"), created(t, "Ran")); kindOf(err) != problem.Exists {
 		t.Errorf("CreateVideo() with another fingerprint = %v, want Exists", err)
+	}
+	if errs := storetest.Errors(t, pool); len(errs) > 0 {
+		t.Errorf("log of the server: %q, want no error", errs)
 	}
 	// Its age is by the clock of the database: the video was made at epoch.
 	if n, err := store.NewOutbox(pool).PruneRequests(t.Context(), time.Hour, 10); n != 0 || err != nil {

@@ -219,6 +219,8 @@ func (c *controlPlane) answer(r *http.Request, path, method string, body object)
 		return c.serviceUsage(method, body)
 	case method == "getIamPolicy" || method == "setIamPolicy":
 		return c.policy(path, method, body)
+	case method == "addVersion":
+		return object{"name": path + "/versions/1", "clientSpecifiedPayloadChecksum": true}, http.StatusOK
 	case method == "generateAccessToken":
 		return object{"accessToken": "token of the release", "expireTime": "2100-01-01T00:00:00Z"}, http.StatusOK
 	case method == "generateIdToken":

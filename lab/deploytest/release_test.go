@@ -327,6 +327,45 @@ func TestReleaseWithDrainJob(t *testing.T) {
 		"/v1/"+job, knative+"/services/"+service, run+"/jobs/"+service+"-migrate", run+"/jobs/"+service+"-drain")
 }
 
+// The commands of docs/deploy.md for a person work with the real gcloud: the certificate, the URLs, and the grant.
+func TestCommandsOfTheFirstDeployment(t *testing.T) {
+	t.Parallel()
+	control := newControlPlane(project, region)
+	const secrets, accounts = "projects/" + project + "/secrets/", "projects/" + project + "/serviceAccounts/"
+	release := accounts + service + "-release@" + project + ".iam.gserviceaccount.com"
+	control.resources[secrets+service+"-database-url"] = object{"name": secrets + service + "-database-url"}
+	control.resources[release] = object{"name": release}
+	env, ok := gcloud(t, control)
+	if !ok {
+		return
+	}
+	document, err := os.ReadFile("../../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_RUN_REGION="+region, "URL=postgres://somebody")
+	folder := filepath.Dir(writeFile(t, "ca.crt", []byte("certificate")))
+	for block := range strings.SplitSeq(string(document), "```sh\n") {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.Contains(block, "gcloud secrets") && !strings.Contains(block, "serviceAccountTokenCreator") {
+			continue
+		}
+		if out, err := command(t, env, "bash", "-euc", "cd "+folder+"\n"+block); err != nil {
+			t.Fatalf("%v\n%s\n%s", err, block, out)
+		}
+	}
+	lines, _ := sent(control.changed())
+	certificate := "/v1/" + secrets + service + "-database-ca"
+	want := []string{
+		"POST /v1/projects/" + project + "/secrets", "POST " + certificate + ":addVersion",
+		"POST " + certificate + ":setIamPolicy", "POST " + certificate + ":setIamPolicy",
+		"POST /v1/" + secrets + service + "-database-url:addVersion", "POST /v1/" + release + ":setIamPolicy",
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
 // The lines of docs/deploy.md for a database certificate are valid in each kind of manifest. The file has the path in
 // the document.
 func TestDatabaseCertificate(t *testing.T) {

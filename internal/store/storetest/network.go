@@ -42,7 +42,13 @@ type way struct {
 // test. It bypasses a pooler.
 func NewNetwork(t testing.TB, target string) *Network {
 	t.Helper()
-	cfg, dial := direct(t, target)
+	return NewNetworkTo(t, Direct(t, target))
+}
+
+// NewNetworkTo is NewNetwork to exactly this address, which may be a pooler's.
+func NewNetworkTo(t testing.TB, target string) *Network {
+	t.Helper()
+	cfg, dial := addressOf(t, target)
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listen for a network: %v", err)
@@ -60,11 +66,11 @@ func NewNetwork(t testing.TB, target string) *Network {
 	return n
 }
 
-// direct returns the configuration of a URL without a pooler, and a function that
-// connects to its server.
-func direct(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context) (net.Conn, error)) {
+// addressOf returns the configuration of a URL, and a function that connects to its
+// server.
+func addressOf(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context) (net.Conn, error)) {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(Direct(t, target))
+	cfg, err := pgx.ParseConfig(target)
 	if err != nil {
 		t.Fatalf("parse URL: %v", err)
 	}
@@ -76,7 +82,7 @@ func direct(t testing.TB, target string) (*pgx.ConnConfig, func(context.Context)
 // the present ones.
 func (n *Network) Move(t testing.TB, target string) {
 	t.Helper()
-	_, dial := direct(t, target)
+	_, dial := addressOf(t, Direct(t, target))
 	n.mu.Lock()
 	n.dial = dial
 	n.mu.Unlock()

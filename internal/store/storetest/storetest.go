@@ -59,7 +59,7 @@ func start() (err error) {
 	defer cancel()
 	// PostgreSQL allows no prepared transactions by default, and the service needs none. The tests of internal/outbox
 	// show what they do. Sixteen cost some kilobytes of memory.
-	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16"}}
+	cfg := localpg.Config{Settings: map[string]string{"max_prepared_transactions": "16", "log_line_prefix": "%m [%p] %d "}}
 	if bench := flag.Lookup("test.bench"); bench != nil && bench.Value.String() != "" {
 		// Benchmarks use a disk with fsync, as production does.
 		if cfg.Dir, err = os.MkdirTemp("", "storetest"); err != nil {
@@ -164,6 +164,21 @@ func Direct(t testing.TB, target string) string {
 	}
 	direct.User = address.User
 	return direct.String()
+}
+
+// Errors returns the errors that the server has logged for the database of a pool.
+func Errors(t testing.TB, pool *pgxpool.Pool) (lines []string) {
+	t.Helper()
+	log, err := os.ReadFile(server.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, " "+pool.Config().ConnConfig.Database+" ERROR:") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // Apart gives the server and the benchmark their own CPUs, as if each had its

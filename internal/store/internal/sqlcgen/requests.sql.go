@@ -28,9 +28,11 @@ func (q *Queries) GetRequest(ctx context.Context, aggregateType string, requestI
 	return i, err
 }
 
-const InsertRequest = `-- name: InsertRequest :exec
+const InsertRequest = `-- name: InsertRequest :one
 INSERT INTO video_catalog.requests (aggregate_type, request_id, aggregate_id, fingerprint, create_time)
 VALUES ($1, $2, $3, $4, now())
+ON CONFLICT DO NOTHING
+RETURNING request_id
 `
 
 type InsertRequestParams struct {
@@ -40,15 +42,17 @@ type InsertRequestParams struct {
 	Fingerprint   []byte
 }
 
-// Fails with a unique violation if the request was already recorded.
-func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) error {
-	_, err := q.db.Exec(ctx, InsertRequest,
+// Returns no row if the request was already recorded. If a transaction that has not ended recorded it, this waits for the end.
+func (q *Queries) InsertRequest(ctx context.Context, arg InsertRequestParams) (uuid.UUID, error) {
+	row := q.db.QueryRow(ctx, InsertRequest,
 		arg.AggregateType,
 		arg.RequestID,
 		arg.AggregateID,
 		arg.Fingerprint,
 	)
-	return err
+	var request_id uuid.UUID
+	err := row.Scan(&request_id)
+	return request_id, err
 }
 
 const PruneRequests = `-- name: PruneRequests :execrows

@@ -98,6 +98,52 @@ func TestServerPassesOnCredentials(t *testing.T) {
 	}
 }
 
+// A byte that metadata cannot carry costs no other part of its header, and no header.
+func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
+	t.Parallel()
+	type call struct {
+		md     metadata.MD
+		caller string
+	}
+	seen := make(chan call, 1)
+	r := start(t, port.Config{}, func(d *deps) {
+		d.Admit = func(ctx context.Context, _ string) (string, error) {
+			md, _ := metadata.FromIncomingContext(ctx)
+			seen <- call{md, port.Caller(ctx)}
+			return "", nil
+		}
+	})
+	const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	for header, values := range map[string][][]string{ // what is sent, and what arrives
+		"X-Forwarded-For":            {{"\xff, 203.0.113.7"}, {"?, 203.0.113.7, 127.0.0.1"}},
+		"Traceparent":                {{"\x80", trace}, {"?", trace}},
+		"Tracestate":                 {{"a=\xc3\xa9"}, {"a=?"}},
+		"X-Request-Id":               {{"caf\xc3\xa9"}, {"caf?"}},
+		"Authorization":              {{"Bearer \xff", "Bearer a"}, {"Bearer ?", "Bearer a"}},
+		"X-Serverless-Authorization": {{"Bearer a\tb"}, {"Bearer a?b"}},
+	} {
+		for _, http2 := range []bool{false, true} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/v1/videos", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header = http.Header{header: values[0], "User-Agent": {"\xff"}, "X-Forwarded-Host": {"\xff"}, "Grpc-Metadata-X": {"\xff"}}
+			response, err := httpClient(t, http2).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _ = response.Body.Close(); response.StatusCode != http.StatusOK {
+				t.Errorf("%s, HTTP/2 %t: %s, want 200", header, http2, response.Status)
+				continue
+			}
+			got := <-seen
+			if diff := cmp.Diff(values[1], got.md.Get(header)); diff != "" || got.caller != "127.0.0.1" {
+				t.Errorf("%s, HTTP/2 %t, from %q (-want +got):\n%s", header, http2, got.caller, diff)
+			}
+		}
+	}
+}
+
 // A call ends in time without a deadline, and whatever deadline its caller sets;
 // a shorter one counts.
 func TestServerGivesEveryCallADeadline(t *testing.T) {

@@ -43,7 +43,7 @@ func (i *instance) startAdmin(ctx context.Context) error {
 		return err
 	}
 	cfg := i.cfg.port
-	cfg.CORSOrigins, cfg.ByAddress, cfg.CallTimeout = nil, true, adminTimeout
+	cfg.CORSOrigins, cfg.Hosts, cfg.CallTimeout = nil, i.cfg.hosts(), adminTimeout
 	// No metrics: those of calls are for the objectives of the public port.
 	deps := port.Deps{Services: []port.Service{adminserver.New(stores, seal)}, Tracing: i.tel.Tracing, Log: i.log}
 	if deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", i.cfg.AdminAddr); err != nil {

@@ -179,10 +179,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := s.makeGateway(requests); err != nil {
 		return nil, err
 	}
-	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
-	if s.cfg.ByAddress {
-		s.admitted = byAddress(s.admitted)
-	}
+	s.admitted = withCORS(s.cfg.Hosts, s.cfg.CORSOrigins, http.HandlerFunc(s.route))
 	s.http = s.makeHTTP()
 	return s, nil
 }

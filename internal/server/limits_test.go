@@ -98,7 +98,8 @@ func TestServerPassesOnCredentials(t *testing.T) {
 	}
 }
 
-// A byte that metadata cannot carry costs no other part of its header, and no header.
+// A byte that metadata cannot carry costs no other part of its header, and no header. Native
+// calls have it in their metadata.
 func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
 	t.Parallel()
 	type call struct {
@@ -122,23 +123,35 @@ func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
 		"Authorization":              {{"Bearer \xff", "Bearer a"}, {"Bearer ?", "Bearer a"}},
 		"X-Serverless-Authorization": {{"Bearer a\tb"}, {"Bearer a?b"}},
 	} {
-		for _, http2 := range []bool{false, true} {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr+"/v1/videos", nil)
+		for _, tt := range []struct {
+			name, method, path, body string
+			http2                    bool
+			want                     []string
+		}{
+			{"REST over HTTP1", "GET", "/v1/videos", "", false, values[1]},
+			{"REST over HTTP2", "GET", "/v1/videos", "", true, values[1]},
+			{"gRPC", "POST", "/video.v1.VideoService/ListVideos", "\x00\x00\x00\x00\x00", true, values[0]},
+		} {
+			request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.addr+tt.path, strings.NewReader(tt.body))
 			if err != nil {
 				t.Fatal(err)
 			}
 			request.Header = http.Header{header: values[0], "User-Agent": {"\xff"}, "X-Forwarded-Host": {"\xff"}, "Grpc-Metadata-X": {"\xff"}}
-			response, err := httpClient(t, http2).Do(request)
+			if tt.name == "gRPC" {
+				request.Header.Set("Content-Type", "application/grpc")
+				request.Header.Set("TE", "trailers")
+			}
+			response, err := httpClient(t, tt.http2).Do(request)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _ = response.Body.Close(); response.StatusCode != http.StatusOK {
-				t.Errorf("%s, HTTP/2 %t: %s, want 200", header, http2, response.Status)
+				t.Errorf("%s, %s: %s, want 200", header, tt.name, response.Status)
 				continue
 			}
 			got := <-seen
-			if diff := cmp.Diff(values[1], got.md.Get(header)); diff != "" || got.caller != "127.0.0.1" {
-				t.Errorf("%s, HTTP/2 %t, from %q (-want +got):\n%s", header, http2, got.caller, diff)
+			if diff := cmp.Diff(tt.want, got.md.Get(header)); diff != "" || got.caller != "127.0.0.1" {
+				t.Errorf("%s, %s, from %q (-want +got):\n%s", header, tt.name, got.caller, diff)
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 module example.com/videocatalog
 
-go 1.26.0
+go 1.26.7
 
 // The Pub/Sub of development and tests is in this repository.
 replace example.com/videocatalog/pubsublocal => ./pubsublocal

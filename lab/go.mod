@@ -1,6 +1,6 @@
 module example.com/videocatalog/lab
 
-go 1.26.0
+go 1.26.7
 
 // As in the module above, whose excludes do not count here.
 exclude (

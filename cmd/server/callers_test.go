@@ -209,6 +209,89 @@ func TestServerCountsCallersBehindIAM(t *testing.T) {
 	if err := call("198.51.100.2"); err != nil {
 		t.Errorf("another address = %v, want success", err)
 	}
+	// Over REST, too, whatever the caller writes before the address that the proxy has appended.
+	for from, want := range map[string]int{"198.51.100.1": http.StatusTooManyRequests, "198.51.100.3": http.StatusOK} {
+		code := 0
+		for range 100 {
+			code, _ = send(t, http.MethodGet, "http://"+p.addr+"/v1/videos", "", http.Header{"X-Forwarded-For": {"\xff, " + from}})
+			if code == want {
+				break
+			}
+		}
+		if code != want {
+			t.Errorf("REST of address %s = %d, want %d", from, code, want)
+		}
+	}
+}
+
+// send sends a REST request, and returns the status and the body of the response.
+func send(t *testing.T, method, url, body string, header http.Header) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = header
+	if host := header.Get("Host"); host != "" {
+		request.Host = host
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// A port that authenticates nobody is for this machine, and refuses pages that call by a name
+// of their own, unless the operator has named the hosts.
+func TestPortsWithoutAuthenticationAreLocal(t *testing.T) {
+	t.Parallel()
+	s := newStack(t)
+	for _, tt := range []struct {
+		name        string
+		extra       []string
+		local       bool
+		public, own int // status by another host, of the public and the private port
+	}{
+		{"nobody is authenticated", nil, true, 403, 403},
+		{"the host is allowed", []string{"ALLOWED_HOSTS=evil.example"}, false, 200, 200},
+		{"any host is", []string{"ALLOWED_HOSTS=*"}, false, 200, 200},
+		{"callers are authenticated", []string{"AUTH=iam"}, false, 200, 403},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := s.start(t, append(tt.extra, "ROLES=api", "TELEMETRY_ADDR=127.0.0.1:0")...)
+			if local := p.listens == "127.0.0.1"; local != tt.local {
+				t.Errorf("PORT listens on %q, want loopback only: %t", p.listens, tt.local)
+			}
+			evil := http.Header{"Host": {"evil.example"}, "Origin": {"http://evil.example"}, "Content-Type": {"application/json"}}
+			private := p.private(t)
+			for _, call := range []struct {
+				method, url, body string
+				want              int
+			}{
+				{"POST", p.addr + "/v1/videos", `{"title":"Ran"}`, tt.public},
+				{"GET", p.addr + "/v1/videos", "", tt.public},
+				{"PUT", private + "/log/level", "INFO", tt.own},
+				{"GET", private + "/debug/pprof/heap", "", tt.own},
+				{"GET", private + "/metrics", "", tt.own},
+			} {
+				code, text := send(t, call.method, "http://"+call.url, call.body, evil)
+				if code != call.want || code == 403 && !(strings.Contains(text, "evil.example") && strings.Contains(text, "ALLOWED_HOSTS")) {
+					t.Errorf("%s %s by another host = %d %.300s, want %d, and a refusal with the host and the setting", call.method, call.url, code, text, call.want)
+				}
+			}
+			for _, host := range []string{"localhost", "10.1.2.3:9090"} {
+				if code, text := send(t, "GET", "http://"+private+"/metrics", "", http.Header{"Host": {host}}); code != 200 {
+					t.Errorf("GET /metrics of %s = %d %.300s, want 200", host, code, text)
+				}
+			}
+		})
+	}
 }
 
 // With AUTH=iam the outbox keeps the caller whom Cloud Run has checked, and nobody if the call

@@ -43,7 +43,7 @@ type testConsole struct {
 func startConsole(t testing.TB, s *stack, databaseURL string, args ...string) *testConsole {
 	t.Helper()
 	c := &testConsole{cmd: exec.Command(binary, append([]string{"console", "--addr", "127.0.0.1:0"}, args...)...), log: new(output), ended: make(chan error, 1)}
-	c.cmd.Env = s.environ("DATABASE_URL=" + databaseURL)
+	c.cmd.Env = s.environ("DATABASE_URL="+databaseURL, "ALLOWED_HOSTS=console.example.com")
 	c.cmd.Stderr = c.log
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {
@@ -229,7 +229,7 @@ func TestConsoleRefusesOtherOrigins(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	park(t, s, 1, "refused")
-	c := startConsole(t, s, s.url, "--host", "console.example.com")
+	c := startConsole(t, s, s.url)
 	form := url.Values{"action": {"outbox.requeue"}, "type": {"video"}, "confirmed": {"1"}, "reason": {"none"}}
 	for _, tt := range []struct {
 		name   string
@@ -239,7 +239,7 @@ func TestConsoleRefusesOtherOrigins(t *testing.T) {
 		{"cross-site", []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
 		{"same-site", []string{"Sec-Fetch-Site", "same-site"}, http.StatusForbidden},
 		{"another origin", []string{"Origin", "https://evil.example.com"}, http.StatusForbidden},
-		{"another name", []string{"Host", "evil.example.com", "Origin", "http://evil.example.com"}, http.StatusMisdirectedRequest},
+		{"another name", []string{"Host", "evil.example.com", "Origin", "http://evil.example.com"}, http.StatusForbidden},
 	} {
 		if status, _, body := c.do(t, http.MethodPost, "/actions", form, tt.header...); status != tt.want {
 			t.Errorf("%s: %d, want %d\n%s", tt.name, status, tt.want, body)

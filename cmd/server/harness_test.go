@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -181,6 +182,7 @@ func (s *stack) audited(t *testing.T) int {
 // process is a running server.
 type process struct {
 	cmd     *exec.Cmd
+	listens string // on which host; empty or ::, on all
 	addr    string
 	conn    *grpc.ClientConn
 	videos  videov1.VideoServiceClient     // only full
@@ -221,7 +223,8 @@ func (s *stack) start(t testing.TB, extra ...string) *process {
 	})
 	select {
 	case addr := <-started:
-		_, port, _ := strings.Cut(strings.TrimPrefix(addr, "[::]"), ":")
+		var port string
+		p.listens, port, _ = net.SplitHostPort(addr)
 		p.addr = "127.0.0.1:" + port
 	case <-p.eof:
 		t.Fatalf("the server ended: %v", p.wait())

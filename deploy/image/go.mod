@@ -1,6 +1,6 @@
 module example.com/videocatalog/deploy/image
 
-go 1.26.0
+go 1.26.7
 
 require (
 	github.com/google/go-containerregistry v0.22.1

@@ -1,6 +1,6 @@
 module example.com/videocatalog/deploy/tools
 
-go 1.26.0
+go 1.26.7
 
 // Required by x/vuln, and not to be had from every proxy; the version before it does.
 exclude golang.org/x/telemetry v0.0.0-20261010193011-f71dc92da45e

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"example.com/videocatalog/internal/auth"
@@ -37,6 +39,22 @@ func (c *config) onCloudRun(yes bool) {
 	if c.TrustedProxies == -1 {
 		c.TrustedProxies = proxies
 	}
+}
+
+// isOpen reports whether everybody who reaches the port may call the API.
+func (c config) isOpen() bool { return c.has(roleAPI) && c.Auth == authOff }
+
+// hosts returns the hosts of a port that authenticates nobody.
+func (c config) hosts() []string { return append([]string{"localhost"}, c.AllowedHosts...) }
+
+// listenAddr returns the address of the port. One that everybody may call is open to other
+// machines only if the operator has named the hosts.
+func (c config) listenAddr() string {
+	host := ""
+	if c.isOpen() && len(c.AllowedHosts) == 0 {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(c.Port))
 }
 
 // checkCallers returns the mistakes in the settings about callers and their limits.

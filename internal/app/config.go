@@ -39,11 +39,12 @@ type config struct {
 	Port     int        `env:"PORT" envDefault:"8080" help:"TCP port of gRPC, REST and health checks"`
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"INFO" help:"DEBUG, INFO, WARN or ERROR"`
 
-	Environment string   `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, by its K_SERVICE, CLOUD_RUN_JOB or CLOUD_RUN_WORKER_POOL, else development"`
-	Auth        string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production); required by the role api"`
-	Issuer      string   `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
-	Audiences   []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
-	PolicyFile  string   `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
+	Environment  string   `env:"ENVIRONMENT" help:"production or development; default: production on Cloud Run, by its K_SERVICE, CLOUD_RUN_JOB or CLOUD_RUN_WORKER_POOL, else development"`
+	Auth         string   `env:"AUTH" help:"who checks callers: iam (Cloud Run's IAM, before they come here), oidc (this process, by ID token and AUTH_POLICY_FILE) or off (nobody; not in production); required by the role api"`
+	Issuer       string   `env:"AUTH_ISSUER" envDefault:"https://accounts.google.com" help:"OpenID Connect issuer whose ID tokens count"`
+	Audiences    []string `env:"AUTH_AUDIENCE" help:"audiences, separated by commas, of which an ID token must have one, such as the URL of the service; required by AUTH=oidc"`
+	PolicyFile   string   `env:"AUTH_POLICY_FILE" help:"YAML or JSON that says who may call what, see docs/security.md; required by AUTH=oidc"`
+	AllowedHosts []string `env:"ALLOWED_HOSTS" help:"host names, separated by commas, by which ports without authentication are called besides localhost and IP addresses: PORT with AUTH=off and TELEMETRY_ADDR; *: any; default: none, and PORT with AUTH=off is open on 127.0.0.1 only"`
 
 	DatabaseURL      string `env:"DATABASE_URL" help:"PostgreSQL, the command side; for migrate as the owner of the schemas; required"`
 	ReadDatabaseURL  string `env:"READ_DATABASE_URL" help:"PostgreSQL, the query side; default: DATABASE_URL"`
@@ -84,6 +85,9 @@ func (c *config) configure(variables map[string]string) error {
 	c.outbox = outbox.Config{}
 	c.consumer = consumer.Config{}
 	c.port = port.Config{CORSOrigins: c.CORSOrigins}
+	if c.isOpen() {
+		c.port.Hosts = c.hosts()
+	}
 	c.reconcile = reconcile.Config{}
 	err := tune(c, variables)
 	c.outbox, c.consumer, c.port = c.outbox.WithDefaults(), c.consumer.WithDefaults(), c.port.WithDefaults()
@@ -237,6 +241,7 @@ func (c config) check(command string) []error {
 	return errs
 }
 
+// checkTelemetry also checks the address and the hosts of the private port.
 func (c config) checkTelemetry() []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -250,6 +255,11 @@ func (c config) checkTelemetry() []error {
 	}
 	if _, _, err := net.SplitHostPort(c.TelemetryAddr); err != nil && c.TelemetryAddr != "" {
 		wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
+	}
+	for _, host := range c.AllowedHosts {
+		if err := port.CheckHost(host); err != nil {
+			wrong("ALLOWED_HOSTS: %w", err)
+		}
 	}
 	return errs
 }

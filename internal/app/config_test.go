@@ -34,6 +34,7 @@ func TestConfigurationMistakesAreToldAtOnce(t *testing.T) {
 	}{
 		{"nothing set", nil, []string{"AUTH is required", "DATABASE_URL is required", "PUBSUB_PROJECT is required"}},
 		{"origins", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "SERVER_CORS_ORIGINS=https://app.example.com,app.example.com/"}, []string{"SERVER_CORS_ORIGINS: \"app.example.com/\""}},
+		{"hosts", []string{"DATABASE_URL=postgres://x", "AUTH=off", "PUBSUB_PROJECT=x", "ALLOWED_HOSTS=api.internal,*,10.0.0.1,::1,https://api.internal"}, []string{"ALLOWED_HOSTS: \"https://api.internal\""}},
 		{"wrong types and absent ones", []string{"PORT=x", "OUTBOX_RETENTION=long", "LOG_LEVEL=LOUD"}, []string{
 			"AUTH is required", "PORT must be a whole number", "OUTBOX_RETENTION must be a duration", "LOG_LEVEL must be a level", "DATABASE_URL is required", "PUBSUB_PROJECT is required",
 		}},

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"reflect"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 	"example.com/videocatalog/db"
 	"example.com/videocatalog/internal/console"
 	"example.com/videocatalog/internal/names"
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 )
 
@@ -30,7 +32,6 @@ const consoleConns = 3
 // consoleFlags are the flags of the command console.
 type consoleFlags struct {
 	addr, metrics, traces string
-	hosts                 []string
 }
 
 func parseConsoleFlags(args []string) (f consoleFlags, err error) {
@@ -39,10 +40,6 @@ func parseConsoleFlags(args []string) (f consoleFlags, err error) {
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:8081", "")
 	flags.StringVar(&f.metrics, "metrics", "", "")
 	flags.StringVar(&f.traces, "traces", "", "")
-	flags.Func("host", "", func(name string) error {
-		f.hosts = append(f.hosts, name)
-		return nil
-	})
 	if err := flags.Parse(args); err != nil {
 		return f, usageError(fmt.Errorf("console: %w: try `server help`", err))
 	}
@@ -66,7 +63,6 @@ const helpConsole = `  server console [FLAGS]               serve the console fo
          --addr ADDRESS                where it listens; default: 127.0.0.1:8081
          --metrics URL                 of the private port of a process, for what only the process knows
          --traces URL                  where a trace is shown, with {trace_id} instead of its id
-         --host NAME                   a name of this host besides localhost; may be repeated
 `
 
 // serveConsole serves the console until ctx ends. What it shows and may do depends on the
@@ -90,11 +86,11 @@ func serveConsole(ctx context.Context, cfg config, args []string, stdout io.Writ
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	host, number, _ := net.SplitHostPort(listener.Addr().String())
 	if ip := net.ParseIP(host); ip != nil && !ip.IsLoopback() {
 		log.WarnContext(ctx, "console: everybody who reaches this address can do what its database users may do", "addr", listener.Addr().String())
 	}
-	fmt.Fprintf(stdout, "console: http://localhost:%s/\n", port)
+	fmt.Fprintf(stdout, "console: http://localhost:%s/\n", number)
 	return server.Run(ctx, listener)
 }
 
@@ -111,7 +107,8 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		},
 		Projections: projections(cfg, registered, commands, queries),
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
-		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
+		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
+		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), nil, next) },
 	}
 	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"example.com/videocatalog/internal/port"
 	"example.com/videocatalog/internal/store"
 	"example.com/videocatalog/internal/telemetry"
 	"example.com/videocatalog/internal/timer"
@@ -88,13 +89,13 @@ func seconds(since time.Time) int64 {
 
 // servePrivate serves the private port until ctx ends. It still runs while the process
 // stops, so that the stop can be observed.
-func servePrivate(ctx context.Context, listener net.Listener, tel *telemetry.Telemetry, events *store.Outbox, level *slog.LevelVar, log *slog.Logger) error {
-	private := telemetry.Private{Scrape: tel.Scrape, Level: level}
-	if events != nil {
-		private.Backlog = backlog(events)
+func (i *instance) servePrivate(ctx context.Context, listener net.Listener) error {
+	private := telemetry.Private{Scrape: i.tel.Scrape, Level: i.level}
+	if i.events != nil {
+		private.Backlog = backlog(i.events)
 	}
-	log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
-	return telemetry.Serve(ctx, listener, private.Handler(), log)
+	i.log.InfoContext(ctx, "telemetry: private port open", "addr", listener.Addr().String())
+	return telemetry.Serve(ctx, listener, port.RefusePages(i.cfg.hosts(), nil, private.Handler()), i.log)
 }
 
 // listenPrivate opens the private port. It returns nil if no port is configured.

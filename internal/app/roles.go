@@ -129,7 +129,7 @@ func (i *instance) startPrivatePort(ctx context.Context) error {
 	}
 	i.closers = append(i.closers, func() { _ = listener.Close() }) // servePrivate closes it as well
 	i.loops = append(i.loops, func(ctx context.Context) error {
-		return servePrivate(ctx, listener, i.tel, i.events, i.level, i.log)
+		return i.servePrivate(ctx, listener)
 	})
 	return nil
 }
@@ -159,7 +159,7 @@ func (i *instance) newServer(ctx context.Context) (*port.Server, error) {
 	if verifier != nil {
 		i.loops = append(i.loops, verifier.Run)
 	}
-	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf(":%d", i.cfg.Port))
+	deps.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", i.cfg.listenAddr())
 	if err != nil {
 		return nil, fmt.Errorf("PORT: %w", err)
 	}

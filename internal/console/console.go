@@ -35,7 +35,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -77,8 +76,8 @@ type Config struct {
 	Metrics string
 	// TraceURL is where a trace is shown, with TraceID instead of its id. Empty: nowhere.
 	TraceURL string
-	// Hosts are names of this host besides those of the loopback interface.
-	Hosts []string
+	// Guard refuses requests that no page of the console makes, and those to unknown hosts.
+	Guard func(http.Handler) http.Handler
 	Log   *slog.Logger
 }
 
@@ -187,14 +186,9 @@ func (s *Server) routes() *http.ServeMux {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// protect adds the headers of every response, and refuses requests that no page of the
-// console makes.
+// protect adds the headers of every response, and the guard.
 func (s *Server) protect(next http.Handler) http.Handler {
-	crossOrigin := http.NewCrossOriginProtection()
-	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, http.StatusForbidden, errors.New("the request comes from a page of another origin"))
-	}))
-	guarded := crossOrigin.Handler(next)
+	guarded := s.cfg.Guard(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", policy)
@@ -203,23 +197,9 @@ func (s *Server) protect(next http.Handler) http.Handler {
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		header.Set("Cache-Control", "no-store")
-		if !s.knows(r.Host) {
-			http.Error(w, "the console is not known as "+r.Host+": reach it as localhost, or start it with --host NAME", http.StatusMisdirectedRequest)
-			return
-		}
 		r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 		guarded.ServeHTTP(w, r)
 	})
-}
-
-// knows reports whether a Host header names this console. An address is no name that a
-// foreign page could have.
-func (s *Server) knows(hostPort string) bool {
-	host := hostPort
-	if name, _, err := net.SplitHostPort(hostPort); err == nil {
-		host = name
-	}
-	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil || slices.Contains(s.cfg.Hosts, host)
 }
 
 // stopTimeout is how long requests in flight may take when the console stops. Streams end at

@@ -68,6 +68,12 @@ type Config struct {
 	// browser, such as https://app.example.com; "*": all. CheckOrigin validates
 	// one. Default: none.
 	CORSOrigins []string
+	// Hosts protect a port without authentication from pages in a browser. A request must
+	// have one of them as its host, or localhost, or an IP address; "*": any. Otherwise a
+	// page could call by a name of its own that has the address of this port (DNS
+	// rebinding). CheckHost validates one. Default: any host, for a port that
+	// authenticates its callers.
+	Hosts []string
 	// DrainDelay is how long a stopping server, which already reports that it
 	// is not ready, still accepts calls. It gives load balancers time to
 	// notice, and is part of DrainTimeout. Default: 0, because Cloud Run sends

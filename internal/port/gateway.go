@@ -73,6 +73,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := &restRequest{start: time.Now(), header: w.Header()}
 	r = r.WithContext(context.WithValue(r.Context(), restKey{}, seen))
 	r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, g.maxReceive), seen: seen}
+	makePrintable(r.Header)
 	switch {
 	case isStream(r):
 		r = prepareStream(w, r)
@@ -80,6 +81,25 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Method = http.MethodGet // net/http sends no body for a HEAD request
 	}
 	g.mux.ServeHTTP(w, r)
+}
+
+// makePrintable replaces each character that gRPC metadata cannot have in the headers
+// that become metadata. The gateway would drop the whole value: the addresses that
+// proxies have appended, or a token in favor of the next one.
+func makePrintable(header http.Header) {
+	for name, values := range header {
+		if _, ok := headerToMetadata(name); !ok && name != "Authorization" && name != "X-Forwarded-For" {
+			continue
+		}
+		for i, value := range values {
+			values[i] = strings.Map(func(c rune) rune {
+				if c < ' ' || c > '~' {
+					return '?'
+				}
+				return c
+			}, value)
+		}
+	}
 }
 
 // headerToMetadata selects the headers that become gRPC metadata: those of the

@@ -180,7 +180,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err := s.makeGateway(requests); err != nil {
 		return nil, err
 	}
-	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
+	s.admitted = withCORS(s.cfg.Hosts, s.cfg.CORSOrigins, http.HandlerFunc(s.route))
 	s.http = s.makeHTTP()
 	return s, nil
 }

@@ -40,14 +40,18 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 // isStream reports whether a request opens a stream, over gRPC or REST.
 func (s *Server) isStream(r *http.Request) bool { return s.streaming[r.URL.Path] || isStream(r) }
 
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
 // route passes a request to gRPC, to an operator's endpoint or to REST.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	isStream := s.isStream(r)
 	switch {
-	case r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
+	case isGRPC(r):
 		leave, ok := s.enter(r.Context(), isStream)
 		if !ok {
-			refuseGRPC(w, errTooManyCalls)
+			refuse(w, r, errTooManyCalls)
 			return
 		}
 		defer leave()
@@ -71,7 +75,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	default:
 		leave, ok := s.enter(r.Context(), isStream)
 		if !ok {
-			writeError(w, errTooManyCalls, httpStatus(errTooManyCalls))
+			refuse(w, r, errTooManyCalls)
 			return
 		}
 		defer leave()

@@ -218,3 +218,38 @@ http { access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastc
 		}
 	}
 }
+
+// A stream outlives the timeout of a header, over every transport and in every format.
+// net/http of Go 1.26.6 ends each HTTP/2 connection at that time.
+func TestStreamOutlivesReadHeaderTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout, held = time.Second, 2500 * time.Millisecond
+	cfg := port.Config{ReadHeaderTimeout: timeout}
+	late := func(t *testing.T, r *running) {
+		t.Helper()
+		time.Sleep(held)
+		mustPublish(t, r.grpcClient(t), mustCreate(t, r.grpcClient(t), &videov1.Video{Title: "late"}))
+	}
+	overAll(t, cfg, func(t *testing.T, r *running, c client) {
+		stream := watchFrom(t, c, "")
+		next(t, stream)
+		late(t, r)
+		for text := ""; text != "+late"; {
+			text, _ = next(t, stream) // fails at the end of the stream
+		}
+	})
+	for name, http2 := range map[string]bool{"events over HTTP1": false, "events over HTTP2": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, cfg)
+			_, lines := getStreamBy(t, httpClient(t, http2), "http://"+r.addr+"/v1/catalogEntries:watch", "Accept", eventStream)
+			late(t, r)
+			for lines.Scan() {
+				if strings.Contains(lines.Text(), `"late"`) {
+					return
+				}
+			}
+			t.Errorf("the stream ended before the entry: %v", lines.Err())
+		})
+	}
+}

@@ -139,9 +139,9 @@ type client struct {
 	catalog catalogv1.CatalogServiceClient
 }
 
-func (r *running) dial(t testing.TB) *grpc.ClientConn {
+func (r *running) dial(t testing.TB, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:"+r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:"+r.addr, append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,9 +149,9 @@ func (r *running) dial(t testing.TB) *grpc.ClientConn {
 	return conn
 }
 
-func (r *running) grpcClient(t testing.TB) client {
+func (r *running) grpcClient(t testing.TB, options ...grpc.DialOption) client {
 	t.Helper()
-	conn := r.dial(t)
+	conn := r.dial(t, options...)
 	return client{videov1.NewVideoServiceClient(conn), catalogv1.NewCatalogServiceClient(conn)}
 }
 

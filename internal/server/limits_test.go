@@ -98,6 +98,65 @@ func TestServerPassesOnCredentials(t *testing.T) {
 	}
 }
 
+// A byte that metadata cannot carry costs no other part of its header, and no header. Native
+// calls have it in their metadata.
+func TestServerPassesOnWhatMetadataCannotCarry(t *testing.T) {
+	t.Parallel()
+	type call struct {
+		md     metadata.MD
+		caller string
+	}
+	seen := make(chan call, 1)
+	r := start(t, port.Config{}, func(d *deps) {
+		d.Admit = func(ctx context.Context, _ string) (string, error) {
+			md, _ := metadata.FromIncomingContext(ctx)
+			seen <- call{md, port.Caller(ctx)}
+			return "", nil
+		}
+	})
+	const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	for header, values := range map[string][][]string{ // what is sent, and what arrives
+		"X-Forwarded-For":            {{"\xff, 203.0.113.7"}, {"?, 203.0.113.7, 127.0.0.1"}},
+		"Traceparent":                {{"\x80", trace}, {"?", trace}},
+		"Tracestate":                 {{"a=\xc3\xa9"}, {"a=?"}},
+		"X-Request-Id":               {{"caf\xc3\xa9"}, {"caf?"}},
+		"Authorization":              {{"Bearer \xff", "Bearer a"}, {"Bearer ?", "Bearer a"}},
+		"X-Serverless-Authorization": {{"Bearer a\tb"}, {"Bearer a?b"}},
+	} {
+		for _, tt := range []struct {
+			name, method, path, body string
+			http2                    bool
+			want                     []string
+		}{
+			{"REST over HTTP1", "GET", "/v1/videos", "", false, values[1]},
+			{"REST over HTTP2", "GET", "/v1/videos", "", true, values[1]},
+			{"gRPC", "POST", "/video.v1.VideoService/ListVideos", "\x00\x00\x00\x00\x00", true, values[0]},
+		} {
+			request, err := http.NewRequestWithContext(t.Context(), tt.method, "http://"+r.addr+tt.path, strings.NewReader(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header = http.Header{header: values[0], "User-Agent": {"\xff"}, "X-Forwarded-Host": {"\xff"}, "Grpc-Metadata-X": {"\xff"}}
+			if tt.name == "gRPC" {
+				request.Header.Set("Content-Type", "application/grpc")
+				request.Header.Set("TE", "trailers")
+			}
+			response, err := httpClient(t, tt.http2).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _ = response.Body.Close(); response.StatusCode != http.StatusOK {
+				t.Errorf("%s, %s: %s, want 200", header, tt.name, response.Status)
+				continue
+			}
+			got := <-seen
+			if diff := cmp.Diff(tt.want, got.md.Get(header)); diff != "" || got.caller != "127.0.0.1" {
+				t.Errorf("%s, %s, from %q (-want +got):\n%s", header, tt.name, got.caller, diff)
+			}
+		}
+	}
+}
+
 // A call ends in time without a deadline, and whatever deadline its caller sets;
 // a shorter one counts.
 func TestServerGivesEveryCallADeadline(t *testing.T) {

@@ -1,6 +1,6 @@
 module example.com/videocatalog/tools/apilint
 
-go 1.26.0
+go 1.26.7
 
 tool github.com/googleapis/api-linter/v2/cmd/api-linter
 

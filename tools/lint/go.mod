@@ -1,6 +1,6 @@
 module example.com/videocatalog/tools/lint
 
-go 1.26.0
+go 1.26.7
 
 tool github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 

@@ -1,6 +1,6 @@
 module example.com/videocatalog/tools/promql
 
-go 1.26.0
+go 1.26.7
 
 require (
 	github.com/prometheus/prometheus v0.305.0

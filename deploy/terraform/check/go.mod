@@ -1,6 +1,6 @@
 module example.com/videocatalog/deploy/terraform/check
 
-go 1.26.0
+go 1.26.7
 
 require github.com/hashicorp/hcl/v2 v2.25.0
 

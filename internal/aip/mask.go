@@ -43,8 +43,8 @@ func UpdateOf(request proto.Message) (Update, bool) {
 // isWhole reports whether the mask is "*", which names all fields.
 func (u Update) isWhole() bool { return slices.Equal(u.Mask.GetPaths(), []string{"*"}) }
 
-// paths returns the paths of the mask, without those inside another. Without a
-// mask these are the paths of the fields that are not empty (AIP-134).
+// paths returns the paths of the mask, without a path inside another. Without a
+// mask it returns the paths of the fields that are not empty (AIP-134).
 func (u Update) paths() []string {
 	if len(u.Mask.GetPaths()) == 0 {
 		return filled(u.Resource, "")
@@ -54,8 +54,8 @@ func (u Update) paths() []string {
 	return mask.GetPaths()
 }
 
-// filled returns the paths of the fields that are not empty, and those of the
-// fields inside them. within ends in a dot, or is empty.
+// filled returns the paths of the fields that are not empty. A message with such
+// fields has their paths in place of its own. within ends in a dot, or is empty.
 func filled(message protoreflect.Message, within string) (paths []string) {
 	for i := range message.Descriptor().Fields().Len() {
 		field := message.Descriptor().Fields().Get(i)
@@ -126,9 +126,9 @@ func IsPartial(field protoreflect.FieldDescriptor) bool {
 	return field.Message() != nil && field.Cardinality() != protoreflect.Repeated && field.Message().ParentFile().Package() != "google.protobuf"
 }
 
-// Fields returns the fields that an update changes, wholly or in part: those on
-// the paths of the mask; "*" is all, and no mask is the fields that are not empty
-// (AIP-134). It ignores fields that only the server sets, so that a client may
+// Fields returns the fields that an update changes, wholly or in part. The paths
+// of the mask begin with them; "*" is all fields, and no mask is the fields that
+// are not empty (AIP-134). It ignores fields that only the server sets, so that a client may
 // send back what it read (AIP-161). all has the fields that can be changed, by
 // their names in proto. Any other path is problem.Invalid.
 func Fields[F ~string](mask *fieldmaskpb.FieldMask, resource proto.Message, all []F) ([]F, error) {
@@ -177,9 +177,9 @@ func checkPath(message protoreflect.MessageDescriptor, path string) error {
 	return nil
 }
 
-// Merged returns the current resource with the fields of the update, for a
-// resource with messages, which an update may change in part. The mask must have
-// passed Fields.
+// Merged returns a copy of the current resource with the fields of the mask taken
+// from update. It is for resources with messages, of which an update can change a
+// part. Fields must have accepted the mask.
 func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
 	u := Update{update.ProtoReflect(), mask}
 	if u.isWhole() {

@@ -20,8 +20,8 @@ import (
 // maxFaultDepth ends the search of faultIn in messages that contain themselves.
 const maxFaultDepth = 10
 
-// position is what protojson writes into its errors, of a text that faultIn may
-// have cut.
+// position matches the position in an error of protojson, which is wrong for the
+// body if faultIn has cut it.
 var position = regexp.MustCompile(`\(line \d+:\d+\): `)
 
 // faultIn returns the first wrong field of a message in JSON that protojson
@@ -123,8 +123,8 @@ func typeRule(field protoreflect.FieldDescriptor) string {
 	}
 }
 
-// isOwn reports whether JSON has an object for a message, and not a form of its
-// own as for those of google.protobuf.
+// isOwn reports whether a message is an object in JSON. The messages of
+// google.protobuf have other forms.
 func isOwn(message protoreflect.MessageDescriptor) bool {
 	return message != nil && message.ParentFile().Package() != "google.protobuf"
 }

@@ -146,9 +146,9 @@ func setMask(message protoreflect.Message, fields []protoreflect.FieldDescriptor
 	message.Set(fields[last], protoreflect.ValueOfMessage(mask.ProtoReflect()))
 }
 
-// textMask renames the paths of an update mask to their names in proto. The
-// gateway makes a mask of the fields in the body if none was given: of one empty
-// path if there are no fields, and of paths into messages such as
+// textMask renames the paths of an update mask to their names in proto. If the
+// caller gave no mask, the gateway has made one of the fields in the body. It has
+// one empty path for a body without fields, and paths into messages such as
 // google.protobuf.Struct, which are changed as a whole.
 func textMask(u aip.Update, given bool) {
 	for i, path := range u.Mask.GetPaths() {

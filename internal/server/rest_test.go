@@ -56,8 +56,8 @@ func reasonsOf(st *status.Status) (reasons []string) {
 	return reasons
 }
 
-// An error about fields has one form, whoever finds it: each field and its rule,
-// with the names of the contract over gRPC and those of JSON over REST.
+// An error about fields has one form: each field and its rule, with the names of
+// the contract over gRPC and the names of JSON over REST.
 func TestErrorsHaveOneForm(t *testing.T) {
 	t.Parallel()
 	r := start(t, port.Config{})

@@ -99,6 +99,9 @@ func (e entity) Messages() []field {
 	return e.where(func(f field) bool { return f.Type == typeMessage })
 }
 
+// FirstMessage is the first of Messages, if there is one.
+func (e entity) FirstMessage() []field { return e.Messages()[:min(1, len(e.Messages()))] }
+
 // Required are the fields that must be set.
 func (e entity) Required() []field { return e.where(func(f field) bool { return f.Required }) }
 

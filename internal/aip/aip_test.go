@@ -4,11 +4,15 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"example.com/videocatalog/internal/problem"
@@ -74,6 +78,129 @@ func TestFields(t *testing.T) {
 	for _, path := range []string{"nothing", "project.x", ""} {
 		if _, err := Fields(&fieldmaskpb.FieldMask{Paths: []string{path}}, resource, all); !isInvalid(err, "update_mask") {
 			t.Errorf("Fields(%q) = %v, want Invalid about update_mask", path, err)
+		}
+	}
+}
+
+// subscription has messages in messages, a map, a duration and fields of the server.
+func subscription() *pubsubpb.Subscription {
+	return &pubsubpb.Subscription{
+		Name: "new", AckDeadlineSeconds: 20, Labels: map[string]string{"a": "new"}, State: pubsubpb.Subscription_ACTIVE,
+		DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{MaxDeliveryAttempts: 7},
+		PushConfig: &pubsubpb.PushConfig{
+			PushEndpoint: "new", AuthenticationMethod: &pubsubpb.PushConfig_OidcToken_{OidcToken: &pubsubpb.PushConfig_OidcToken{Audience: "new"}},
+		},
+		ExpirationPolicy: &pubsubpb.ExpirationPolicy{Ttl: durationpb.New(time.Hour)},
+	}
+}
+
+// A mask changes fields inside a message and leaves the others: the update is
+// what it names, and without a mask what is not empty.
+func TestMaskGoesIntoMessages(t *testing.T) {
+	t.Parallel()
+	type field string
+	all := []field{"ack_deadline_seconds", "labels", "dead_letter_policy", "push_config", "expiration_policy"}
+	old := func() *pubsubpb.Subscription {
+		return &pubsubpb.Subscription{
+			Name: "old", AckDeadlineSeconds: 10, Labels: map[string]string{"b": "old"},
+			DeadLetterPolicy: &pubsubpb.DeadLetterPolicy{DeadLetterTopic: "old", MaxDeliveryAttempts: 5},
+			PushConfig: &pubsubpb.PushConfig{
+				PushEndpoint: "old", AuthenticationMethod: &pubsubpb.PushConfig_OidcToken_{OidcToken: &pubsubpb.PushConfig_OidcToken{Audience: "old", ServiceAccountEmail: "old"}},
+			},
+		}
+	}
+	for name, test := range map[string]struct {
+		mask   []string
+		fields []field
+		want   func(*pubsubpb.Subscription)
+	}{
+		"inside": {[]string{"push_config.push_endpoint"}, []field{"push_config"}, func(s *pubsubpb.Subscription) { s.PushConfig.PushEndpoint = "new" }},
+		"deeper": {[]string{"push_config.oidc_token.audience"}, []field{"push_config"}, func(s *pubsubpb.Subscription) { s.GetPushConfig().GetOidcToken().Audience = "new" }},
+		"to nothing": {[]string{"dead_letter_policy.dead_letter_topic", "push_config.oidc_token.service_account_email"}, []field{"dead_letter_policy", "push_config"}, func(s *pubsubpb.Subscription) {
+			s.DeadLetterPolicy.DeadLetterTopic, s.GetPushConfig().GetOidcToken().ServiceAccountEmail = "", ""
+		}},
+		"of one that is not set": {[]string{"expiration_policy.ttl"}, []field{"expiration_policy"}, func(s *pubsubpb.Subscription) { s.ExpirationPolicy = subscription().GetExpirationPolicy() }},
+		"whole":                  {[]string{"dead_letter_policy"}, []field{"dead_letter_policy"}, func(s *pubsubpb.Subscription) { s.DeadLetterPolicy.Reset(); s.DeadLetterPolicy.MaxDeliveryAttempts = 7 }},
+		"whole and inside":       {[]string{"dead_letter_policy.max_delivery_attempts", "dead_letter_policy"}, []field{"dead_letter_policy"}, func(s *pubsubpb.Subscription) { s.DeadLetterPolicy.Reset(); s.DeadLetterPolicy.MaxDeliveryAttempts = 7 }},
+		"of the server":          {[]string{"name", "state", "labels"}, []field{"labels"}, func(s *pubsubpb.Subscription) { s.Labels = map[string]string{"a": "new"} }},
+		"no mask": {nil, all, func(s *pubsubpb.Subscription) {
+			s.AckDeadlineSeconds, s.Labels, s.ExpirationPolicy = 20, map[string]string{"a": "new"}, subscription().GetExpirationPolicy()
+			s.DeadLetterPolicy.MaxDeliveryAttempts, s.PushConfig.PushEndpoint, s.GetPushConfig().GetOidcToken().Audience = 7, "new", "new"
+		}},
+		"all": {[]string{"*"}, all, func(s *pubsubpb.Subscription) { s.Reset(); proto.Merge(s, subscription()) }},
+	} {
+		mask := &fieldmaskpb.FieldMask{Paths: test.mask}
+		fields, err := Fields(mask, subscription(), all)
+		slices.SortFunc(fields, func(a, b field) int { return slices.Index(all, a) - slices.Index(all, b) })
+		if err != nil || !slices.Equal(fields, test.fields) {
+			t.Errorf("%s: Fields() = %q, %v, want %q", name, fields, err, test.fields)
+		}
+		want := old()
+		test.want(want)
+		if got := Merged(mask, old(), subscription()); !proto.Equal(got, want) {
+			t.Errorf("%s: Merged() = %v, want %v", name, got, want)
+		}
+	}
+}
+
+// A path that goes into what is changed as a whole is refused by the name of both.
+func TestMaskEndsAtValues(t *testing.T) {
+	t.Parallel()
+	all := []string{"labels", "push_config", "ack_deadline_seconds", "message_retention_duration", "message_transforms"}
+	for path, rule := range map[string]string{
+		"labels.a":                          `"labels.a" goes into "labels", which can only be changed as a whole`,
+		"push_config.attributes.a":          `goes into "push_config.attributes", which`,
+		"ack_deadline_seconds.x":            `goes into "ack_deadline_seconds", which`,
+		"message_retention_duration.nanos":  `goes into "message_retention_duration", which`,
+		"message_transforms.disabled":       `goes into "message_transforms", which`,
+		"push_config.push_endpoint.x":       `goes into "push_config.push_endpoint", which`,
+		"push_config.shade":                 `is no field: "push_config" has no "shade"`,
+		"push_config.":                      `is no field: "push_config" has no ""`,
+		"push_config.*":                     `is no field: "push_config" has no "*"`,
+		"topic_message_retention_duration.": `goes into "topic_message_retention_duration", which`, // of the server
+	} {
+		_, err := Fields(&fieldmaskpb.FieldMask{Paths: []string{path}}, subscription(), all)
+		if !isInvalid(err, "update_mask") || !strings.Contains(err.Error(), rule) {
+			t.Errorf("Fields(%q) = %v, want it to contain %q", path, err, rule)
+		}
+	}
+}
+
+// The rules of a field inside a message apply if the update changes it.
+func TestRulesApplyToChangedFields(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		mask, message, field string
+		want                 bool
+	}{
+		{"push_config.push_endpoint", "", "push_config", true},
+		{"push_config.push_endpoint", "", "labels", false},
+		{"push_config.push_endpoint", "", "", false}, // a rule of the whole resource
+		{"push_config.push_endpoint", "push_config", "push_endpoint", true},
+		{"push_config.push_endpoint", "push_config", "attributes", false},
+		{"push_config.push_endpoint", "push_config", "", false},
+		{"push_config.push_endpoint,push_config", "push_config", "attributes", true},
+		{"push_config", "push_config", "attributes", true},
+		{"push_config", "push_config", "", true},
+		{"", "push_config", "attributes", false}, // it is empty
+		{"", "push_config", "push_endpoint", true},
+		{"*", "", "topic", true},
+		{"*", "push_config", "attributes", true},
+	} {
+		request := &pubsubpb.UpdateSubscriptionRequest{Subscription: subscription()}
+		if test.mask != "" {
+			request.UpdateMask = &fieldmaskpb.FieldMask{Paths: strings.Split(test.mask, ",")}
+		}
+		message := request.GetSubscription().ProtoReflect()
+		if test.message != "" {
+			message = message.Get(message.Descriptor().Fields().ByTextName(test.message)).Message()
+		}
+		var rulesOf protoreflect.Descriptor = message.Descriptor()
+		if test.field != "" {
+			rulesOf = message.Descriptor().Fields().ByTextName(test.field)
+		}
+		if got := RulesFor(request).ShouldValidate(message, rulesOf); got != test.want {
+			t.Errorf("mask %q: rules of %q in %q apply = %t, want %t", test.mask, test.field, test.message, got, test.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package aip
 
 import (
 	"slices"
+	"strings"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/genproto/googleapis/api/annotations"
@@ -39,29 +40,74 @@ func UpdateOf(request proto.Message) (Update, bool) {
 	return Update{}, false
 }
 
-// changes reports whether the update sets the field of the resource. Without a
-// mask it sets every field that is not empty.
-func (u Update) changes(field protoreflect.FieldDescriptor) bool {
-	paths := u.Mask.GetPaths()
-	if len(paths) == 0 {
-		return u.Resource.Has(field)
+// isWhole reports whether the mask is "*", which names all fields.
+func (u Update) isWhole() bool { return slices.Equal(u.Mask.GetPaths(), []string{"*"}) }
+
+// paths returns the paths of the mask, without a path inside another. Without a
+// mask it returns the paths of the fields that are not empty (AIP-134).
+func (u Update) paths() []string {
+	if len(u.Mask.GetPaths()) == 0 {
+		return filled(u.Resource, "")
 	}
-	return slices.Equal(paths, []string{"*"}) || slices.Contains(paths, field.TextName())
+	mask := proto.CloneOf(u.Mask)
+	mask.Normalize()
+	return mask.GetPaths()
+}
+
+// filled returns the paths of the fields that are not empty. A message with such
+// fields has their paths in place of its own. within ends in a dot, or is empty.
+func filled(message protoreflect.Message, within string) (paths []string) {
+	for i := range message.Descriptor().Fields().Len() {
+		field := message.Descriptor().Fields().Get(i)
+		if !message.Has(field) {
+			continue
+		}
+		path := within + field.TextName()
+		var inner []string
+		if IsPartial(field) {
+			inner = filled(message.Get(field).Message(), path+".")
+		}
+		if len(inner) == 0 {
+			inner = []string{path}
+		}
+		paths = append(paths, inner...)
+	}
+	return paths
 }
 
 // RulesFor selects the rules of api/proto that apply to a request. In an
 // update, rules of unchanged fields do not apply, because those values are
-// ignored. Rules of the whole resource do not apply either: they need every
-// field, so the domain checks them.
+// ignored. Rules of a whole message that is changed in part do not apply either:
+// they need every field, so the domain checks them.
 func RulesFor(request proto.Message) protovalidate.Filter {
 	u, isUpdate := UpdateOf(request)
+	if !isUpdate {
+		return protovalidate.FilterFunc(func(protoreflect.Message, protoreflect.Descriptor) bool { return true })
+	}
+	parts := u.parts()
 	return protovalidate.FilterFunc(func(message protoreflect.Message, descriptor protoreflect.Descriptor) bool {
-		if !isUpdate || message.Interface() != u.Resource.Interface() {
-			return true
-		}
+		changed, isPart := parts[message.Interface()]
 		field, isField := descriptor.(protoreflect.FieldDescriptor)
-		return isField && (!Changeable(field) || u.changes(field))
+		return !isPart || isField && (!Changeable(field) || u.isWhole() || slices.Contains(changed, field.TextName()))
 	})
+}
+
+// parts returns the messages that the update changes in part, each with the
+// names of the fields that it changes.
+func (u Update) parts() map[proto.Message][]string {
+	parts := map[proto.Message][]string{u.Resource.Interface(): nil}
+	for _, path := range u.paths() {
+		message := u.Resource
+		for name := range strings.SplitSeq(path, ".") {
+			parts[message.Interface()] = append(parts[message.Interface()], name)
+			field := message.Descriptor().Fields().ByTextName(name)
+			if field == nil || !IsPartial(field) || !message.Has(field) {
+				break
+			}
+			message = message.Get(field).Message()
+		}
+	}
+	return parts
 }
 
 // Changeable reports whether a caller may change the field of a resource. It
@@ -74,32 +120,88 @@ func Changeable(field protoreflect.FieldDescriptor) bool {
 		!slices.Contains(behaviors, annotations.FieldBehavior_IDENTIFIER)
 }
 
-// Fields returns the fields that an update mask names; "*" names all, and no
-// mask names the fields that are not empty (AIP-134). It ignores fields that
-// only the server sets, so that a client may send back what it read (AIP-161).
-// all has the fields that can be changed, by their names in proto. Any other
-// field is problem.Invalid.
+// IsPartial reports whether a mask may name fields inside the field (AIP-161). A
+// list, a map and a message of google.protobuf are changed as a whole.
+func IsPartial(field protoreflect.FieldDescriptor) bool {
+	return field.Message() != nil && field.Cardinality() != protoreflect.Repeated && field.Message().ParentFile().Package() != "google.protobuf"
+}
+
+// Fields returns the fields that an update changes, wholly or in part. The paths
+// of the mask begin with them; "*" is all fields, and no mask is the fields that
+// are not empty (AIP-134). It ignores fields that only the server sets, so that a client may
+// send back what it read (AIP-161). all has the fields that can be changed, by
+// their names in proto. Any other path is problem.Invalid.
 func Fields[F ~string](mask *fieldmaskpb.FieldMask, resource proto.Message, all []F) ([]F, error) {
-	message := resource.ProtoReflect()
-	known := message.Descriptor().Fields()
-	paths := mask.GetPaths()
-	if len(paths) == 0 {
-		return slices.DeleteFunc(slices.Clone(all), func(field F) bool {
-			return !message.Has(known.ByTextName(string(field)))
-		}), nil
-	}
-	if slices.Equal(paths, []string{"*"}) {
+	u := Update{resource.ProtoReflect(), mask}
+	if u.isWhole() {
 		return slices.Clone(all), nil
 	}
 	var fields []F
-	for _, path := range paths {
-		if field := known.ByTextName(path); field != nil && !Changeable(field) {
-			continue
-		}
-		if !slices.Contains(all, F(path)) {
+	for _, path := range u.paths() {
+		name, _, _ := strings.Cut(path, ".")
+		field := u.Resource.Descriptor().Fields().ByTextName(name)
+		isServers := field != nil && !Changeable(field)
+		if !isServers && !slices.Contains(all, F(name)) {
+			if len(mask.GetPaths()) == 0 {
+				continue
+			}
 			return nil, problem.InvalidField("update_mask", "%q is no field that can be changed; these can: %v, and * alone is all of them", path, all)
 		}
-		fields = append(fields, F(path))
+		if err := checkPath(u.Resource.Descriptor(), path); err != nil {
+			return nil, err
+		}
+		if !isServers && !slices.Contains(fields, F(name)) {
+			fields = append(fields, F(name))
+		}
 	}
 	return fields, nil
+}
+
+// checkPath returns problem.Invalid if the path does not end at a field of the
+// message, or goes into a field that is changed as a whole.
+func checkPath(message protoreflect.MessageDescriptor, path string) error {
+	within := ""
+	for name := range strings.SplitSeq(path, ".") {
+		if message == nil {
+			return problem.InvalidField("update_mask", "%q goes into %q, which can only be changed as a whole", path, within)
+		}
+		field := message.Fields().ByTextName(name)
+		if field == nil {
+			return problem.InvalidField("update_mask", "%q is no field: %q has no %q", path, within, name)
+		}
+		within, message = strings.TrimPrefix(within+"."+name, "."), nil
+		if IsPartial(field) {
+			message = field.Message()
+		}
+	}
+	return nil
+}
+
+// Merged returns a copy of the current resource with the fields of the mask taken
+// from update. It is for resources with messages, of which an update can change a
+// part. Fields must have accepted the mask.
+func Merged[M proto.Message](mask *fieldmaskpb.FieldMask, current, update M) M {
+	u := Update{update.ProtoReflect(), mask}
+	if u.isWhole() {
+		return update
+	}
+	merged := proto.CloneOf(current)
+	for _, path := range u.paths() {
+		set(merged.ProtoReflect(), u.Resource, strings.Split(path, "."))
+	}
+	return merged
+}
+
+// set copies the field at a path from a message to another.
+func set(to, from protoreflect.Message, path []string) {
+	field := to.Descriptor().Fields().ByTextName(path[0])
+	switch {
+	case field == nil || !Changeable(field):
+	case len(path) > 1:
+		set(to.Mutable(field).Message(), from.Get(field).Message(), path[1:])
+	case from.Has(field):
+		to.Set(field, from.Get(field))
+	default:
+		to.Clear(field)
+	}
 }

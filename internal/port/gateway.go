@@ -1,29 +1,23 @@
 package port
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
-	"os"
-	"slices"
+	"reflect"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"example.com/videocatalog/internal/aip"
 )
 
 // gateway serves the REST API as api/proto maps it. Each request becomes a gRPC
@@ -52,8 +46,8 @@ func newGateway(services []Service, conn *grpc.ClientConn, maxReceive int64, req
 		runtime.WithMiddlewares(g.checked),
 		runtime.WithForwardResponseOption(writeETag),
 		runtime.WithRoutingErrorHandler(g.routingError),
-		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
-			g.fail(w, r, err)
+		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			g.fail(w, r, named(ctx, err))
 		}),
 		runtime.WithStreamErrorHandler(streamError),
 		runtime.WithDisablePathLengthFallback(), // no GET by POST, and no X-HTTP-Method-Override
@@ -114,7 +108,7 @@ func headerToMetadata(header string) (string, bool) {
 }
 
 // strictJSON is a JSON codec that rejects unknown fields and bytes after the
-// body. An error in the middle of a stream is written in the same form as every
+// body, with the path of the wrong field. An error in the middle of a stream is written in the same form as every
 // other error.
 type strictJSON struct{ *runtime.JSONPb }
 
@@ -128,96 +122,43 @@ func (j *strictJSON) Marshal(v any) ([]byte, error) {
 }
 
 func (j *strictJSON) NewDecoder(r io.Reader) runtime.Decoder {
-	wrapper, ok := j.JSONPb.NewDecoder(r).(runtime.DecoderWrapper) // its documented type
 	return runtime.DecoderFunc(func(v any) error {
-		if !ok {
-			return errors.New("gateway: NewDecoder returned no DecoderWrapper")
+		text, err := io.ReadAll(r)
+		if err != nil {
+			return err //nolint:wrapcheck // body has named it
 		}
-		if err := wrapper.Decode(v); err != nil {
-			return readable(err)
+		if len(bytes.TrimSpace(text)) > 0 {
+			if err := json.Unmarshal(text, new(json.RawMessage)); err != nil {
+				return fmt.Errorf("body: %w", err)
+			}
 		}
-		switch _, err := wrapper.Token(); {
-		case err == nil:
-			return errors.New("the body goes on behind its end")
-		case !errors.Is(err, io.EOF):
-			return readable(err)
+		err = j.JSONPb.Unmarshal(text, v)
+		if err == nil || errors.Is(err, io.EOF) { // no body, which may be valid
+			return err //nolint:wrapcheck // the gateway compares it
 		}
-		return nil
+		return bodyError(v, text, err)
 	})
 }
 
-// readable returns the error of a body without the internals of the libraries.
-// io.EOF is returned unchanged.
-func readable(err error) error {
-	if errors.Is(err, io.EOF) {
-		return err // no body, which may be valid
+// bodyError returns the error of a body that does not become v, as "body: field: rule".
+// v is a message, or a pointer to one.
+func bodyError(v any, text []byte, err error) error {
+	message, ok := v.(proto.Message)
+	if !ok {
+		message, ok = reflect.TypeAssert[proto.Message](reflect.ValueOf(v).Elem())
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errors.New("body: it took longer than a request may")
+	if !ok { // the body is a field that is no message
+		return errors.New("body: " + withoutNoise(err))
 	}
-	return errors.New("body: " + withoutNoise(err))
+	path, rule := faultIn(message.ProtoReflect().Descriptor(), text, "", 0)
+	if path == "" {
+		return errors.New("body: " + rule)
+	}
+	return fmt.Errorf("body: %s: %s", path, rule)
 }
 
 // withoutNoise removes the random space and the prefix that protobuf puts into
 // its errors (google.golang.org/protobuf/internal/errors).
 func withoutNoise(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
-}
-
-// strictQueries installs strictQuery once per process, because the library
-// keeps the parser in a global variable.
-var strictQueries = sync.OnceFunc(func() {
-	runtime.NewServeMux(runtime.SetQueryParameterParser(strictQuery{}))
-})
-
-// strictQuery parses the query of a URL and rejects unknown parameters. A
-// caller who misspells etag would otherwise rely on a check that never runs.
-type strictQuery struct{ runtime.DefaultQueryParser }
-
-func (q strictQuery) Parse(message proto.Message, values url.Values, taken *utilities.DoubleArray) error {
-	for key := range values {
-		path := parameterOf(message.ProtoReflect().Descriptor(), strings.Split(key, "."))
-		if path == nil || taken.HasCommonPrefix(path) {
-			return fmt.Errorf("query: unknown parameter %q", key)
-		}
-	}
-	if err := q.DefaultQueryParser.Parse(message, values, taken); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	if u, ok := aip.UpdateOf(message); ok {
-		textMask(u, values.Has("updateMask") || values.Has("update_mask"))
-	}
-	return nil
-}
-
-// parameterOf returns the names in proto of the fields on a path such as
-// filter.publishYear, or nil if there is no such field. A duration or another message
-// of google.protobuf is one value.
-func parameterOf(message protoreflect.MessageDescriptor, path []string) (names []string) {
-	for _, name := range path {
-		if message == nil || message.ParentFile().Package() == "google.protobuf" {
-			return nil
-		}
-		field := cmp.Or(message.Fields().ByTextName(name), message.Fields().ByJSONName(name))
-		if field == nil {
-			return nil
-		}
-		names, message = append(names, string(field.Name())), field.Message()
-	}
-	return names
-}
-
-// textMask renames the paths of an update mask from JSON names to proto names.
-// For a body without fields the gateway makes a mask of one empty path, which
-// textMask removes.
-func textMask(u aip.Update, given bool) {
-	fields := u.Resource.Descriptor().Fields()
-	for i, path := range u.Mask.GetPaths() {
-		if field := fields.ByJSONName(path); field != nil {
-			u.Mask.Paths[i] = field.TextName()
-		}
-	}
-	if !given && slices.Equal(u.Mask.GetPaths(), []string{""}) {
-		u.Mask.Paths = nil
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/genproto/googleapis/api/annotations"
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -23,6 +26,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"example.com/videocatalog/internal/aip"
 	"example.com/videocatalog/internal/problem"
@@ -51,8 +55,8 @@ func restOf(ctx context.Context) *restRequest {
 // (AIP-136).
 func isStream(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, ":watch") }
 
-// body records that a request body is too large, because the gateway drops that
-// error.
+// body names the errors of reading a request body for the caller. It records that
+// a body is too large, because the gateway drops that error.
 type body struct {
 	io.ReadCloser
 	seen *restRequest
@@ -62,6 +66,9 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		b.seen.tooLarge = true
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errors.New("body: it took longer than a request may")
 	}
 	return n, err //nolint:wrapcheck // an io.Reader's
 }
@@ -88,7 +95,7 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 		}
 		seen := restOf(r.Context())
 		seen.request = r
-		if err := cmp.Or(checkText(r, path), checkBody(r), seen.checkConditions(r)); err != nil {
+		if err := cmp.Or(checkPath(path), checkBody(r), seen.checkConditions(r)); err != nil {
 			if r.ProtoMajor == 1 && r.ContentLength != 0 {
 				w.Header().Set("Connection", "close") // net/http would otherwise wait for the rest of the body
 			}
@@ -99,19 +106,10 @@ func (g *gateway) checked(next runtime.HandlerFunc) runtime.HandlerFunc {
 	}
 }
 
-// checkText rejects a path or query that is not UTF-8, which a message cannot
-// hold. The JSON decoder checks bodies.
-func checkText(r *http.Request, path map[string]string) error {
+// checkPath rejects a path that is not UTF-8, which a message cannot hold.
+func checkPath(path map[string]string) error {
 	for name, value := range path {
 		if !utf8.ValidString(value) {
-			return problem.InvalidField(name, "must be UTF-8")
-		}
-	}
-	for name, values := range r.URL.Query() {
-		if !utf8.ValidString(name) {
-			return problem.Errorf(problem.Invalid, "query: unknown parameter %q", name)
-		}
-		if !utf8.ValidString(strings.Join(values, "")) {
 			return problem.InvalidField(name, "must be UTF-8")
 		}
 	}
@@ -203,6 +201,58 @@ func (g *gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	g.requests.rest(r, st.Err())
 }
 
+var (
+	fieldAndRule = regexp.MustCompile(`(?s)^([^\s:]+): (.+)$`)
+	typeMismatch = regexp.MustCompile(`^type mismatch, parameter: (\S+), error: `)
+)
+
+// named returns an error of the gateway with the field that it is about. The
+// gateway keeps only the text of the errors of its parsers: "field: rule" for a
+// query, "body: field: rule" for a body, and its own text for a path.
+func named(ctx context.Context, err error) error {
+	st, ok := status.FromError(err)
+	if !ok || st.Code() != codes.InvalidArgument || len(st.Details()) > 0 {
+		return err
+	}
+	method, text := methodOf(ctx), st.Message()
+	if path := typeMismatch.FindStringSubmatch(text); path != nil && method != nil {
+		if fields, _ := parameterOf(method.Input(), strings.Split(path[1], ".")); fields != nil {
+			return toStatus(problem.InvalidField(path[1], "%s", typeRule(fields[len(fields)-1])))
+		}
+	}
+	found := fieldAndRule.FindStringSubmatch(text)
+	if found == nil {
+		return err
+	}
+	field, rule := found[1], found[2]
+	if inner := fieldAndRule.FindStringSubmatch(rule); field == "body" && inner != nil {
+		field, rule = bodyPath(method)+inner[1], inner[2]
+	}
+	return toStatus(problem.InvalidField(field, "%s", rule))
+}
+
+// methodOf returns the method that a REST request calls, or nil.
+func methodOf(ctx context.Context) protoreflect.MethodDescriptor {
+	name, _ := runtime.RPCMethod(ctx)
+	name = strings.ReplaceAll(strings.TrimPrefix(name, "/"), "/", ".")
+	found, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	method, _ := found.(protoreflect.MethodDescriptor)
+	return method
+}
+
+// bodyPath returns the path of the body in the request, with a dot at its end;
+// empty if the body is the whole request.
+func bodyPath(method protoreflect.MethodDescriptor) string {
+	if method == nil {
+		return ""
+	}
+	rule, _ := proto.GetExtension(method.Options(), annotations.E_Http).(*annotations.HttpRule)
+	if body := rule.GetBody(); body != "" && body != "*" {
+		return body + "."
+	}
+	return ""
+}
+
 // streamError returns the error that ends a stream, in the form of every other
 // error. It also sets the headers, which are sent if the stream has not begun.
 func streamError(ctx context.Context, err error) *status.Status {
@@ -223,10 +273,9 @@ func restStatus(err error) *status.Status {
 			continue
 		}
 		for _, v := range bad.GetFieldViolations() {
-			name := jsonName(v.GetField())
-			named.Message = strings.ReplaceAll(named.GetMessage(), v.GetField(), name)
-			v.Field = name
+			v.Field = jsonName(v.GetField())
 		}
+		named.Message = messageOf(bad.GetFieldViolations())
 		_ = packed.MarshalFrom(&bad) // it was unpacked from one
 	}
 	return status.FromProto(named)
@@ -387,7 +436,7 @@ func (c callsOf) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 // gateway parses queries only for the other methods.
 func (seen *restRequest) checkQuery() error {
 	if seen.request != nil && seen.request.Form == nil && seen.request.URL.RawQuery != "" {
-		return problem.Errorf(problem.Invalid, "query: unknown parameter: this method has none")
+		return problem.InvalidField("query", "unknown parameter: this method has none")
 	}
 	return nil
 }

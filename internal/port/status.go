@@ -3,6 +3,7 @@ package port
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -73,11 +74,10 @@ func problemStatus(err *problem.Error) *status.Status {
 	if err.Field == "" {
 		return status.New(code, err.Message)
 	}
-	message := err.Field + ": " + err.Message
 	if code != codes.InvalidArgument {
-		return status.New(code, message)
+		return status.New(code, err.Field+": "+err.Message)
 	}
-	return badRequest(message, &errdetails.BadRequest_FieldViolation{Field: err.Field, Description: err.Message})
+	return badRequest(&errdetails.BadRequest_FieldViolation{Field: err.Field, Description: err.Message})
 }
 
 func violationsStatus(err *protovalidate.ValidationError) *status.Status {
@@ -88,14 +88,27 @@ func violationsStatus(err *protovalidate.ValidationError) *status.Status {
 			Description: v.Proto.GetMessage(),
 		}
 	}
-	return badRequest(err.Error(), violations...)
+	return badRequest(violations...)
 }
 
-func badRequest(message string, violations ...*errdetails.BadRequest_FieldViolation) *status.Status {
-	st := status.New(codes.InvalidArgument, message)
+func badRequest(violations ...*errdetails.BadRequest_FieldViolation) *status.Status {
+	st := status.New(codes.InvalidArgument, messageOf(violations))
 	detailed, err := st.WithDetails(&errdetails.BadRequest{FieldViolations: violations})
 	if err != nil { // a field name that is not UTF-8
 		return st
 	}
 	return detailed
+}
+
+// messageOf returns the message of an error about fields: "field: rule", and
+// more of them behind semicolons.
+func messageOf(violations []*errdetails.BadRequest_FieldViolation) string {
+	texts := make([]string, len(violations))
+	for i, v := range violations {
+		texts[i] = v.GetDescription()
+		if v.GetField() != "" {
+			texts[i] = v.GetField() + ": " + texts[i]
+		}
+	}
+	return strings.Join(texts, "; ")
 }

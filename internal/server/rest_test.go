@@ -56,6 +56,38 @@ func reasonsOf(st *status.Status) (reasons []string) {
 	return reasons
 }
 
+// An error about fields has one form: each field and its rule, with the names of
+// the contract over gRPC and the names of JSON over REST.
+func TestErrorsHaveOneForm(t *testing.T) {
+	t.Parallel()
+	r := start(t, port.Config{})
+	videos := r.grpcClient(t).videos
+	_, list := videos.ListVideos(t.Context(), &videov1.ListVideosRequest{PageSize: -1})
+	_, create := videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: "x", ReleaseYear: 5, LanguageCode: "!"}})
+	_, untitled := videos.CreateVideo(t.Context(), &videov1.CreateVideoRequest{Video: &videov1.Video{Title: " "}})
+	in := new(videov1.CreateVideoRequest).ProtoReflect().Descriptor().Fields().ByName("video")
+	for _, tt := range []struct {
+		over               error // gRPC
+		method, path, body string
+		fields             []string
+	}{
+		{list, "GET", "/v1/videos?pageSize=-1", "", []string{"page_size"}},
+		{create, "POST", "/v1/videos", `{"title": "x", "releaseYear": 5, "languageCode": "!"}`, []string{in.TextName() + ".release_year", in.TextName() + ".language_code"}},
+		{untitled, "POST", "/v1/videos", `{"title": " "}`, []string{in.TextName() + ".title"}},
+	} {
+		form := "^" + strings.Join(tt.fields, ": [^;:]+; ") + ": "
+		if got := status.Convert(tt.over).Message(); !regexp.MustCompile(form).MatchString(got) {
+			t.Errorf("%s %s over gRPC = %q, want it to match %s", tt.method, tt.path, got, form)
+		}
+		_, answer := ask(t, r, tt.method, tt.path, tt.body)
+		failed, fields := errorOf(t, answer)
+		form = "^" + strings.Join(fields, ": [^;:]+; ") + ": "
+		if got, _ := failed["message"].(string); !regexp.MustCompile(form).MatchString(got) || strings.Contains(strings.Join(fields, ""), "_") || len(fields) != len(tt.fields) {
+			t.Errorf("%s %s = %q about %q, want it to match %s", tt.method, tt.path, got, fields, form)
+		}
+	}
+}
+
 // Bytes that are no text are refused wherever they come, by the name of their
 // place, and have a line in the log like every request.
 func TestGatewayRefusesWhatIsNoText(t *testing.T) {
@@ -68,10 +100,10 @@ func TestGatewayRefusesWhatIsNoText(t *testing.T) {
 		{"PATCH", "/v1/videos/%ff", "{}", inJSON + ".name"},
 		{"POST", "/v1/videos/%ff:publish", "{}", "name"},
 		{"GET", "/v1/catalogEntries/x%c3", "", "name"},
-		{"GET", "/v1/videos?%ff=1", "", ""},
-		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", ""},
-		{"POST", "/v1/videos", `{"title": "\ud800"}`, ""},
-		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", ""},
+		{"GET", "/v1/videos?%ff=1", "", "%FF"},
+		{"POST", "/v1/videos", "{\"title\": \"\xff\"}", inJSON + ".title"},
+		{"POST", "/v1/videos", `{"title": "\ud800"}`, inJSON + ".title"},
+		{"POST", name + ":publish", "{\"etag\": \"\xff\"}", "etag"},
 		{"GET", "/v1/videos?filter=%00", "", "filter"},
 		{"DELETE", name + "?etag=%00", "", "etag"},
 		{"GET", "/v1/videos?filter=%zz", "", ""},

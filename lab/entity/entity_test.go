@@ -269,11 +269,51 @@ func useOthers(t *testing.T, api string) {
 			return cmp.Diff(created, got[one])
 		})
 	}
+	useParts(t, api)
 	name, _ := call(t, http.StatusOK, "POST", api+"videos", `{"title": "Ran"}`)["name"].(string)
 	call(t, http.StatusOK, "POST", api+name+":publish", "{}")
 	entry := call(t, http.StatusOK, "GET", api+strings.Replace(name, "videos/", "catalogEntries/", 1)+"?minVersion=2", "")
 	if entry["title"] != "Ran" {
 		t.Errorf("the entry of the video = %v, want Ran", entry)
+	}
+}
+
+// useParts changes fields inside a message, with a mask and without one.
+func useParts(t *testing.T, api string) {
+	t.Helper()
+	name, _ := call(t, http.StatusOK, "POST", api+"statuses", `{"label": "ok", "color": "COLOR_GREEN", "place": {"street": "Weg", "floor": 2}}`)["name"].(string)
+	for _, change := range []struct {
+		query, body string
+		want        map[string]any // place
+	}{
+		{"", `{"place": {"floor": 3}}`, map[string]any{"street": "Weg", "floor": 3.0}},
+		{"", `{"place": {"street": ""}}`, map[string]any{"street": "", "floor": 3.0}},
+		{"?updateMask=place.street", `{"place": {"street": "Gasse", "floor": 9}}`, map[string]any{"street": "Gasse", "floor": 3.0}},
+		{"?updateMask=", `{"place": {"floor": 4}}`, map[string]any{"street": "Gasse", "floor": 4.0}},
+		{"?updateMask=place", `{"place": {"floor": 5}}`, map[string]any{"street": "", "floor": 5.0}},
+		{"", `{"place": null}`, nil},
+	} {
+		got, _ := call(t, http.StatusOK, "PATCH", api+name+change.query, change.body)["place"].(map[string]any)
+		if diff := cmp.Diff(change.want, got); diff != "" {
+			t.Errorf("PATCH %s %s: place (-want +got):\n%s", change.query, change.body, diff)
+		}
+	}
+	for query, rule := range map[string]string{
+		"?updateMask=place.street.x": `updateMask: "place.street.x" goes into "place.street", which can only be changed as a whole`,
+		"?updateMask=place.shade":    `updateMask: "place.shade" is no field: "place" has no "shade"`,
+	} {
+		if refused := call(t, http.StatusBadRequest, "PATCH", api+name+query, "{}"); !strings.Contains(fmt.Sprint(refused), rule) {
+			t.Errorf("PATCH %s = %v, want it refused: %s", query, refused, rule)
+		}
+	}
+	for body, rule := range map[string]string{
+		`{"place": {"floor": "high"}}`: "status.place.floor: must be a whole number from -2147483648 to 2147483647",
+		`{"place": {"shade": 1}}`:      "status.place.shade: unknown field",
+		`{"color": "COLOR_PINK"}`:      "status.color: must be one of COLOR_UNSPECIFIED, COLOR_RED, COLOR_GREEN",
+	} {
+		if refused := call(t, http.StatusBadRequest, "PATCH", api+name, body); !strings.Contains(fmt.Sprint(refused), rule) {
+			t.Errorf("PATCH %s = %v, want it refused: %s", body, refused, rule)
+		}
 	}
 }
 

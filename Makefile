@@ -146,14 +146,6 @@ secrets: ## Look for secrets in the tree.
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
 
-SLIM := lab docs/decisions README.zh-CN.md deploy/terraform
-
-.PHONY: slim
-slim: ## Delete what a service does not need: the lab, the decisions, the Chinese README, the Terraform files. Git has them.
-	rm -rf $(SLIM)
-	@# Links to what is gone become plain text.
-	find *.md docs -name '*.md' | xargs perl -pi -e 's/!?\[([^]]*)\]\((\.\.\/)*(deploy\/terraform|(docs\/)?decisions|README\.zh-CN|lab)[^)]*\)/$$1/g'
-
 # What may be deleted: without the folder, make check does without its steps.
 -include lab/lab.mk
 # only template: begin

@@ -7,7 +7,7 @@ lint: lab-lint
 build: lab-build
 
 .PHONY: lab-check
-lab-check: deploy-test slim-check ## Test the lab, and break the service for two minutes.
+lab-check: deploy-test ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
 	@# Not from the cache, which does not see changes of files outside of this module.
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold
@@ -20,15 +20,6 @@ lab-lint:
 .PHONY: lab-build
 lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
-
-.PHONY: slim-check
-slim-check: ## Check in a copy that the rest builds and passes quick tests without what make slim deletes.
-	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
-	tar -c --exclude=./.git --exclude=./.local --exclude=node_modules . | tar -x -C "$$tmp" && \
-	$(MAKE) --silent -C "$$tmp" slim && $(MAKE) --silent -C "$$tmp" -n check >/dev/null && cd "$$tmp" && \
-	! grep -rnE '\]\([^)]*(lab/|decisions/|zh-CN|deploy/terraform)' --include='*.md' . && \
-	go build ./... && go vet ./... && \
-	go test ./internal/archtest ./internal/domain/... ./internal/event/... && go test -run Documented ./cmd/server
 
 .PHONY: bench
 bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.

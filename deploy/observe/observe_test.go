@@ -259,19 +259,6 @@ func TestRunbookLogLinesExist(t *testing.T) {
 	}
 }
 
-// The command that changes the thresholds of two policies finds each old threshold exactly once.
-func TestRunbookThresholdsExist(t *testing.T) {
-	found := regexp.MustCompile(`(?m)^sed -i 's/([^/]+)/[^/]+/' ([^#]+)#`).FindStringSubmatch(read(t, root+"/docs/alerts.md"))
-	if found == nil || len(strings.Fields(found[2])) != 2 {
-		t.Fatalf("sed in docs/alerts.md = %q, want one with two files: does the expression still fit?", found)
-	}
-	for path := range strings.FieldsSeq(found[2]) {
-		if n := strings.Count(read(t, root+"/"+path), found[1]); n != 1 {
-			t.Errorf("%s has %q %d times, want once, for docs/alerts.md", path, found[1], n)
-		}
-	}
-}
-
 // Prometheus accepts the rules, and they fire exactly when they should.
 func TestRulesWithPromtool(t *testing.T) {
 	tests := read(t, "alerts_test.yaml")

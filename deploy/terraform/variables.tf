@@ -9,12 +9,12 @@ variable "region" {
 }
 
 variable "shape" {
-  description = "all: one service with every role; pools: a service and two worker pools; drain: a service, and a job every minute."
+  description = "all: one service with every role; pools: a service and two worker pools."
   type        = string
   default     = "all"
   validation {
-    condition     = contains(["all", "pools", "drain"], var.shape)
-    error_message = "shape must be all, pools or drain."
+    condition     = contains(["all", "pools"], var.shape)
+    error_message = "shape must be all or pools."
   }
 }
 

@@ -19,7 +19,7 @@ variable "shape" {
 }
 
 variable "image" {
-  description = "The image, by digest, as deploy/image prints it after a push."
+  description = "The image, by digest: docs/deploy.md."
   type        = string
   validation {
     condition     = can(regex("@sha256:[0-9a-f]{64}$", var.image))

@@ -64,8 +64,6 @@ type config struct {
 
 	AuditRetention time.Duration `env:"AUDIT_RETENTION" envDefault:"8784h" help:"how long the audit of operators' actions is kept; at least 720h"`
 
-	AdminAddr string `env:"ADMIN_ADDR" help:"TCP address of admin.v1.AdminService over gRPC and REST, such as 127.0.0.1:9091: what operators see and do; without authentication, so never a public one; default: none"`
-
 	TelemetryAddr   string  `env:"TELEMETRY_ADDR" help:"TCP address of the private port, such as 127.0.0.1:9090: metrics for Prometheus, profiles, the backlog, the level of the log; without authentication, so never a public one; default: none"`
 	TracesEndpoint  string  `env:"TELEMETRY_TRACES_ENDPOINT" help:"where traces are sent by OTLP over gRPC, such as https://telemetry.googleapis.com or http://localhost:4317; default: there are none"`
 	TraceRatio      float64 `env:"TELEMETRY_TRACE_RATIO" envDefault:"0.01" help:"part of the traces that is recorded, from 0 to 1, unless the caller has decided"`
@@ -236,16 +234,15 @@ func (c config) check(command string) []error {
 	}
 	errs = append(errs, c.checkTelemetry()...)
 	need := c.ownConnections()
-	if c.takesCalls() {
+	if c.has(roleAPI) {
 		need++
 	}
 	if command == "serve" && c.DatabaseMaxConns < need {
-		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api or ADMIN_ADDR one more", c.DatabaseMaxConns, need)
+		wrong("DATABASE_MAX_CONNS (%d) must be at least %d: one per worker of this process's roles, 3 for everything else, and for the role api one more", c.DatabaseMaxConns, need)
 	}
 	return errs
 }
 
-// checkTelemetry also checks the addresses of the private ports.
 func (c config) checkTelemetry() []error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -257,10 +254,8 @@ func (c config) checkTelemetry() []error {
 	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // true for NaN, too
 		wrong("TELEMETRY_TRACE_RATIO must be between 0 and 1")
 	}
-	for _, f := range []struct{ name, value, example string }{{"TELEMETRY_ADDR", c.TelemetryAddr, "127.0.0.1:9090"}, {"ADMIN_ADDR", c.AdminAddr, "127.0.0.1:9091"}} {
-		if _, _, err := net.SplitHostPort(f.value); err != nil && f.value != "" {
-			wrong("%s must be a host and a port, such as %s", f.name, f.example)
-		}
+	if _, _, err := net.SplitHostPort(c.TelemetryAddr); err != nil && c.TelemetryAddr != "" {
+		wrong("TELEMETRY_ADDR must be a host and a port, such as 127.0.0.1:9090")
 	}
 	return errs
 }
@@ -283,14 +278,11 @@ func (c config) checkDatabases() []error {
 
 // callConnections returns how many connections to each database are for API calls.
 func (c config) callConnections() int32 {
-	if !c.takesCalls() {
+	if !c.has(roleAPI) {
 		return 0
 	}
 	return c.DatabaseMaxConns - c.ownConnections()
 }
-
-// takesCalls reports whether there are API calls: those of the port, or of AdminService.
-func (c config) takesCalls() bool { return c.has(roleAPI) || c.AdminAddr != "" }
 
 // ownConnections returns how many connections to one database are for work other than API
 // calls. That is one per worker of the loops, and three for the probe, the metrics and

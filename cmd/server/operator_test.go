@@ -29,6 +29,37 @@ func (s *stack) parkMany(t *testing.T, n int) {
 	}
 }
 
+// parked counts the aggregates that wait for a person.
+func (s *stack) parked(t *testing.T) int {
+	t.Helper()
+	return s.count(t, "SELECT count(*) FROM video_catalog.outbox_blocked WHERE parked_at IS NOT NULL")
+}
+
+// blockEvent makes a parked aggregate with one event.
+func (s *stack) blockEvent(t *testing.T, id string) {
+	t.Helper()
+	if _, err := s.pool.Exec(t.Context(), `
+		WITH event AS (
+			INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, schema_version, version, payload, occurred_at)
+			VALUES (-1, gen_random_uuid(), 'video', $1, 'VideoCreated', 1, 1, '\x00', now())
+		)
+		INSERT INTO video_catalog.outbox_blocked (aggregate_type, aggregate_id, lane, attempts, last_error, parked_at)
+		VALUES ('video', $1, 0, 8, 'refused', now())`, id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// quarantineMany sets messages aside, which this build cannot decode, with ids from 1.
+func (s *stack) quarantineMany(t *testing.T, n int) {
+	t.Helper()
+	if _, err := s.pool.Exec(t.Context(), `
+		INSERT INTO video_catalog_read.quarantine (consumer, message_id, ordering_key, attributes, payload, reason, publish_time, received_at)
+		SELECT 'catalog', 'm' || n, 'k' || n, jsonb_build_object('aggregate_type', 'video'), '\x00', CASE WHEN n = 1 THEN E'not \\xff text' ELSE 'version ' || n || ' is unknown' END, now(), now() - interval '2 hours'
+		FROM generate_series(1, $1) n`, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // An operator finds a cause, counts what it has stopped, requeues that and nothing else,
 // and the audit says so, in a form that programs can read.
 func TestOperatorRequeuesByCause(t *testing.T) {

@@ -210,7 +210,7 @@ func repairEntries(ctx context.Context, p admin.Projections, types []string, ids
 		if len(ids) == 0 {
 			items += " of " + name
 		}
-		result, err := p.Repair(ctx, admin.RepairRequest{Request: o.Request})
+		result, err := p.Repair(ctx, o.Request)
 		if err := o.report(stdout, "repaired", items, result.Result, err); err != nil {
 			return err
 		}

@@ -25,6 +25,12 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
+// repeated counts the pending events with a mark.
+func (s *stack) repeated(t *testing.T, mark string) int {
+	t.Helper()
+	return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending WHERE repeat = $1", mark)
+}
+
 // newcomer is a consumer that knows nothing when it subscribes.
 type newcomer struct {
 	t      *testing.T

@@ -2,8 +2,8 @@
 // and requeue, skip, replay or delete it, one by one or all that match a filter.
 //
 // An action is counted first (Request.DryRun), has a reason, and leaves rows in the table
-// audit, in the same transactions as its effect. The commands of the server, AdminService
-// and the console all use this package, so that they check and do the same.
+// audit, in the same transactions as its effect. The commands of the server and
+// the console use this package, so that they check and do the same.
 //
 // It has no SQL: internal/store implements [Outbox], [Quarantine], [Repeatable] and
 // [Projection], and cmd/server [Seekable] and [Rebuilder]. All methods are safe for concurrent
@@ -36,9 +36,9 @@ const (
 
 // Actor is who does an action.
 type Actor struct {
-	// Name is the caller, or the operating-system user and host: 1 to 200 bytes.
+	// Name is the operating-system user and host: 1 to 200 bytes.
 	Name string `json:"actor"`
-	// Via is how it came here: command, api or console.
+	// Via is how it came here: command or console.
 	Via string `json:"via"`
 }
 
@@ -173,8 +173,6 @@ func (r Request) check() error {
 		return problem.InvalidField("all", "must not be set with a filter")
 	case r.Filter.Age < 0:
 		return problem.InvalidField("filter.age", "must not be negative")
-	case r.Confirmed < 0:
-		return problem.InvalidField("confirmed", "must not be negative")
 	case r.DryRun:
 		return nil
 	}

@@ -131,26 +131,19 @@ func inOrder(ids []uuid.UUID) []uuid.UUID {
 	return slices.Compact(ids)
 }
 
-// RepairRequest describes a repair. Its filter has an aggregate type, and may have the ids of
-// entries, with commas. Without ids all entries are compared first, and those that differ are
-// repaired.
-type RepairRequest struct {
-	Request
-	// After compares only what is behind this id.
-	After uuid.UUID
-}
-
 // RepairResult is what a repair did.
 type RepairResult struct {
 	Result
-	// Stopped is where the comparison has stopped, because so many entries differ. A repair
-	// with it as After does more. uuid.Nil: all were compared.
+	// Stopped is where the comparison has stopped, because so many entries differ. The same
+	// request again repairs more. uuid.Nil: all were compared.
 	Stopped uuid.UUID `json:"stopped,omitzero"`
 }
 
 // Repair gives the entries of a projection that differ the state of their owner: see the
-// function Repair. Its error is problem.NotFound if none of the named entries differs.
-func (p Projections) Repair(ctx context.Context, r RepairRequest) (result RepairResult, err error) {
+// function Repair. The filter has an aggregate type, and may have ids of entries, with commas.
+// Without ids all entries are compared first. The error is problem.NotFound if none of the
+// named entries differs.
+func (p Projections) Repair(ctx context.Context, r Request) (result RepairResult, err error) {
 	projection, err := p.typed(r.Filter.Type)
 	if err == nil {
 		err = r.check() // before a long comparison
@@ -165,12 +158,12 @@ func (p Projections) Repair(ctx context.Context, r RepairRequest) (result Repair
 	if r.Filter.ID != "" {
 		ids, err = lookAtNamed(ctx, projection, r.Filter, r.Kind)
 	} else {
-		ids, result.Stopped, err = p.findDiffering(ctx, r.Filter.Type, r.Kind, r.After)
+		ids, result.Stopped, err = p.findDiffering(ctx, r.Filter.Type, r.Kind)
 	}
 	if err != nil {
 		return result, err
 	}
-	result.Result, err = Repair(ctx, projection, ids, r.Request)
+	result.Result, err = Repair(ctx, projection, ids, r)
 	return result, err
 }
 
@@ -193,10 +186,9 @@ func lookAtNamed(ctx context.Context, projection Projection, f Filter, kind stri
 	return slices.SortedFunc(maps.Keys(seen), compareIDs), err
 }
 
-// findDiffering compares all entries behind after. If so many differ that it stops, stopped
-// is where.
-func (p Projections) findDiffering(ctx context.Context, aggregateType, kind string, after uuid.UUID) (ids []uuid.UUID, stopped uuid.UUID, err error) {
-	for after != uuid.Max {
+// findDiffering compares all entries. If so many differ that it stops, stopped is where.
+func (p Projections) findDiffering(ctx context.Context, aggregateType, kind string) (ids []uuid.UUID, stopped uuid.UUID, err error) {
+	for after := uuid.Nil; after != uuid.Max; {
 		if len(ids) >= maxDiffering {
 			return ids, after, nil
 		}

@@ -86,13 +86,13 @@ func (s *shelf) RepairEntries(_ context.Context, ids []uuid.UUID, _ Entry) (int,
 	return len(ids), nil, nil
 }
 
-// A repair of all stops after so many differences, says where, and goes on there. Of the
-// others nothing is repaired.
+// A repair of all stops after so many differences, says where, and the same repair again
+// does more.
 func TestRepairStopsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	s := &shelf{rows: 2*maxDiffering + 500, repaired: make(map[uuid.UUID]bool)}
 	p := NewProjections(reconcile.Config{Rate: 1 << 40}, s)
-	r := RepairRequest{Request: Request{Filter: Filter{Type: "book"}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}}}
+	r := Request{Filter: Filter{Type: "book"}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}}
 	for part, want := range []int{maxDiffering, maxDiffering, 500} {
 		dry := r
 		dry.DryRun = true
@@ -104,7 +104,6 @@ func TestRepairStopsAndGoesOn(t *testing.T) {
 		if err != nil || result.Done != int64(want) || len(s.repaired) != before+want || (result.Stopped == uuid.Nil) != (part == 2) {
 			t.Fatalf("part %d: repair = %+v, %v, want %d", part, result, err, want)
 		}
-		r.After = result.Stopped
 	}
 	if result, err := p.Compare(t.Context(), "book", nil, uuid.Nil); err != nil || result.Rows != int64(s.rows) || len(result.Differences) != 0 || result.UpTo != uuid.Max {
 		t.Errorf("compare = %+v, %v, want no difference", result, err)
@@ -117,8 +116,8 @@ func TestRepairOfNamedEntries(t *testing.T) {
 	t.Parallel()
 	s := &shelf{rows: 10, repaired: map[uuid.UUID]bool{number(2): true}}
 	p := NewProjections(reconcile.Config{}, s)
-	request := func(aggregateType string, ids ...string) RepairRequest {
-		return RepairRequest{Request: Request{Filter: Filter{Type: aggregateType, ID: strings.Join(ids, ",")}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}}}
+	request := func(aggregateType string, ids ...string) Request {
+		return Request{Filter: Filter{Type: aggregateType, ID: strings.Join(ids, ",")}, Reason: "test", Actor: Actor{Name: "ann", Via: "command"}}
 	}
 	one, equal := number(1).String(), number(2).String()
 	if result, err := p.Repair(t.Context(), request("book", one, equal, one)); err != nil || result.Matched != 1 || result.Done != 1 || len(s.repaired) != 2 {
@@ -129,14 +128,14 @@ func TestRepairOfNamedEntries(t *testing.T) {
 	for _, test := range []struct {
 		name, want string
 		kind       problem.Kind
-		request    RepairRequest
+		request    Request
 	}{
 		{"no type", "type: must be an aggregate type with a projection that can be compared: book", problem.Invalid, request("", one)},
 		{"another type", "type: must be an aggregate type", problem.Invalid, request("parcel")},
 		{"an age", "filter: must have only a type and ids", problem.Invalid, aged},
 		{"no UUID", "id: must be a UUID, or several with commas", problem.Invalid, request("book", one, "7")},
 		{"what is equal", "no such entry of book differs", problem.NotFound, request("book", one, equal)},
-		{"no reason", "reason: must say why", problem.Invalid, RepairRequest{Request: Request{Filter: Filter{Type: "book"}}}},
+		{"no reason", "reason: must say why", problem.Invalid, Request{Filter: Filter{Type: "book"}}},
 	} {
 		_, err := p.Repair(t.Context(), test.request)
 		if known, ok := errors.AsType[*problem.Error](err); !ok || known.Kind != test.kind || !strings.Contains(fmt.Sprint(err), test.want) {

@@ -39,7 +39,6 @@ var imports = map[string][]string{
 	"internal/event":              {"internal/domain", "internal/envelope", "internal/problem", "api"},
 	"internal/admin":              {"internal/envelope", "internal/problem", "internal/reconcile"},
 	"internal/console":            {"internal/admin", "internal/envelope", "internal/problem"}, // only console
-	"internal/admin/adminserver":  {"internal/admin", "internal/aip", "internal/envelope", "internal/port", "internal/problem", "internal/reconcile", "api/proto/admin"},
 	"internal/store":              {"internal/admin", "internal/console", "internal/domain", "internal/envelope", "internal/event", "internal/outbox", "internal/problem", "internal/reconcile", "internal/search", "internal/store/internal/sqlcgen", "internal/timer"},
 	"internal/search":             {}, // only full
 	"internal/aip":                {"internal/problem"},

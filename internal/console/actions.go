@@ -86,7 +86,7 @@ var actions = []action{
 			if r.Filter.ID == "" { // to compare all takes longer than a page may
 				return admin.RepeatResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
 			}
-			result, err := s.cfg.Projections.Repair(ctx, admin.RepairRequest{Request: r.Request})
+			result, err := s.cfg.Projections.Repair(ctx, r.Request)
 			return plain(result.Result, err)
 		},
 	},

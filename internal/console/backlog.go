@@ -189,13 +189,13 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
 	before := map[string]int64{"commands": math.MaxInt64, "queries": math.MaxInt64}
 	sides := []struct {
 		name string
-		list func(context.Context, int64, int, bool) ([]admin.Entry, error)
+		list func(context.Context, int64, int) ([]admin.Entry, error)
 	}{{"commands", s.cfg.Outbox.ListAudit}, {"queries", s.cfg.Quarantine.ListAudit}}
 	for _, side := range sides {
 		if id, err := strconv.ParseInt(r.URL.Query().Get(side.name), 10, 64); err == nil {
 			before[side.name] = id
 		}
-		entries, err := side.list(ctx, before[side.name], auditRows+1, true)
+		entries, err := side.list(ctx, before[side.name], auditRows+1)
 		if err != nil {
 			p.Err = reasonOf(err)
 		}

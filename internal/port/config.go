@@ -68,11 +68,6 @@ type Config struct {
 	// browser, such as https://app.example.com; "*": all. CheckOrigin validates
 	// one. Default: none.
 	CORSOrigins []string
-	// ByAddress rejects HTTP/1.1 requests to a host name other than localhost. Set it
-	// for a port without authentication. Otherwise a page of any site could call in a
-	// browser: its name can get the address of this port (DNS rebinding), and then
-	// the page is of the same origin. Default: false.
-	ByAddress bool
 	// DrainDelay is how long a stopping server, which already reports that it
 	// is not ready, still accepts calls. It gives load balancers time to
 	// notice, and is part of DrainTimeout. Default: 0, because Cloud Run sends

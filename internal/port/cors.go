@@ -3,7 +3,6 @@ package port
 import (
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"time"
@@ -32,20 +31,6 @@ func withCORS(origins []string, next http.Handler) http.Handler {
 		return next
 	}
 	return letIn(origins, next)
-}
-
-// byAddress rejects what a browser can send to a host name: see Config.ByAddress. No
-// browser speaks HTTP/2 without TLS.
-func byAddress(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := (&url.URL{Host: r.Host}).Hostname()
-		if _, err := netip.ParseAddr(host); err != nil && host != "localhost" && r.ProtoMajor == 1 {
-			st := newStatus(reasonDenied, "over HTTP/1.1 this port is called by its IP address or as localhost, not as %q", host)
-			writeError(w, st, httpStatus(st))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // letIn adds the CORS headers that allow pages of the given origins.

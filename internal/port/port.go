@@ -43,6 +43,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha" // older clients still use it
 	"google.golang.org/grpc/test/bufconn"
@@ -180,9 +181,6 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s.admitted = withCORS(s.cfg.CORSOrigins, http.HandlerFunc(s.route))
-	if s.cfg.ByAddress {
-		s.admitted = byAddress(s.admitted)
-	}
 	s.http = s.makeHTTP()
 	return s, nil
 }
@@ -215,7 +213,7 @@ func (s *Server) makeGRPC(deps Deps, requests *requests) error {
 			s.health.SetServingStatus(service.Desc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 		}
 	}
-	registerReflection(s.grpc)
+	reflection.Register(s.grpc)
 	s.streaming = make(map[string]bool)
 	for service, info := range s.grpc.GetServiceInfo() {
 		for _, method := range info.Methods {

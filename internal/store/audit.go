@@ -10,8 +10,8 @@ import (
 )
 
 // ListAudit implements admin.Outbox.
-func (o *Outbox) ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]admin.Entry, error) {
-	rows, err := o.queries.ListCommandAudit(ctx, whole, orLast(before), limit(maxRows))
+func (o *Outbox) ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error) {
+	rows, err := o.queries.ListCommandAudit(ctx, orLast(before), limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list audit")
 	}
@@ -26,8 +26,8 @@ func (o *Outbox) PruneAudit(ctx context.Context, olderThan time.Duration, maxRow
 }
 
 // ListAudit implements admin.Quarantine.
-func (b *Inbox) ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]admin.Entry, error) {
-	rows, err := b.queries.ListQueryAudit(ctx, whole, orLast(before), limit(maxRows))
+func (b *Inbox) ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error) {
+	rows, err := b.queries.ListQueryAudit(ctx, orLast(before), limit(maxRows))
 	if err != nil {
 		return nil, wrap(err, "list audit")
 	}

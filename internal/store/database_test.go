@@ -57,7 +57,7 @@ func TestDatabaseIsKnown(t *testing.T) {
 		if got, err := side.Database(t.Context()); err != nil || got.Known != "elsewhere" {
 			t.Errorf("%s: database that is known = %+v, %v", schema, got, err)
 		}
-		audit, err := side.ListAudit(t.Context(), 0, 10, true)
+		audit, err := side.ListAudit(t.Context(), 0, 10)
 		before, after := fmt.Sprintf(`[{"identity": %q}]`, first.Known), `[{"identity": "elsewhere"}]`
 		if len(audit) != 1 || string(audit[0].Before) != before || string(audit[0].After) != after || err != nil {
 			t.Errorf("%s: audit = %+v, %v, want one entry from %s to %s", schema, audit, err, before, after)

@@ -280,12 +280,12 @@ func TestCatalogRoleDoesItsWholeJob(t *testing.T) {
 // checkAudit checks that a side has so many entries, and that its role can neither change
 // them, nor hide who wrote them, nor delete those of the last days.
 func checkAudit(t *testing.T, side interface {
-	ListAudit(ctx context.Context, before int64, maxRows int, whole bool) ([]admin.Entry, error)
+	ListAudit(ctx context.Context, before int64, maxRows int) ([]admin.Entry, error)
 	PruneAudit(ctx context.Context, olderThan time.Duration, maxRows int) (int64, error)
 }, pool *pgxpool.Pool, table string, want int,
 ) {
 	t.Helper()
-	entries, err := side.ListAudit(t.Context(), 0, 10, true)
+	entries, err := side.ListAudit(t.Context(), 0, 10)
 	check(t, "ListAudit()", err)
 	if len(entries) != want {
 		t.Fatalf("audit has %d entries, want %d", len(entries), want)

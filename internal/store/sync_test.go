@@ -257,7 +257,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
-			_, err := events.ListAudit(ctx, 0, 10, true)
+			_, err := events.ListAudit(ctx, 0, 10)
 			return err
 		},
 		"Outbox.PruneAudit": func(ctx context.Context) error {
@@ -265,7 +265,7 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			return err
 		},
 		"Inbox.ListAudit": func(ctx context.Context) error {
-			_, err := inbox.ListAudit(ctx, 0, 10, true)
+			_, err := inbox.ListAudit(ctx, 0, 10)
 			return err
 		},
 		"Inbox.PruneAudit": func(ctx context.Context) error {

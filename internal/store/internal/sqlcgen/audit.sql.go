@@ -13,9 +13,8 @@ import (
 )
 
 const ListCommandAudit = `-- name: ListCommandAudit :many
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
-	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before, (CASE WHEN $1 THEN a.after ELSE 'null' END)::jsonb AS after
-FROM video_catalog.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog.audit a WHERE a.id < $1 ORDER BY a.id DESC LIMIT $2
 `
 
 type ListCommandAuditRow struct {
@@ -26,17 +25,16 @@ type ListCommandAuditRow struct {
 	Via          string
 	DatabaseUser string
 	Action       string
-	Filter       []byte
 	Reason       string
 	Items        int64
+	Filter       []byte
 	Before       []byte
 	After        []byte
 }
 
-// Returns what operators did to the command side, the newest first, before the row with the id before_id. The items before
-// and after are large: only whole rows have them.
-func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int64, maxRows int32) ([]ListCommandAuditRow, error) {
-	rows, err := q.db.Query(ctx, ListCommandAudit, whole, beforeID, maxRows)
+// Returns what operators did to the command side, the newest first, before the row with the id before_id.
+func (q *Queries) ListCommandAudit(ctx context.Context, beforeID int64, maxRows int32) ([]ListCommandAuditRow, error) {
+	rows, err := q.db.Query(ctx, ListCommandAudit, beforeID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -52,9 +50,9 @@ func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int
 			&i.Via,
 			&i.DatabaseUser,
 			&i.Action,
-			&i.Filter,
 			&i.Reason,
 			&i.Items,
+			&i.Filter,
 			&i.Before,
 			&i.After,
 		); err != nil {
@@ -69,9 +67,8 @@ func (q *Queries) ListCommandAudit(ctx context.Context, whole bool, beforeID int
 }
 
 const ListQueryAudit = `-- name: ListQueryAudit :many
-SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.filter, a.reason, a.items,
-	(CASE WHEN $1::bool THEN a.before ELSE 'null' END)::jsonb AS before, (CASE WHEN $1 THEN a.after ELSE 'null' END)::jsonb AS after
-FROM video_catalog_read.audit a WHERE a.id < $2 ORDER BY a.id DESC LIMIT $3
+SELECT a.id, a.action_id, a.create_time, a.actor, a.via, a.database_user, a.action, a.reason, a.items, a.filter, a.before, a.after
+FROM video_catalog_read.audit a WHERE a.id < $1 ORDER BY a.id DESC LIMIT $2
 `
 
 type ListQueryAuditRow struct {
@@ -82,16 +79,16 @@ type ListQueryAuditRow struct {
 	Via          string
 	DatabaseUser string
 	Action       string
-	Filter       []byte
 	Reason       string
 	Items        int64
+	Filter       []byte
 	Before       []byte
 	After        []byte
 }
 
 // The same for the query side.
-func (q *Queries) ListQueryAudit(ctx context.Context, whole bool, beforeID int64, maxRows int32) ([]ListQueryAuditRow, error) {
-	rows, err := q.db.Query(ctx, ListQueryAudit, whole, beforeID, maxRows)
+func (q *Queries) ListQueryAudit(ctx context.Context, beforeID int64, maxRows int32) ([]ListQueryAuditRow, error) {
+	rows, err := q.db.Query(ctx, ListQueryAudit, beforeID, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +104,9 @@ func (q *Queries) ListQueryAudit(ctx context.Context, whole bool, beforeID int64
 			&i.Via,
 			&i.DatabaseUser,
 			&i.Action,
-			&i.Filter,
 			&i.Reason,
 			&i.Items,
+			&i.Filter,
 			&i.Before,
 			&i.After,
 		); err != nil {

@@ -1,20 +1,17 @@
-# The image for those who build with Docker or buildah. deploy/image makes the one that is released: the same binary, and all
-# of it reproducible, without either.
-FROM --platform=$BUILDPLATFORM golang:1.26.8-bookworm AS build
+# The image of the service: docker build --platform=linux/amd64 --build-arg=VERSION=… .
+# Any builder takes it, also one without BuildKit. .dockerignore lists the sources.
+FROM golang:1.26.8-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 COPY pubsublocal/go.mod ./pubsublocal/
-RUN --mount=type=cache,target=/go/pkg/mod \
-    go mod download
+RUN go mod download
 COPY . .
-ARG TARGETOS TARGETARCH VERSION=dev
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.version=$VERSION" -o /server ./cmd/server
+ARG VERSION=dev
+RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags="-s -w -buildid= -X main.version=$VERSION" -o /server ./cmd/server
 
-# Certificates, a user by number, and nothing to log in to.
+# A static binary and root certificates, a user by number, and nothing to log in to.
 FROM scratch
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /server /server
 USER 65532:65532
 ENTRYPOINT ["/server"]

@@ -32,7 +32,7 @@ check-deep: ## Run the tests that prove more than a change to a clone can break,
 	DEEP_TEST=1 go test -race -shuffle=on ./...
 
 .PHONY: check
-check: drift lint breaking openapi verify build secrets deploy-check ## Run exactly what CI runs. Changes no file.
+check: drift lint breaking openapi verify build secrets ## Run exactly what CI runs. Changes no file.
 	$(MAKE) --no-print-directory check-deep
 	cd pubsublocal && go test -race -shuffle=on ./...
 # only observe: begin
@@ -125,14 +125,8 @@ bench-go: ## Run the Go benchmarks. The results go to bench.txt too, for benchst
 	@! grep -q '^FAIL' bench.txt
 
 .PHONY: image
-image: ## Build the container image, reproducibly and without Docker; docker load takes it.
-	go run -C deploy/image . --source=$(CURDIR) --version=$(VERSION) --output=$(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)
-	@echo 'docker load -i $(or $(OUT),$(or $(TMPDIR),/tmp)/$(IMAGE).tar)'
-
-.PHONY: deploy-check
-deploy-check: ## Test the image and the Terraform files.
-	cd deploy/image && go vet ./... && go test ./...
-	$(if $(wildcard deploy/terraform),cd deploy/terraform/check && go vet ./... && go test ./...)
+image: ## Build the container image with Docker, for Cloud Run.
+	docker build --platform=linux/amd64 --build-arg=VERSION=$(VERSION) --tag=$(IMAGE):$(VERSION) .
 
 .PHONY: secrets
 secrets: ## Look for secrets in the tree.
@@ -141,14 +135,6 @@ secrets: ## Look for secrets in the tree.
 .PHONY: vulns
 vulns: ## Ask the Go vulnerability database, over the network, about what we link.
 	go tool -modfile=deploy/tools/go.mod govulncheck ./...
-
-SLIM := lab docs/decisions README.zh-CN.md deploy/terraform
-
-.PHONY: slim
-slim: ## Delete what a service does not need: the lab, the decisions, the Chinese README, the Terraform files. Git has them.
-	rm -rf $(SLIM)
-	@# Links to what is gone become plain text.
-	find *.md docs -name '*.md' | xargs perl -pi -e 's/!?\[([^]]*)\]\((\.\.\/)*(deploy\/terraform|(docs\/)?decisions|README\.zh-CN|lab)[^)]*\)/$$1/g'
 
 # What may be deleted: without the folder, make check does without its steps.
 -include lab/lab.mk

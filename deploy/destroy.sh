@@ -44,9 +44,6 @@ if [ -n "$found" ]; then
 	without "${missing[@]}"
 fi
 
-listed=$(look "$owner" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
-remove "$listed" "$SERVICE-drain" gcloud scheduler jobs delete "$SERVICE-drain" --location="$REGION"
-
 # First the services that use the rest. In older releases of gcloud, worker-pools is a beta command.
 listed=$(look "$owner" gcloud run services list --region="$REGION" --format='value(metadata.name)')
 remove "$listed" "$SERVICE" gcloud run services delete "$SERVICE"
@@ -55,9 +52,7 @@ for name in "$SERVICE-publisher" "$SERVICE-projector"; do
 	remove "$listed" "$name" gcloud beta run worker-pools delete "$name"
 done
 listed=$(look "$owner" gcloud run jobs list --region="$REGION" --format='value(metadata.name)')
-for name in "$SERVICE-migrate" "$SERVICE-drain"; do
-	remove "$listed" "$name" gcloud run jobs delete "$name"
-done
+remove "$listed" "$SERVICE-migrate" gcloud run jobs delete "$SERVICE-migrate"
 
 listed=$(look "$owner" gcloud pubsub subscriptions list --format='value(name.basename())')
 for name in "${SUBSCRIPTIONS[@]}" "${DEAD_LETTERS[@]}"; do

@@ -14,9 +14,9 @@ COMMAND_SECRET=$SERVICE-database-url
 QUERY_SECRET=$SERVICE-read-database-url
 MIGRATE_SECRET=$SERVICE-migrate-database-url
 
-# The service accounts. The shape "all" has one for all roles, and "drain" one for all roles but publisher. The others have
-# one account per role. migrate, scheduler and release are for jobs and tools. No account has a key.
-ACCOUNTS=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate" "$SERVICE-scheduler" "$SERVICE-release")
+# The service accounts. The shape "all" has one for all roles, and "pools" one per role. migrate and release are for the job
+# and for releases. No account has a key.
+ACCOUNTS=("$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate" "$SERVICE-release")
 
 SCRIPT=$(basename "$0")
 
@@ -37,11 +37,11 @@ show() {
 }
 
 # The accounts that run the service, and the roles with which they send traces and metrics to telemetry.googleapis.com.
-OBSERVED=("$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector")
+OBSERVED=("$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector")
 OBSERVED_ROLES=(roles/telemetry.tracesWriter roles/telemetry.metricsWriter)
 
 # The APIs that the project needs.
-APIS=(artifactregistry cloudbuild cloudscheduler cloudtrace iam iamcredentials monitoring pubsub run secretmanager telemetry)
+APIS=(artifactregistry cloudbuild cloudtrace iam iamcredentials monitoring pubsub run secretmanager telemetry)
 
 # The command groups of gcloud whose API is disabled, one per line. look skips their commands.
 OFF=''
@@ -61,7 +61,6 @@ without() {
 	for api; do
 		case $api in
 		artifactregistry) OFF+=$'\n'artifacts ;;
-		cloudscheduler) OFF+=$'\n'scheduler ;;
 		secretmanager) OFF+=$'\n'secrets ;;
 		*) OFF+=$'\n'$api ;;
 		esac

@@ -153,7 +153,6 @@ done
 # dead-letter topic and acknowledges them on the subscription.
 all=serviceAccount:$(email "$SERVICE")
 api=serviceAccount:$(email "$SERVICE-api")
-drain=serviceAccount:$(email "$SERVICE-drain")
 publisher=serviceAccount:$(email "$SERVICE-publisher")
 projector=serviceAccount:$(email "$SERVICE-projector")
 migrate=serviceAccount:$(email "$SERVICE-migrate")
@@ -165,14 +164,14 @@ for topic in "${TOPICS[@]}"; do
 done
 for subscription in "${SUBSCRIPTIONS[@]}"; do
 	bind "$subscription.dead" pubsub topics -- roles/pubsub.publisher "$pubsub"
-	bind "$subscription" pubsub subscriptions -- roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$drain" \
-		roles/pubsub.subscriber "$projector" roles/pubsub.subscriber "$pubsub"
+	bind "$subscription" pubsub subscriptions -- roles/pubsub.subscriber "$all" roles/pubsub.subscriber "$projector" \
+		roles/pubsub.subscriber "$pubsub"
 done
 
 CONDITION=(--condition=None)
 reads=roles/secretmanager.secretAccessor
-bind "$COMMAND_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$publisher"
-bind "$QUERY_SECRET" secrets -- "$reads" "$all" "$reads" "$drain" "$reads" "$api" "$reads" "$projector"
+bind "$COMMAND_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$publisher"
+bind "$QUERY_SECRET" secrets -- "$reads" "$all" "$reads" "$api" "$reads" "$projector"
 bind "$MIGRATE_SECRET" secrets -- "$reads" "$migrate"
 
 # Traces and metrics. These roles can be granted only on the whole project.
@@ -183,7 +182,7 @@ done
 
 # The release account pushes images, deploys revisions that run as other accounts, and calls the new revision with a token.
 bind "$PROJECT" projects -- "${observed[@]}" roles/run.developer "$release" roles/run.invoker "$release" roles/logging.logWriter "$release"
-for account in "$SERVICE" "$SERVICE-drain" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
+for account in "$SERVICE" "$SERVICE-api" "$SERVICE-publisher" "$SERVICE-projector" "$SERVICE-migrate"; do
 	bind "$(email "$account")" iam service-accounts -- roles/iam.serviceAccountUser "$release"
 done
 bind "$(email "$SERVICE-release")" iam service-accounts -- roles/iam.serviceAccountTokenCreator "$release"

@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# release.sh [--dry-run] [--schedule] SHAPE IMAGE PROJECT REGION
+# release.sh [--dry-run] SHAPE IMAGE PROJECT REGION
 # release.sh [--dry-run] --rollback VERSION SHAPE PROJECT REGION
 #
 # Releases an image: it migrates, deploys a revision without traffic, tests it with a real client (smoke/), and sends the
 # traffic to it. If a step fails, the script stops, and callers still get the old revision. It prints every command before
 # it runs it. Run provision.sh first.
 #
-#   SHAPE       all: one service with every role; pools: a service and two worker pools; drain: a service, and a job that
-#               publishes every minute
+#   SHAPE       all: one service with every role; pools: a service and two worker pools
 #   IMAGE       by digest: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME@sha256:…
 #   --dry-run   let Cloud Run validate the service and the existing pools; change nothing
-#   --schedule  for drain, once: let Cloud Scheduler start the job; you must be able to grant roles/run.invoker on the job
-#   --rollback  send the traffic to the revision of an earlier version, then deploy its image to the pools or the drain job;
-#               the schema stays, because every version runs on the schema of the next
+#   --rollback  send the traffic to the revision of an earlier version, then deploy its image to the pools; the
+#               schema stays, because every version runs on the schema of the next
 #
 # Environment variables: VERSION, the suffix of the revisions (default: the time, as 20060102-150405); SMOKE, the command
 # that tests a revision (default: go run deploy/smoke); SMOKE_TOKEN, an identity token for it (default: gcloud creates one).
@@ -25,7 +23,6 @@ arguments=()
 while [ $# -gt 0 ]; do
 	case $1 in
 	--dry-run) DRY_RUN=1 ;;
-	--schedule) SCHEDULE=1 ;;
 	--rollback)
 		ROLLBACK=${2:-}
 		if [ -z "$ROLLBACK" ]; then usage; fi
@@ -41,7 +38,6 @@ SHAPE=${1:-}
 case $SHAPE in
 all) pools=() ;;
 pools) pools=(projector publisher) ;; # consumers of new events come before publishers
-drain) pools=() ;;
 *) usage ;;
 esac
 shift
@@ -56,7 +52,7 @@ VERSION=${ROLLBACK:-${VERSION:-$(date -u +%Y%m%d-%H%M%S)}}
 [[ $VERSION =~ ^[a-z0-9][a-z0-9-]{0,30}[a-z0-9]$ ]] || fail "VERSION is \"$VERSION\", want lower case letters, digits and dashes, at most 32" ""
 revision=$SERVICE-$VERSION
 
-# An addition to the remedies of later steps, when the pools or the job already have the new image.
+# An addition to the remedies of later steps, when the pools already have the new image.
 BACK=''
 
 # promote: sends all traffic to this version.
@@ -68,8 +64,8 @@ promote() {
 if [ -n "${ROLLBACK:-}" ]; then
 	promote
 	if [ "$SHAPE" = all ]; then exit 0; fi
-	# The pools or the drain job get the old image, with a new revision. The order is the reverse of a release.
-	if [ "$SHAPE" = pools ]; then pools=(publisher projector); fi
+	# The pools get the old image, with a new revision. The order is the reverse of a release.
+	pools=(publisher projector)
 	IMAGE=$(look "is there such a revision? gcloud run revisions list --service=$SERVICE" \
 		gcloud run revisions describe "$revision" --format='value(spec.containers[0].image)')
 	VERSION=$(date -u +%Y%m%d-%H%M%S)
@@ -114,17 +110,8 @@ deploy_pools() {
 	done
 }
 
-# deploy_drain: deploys the drain job, if the shape has one.
-deploy_drain() {
-	if [ "$SHAPE" != drain ]; then return; fi
-	local file
-	file=$(render drain.job)
-	change "Cloud Run says above what it does not like" gcloud run jobs replace "$file"
-}
-
 if [ -n "${ROLLBACK:-}" ]; then
 	deploy_pools
-	deploy_drain
 	exit 0
 fi
 
@@ -133,25 +120,11 @@ file=$(render migrate.job)
 change "Cloud Run says above what it does not like" gcloud run jobs replace "$file"
 change "the log of the job says why; the service still runs as it did" gcloud run jobs execute "$SERVICE-migrate" --wait
 
-# 2. Deploy the worker pools or the drain job.
+# 2. Deploy the worker pools.
 if [ "$SHAPE" = pools ]; then
 	BACK="; a pool that has the new image goes back with deploy/release.sh --rollback, and the version that has the traffic: gcloud run services describe $SERVICE"
 fi
 deploy_pools
-deploy_drain
-if [ "$SHAPE" = drain ]; then
-	if [ -n "${SCHEDULE:-}" ]; then
-		if [ -n "${DRY_RUN:-}" ]; then CREATED+=$'\n'$SERVICE-drain; fi # it may not exist yet
-		bind "$SERVICE-drain" run jobs -- roles/run.invoker "serviceAccount:$(email "$SERVICE-scheduler")"
-		scheduled=$(look "you need roles/cloudscheduler.admin" gcloud scheduler jobs list --location="$REGION" --format='value(name.basename())')
-		if ! has "$scheduled" "$SERVICE-drain"; then
-			change "you need roles/cloudscheduler.admin; is there Cloud Scheduler in $REGION?" \
-				gcloud scheduler jobs create http "$SERVICE-drain" --location="$REGION" --schedule='* * * * *' --http-method=POST \
-				--uri="https://run.googleapis.com/v2/projects/$PROJECT/locations/$REGION/jobs/$SERVICE-drain:run" \
-				--oauth-service-account-email="$(email "$SERVICE-scheduler")"
-		fi
-	fi
-fi
 
 # 3. Deploy the service. The traffic does not change, and the new revision gets its own URL.
 file=$(render "$SHAPE.service")
@@ -176,7 +149,6 @@ previous=$(sed -n "s/^\($SERVICE-[^ ]*\) [1-9].*/\1/p" <<<"$current" | head -n 1
 rollback="deploy/release.sh --rollback ${previous#"$SERVICE-"} $SHAPE $PROJECT $REGION"
 BACK=''
 if [ -n "$previous" ] && [ "$SHAPE" = pools ]; then BACK="; the pools have its image, until: $rollback"; fi
-if [ -n "$previous" ] && [ "$SHAPE" = drain ]; then BACK="; the drain job has its image, until: $rollback"; fi
 replace "$file" run services
 if [ -n "${DRY_RUN:-}" ]; then exit 0; fi
 

@@ -7,7 +7,7 @@ lint: lab-lint
 build: lab-build
 
 .PHONY: lab-check
-lab-check: deploy-test slim-check ## Test the lab, and break the service for two minutes.
+lab-check: deploy-test ## Test the lab, and break the service for two minutes.
 	cd lab && go mod verify && go vet ./... && go test -race -shuffle=on ./cmd/... ./internal/...
 	@# Not from the cache, which does not see changes of files outside of this module.
 	cd lab && go test -count=1 -shuffle=on -timeout 30m ./bench/... $(LAB_CONSOLE) ./deploytest ./entity ./guarantees ./licenses ./scaffold ./size
@@ -20,15 +20,6 @@ lab-lint:
 .PHONY: lab-build
 lab-build:
 	cd lab && go build ./... && GOOS=darwin go vet ./...
-
-.PHONY: slim-check
-slim-check: ## Check in a copy that the rest builds and passes quick tests without what make slim deletes.
-	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
-	tar -c --exclude=./.git --exclude=./.local --exclude=node_modules . | tar -x -C "$$tmp" && \
-	$(MAKE) --silent -C "$$tmp" slim && $(MAKE) --silent -C "$$tmp" -n check >/dev/null && cd "$$tmp" && \
-	! grep -rnE '\]\([^)]*(lab/|decisions/|zh-CN|deploy/terraform)' --include='*.md' . && \
-	go build ./... && go vet ./... && \
-	go test ./internal/archtest ./internal/domain/... ./internal/event/... && go test -run Documented ./cmd/server
 
 .PHONY: bench
 bench: ## Measure beside peers, for some 40 minutes (longer turns: PROFILE=long), and renew lab/bench/RESULTS.md.
@@ -44,7 +35,7 @@ chaos: ## Break everything around the service, and check every promise (an hour:
 	go run -C lab ./cmd/chaos --profile $(or $(PROFILE),quick) $(if $(DURATION),--duration $(DURATION)) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(abspath $(OUT))) $(if $(OLDER),--older $(OLDER))
 
 .PHONY: deploy-test
-deploy-test: deploy-check ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
+deploy-test: ## Run the scripts of deploy/ with real gcloud against doubles of Google's services; takes minutes.
 	@command -v gcloud >/dev/null || echo 'gcloud is not installed: the scripts of deploy/ are not run.'
 	cd lab && DEPLOY_TEST=1 go test -count=1 -timeout 30m ./deploytest
 

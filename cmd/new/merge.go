@@ -234,7 +234,7 @@ var border = regexp.MustCompile(`(?m)^(<{7}|={7}|>{7})( .*)?\n`)
 
 var (
 	// made matches the paths of what make generate makes.
-	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/store/internal/sqlcgen/|^deploy/names\.sh$|^deploy/observe/(monitoring|dashboard)/`)
+	made = regexp.MustCompile(`^api/.*\.pb(\.gw)?\.go$|^api/openapi\.json$|^internal/store/internal/sqlcgen/|^deploy/names\.sh$|^deploy/observe/(monitoring/|dashboard\.json$)`)
 	// mark matches the first line of a generated file, and the go command that makes it.
 	mark = regexp.MustCompile(`(?m)^\W*Code generated (?:by (go (?:test|run) .*)[.;]|.*) DO NOT EDIT\.`)
 )

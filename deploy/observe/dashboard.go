@@ -5,11 +5,9 @@ import (
 	"strings"
 
 	dashboards "google.golang.org/api/monitoring/v1"
-
-	"example.com/videocatalog/internal/names"
 )
 
-// page is the source of the dashboards. Each section is on the left, on the right, or at the bottom.
+// page is the source of the dashboard. Each section is on the left, on the right, or at the bottom.
 type page struct {
 	Title    string    `yaml:"title"`
 	Sections []section `yaml:"sections"`
@@ -25,7 +23,6 @@ type section struct {
 type panel struct {
 	Title   string  `yaml:"title"`
 	Unit    string  `yaml:"unit"`
-	Cloud   bool    `yaml:"cloud"` // only in Cloud Monitoring
 	Queries []query `yaml:"queries"`
 }
 
@@ -35,12 +32,12 @@ type query struct {
 	Legend string `yaml:"legend"`
 }
 
-// The grid is that of Grafana, with 24 columns. A panel takes a quarter of the width.
+// The grid has 48 columns, the most that Cloud Monitoring allows. A panel takes a quarter of the width.
 const (
-	gridWidth    = 24
-	panelWidth   = 6
-	panelHeight  = 7
-	headerHeight = 2
+	gridWidth    = 48
+	panelWidth   = 12
+	panelHeight  = 14
+	headerHeight = 4
 )
 
 func readPage(path string) (page, error) {
@@ -71,7 +68,7 @@ type place struct {
 }
 
 // layout stacks the sections of each side. The bottom sections come below the longer side.
-func (p page) layout(cloud bool) []place {
+func (p page) layout() []place {
 	var places []place
 	next := map[string]int{} // the first free line of each side
 	for _, side := range []string{"left", "right", "bottom"} {
@@ -91,9 +88,6 @@ func (p page) layout(cloud bool) []place {
 			next[side] += headerHeight
 			column := 0
 			for i := range s.Panels {
-				if s.Panels[i].Cloud && !cloud {
-					continue
-				}
 				if column == width {
 					column = 0
 					next[side] += panelHeight
@@ -107,11 +101,10 @@ func (p page) layout(cloud bool) []place {
 	return places
 }
 
-// cloud makes the dashboard of Cloud Monitoring, whose grid has twice as many columns. Its documentation does not say
-// how the template of a legend names a label with dots. Without a template, a chart shows all labels.
+// cloud makes the dashboard of Cloud Monitoring. Its documentation does not say how the template of a legend names a label with dots. Without a template, a chart shows all labels.
 func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
-	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: 2 * gridWidth}}
-	for _, at := range p.layout(true) {
+	d := &dashboards.Dashboard{DisplayName: p.Title, MosaicLayout: &dashboards.MosaicLayout{Columns: gridWidth}}
+	for _, at := range p.layout() {
 		w := &dashboards.Widget{Title: at.title}
 		if at.panel == nil {
 			w.Text = &dashboards.Text{Format: "MARKDOWN"}
@@ -139,52 +132,8 @@ func (p page) cloud(m metrics) (*dashboards.Dashboard, error) {
 			}
 		}
 		d.MosaicLayout.Tiles = append(d.MosaicLayout.Tiles, &dashboards.Tile{
-			XPos: int64(2 * at.x), YPos: int64(2 * at.y), Width: int64(2 * at.w), Height: int64(2 * at.h), Widget: w,
+			XPos: int64(at.x), YPos: int64(at.y), Width: int64(at.w), Height: int64(at.h), Widget: w,
 		})
 	}
 	return d, nil
-}
-
-// units are the names of units that Grafana can scale. It shows other units unchanged.
-var units = map[string]string{"s": "s", "bytes": "bytes", "": "short"}
-
-type object = map[string]any
-
-// grafana makes the dashboard of Grafana, for any data source of type Prometheus.
-func (p page) grafana() object {
-	source := object{"type": "prometheus", "uid": "${datasource}"}
-	var panels []object
-	for i, at := range p.layout(false) {
-		o := object{"id": i + 1, "gridPos": object{"x": at.x, "y": at.y, "w": at.w, "h": at.h}}
-		panels = append(panels, o)
-		if at.panel == nil {
-			o["type"], o["title"] = "text", ""
-			o["options"] = object{"mode": "markdown", "content": "### " + at.title}
-			continue
-		}
-		var targets []object
-		for j, q := range at.panel.Queries {
-			legend := q.Name
-			if q.Legend != "" {
-				legend = "{{" + q.Legend + "}}"
-			}
-			targets = append(targets, object{
-				"refId": string(rune('A' + j)), "datasource": source, "expr": q.Expr, "legendFormat": legend, "range": true,
-			})
-		}
-		unit, ok := units[at.panel.Unit]
-		if !ok {
-			unit = "suffix: " + at.panel.Unit
-		}
-		o["type"], o["title"], o["datasource"], o["targets"] = "timeseries", at.title, source, targets
-		o["fieldConfig"] = object{"defaults": object{"unit": unit, "min": 0}, "overrides": []object{}}
-	}
-	return object{
-		"uid": names.Service(), "title": p.Title, "schemaVersion": 39, "editable": false, "refresh": "10s", "tags": []string{names.Service()},
-		"time":   object{"from": "now-1h", "to": "now"},
-		"panels": panels,
-		"templating": object{"list": []object{{
-			"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
-		}}},
-	}
 }

@@ -1,9 +1,8 @@
-// Package observe generates the alert policies and dashboards of the service.
+// Package observe generates the alert policies and the dashboard of the service.
 //
 // alerts.yaml and alerts.cloud.yaml are rules in the format of Prometheus, and dashboard.yaml is a page of panels. From
-// them, Files generates the policies and the dashboard of Cloud Monitoring, the dashboard of Grafana, and a console
-// page for a Prometheus without Grafana. So all of them agree. The generated files are in monitoring and dashboard; the
-// command in generate writes them. A test fails if they are out of date.
+// them, Files generates the policies and the dashboard of Cloud Monitoring. The generated files are in monitoring, and
+// dashboard.json; the command in generate writes them. A test fails if they are out of date.
 //
 // The sources use the names of Prometheus. The queries for Cloud Monitoring use the names of OpenTelemetry, because the
 // service sends its metrics there by OTLP, as deploy/run does.
@@ -29,6 +28,9 @@ const (
 	alerts      = "alerts.yaml"
 	cloudAlerts = "alerts.cloud.yaml"
 )
+
+// dashboard is the generated dashboard.
+const dashboard = "dashboard.json"
 
 // Files returns the generated files, by path below dir. An error names the source and the problem.
 func Files(dir string) (map[string][]byte, error) {
@@ -60,19 +62,15 @@ func Files(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files["dashboard/grafana/service.json"] = page.grafana()
-	if files["dashboard/monitoring.json"], err = page.cloud(metrics); err != nil {
+	if files[dashboard], err = page.cloud(metrics); err != nil {
 		return nil, fmt.Errorf("dashboard.yaml: %w", err)
 	}
 
-	encoded := make(map[string][]byte, len(files)+1)
+	encoded := make(map[string][]byte, len(files))
 	for path, content := range files {
 		if encoded[path], err = encode(content); err != nil {
 			return nil, fmt.Errorf("encode %s: %w", path, err)
 		}
-	}
-	if encoded["dashboard/prometheus/service.html"], err = page.console(filepath.Join(dir, "console.tmpl")); err != nil {
-		return nil, err
 	}
 	return encoded, nil
 }

@@ -140,7 +140,7 @@ func TestFilesRefuseUnknownMetrics(t *testing.T) {
 		{"dashboard.yaml", "legend: outcome}", "legend: outcomes}", `dashboard.yaml: panel "Events by outcome": legend outcomes `},
 	} {
 		dir := filepath.Join(t.TempDir(), "deploy", "observe")
-		for _, path := range []string{alerts, cloudAlerts, "dashboard.yaml", "console.tmpl", metricsPage} {
+		for _, path := range []string{alerts, cloudAlerts, "dashboard.yaml", metricsPage} {
 			content := read(t, path)
 			if path == c.source {
 				content = strings.Replace(content, c.old, c.changed, 1)
@@ -185,7 +185,7 @@ func TestCloudAsksForWhatIsSent(t *testing.T) {
 	value, number := regexp.MustCompile(`([=~])"[^"]*"`), regexp.MustCompile(`\b[0-9][0-9a-z.]*`)
 	asked := 0
 	for path, content := range files {
-		if !strings.HasPrefix(path, "monitoring/") && path != "dashboard/monitoring.json" {
+		if !strings.HasPrefix(path, "monitoring/") && path != dashboard {
 			continue
 		}
 		for _, query := range promQL(t, content) {

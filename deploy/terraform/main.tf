@@ -7,7 +7,7 @@ locals {
   names   = "${path.module}/../../internal/names"
   service = yamldecode(file("${local.names}/names.yaml")).service
   topics  = [for name in fileset("${local.names}/topics", "*.yaml") : yamldecode(file("${local.names}/topics/${name}"))]
-  apis    = ["artifactregistry", "cloudscheduler", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
+  apis    = ["artifactregistry", "cloudtrace", "iam", "monitoring", "pubsub", "run", "secretmanager", "telemetry"]
 }
 
 data "google_project" "this" {
@@ -51,7 +51,7 @@ module "pubsub" {
   topic_project = try(each.value.project, var.project)
   exactly_once  = var.exactly_once
   publishers    = [module.iam.members["all"], module.iam.members["publisher"]]
-  subscribers   = [module.iam.members["all"], module.iam.members["drain"], module.iam.members["projector"]]
+  subscribers   = [module.iam.members["all"], module.iam.members["projector"]]
   # Pub/Sub's own account moves dead letters.
   agent      = "serviceAccount:service-${data.google_project.this.number}@gcp-sa-pubsub.iam.gserviceaccount.com"
   depends_on = [google_project_service.this]
@@ -62,8 +62,8 @@ module "secrets" {
   project = var.project
   region  = var.region
   readers = {
-    "${local.service}-database-url"         = [for role in ["all", "drain", "api", "publisher"] : module.iam.members[role]]
-    "${local.service}-read-database-url"    = [for role in ["all", "drain", "api", "projector"] : module.iam.members[role]]
+    "${local.service}-database-url"         = [for role in ["all", "api", "publisher"] : module.iam.members[role]]
+    "${local.service}-read-database-url"    = [for role in ["all", "api", "projector"] : module.iam.members[role]]
     "${local.service}-migrate-database-url" = [module.iam.members["migrate"]]
   }
   depends_on = [google_project_service.this]

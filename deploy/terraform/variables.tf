@@ -9,17 +9,17 @@ variable "region" {
 }
 
 variable "shape" {
-  description = "all: one service with every role; pools: a service and two worker pools; drain: a service, and a job every minute."
+  description = "all: one service with every role; pools: a service and two worker pools."
   type        = string
   default     = "all"
   validation {
-    condition     = contains(["all", "pools", "drain"], var.shape)
-    error_message = "shape must be all, pools or drain."
+    condition     = contains(["all", "pools"], var.shape)
+    error_message = "shape must be all or pools."
   }
 }
 
 variable "image" {
-  description = "The image, by digest, as deploy/image prints it after a push."
+  description = "The image, by digest: docs/deploy.md."
   type        = string
   validation {
     condition     = can(regex("@sha256:[0-9a-f]{64}$", var.image))

@@ -22,7 +22,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 			t.Errorf("the help lacks %s", setting[0])
 		}
 	}
-	files, err := filepath.Glob("../../README*.md") // make slim leaves one
+	files, err := filepath.Glob("../../README*.md") // a service may have only one
 	if err != nil || len(files) == 0 {
 		t.Fatalf("find READMEs: %q, %v", files, err)
 	}

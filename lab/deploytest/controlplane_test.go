@@ -34,8 +34,8 @@ type request struct {
 
 func (r request) String() string { return r.Method + " " + r.Path }
 
-// controlPlane is a double of Cloud Run, IAM, Secret Manager, Artifact Registry, Cloud Scheduler, Service Usage and
-// Resource Manager, as far as the scripts use them. It creates, lists and deletes resources, stores policies, and
+// controlPlane is a double of Cloud Run, IAM, Secret Manager, Artifact Registry, Service Usage and Resource
+// Manager, as far as the scripts use them. It creates, lists and deletes resources, stores policies, and
 // issues tokens. It checks only that APIs are enabled, and that names exist or not. It is the proxy of gcloud, so it
 // gets the requests to all hosts.
 type controlPlane struct {
@@ -64,7 +64,7 @@ func newControlPlane(project, region string) *controlPlane {
 }
 
 // apis are the APIs that a project must enable. Each is the first part of a host that gcloud or the service calls.
-var apis = []string{"artifactregistry", "cloudbuild", "cloudscheduler", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
+var apis = []string{"artifactregistry", "cloudbuild", "cloudtrace", "iam", "iamcredentials", "monitoring", "pubsub", "run", "secretmanager", "telemetry"}
 
 // disabled returns the API of a host if it is not enabled. c.mu is held.
 func (c *controlPlane) disabled(host string) (api string, yes bool) {
@@ -355,9 +355,6 @@ func (c *controlPlane) newID(r *http.Request, collection string, body object) st
 		return r.URL.Query().Get("repositoryId")
 	case "serviceAccounts":
 		return fmt.Sprintf("%v@%s.iam.gserviceaccount.com", body["accountId"], c.project)
-	case "jobs": // of Cloud Scheduler
-		name, _ := body["name"].(string)
-		return name[strings.LastIndex(name, "/")+1:]
 	}
 	return ""
 }

@@ -48,7 +48,7 @@ func gcloud(t *testing.T, c *controlPlane) ([]string, bool) {
 		"http_proxy=http://127.0.0.1:"+port, "no_proxy=", // the library that gets identity tokens reads only these
 	)
 	for _, api := range []string{
-		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "CLOUDSCHEDULER", "IAM", "IAMCREDENTIALS", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
+		"ARTIFACTREGISTRY", "CLOUDBUILD", "CLOUDRESOURCEMANAGER", "IAM", "IAMCREDENTIALS", "PUBSUB", "RUN", "SECRETMANAGER", "SERVICEUSAGE",
 	} {
 		env = append(env, "CLOUDSDK_API_ENDPOINT_OVERRIDES_"+api+"=http://"+strings.ToLower(api)+domain+"/")
 	}
@@ -69,7 +69,7 @@ func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
 		return strings.HasPrefix(name, "CLOUDSDK_") && !strings.HasPrefix(name, "CLOUDSDK_PYTHON") ||
-			slices.Contains([]string{"SERVICE", "REPOSITORY", "VERSION", "SMOKE", "SMOKE_TOKEN", "DRY_RUN", "ROLLBACK", "SCHEDULE"}, name)
+			slices.Contains([]string{"SERVICE", "REPOSITORY", "VERSION", "SMOKE", "SMOKE_TOKEN", "DRY_RUN", "ROLLBACK"}, name)
 	})
 }
 

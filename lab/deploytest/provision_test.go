@@ -246,7 +246,7 @@ func (s *stand) checkGrants(t *testing.T) {
 		}
 	}
 	var wantAccounts []string
-	for _, role := range []string{"-api", "-drain", "-migrate", "-projector", "-publisher", "-release", "-scheduler", ""} {
+	for _, role := range []string{"-api", "-migrate", "-projector", "-publisher", "-release", ""} {
 		wantAccounts = append(wantAccounts, service+role+"@"+project+".iam.gserviceaccount.com")
 	}
 	if diff := cmp.Diff(wantAccounts, accounts); diff != "" {
@@ -259,22 +259,21 @@ func (s *stand) checkGrants(t *testing.T) {
 	want := map[string][]string{
 		topicName:        {"roles/pubsub.publisher " + account(service), "roles/pubsub.publisher " + account(service+"-publisher")},
 		deadTopicName:    {"roles/pubsub.publisher " + pubsubAgent},
-		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account(service), "roles/pubsub.subscriber " + account(service+"-drain"), "roles/pubsub.subscriber " + account(service+"-projector")},
+		subscriptionName: {"roles/pubsub.subscriber " + pubsubAgent, "roles/pubsub.subscriber " + account(service), "roles/pubsub.subscriber " + account(service+"-projector")},
 		deadName:         nil,
 
-		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-publisher")},
-		"projects/" + project + "/secrets/" + service + "-read-database-url":    {reads + account(service), reads + account(service+"-api"), reads + account(service+"-drain"), reads + account(service+"-projector")},
+		"projects/" + project + "/secrets/" + service + "-database-url":         {reads + account(service), reads + account(service+"-api"), reads + account(service+"-publisher")},
+		"projects/" + project + "/secrets/" + service + "-read-database-url":    {reads + account(service), reads + account(service+"-api"), reads + account(service+"-projector")},
 		"projects/" + project + "/secrets/" + service + "-migrate-database-url": {reads + account(service+"-migrate")},
 
 		"projects/" + project: {"roles/logging.logWriter " + release, "roles/run.developer " + release, "roles/run.invoker " + release},
 		"projects/" + project + "/locations/" + region + "/repositories/" + service: {"roles/artifactregistry.writer " + release},
-		inIAM + wantAccounts[5]: {"roles/iam.serviceAccountTokenCreator " + release},
-		inIAM + wantAccounts[6]: nil,
+		inIAM + wantAccounts[4]: {"roles/iam.serviceAccountTokenCreator " + release},
 	}
-	for _, i := range []int{0, 1, 2, 3, 4, 7} {
+	for _, i := range []int{0, 1, 2, 3, 5} {
 		want[inIAM+wantAccounts[i]] = []string{actAs + release}
 	}
-	for _, role := range []string{"", "-api", "-drain", "-projector", "-publisher"} {
+	for _, role := range []string{"", "-api", "-projector", "-publisher"} {
 		observed := account(service + role)
 		want["projects/"+project] = append(want["projects/"+project], "roles/telemetry.tracesWriter "+observed, "roles/telemetry.metricsWriter "+observed)
 	}

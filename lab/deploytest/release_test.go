@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -197,19 +196,15 @@ func TestReleaseDryRun(t *testing.T) {
 	for _, test := range []struct {
 		shape, serviceAccount string
 		env                   map[string]string
-		options               []string
 		shown                 []string // shown, but not sent
 	}{
 		{"all", service, map[string]string{
 			"ROLES": "api,publisher,projector,reactor", "AUTH": "iam", "PUBSUB_PROJECT": project, "PUBSUB_ENDPOINT": region + "-pubsub.googleapis.com:443",
-		}, nil, nil},
-		{"pools", service + "-api", map[string]string{"ROLES": "api"}, nil, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
-		{"drain", service + "-drain", map[string]string{"ROLES": "api,projector,reactor"}, []string{"--schedule"}, []string{
-			"/drain.job.yaml", "+ gcloud run jobs add-iam-policy-binding " + service + "-drain ", "+ gcloud scheduler jobs create http " + service + "-drain ",
-		}},
+		}, nil},
+		{"pools", service + "-api", map[string]string{"ROLES": "api"}, []string{"/pools.projector.yaml", "/pools.publisher.yaml"}},
 	} {
 		t.Run(test.shape, func(t *testing.T) {
-			out := mustScript(t, env, "release.sh", append(test.options, "--dry-run", test.shape, image, project, region)...)
+			out := mustScript(t, env, "release.sh", "--dry-run", test.shape, image, project, region)
 			lines, bodies := sent(control.changed())
 			if diff := cmp.Diff([]string{"POST " + knative + "/services (dry run)"}, lines); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
@@ -267,64 +262,6 @@ func TestReleaseOfOneService(t *testing.T) {
 	}
 
 	checkDestroy(t, control, env, knative+"/services/"+service, run+"/jobs/"+service+"-migrate")
-}
-
-// This tests the shape with a job. Cloud Scheduler may start this job and no other. A rollback moves the traffic, and
-// then restores the image of the job. destroy.sh removes everything.
-func TestReleaseWithDrainJob(t *testing.T) {
-	t.Parallel()
-	control := newControlPlane(project, region)
-	env, ok := gcloud(t, control)
-	if !ok {
-		return
-	}
-	env = append(env, "SMOKE_TOKEN=token")
-	mustScript(t, append(env, "SMOKE=true", "VERSION=v1"), "release.sh", "--schedule", "drain", image, project, region)
-	_, bodies := sent(control.changed())
-	checkService(t, bodies["Service "+service], service+"-drain", map[string]string{"ROLES": "api,projector,reactor", "AUTH": "iam", "PUBSUB_PROJECT": project})
-	checkJob(t, bodies["Job "+service+"-drain"], "drain", service+"-publisher", service+"-database-url")
-	job := "projects/" + project + "/locations/" + region + "/jobs/" + service + "-drain"
-	schedule := control.resources[job]
-	for _, test := range []struct {
-		path []any
-		want string
-	}{
-		{[]any{"schedule"}, "* * * * *"},
-		{[]any{"httpTarget", "httpMethod"}, "POST"},
-		{[]any{"httpTarget", "uri"}, "https://run.googleapis.com/v2/" + job + ":run"},
-		{[]any{"httpTarget", "oauthToken", "serviceAccountEmail"}, service + "-scheduler@" + project + ".iam.gserviceaccount.com"},
-	} {
-		if got := at(schedule, test.path...); got != test.want {
-			t.Errorf("the schedule's %v = %v, want %s", test.path, got, test.want)
-		}
-	}
-	started := namespace + "/jobs/" + service + "-drain"
-	if diff := cmp.Diff([]string{"roles/run.invoker " + account(service+"-scheduler")}, control.grants(started)); diff != "" {
-		t.Errorf("who may start the job (-want +got):\n%s", diff)
-	}
-	if got := slices.Collect(maps.Keys(control.policies)); len(got) != 1 {
-		t.Errorf("policies of %q, want only of %s", got, started)
-	}
-
-	out, err := script(t, append(env, "SMOKE=false", "VERSION=v2"), "release.sh", "drain", imageLater, project, region)
-	if want := "the drain job has its image, until: deploy/release.sh --rollback v1 drain " + project + " " + region + "\n"; err == nil || !strings.Contains(out, want) {
-		t.Errorf("a release that fails its smoke test: error %v, want a failure with %q; output:\n%s", err, want, out)
-	}
-	_, bodies = sent(control.changed())
-	if got := jobImage(bodies["Job "+service+"-drain"]); got != imageLater {
-		t.Errorf("after the release that failed the job runs %v, want %s", got, imageLater)
-	}
-	mustScript(t, env, "release.sh", "--rollback", "v1", "drain", project, region)
-	lines, bodies := sent(control.changed())
-	if diff := cmp.Diff([]string{"PUT " + knative + "/services/" + service, "PUT " + run + "/jobs/" + service + "-drain"}, lines); diff != "" {
-		t.Errorf("roll-back (-want +got):\n%s", diff)
-	}
-	if got := jobImage(bodies["Job "+service+"-drain"]); got != image {
-		t.Errorf("after the roll-back the job runs %v, want %s", got, image)
-	}
-
-	checkDestroy(t, control, env,
-		"/v1/"+job, knative+"/services/"+service, run+"/jobs/"+service+"-migrate", run+"/jobs/"+service+"-drain")
 }
 
 // The commands of docs/deploy.md for a person work with the real gcloud: the certificate, the URLs, and the grant.
@@ -422,15 +359,11 @@ func TestDatabaseCertificate(t *testing.T) {
 	}
 }
 
-func jobImage(job object) any {
-	return at(job, "spec", "template", "spec", "template", "spec", "containers", 0, "image")
-}
-
 // checkDestroy runs destroy.sh after a release, in a project with only the APIs of the released resources. The script
 // must delete these paths and leave nothing. It must not send requests to disabled APIs.
 func checkDestroy(t *testing.T, control *controlPlane, env []string, want ...string) {
 	t.Helper()
-	control.enabled = []string{"run.googleapis.com", "cloudscheduler.googleapis.com"}
+	control.enabled = []string{"run.googleapis.com"}
 	control.changed()
 	out := mustScript(t, env, "destroy.sh", "--yes", project, region)
 	if off := "these APIs are off, and nothing is removed there: artifactregistry cloudbuild cloudtrace iam iamcredentials monitoring pubsub secretmanager telemetry\n"; !strings.Contains(out, off) {

@@ -57,8 +57,7 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// A minimal service has no word of the example, passes its checks and tests, answers calls,
-// and has an image.
+// A minimal service has no word of the example, passes its checks and tests, and answers calls.
 func TestMinimal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -83,7 +82,6 @@ func TestMinimal(t *testing.T) {
 	}
 	clone.Run(t, service, "make", "--silent", "drift", "breaking", "lint")
 	clone.Run(t, service, "go", "test", "./...")
-	clone.Run(t, filepath.Join(service, "deploy", "image"), "go", "test", "./...")
 	if changes := clone.Run(t, service, "git", "status", "--porcelain"); changes != "" {
 		t.Errorf("the tests changed %s", changes)
 	}

@@ -252,7 +252,7 @@ func queries(t *testing.T) map[string]string {
 			}
 		}
 	}
-	if err := json.Unmarshal(read(t, observe+"dashboard/monitoring.json"), &dashboard); err != nil {
+	if err := json.Unmarshal(read(t, observe+"dashboard.json"), &dashboard); err != nil {
 		t.Fatal(err)
 	}
 	for _, tile := range dashboard.MosaicLayout.Tiles {

@@ -1,4 +1,4 @@
-// Command generate writes the alert policies and dashboards of deploy/observe from their
+// Command generate writes the alert policies and the dashboard of deploy/observe from their
 // sources, and removes those that have lost their source. It runs in the root of the
 // repository.
 package main
@@ -25,10 +25,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	for _, folder := range []string{"monitoring", "dashboard"} {
-		if err := os.RemoveAll(filepath.Join(dir, folder)); err != nil {
-			return err
-		}
+	if err := os.RemoveAll(filepath.Join(dir, "monitoring")); err != nil {
+		return err
 	}
 	for name, content := range files {
 		path := filepath.Join(dir, filepath.FromSlash(name))

@@ -6,12 +6,10 @@ variable "service" { type = string }
 locals {
   accounts = {
     all       = var.service
-    drain     = "${var.service}-drain" # the service of that shape, which does not publish
     api       = "${var.service}-api"
     publisher = "${var.service}-publisher"
     projector = "${var.service}-projector"
     migrate   = "${var.service}-migrate"
-    scheduler = "${var.service}-scheduler"
   }
 }
 
@@ -24,7 +22,7 @@ resource "google_service_account" "this" {
 
 locals {
   # Those that run the service send traces and metrics.
-  observed = merge([for role in ["all", "drain", "api", "publisher", "projector"] : {
+  observed = merge([for role in ["all", "api", "publisher", "projector"] : {
     "${role} traces"  = { account = role, role = "roles/telemetry.tracesWriter" }
     "${role} metrics" = { account = role, role = "roles/telemetry.metricsWriter" }
   }]...)

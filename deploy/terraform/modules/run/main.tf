@@ -1,4 +1,4 @@
-# What runs, in one of three shapes of the same image. The figures, and the reasons for them, are in deploy/run.
+# What runs, in one of two shapes of the same image. The figures, and the reasons for them, are in deploy/run.
 
 variable "project" { type = string }
 variable "region" { type = string }
@@ -22,7 +22,6 @@ locals {
   shapes = {
     all   = { account = "all", instances = 3, env = merge(local.pubsub, { ROLES = "api,publisher,projector,reactor", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
     pools = { account = "api", instances = 5, env = { ROLES = "api", AUTH = "iam", DATABASE_MAX_CONNS = "6", PUBSUB_PROJECT = var.project } }
-    drain = { account = "drain", instances = 3, env = merge(local.pubsub, { ROLES = "api,projector,reactor", AUTH = "iam", DATABASE_MAX_CONNS = "12" }) }
   }
   shape = local.shapes[var.shape]
   service_secrets = {
@@ -33,7 +32,6 @@ locals {
     publisher = "${var.service}-database-url"
     projector = "${var.service}-read-database-url"
   }
-  drains = var.shape == "drain" ? toset(["drain"]) : toset([])
 }
 
 resource "google_cloud_run_v2_service" "this" {
@@ -189,66 +187,6 @@ resource "terraform_data" "migrated" {
   triggers_replace = [var.image]
   provisioner "local-exec" {
     command = "gcloud run jobs execute ${google_cloud_run_v2_job.migrate.name} --project=${var.project} --region=${var.region} --wait"
-  }
-}
-
-resource "google_cloud_run_v2_job" "drain" {
-  for_each = local.drains
-  project  = var.project
-  location = var.region
-  name     = "${var.service}-drain"
-  template {
-    task_count = 1
-    template {
-      service_account = var.emails["publisher"]
-      max_retries     = 3
-      timeout         = "600s"
-      containers {
-        image = var.image
-        args  = ["drain"]
-        dynamic "env" {
-          for_each = merge(local.pubsub, { DATABASE_MAX_CONNS = "6" })
-          content {
-            name  = env.key
-            value = env.value
-          }
-        }
-        env {
-          name = "DATABASE_URL"
-          value_source {
-            secret_key_ref {
-              secret  = "${var.service}-database-url"
-              version = "latest"
-            }
-          }
-        }
-      }
-    }
-  }
-  depends_on = [terraform_data.migrated]
-}
-
-resource "google_cloud_run_v2_job_iam_member" "scheduler" {
-  for_each = local.drains
-  project  = var.project
-  location = var.region
-  name     = google_cloud_run_v2_job.drain[each.key].name
-  role     = "roles/run.invoker"
-  member   = "serviceAccount:${var.emails["scheduler"]}"
-}
-
-resource "google_cloud_scheduler_job" "drain" {
-  for_each = local.drains
-  project  = var.project
-  region   = var.region
-  name     = "${var.service}-drain"
-  schedule = "* * * * *"
-  http_target {
-    http_method = "POST"
-    uri         = "https://run.googleapis.com/v2/${google_cloud_run_v2_job.drain[each.key].id}:run"
-    oauth_token {
-      service_account_email = var.emails["scheduler"]
-    }
   }
 }
 

@@ -92,8 +92,7 @@ var actions = []action{
 		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
 		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
 		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
-			result, err := s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From})
-			return plain(result.Result, err)
+			return plain(s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From}))
 		},
 	},
 	{

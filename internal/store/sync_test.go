@@ -252,10 +252,6 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			items, err := events.Snapshots(event.AggregateVideo, []store.Aggregates{store.VideoAggregates()})
 			return errors.Join(err, everyPage(ctx, items))
 		},
-		"Outbox.EventIDs": func(ctx context.Context) error {
-			_, err := events.EventIDs(ctx, newID(t).String())
-			return err
-		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
 			_, err := events.ListAudit(ctx, 0, 10)
 			return err
@@ -366,20 +362,12 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
 			return err
 		},
+		"Inbox.Count": func(ctx context.Context) error {
+			_, err := inbox.Count(ctx, consumer)
+			return err
+		},
 		"Inbox.Forget": func(ctx context.Context) error {
 			_, err := inbox.Forget(ctx, consumer, auditOf(admin.ActionSeek))
-			return err
-		},
-		"Inbox.Parts": func(ctx context.Context) error {
-			_, err := inbox.Parts(ctx, consumer)
-			return err
-		},
-		"Inbox.MeasurePart": func(ctx context.Context) error {
-			_, err := inbox.MeasurePart(ctx, store.InboxPart{})
-			return err
-		},
-		"Inbox.EventsOf": func(ctx context.Context) error {
-			_, err := inbox.EventsOf(ctx, store.InboxPart{}, []uuid.UUID{newID(t)})
 			return err
 		},
 		"Inbox.PruneInbox": func(ctx context.Context) error {

@@ -172,8 +172,6 @@ func (r Request) check() error {
 		return problem.InvalidField("all", "must not be set with a filter")
 	case r.Filter.Age < 0:
 		return problem.InvalidField("filter.age", "must not be negative")
-	case r.Confirmed < 0:
-		return problem.InvalidField("confirmed", "must not be negative")
 	case r.DryRun:
 		return nil
 	}

@@ -109,9 +109,9 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		Settings: settingsInForce(cfg), Facts: func(ctx context.Context) ([]console.Setting, error) { return facts(ctx, commands, events) },
 		Projections: projections(cfg, registered, commands, queries),
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
-		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
+		Backfill: backfiller(events, registered),
+		User:     operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Hosts: flags.hosts, Log: log,
 	}
-	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {
 		made.Consumers = append(made.Consumers, s.consumer)
 	}

@@ -59,11 +59,9 @@ func printHelp(w io.Writer) error {
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now
   server outbox skip TYPE ID EVENT_ID  give that event up
-  server outbox republish [FLAGS]      publish events of the last days again: those of --filter, or with --all any
-         --from TIME, --to TIME        only events of that time, such as 2026-01-31T12:00:00Z
   server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
-         --pending N                   of both: wait while so many events are pending; default: 2000
-         --after ID                    of both: continue behind what an interrupted command has printed
+         --pending N                   wait while so many events are pending; default: 2000
+         --after ID                    continue behind what an interrupted command has printed
   server quarantine list [FLAGS]       show messages that could not be decoded
   server quarantine causes             show why, and how many for each cause
   server quarantine replay ID          apply that message, if this build can decode it

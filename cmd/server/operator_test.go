@@ -176,7 +176,6 @@ func TestOperatorWithoutRightsIsRefused(t *testing.T) {
 	}{
 		{[]string{"outbox", "requeue", "--all"}, exitFailed},
 		{[]string{"outbox", "skip", "--all"}, exitFailed},
-		{[]string{"outbox", "republish", "--all"}, exitFailed},
 		{[]string{"outbox", "backfill", "video"}, exitFailed},
 		{[]string{"quarantine", "delete", "--all"}, exitFailed},
 		{[]string{"quarantine", "replay", "--all"}, exitPartly}, // it may not read the payload of each

@@ -34,8 +34,8 @@ type registration struct {
 	timers func(backend) timer.Timers
 	// comparison compares its projection with the owner. Nil: nothing does.
 	comparison func(commands, queries *pgxpool.Pool) admin.Projection
-	// aggregates is how their events and states are published again. The zero value: this
-	// service does not own them.
+	// aggregates is how their states are published. The zero value: this service does not own
+	// them.
 	aggregates store.Aggregates
 	// repair does the work that a replaced database of the query side needs at once. Nil:
 	// there is none.

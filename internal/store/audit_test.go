@@ -49,17 +49,10 @@ func TestNoActionWithoutItsAudit(t *testing.T) {
 			_, err := inbox.DeleteQuarantine(ctx, []int64{1}, e)
 			return err
 		},
-		"republish": func(ctx context.Context, entry admin.Entry) error {
-			items, err := l.Retained(admin.Filter{ID: e.Video.ID.String()}, []store.Aggregates{store.VideoAggregates()})
-			if err == nil {
-				_, err = items.RepeatItems(ctx, uuid.Nil, uuid.Max, 10, entry)
-			}
-			return err
-		},
 		"backfill": func(ctx context.Context, e admin.Entry) error {
 			items, err := l.Snapshots("video", []store.Aggregates{store.VideoAggregates()})
 			if err == nil {
-				_, err = items.RepeatItems(ctx, uuid.Nil, uuid.Max, 10, e)
+				_, err = items.AppendSnapshots(ctx, uuid.Nil, uuid.Max, 10, e)
 			}
 			return err
 		},

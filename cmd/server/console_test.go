@@ -304,10 +304,8 @@ func TestConsoleActs(t *testing.T) {
 		"action: must be":     {"action": {"drop.table"}},
 		"age: must be":        {"action": {"outbox.skip"}, "age": {"soon"}},
 		"event_id: must be":   {"action": {"outbox.skip"}, "event_id": {"1"}},
-		"from: must be a":     {"action": {"outbox.republish"}, "from": {"yesterday"}},
-		"to: must be later":   {"action": {"outbox.republish"}, "from": {"2026-01-31T12:00:00Z"}, "to": {"2026-01-31T12:00:00Z"}},
+		"from: must be a":     {"action": {"inbox.seek"}, "from": {"yesterday"}},
 		"after: must be":      {"action": {"outbox.backfill"}, "type": {"video"}, "after": {"7"}},
-		"filter.type: must":   {"action": {"outbox.republish"}, "type": {"parcel"}},
 		"type: must be one":   {"action": {"outbox.backfill"}},
 		"id: must name":       {"action": {"projection.repair"}, "type": {"video"}},
 		"id: must be a UUID,": {"action": {"projection.repair"}, "type": {"video"}, "id": {"7"}},
@@ -411,26 +409,19 @@ func TestConsoleRepairsAnEntry(t *testing.T) {
 	}
 }
 
-// Events and states are published again from a form. More may match when it begins, which is
+// States are published from a form. More may match when it begins, which is
 // no reason to refuse it.
-func TestConsolePublishesAgain(t *testing.T) {
+func TestConsoleBackfills(t *testing.T) {
 	t.Parallel()
-	s, video := newEvilStack(t)
+	s, _ := newEvilStack(t)
 	c := startConsole(t, s, s.url)
-	if body := c.get(t, "/aggregates/video/"+video.ID.String()); !strings.Contains(body, `value="outbox.republish"`) {
-		t.Errorf("the page of an aggregate has no button:\n%s", body)
-	}
-	if body := c.get(t, "/aggregates"); !strings.Contains(body, `value="outbox.republish"`) || !strings.Contains(body, `value="outbox.backfill"`) {
+	if body := c.get(t, "/aggregates"); !strings.Contains(body, `value="outbox.backfill"`) {
 		t.Errorf("the page has no buttons:\n%s", body)
 	}
 	for _, test := range []struct {
 		name, question, result string
 		form                   url.Values
 	}{
-		{"an aggregate", "Republish 1 event?", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}, "type": {"video"}, "id": {video.ID.String()}}},
-		{"a time", "Republish 1 event?", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}, "from": {"2026-01-01T00:00:00Z"}, "to": {"2100-01-01T00:00:00Z"}}},
-		{"another time", "Nothing matches.", "", url.Values{"action": {"outbox.republish"}, "to": {"2026-01-01T00:00:00Z"}}},
-		{"all", "all events that the outbox has", "1 of 1 events is done.", url.Values{"action": {"outbox.republish"}}},
 		{"states", "Backfill 1 aggregate?", "1 of 1 aggregates is done.", url.Values{"action": {"outbox.backfill"}, "type": {"video"}}},
 		{"the rest of the states", "Nothing matches.", "", url.Values{"action": {"outbox.backfill"}, "type": {"video"}, "after": {uuid.Max.String()}}},
 	} {
@@ -446,8 +437,8 @@ func TestConsolePublishesAgain(t *testing.T) {
 			t.Errorf("%s: want %q\n%s", test.name, test.result, body)
 		}
 	}
-	if events, states := s.repeated(t, "event"), s.repeated(t, "snapshot"); events != 3 || states != 1 {
-		t.Errorf("%d events and %d snapshots are pending, want 3 and 1", events, states)
+	if states := s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending WHERE repeat = 'snapshot'"); states != 1 {
+		t.Errorf("%d snapshots are pending, want 1", states)
 	}
 }
 
@@ -566,7 +557,7 @@ func TestConsoleOnlyReads(t *testing.T) {
 			if body := c.get(t, "/quarantine/1"); !strings.Contains(body, "may not read payloads") || strings.Contains(body, "00000000") {
 				t.Errorf("the payload is not hidden:\n%s", body)
 			}
-			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.republish", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair", "inbox.seek"} {
+			for _, action := range []string{"outbox.requeue", "outbox.skip", "outbox.backfill", "quarantine.replay", "quarantine.delete", "projection.repair", "inbox.seek"} {
 				form := url.Values{"action": {action}, "type": {"video"}, "confirmed": {"9"}, "reason": {"none"}}
 				if status, _, body := c.do(t, http.MethodPost, "/actions", form); status != http.StatusForbidden || !strings.Contains(body, "may only read") {
 					t.Errorf("%s: %d\n%s", action, status, body)

@@ -26,7 +26,7 @@ CREATE TABLE video_catalog.outbox (
 	PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
 
-COMMENT ON TABLE video_catalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it, and events can be republished from it.';
+COMMENT ON TABLE video_catalog.outbox IS 'Every event of the last days. Rows are never updated, and dropped by partition. A CDC reader could read it.';
 COMMENT ON COLUMN video_catalog.outbox.id IS 'The event id, a UUIDv7. Its time decides the partition.';
 COMMENT ON COLUMN video_catalog.outbox.traceparent IS 'W3C trace context of the command, if it had one.';
 

@@ -11,7 +11,6 @@ CREATE TABLE video_catalog_read.inbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05); -- a prune also reads deleted rows until they are vacuumed
 
 COMMENT ON TABLE video_catalog_read.inbox IS 'Ids of the events that a consumer has projected, for deduplication and audit.';
-COMMENT ON COLUMN video_catalog_read.inbox.consumer IS 'The consumer and, for a rebuild by seek, its generation: a new name sees every event as new.';
 
 CREATE TABLE video_catalog_read.quarantine (
 	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,11 +1,11 @@
 -- +goose Up
--- Events can be published again: republished from the outbox, or as snapshots of the aggregates. Such a pending event is
+-- The state of aggregates can be published, as snapshots, for a new consumer. Such a pending event is
 -- marked, and its message has the mark as an attribute. And an event says who or what led to it: the caller of its command,
 -- or another event, its cause: see 00017_reactions.sql.
 SET LOCAL lock_timeout = '2s';
 
 ALTER TABLE video_catalog.outbox_pending ADD COLUMN repeat text NOT NULL DEFAULT '';
-ALTER TABLE video_catalog.outbox_pending ADD CONSTRAINT outbox_pending_repeat CHECK (repeat IN ('', 'event', 'snapshot')) NOT VALID;
+ALTER TABLE video_catalog.outbox_pending ADD CONSTRAINT outbox_pending_repeat CHECK (repeat IN ('', 'snapshot')) NOT VALID;
 
 ALTER TABLE video_catalog.outbox ADD COLUMN caller text, ADD COLUMN causation_id uuid, ADD COLUMN correlation_id uuid;
 ALTER TABLE video_catalog.outbox_pending ADD COLUMN causation_id uuid, ADD COLUMN correlation_id uuid;
@@ -13,7 +13,7 @@ ALTER TABLE video_catalog.outbox_pending ADD COLUMN causation_id uuid, ADD COLUM
 COMMENT ON COLUMN video_catalog.outbox.caller IS 'Who called the command, by its token: a verified email, or sub and the subject. NULL if the call had none, and for an event that has a cause. It is never published.';
 COMMENT ON COLUMN video_catalog.outbox.causation_id IS 'The event that caused this one, for example by a reaction to it. NULL for the event of a command.';
 COMMENT ON COLUMN video_catalog.outbox.correlation_id IS 'The first event of the chain of causes. NULL for the event of a command: it is the first itself.';
-COMMENT ON COLUMN video_catalog.outbox_pending.repeat IS 'Empty for an event that a command appended. event: an operator published it again. snapshot: it is the state of its aggregate, which an operator published; outbox does not have it.';
+COMMENT ON COLUMN video_catalog.outbox_pending.repeat IS 'Empty for an event that a command appended. snapshot: it is the state of its aggregate, which an operator published; outbox does not have it.';
 
 GRANT SELECT (repeat, causation_id, correlation_id) ON video_catalog.outbox_pending, video_catalog.outbox_aside TO support_ro;
 GRANT SELECT (caller, causation_id, correlation_id) ON video_catalog.outbox TO support_ro;

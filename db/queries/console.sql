@@ -92,12 +92,9 @@ SELECT attempts, next_retry_at, last_error, parked_at FROM video_catalog.outbox_
 WHERE aggregate_type = @aggregate_type AND aggregate_id = @aggregate_id;
 
 -- name: ListInboxTimes :many
--- Returns when each of some events was applied, by consumer, in the present generation of the inbox.
-SELECT c.consumer::text AS consumer, i.event_id, i.received_at
-FROM unnest(@consumers::text[]) AS c (consumer)
-LEFT JOIN video_catalog_read.inbox_generations g ON g.consumer = c.consumer
-JOIN video_catalog_read.inbox i ON i.consumer = c.consumer || coalesce('#' || g.generation, '')
-WHERE i.event_id = ANY (@event_ids::uuid[])
+-- Returns when each of some events was applied, by consumer.
+SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
+WHERE i.consumer = ANY (@consumers::text[]) AND i.event_id = ANY (@event_ids::uuid[])
 ORDER BY i.received_at;
 
 -- name: GetQuarantined :one

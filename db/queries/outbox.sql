@@ -164,15 +164,3 @@ SELECT
 	(SELECT sum(pg_total_relation_size(p.relid)) FROM pg_partition_tree('video_catalog.outbox_pending') AS p)::bigint AS pending_bytes
 FROM pg_catalog.pg_class c
 WHERE c.relnamespace = 'video_catalog'::regnamespace AND c.relispartition AND c.relkind = 'r' AND c.relname ~ '^outbox_p[0-9]{8}$';
-
--- name: ScanAggregate :one
--- Reads at most max_read events behind after_id, in the order of ids. It returns how many it has read, the last of them, and
--- those of one aggregate. No index has the aggregates. Run UseOutboxIndexes first.
-WITH page AS (
-	SELECT o.id, o.aggregate_id FROM video_catalog.outbox o
-	WHERE o.id > @after_id
-	ORDER BY o.id LIMIT @max_read
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.id FROM page p ORDER BY p.id DESC LIMIT 1), @after_id)::uuid AS last_id,
-	(coalesce(array_agg(p.id ORDER BY p.id) FILTER (WHERE p.aggregate_id = @aggregate_id::text), '{}'))::uuid[] AS ids
-FROM page p;

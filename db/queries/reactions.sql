@@ -21,27 +21,6 @@ WHERE (i.consumer, i.event_id) IN (
 	LIMIT @max_rows
 );
 
--- name: ListReactionNames :many
--- Returns the consumers that have rows. It skips from name to name by the primary key.
-WITH RECURSIVE found AS (
-	(SELECT i.consumer FROM video_catalog.inbox i ORDER BY i.consumer LIMIT 1)
-	UNION ALL
-	SELECT next.consumer FROM found f
-	CROSS JOIN LATERAL (SELECT i.consumer FROM video_catalog.inbox i WHERE i.consumer > f.consumer ORDER BY i.consumer LIMIT 1) next
-)
-SELECT consumer FROM found ORDER BY consumer;
-
--- name: MeasureReactions :one
--- Is MeasureInbox for the inbox of the command side.
-WITH page AS (
-	SELECT i.event_id, i.received_at FROM video_catalog.inbox i
-	WHERE i.consumer = @consumer AND i.event_id > @after_id
-	ORDER BY i.event_id LIMIT @max_read
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), @after_id)::uuid AS last_id,
-	coalesce(min(p.received_at), 'epoch')::timestamptz AS oldest, coalesce(max(p.received_at), 'epoch')::timestamptz AS newest
-FROM page p;
-
 -- name: ListReactions :many
 -- Returns which of some events some consumers have reacted to, and when.
 SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i

@@ -212,8 +212,7 @@ func TestRunbookStatementsRun(t *testing.T) {
 func TestRunbookCommandsExist(t *testing.T) {
 	upper := regexp.MustCompile(`[A-Z][A-Z_:]+`)
 	known := map[string]bool{} // for example "outbox requeue # #", and "outbox requeue --all"
-	help := read(t, root+"/internal/app/help.go") +
-		read(t, root+"/cmd/server/rebuild.go") // only full
+	help := read(t, root+"/internal/app/help.go")
 	for _, m := range regexp.MustCompile(`(?m)(?:^|`+"`"+`)  server (\S+(?: \S+)*)  `).FindAllStringSubmatch(help, -1) {
 		command := upper.ReplaceAllString(strings.NewReplacer(" [FLAGS]", "", "...", "").Replace(m[1]), "#")
 		known[command] = true

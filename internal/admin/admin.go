@@ -5,7 +5,7 @@
 // audit, in the same transactions as its effect. The commands of the server and
 // the console use this package, so that they check and do the same.
 //
-// It has no SQL: internal/store implements [Outbox], [Quarantine], [Repeatable] and
+// It has no SQL: internal/store implements [Outbox], [Quarantine], [Snapshots] and
 // [Projection], and cmd/server [Seekable]. All methods are safe for concurrent
 // use, also by several operators: each item is changed once.
 package admin
@@ -155,7 +155,7 @@ type Entry struct {
 	Filter       json.RawMessage `json:"filter"` // a Filter, and what else says what the action is about
 	Reason       string          `json:"reason"`
 	Items        int64           `json:"items"` // how many it changed
-	// Before is an array of the items as they were before; of what was published again, the
+	// Before is an array of the items as they were before; of a backfill, the
 	// first and last id. After has the items as they were after it. It is empty if action and
 	// Before say that.
 	Before json.RawMessage `json:"before"`

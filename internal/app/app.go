@@ -92,8 +92,6 @@ func (p Program) Run(ctx context.Context, args, environ []string, stdout, stderr
 		return outboxCommand(ctx, cfg, args, stdout, stderr)
 	case command == "quarantine":
 		return quarantineCommand(ctx, cfg, args, stdout)
-	case command == "inbox":
-		return inboxCommand(ctx, cfg, args, stdout)
 	case command == "projection":
 		return projectionCommand(ctx, cfg, args, stdout, stderr)
 	case command == "audit":

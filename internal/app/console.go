@@ -107,10 +107,10 @@ func consoleConfig(cfg config, flags consoleFlags, database database, log *slog.
 		},
 		Projections: projections(cfg, registered, commands, queries),
 		Seek:        seeker(cfg, registered, inbox), Subscriptions: subscriptionIDs(subscriptions(registered)),
-		User: operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
+		Backfill: backfiller(events, registered),
+		User:     operatorName(), Metrics: flags.metrics, TraceURL: flags.traces, Log: log,
 		Guard: func(next http.Handler) http.Handler { return port.RefusePages(cfg.hosts(), nil, next) },
 	}
-	made.Republish, made.Backfill = repeats(events, registered)
 	for _, s := range subscribed {
 		made.Consumers = append(made.Consumers, s.Consumer)
 	}

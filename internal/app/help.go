@@ -59,11 +59,9 @@ func printHelp(w io.Writer) error {
   server outbox causes                 show why, and how many for each cause
   server outbox requeue TYPE ID        try that event again now
   server outbox skip TYPE ID EVENT_ID  give that event up
-  server outbox republish [FLAGS]      publish events of the last days again: those of --filter, or with --all any
-         --from TIME, --to TIME        only events of that time, such as 2026-01-31T12:00:00Z
   server outbox backfill TYPE          publish the state of every aggregate of a type, for a new consumer
-         --pending N                   of both: wait while so many events are pending; default: 2000
-         --after ID                    of both: continue behind what an interrupted command has printed
+         --pending N                   wait while so many events are pending; default: 2000
+         --after ID                    continue behind what an interrupted command has printed
   server quarantine list [FLAGS]       show messages that could not be decoded
   server quarantine causes             show why, and how many for each cause
   server quarantine replay ID          apply that message, if this build can decode it
@@ -71,8 +69,6 @@ func printHelp(w io.Writer) error {
   server projection compare            compare entries with their owner, and show what differs; with TYPE, or TYPE ID..., only these
   server projection repair TYPE ID...  give entries the state of their owner; with --all: all that differ, also of an empty projection
          --filter KEY=VALUE,...        of both: only those of a type, an id, a kind, such as kind=missing
-  server inbox list                    show how many events each consumer of both sides has applied or reacted to, by generation
-         --filter consumer=NAME,id=ID  of a consumer only; with an id: when each event of that aggregate was applied
   server audit list                    show what was done with these commands, by whom and why
          --reason TEXT                 why: required by all commands that change something
          --filter KEY=VALUE,...        instead of TYPE ID or ID: all that match type, id, cause and age, such as age=1h

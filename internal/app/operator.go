@@ -30,9 +30,8 @@ const listRows = 1000
 // operation is what the flags and arguments of an operator's command say.
 type operation struct {
 	admin.Request
-	args     []string // that are no flags
-	json     bool
-	consumer string // in the filter
+	args []string // that are no flags
+	json bool
 }
 
 // parseOperation reads flags and arguments, in any order. more adds flags of the command.
@@ -91,8 +90,6 @@ func keysOf(command string) []string {
 	switch group, _, _ := strings.Cut(command, " "); group {
 	case "projection":
 		return []string{"type", "id", "kind"}
-	case "inbox":
-		return []string{"consumer", "id"}
 	}
 	return []string{"type", "id", "cause", "age"}
 }
@@ -123,8 +120,6 @@ func (o *operation) parseFilter(text string, keys []string) (err error) {
 			}
 		case "kind":
 			o.Kind = value
-		case "consumer":
-			o.consumer = value
 		}
 	}
 	return nil
@@ -144,8 +139,8 @@ func operatorName() string {
 }
 
 func outboxCommand(ctx context.Context, cfg config, args []string, stdout, stderr io.Writer) error {
-	if len(args) > 0 && (args[0] == "republish" || args[0] == "backfill") {
-		return repeatCommand(ctx, cfg, args, stdout, stderr)
+	if len(args) > 0 && args[0] == "backfill" {
+		return backfillCommand(ctx, cfg, args[1:], stdout, stderr)
 	}
 	command, o, err := parseCommand("outbox", args)
 	if err != nil {

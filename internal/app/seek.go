@@ -39,7 +39,7 @@ func seek(ctx context.Context, cfg config, args []string, stdout io.Writer) erro
 	if o.DryRun {
 		p.line("the inbox has %d events; nothing was changed", result.Matched)
 	} else {
-		p.line("%s delivers the messages since %s again, generation %d of the inbox; action %s", o.args[0], since.Format(time.RFC3339), result.Generation, result.ActionID)
+		p.line("%s delivers the messages since %s again, and the inbox has forgotten %d events; action %s", o.args[0], since.Format(time.RFC3339), result.Done, result.ActionID)
 	}
 	p.row(result)
 	return p.end()
@@ -62,7 +62,7 @@ func parseSeek(args []string) (o operation, since time.Time, err error) {
 // seeker returns what seeks the subscriptions of the query side.
 func seeker(cfg config, registered []Registration, inbox *store.Inbox) admin.Seeker {
 	subscribed := subscriptions(registered)
-	return func(ctx context.Context, r admin.SeekRequest) (result admin.SeekResult, err error) {
+	return func(ctx context.Context, r admin.SeekRequest) (result admin.Result, err error) {
 		i := slices.IndexFunc(subscribed, func(s Subscription) bool { return s.ID == r.Filter.ID })
 		if i < 0 {
 			return result, problem.InvalidField("subscription", "must be one of the query side: %s", strings.Join(subscriptionIDs(subscribed), ", "))
@@ -96,19 +96,11 @@ type soughtSubscription struct {
 	subscription Subscription
 }
 
-func (s *soughtSubscription) CountApplied(ctx context.Context, _ admin.Filter) (n int64, err error) {
-	parts, err := s.Parts(ctx, s.subscription.Consumer)
-	for _, part := range parts {
-		if part.Present && err == nil {
-			var rows store.InboxRows
-			rows, err = s.MeasurePart(ctx, part)
-			n += rows.Rows
-		}
-	}
-	return n, err
+func (s *soughtSubscription) CountApplied(ctx context.Context, _ admin.Filter) (int64, error) {
+	return s.Count(ctx, s.subscription.Consumer)
 }
 
-func (s *soughtSubscription) Forget(ctx context.Context, e admin.Entry) (generation int64, err error) {
+func (s *soughtSubscription) Forget(ctx context.Context, e admin.Entry) (int64, error) {
 	return s.Inbox.Forget(ctx, s.subscription.Consumer, e)
 }
 

@@ -30,7 +30,7 @@ type action struct {
 	Zero       bool   // it acts also if nothing matches
 	queries    bool   // it changes the query side
 	grows      bool   // more may match until it begins, and that does no harm
-	run        func(context.Context, *Server, admin.RepeatRequest) (admin.RepeatResult, error)
+	run        func(context.Context, *Server, order) (admin.BackfillResult, error)
 }
 
 // What some actions say in the same words.
@@ -38,12 +38,18 @@ const (
 	waiting   = "all that wait for a person"
 	faster    = "Another person may have done it already."
 	notParked = " Or only aggregates match that are not parked: those are tried again by themselves."
-	again     = "The messages go to all subscriptions of the topic, with the attribute repeat. A consumer that has their versions ignores them."
 )
 
+// order is what a person wants done.
+type order struct {
+	admin.Request
+	From  time.Time // of a seek
+	After uuid.UUID // of a backfill
+}
+
 // plain is the result of an action that cannot go on where it has ended.
-func plain(r admin.Result, err error) (admin.RepeatResult, error) {
-	return admin.RepeatResult{Result: r}, err
+func plain(r admin.Result, err error) (admin.BackfillResult, error) {
+	return admin.BackfillResult{Result: r}, err
 }
 
 var actions = []action{
@@ -51,7 +57,7 @@ var actions = []action{
 		Name: admin.ActionRequeue, Verb: "Requeue", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are tried again at once. The others follow in order.",
 		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
 			return plain(admin.Requeue(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
@@ -59,30 +65,30 @@ var actions = []action{
 		Name: admin.ActionSkip, Verb: "Skip", One: "aggregate", Items: "aggregates", All: waiting, Page: "blocked",
 		Effect: "Their first events are given up, and never published. Consumers see a gap in the versions. The events behind them are tried at once.",
 		None:   faster + notParked,
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
 			return plain(admin.Skip(ctx, s.cfg.Outbox, r.Request))
 		},
 	},
 	{
 		Name: admin.ActionReplay, Verb: "Replay", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
 		Effect: "Those that this build can decode are applied, and leave the quarantine. The others stay.", None: faster,
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
 			return plain(admin.Replay(ctx, s.cfg.Quarantine, s.cfg.Apply, r.Request))
 		},
 	},
 	{
 		Name: admin.ActionDelete, Verb: "Delete", One: "message", Items: "messages", All: waiting, Page: "quarantine", queries: true,
 		Effect: "They are deleted from the quarantine for ever, and not applied.", None: faster,
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
 			return plain(admin.Delete(ctx, s.cfg.Quarantine, r.Request))
 		},
 	},
 	{
 		Name: admin.ActionRepair, Verb: "Repair", One: "entry", Items: "entries", Page: "aggregates", queries: true,
 		Effect: "The projection gets the state of the source, over any version. An entry without a source becomes a tombstone.", None: faster,
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
 			if r.Filter.ID == "" { // to compare all takes longer than a page may
-				return admin.RepeatResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
+				return admin.BackfillResult{}, problem.InvalidField("id", "must name an entry: run server projection repair --all for all")
 			}
 			result, err := s.cfg.Projections.Repair(ctx, r.Request)
 			return plain(result.Result, err)
@@ -91,23 +97,15 @@ var actions = []action{
 	{
 		Name: admin.ActionSeek, Verb: "Apply again", One: "event", Items: "events", Page: "aggregates", queries: true, grows: true, Zero: true,
 		Effect: "The inbox forgets all its events, and the broker delivers those messages since this time that it has retained. An entry that has its event stays as it is.",
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
-			result, err := s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From})
-			return plain(result.Result, err)
-		},
-	},
-	{
-		Name: admin.ActionRepublish, Verb: "Republish", One: "event", Items: "events", All: "all events that the outbox has", Page: "aggregates", grows: true,
-		Effect: again, None: "The outbox has no such event: those of the last days are there.",
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
-			return s.cfg.Republish(ctx, r)
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+			return plain(s.cfg.Seek(ctx, admin.SeekRequest{Request: r.Request, From: r.From}))
 		},
 	},
 	{
 		Name: admin.ActionBackfill, Verb: "Backfill", One: "aggregate", Items: "aggregates", Page: "aggregates", grows: true,
-		Effect: "The state of each, also of deleted ones, is published as a snapshot, for a new consumer. " + again, None: "There is no aggregate of this type.",
-		run: func(ctx context.Context, s *Server, r admin.RepeatRequest) (admin.RepeatResult, error) {
-			return s.cfg.Backfill(ctx, r)
+		Effect: "The state of each, also of deleted ones, is published as a snapshot, for a new consumer. The messages go to all subscriptions of the topic, with the attribute repeat. A consumer that has their versions ignores them.", None: "There is no aggregate of this type.",
+		run: func(ctx context.Context, s *Server, r order) (admin.BackfillResult, error) {
+			return s.cfg.Backfill(ctx, admin.BackfillRequest{Request: r.Request, After: r.After})
 		},
 	},
 }
@@ -132,13 +130,14 @@ func (a action) refusal(mine rights) string {
 // confirmPage is the form that confirms an action.
 type confirmPage struct {
 	action
-	Filter          filter
-	From, To, After string // of what is published again
-	EventID         string
-	Matched         int64
-	Sample          string // of the cause in the filter
-	Reason          string
-	Err             string
+	Filter  filter
+	From    string // of a seek
+	After   string // of a backfill
+	EventID string
+	Matched int64
+	Sample  string // of the cause in the filter
+	Reason  string
+	Err     string
 }
 
 // Back returns the page that leads here.
@@ -194,7 +193,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 }
 
 // readAction reads the form of an action. Its error names the field.
-func (s *Server) readAction(r *http.Request) (p confirmPage, request admin.RepeatRequest, err error) {
+func (s *Server) readAction(r *http.Request) (p confirmPage, request order, err error) {
 	if err := r.ParseForm(); err != nil {
 		return p, request, problem.InvalidField("form", "cannot be read: %v", err)
 	}
@@ -205,7 +204,7 @@ func (s *Server) readAction(r *http.Request) (p confirmPage, request admin.Repea
 	}
 	p = confirmPage{
 		action: actions[i], Reason: form.Get("reason"), EventID: form.Get("event_id"),
-		From: form.Get("from"), To: form.Get("to"), After: form.Get("after"),
+		From: form.Get("from"), After: form.Get("after"),
 	}
 	request.Actor, request.Reason = admin.Actor{Name: s.cfg.User, Via: "console"}, strings.TrimSpace(p.Reason)
 	if p.Filter, request.Filter, err = readFilter(form); err != nil {
@@ -220,13 +219,8 @@ func (s *Server) readAction(r *http.Request) (p confirmPage, request admin.Repea
 			return p, request, problem.InvalidField(field.name, "must be a UUID")
 		}
 	}
-	for _, field := range []struct {
-		name, text string
-		to         *time.Time
-	}{{"from", p.From, &request.From}, {"to", p.To, &request.To}} {
-		if *field.to, err = time.Parse(time.RFC3339, field.text); err != nil && field.text != "" {
-			return p, request, problem.InvalidField(field.name, "must be a time, such as 2026-01-31T12:00:00Z")
-		}
+	if request.From, err = time.Parse(time.RFC3339, p.From); err != nil && p.From != "" {
+		return p, request, problem.InvalidField("from", "must be a time, such as 2026-01-31T12:00:00Z")
 	}
 	return p, request, nil
 }
@@ -288,7 +282,7 @@ type job struct {
 	confirmPage
 	Reason string
 	ended  chan struct{} // closed when result and err are set
-	result admin.RepeatResult
+	result admin.BackfillResult
 	err    error
 
 	mu            sync.Mutex
@@ -304,7 +298,7 @@ func (j *jobs) start(ctx context.Context) {
 func (j *jobs) wait() { j.running.Wait() }
 
 // begin starts an action. It goes on if the person leaves, until the console stops.
-func (j *jobs) begin(s *Server, p confirmPage, request admin.RepeatRequest) *job {
+func (j *jobs) begin(s *Server, p confirmPage, request order) *job {
 	started := &job{ID: uuid.New(), confirmPage: p, Reason: request.Reason, ended: make(chan struct{}), matched: p.Matched}
 	request.Progress = func(done, matched int64) {
 		started.mu.Lock()
@@ -343,7 +337,7 @@ type jobPage struct {
 	*job
 	Ended         bool
 	Done, Matched int64
-	Result        admin.RepeatResult
+	Result        admin.BackfillResult
 	Err           string
 	Continues     bool // it can go on where it has ended
 }

@@ -140,15 +140,6 @@ func (p aggregatePage) CreateRequest() string {
 	return p.RequestID.String()
 }
 
-// From is a time before all its events that are shown; empty: there is none.
-func (p aggregatePage) From() string {
-	if len(p.Events) == 0 {
-		return ""
-	}
-	const slack = time.Minute // the id of an event may be of another clock
-	return p.Events[len(p.Events)-1].Time.Add(-slack).UTC().Format(time.RFC3339)
-}
-
 // compare returns the fields of both sides, those that differ first.
 func compare(c Comparison) []field {
 	names := make(map[string]bool)

@@ -55,9 +55,8 @@ type Config struct {
 	Outbox           admin.Outbox
 	Quarantine       admin.Quarantine
 	Apply            admin.Apply // applies a message of the quarantine
-	// Republish and Backfill publish events, and the state of aggregates, again.
-	Republish, Backfill admin.Repeat
-	Projections         admin.Projections
+	Backfill         admin.Backfiller
+	Projections      admin.Projections
 	// Seek seeks one of Subscriptions.
 	Seek          admin.Seeker
 	Subscriptions []string

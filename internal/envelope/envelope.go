@@ -32,7 +32,7 @@ type Message struct {
 	Payload       []byte
 	OccurredAt    time.Time
 	Traceparent   string // W3C trace context; may be empty
-	Repeat        string // RepeatEvent or RepeatSnapshot; empty for an event that a command made
+	Repeat        string // RepeatSnapshot; empty for an event that a command made
 	Cause         Cause  // zero for the event of a command
 }
 
@@ -66,15 +66,10 @@ const (
 	AttrCorrelationID = "correlation_id" // the same
 )
 
-// The values of Message.Repeat.
-const (
-	// RepeatEvent means that an event was published before, and is published again.
-	RepeatEvent = "event"
-	// RepeatSnapshot means that a message has the current state of its aggregate, for
-	// consumers that lack events. Its version is that of the last event, and its payload
-	// says nothing about what happened.
-	RepeatSnapshot = "snapshot"
-)
+// RepeatSnapshot is the value of Message.Repeat of a message that has the current state of its
+// aggregate, for consumers that lack events. Its version is that of the last event, and its
+// payload says nothing about what happened.
+const RepeatSnapshot = "snapshot"
 
 // Attributes returns the attributes of the Pub/Sub message.
 func (m Message) Attributes() map[string]string {

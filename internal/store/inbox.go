@@ -78,25 +78,44 @@ func freshOf(ids, recorded []uuid.UUID) (fresh []int) {
 }
 
 // PruneInbox deletes the ids of events that happened and were received longer ago than
-// olderThan, by the clock of the database, and those that Forget has made void. It deletes at
-// most maxRows and returns how many. If such an event comes again, only its version shows
-// that it is not new.
+// olderThan, by the clock of the database. It deletes at most maxRows and returns how many. If
+// such an event comes again, only its version shows that it is not new.
 func (b *Inbox) PruneInbox(ctx context.Context, consumerName string, olderThan time.Duration, maxRows int) (int64, error) {
-	n, err := b.queries.PruneInboxGenerations(ctx, consumerName, limit(maxRows))
-	if n == 0 && err == nil {
-		n, err = b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
-	}
+	n, err := b.queries.PruneInbox(ctx, consumerName, olderThan, limit(maxRows))
 	return n, wrap(err, "prune inbox")
 }
 
-// Forget makes every event new to a consumer, for a seek: it starts a generation of the inbox
-// and returns its number. The entry is appended to the audit in the same transaction.
-// Transactions that are running belong to the generation before.
-func (b *Inbox) Forget(ctx context.Context, consumerName string, e admin.Entry) (generation int64, err error) {
-	generation, err = b.queries.NextInboxGeneration(ctx, sqlcgen.NextInboxGenerationParams{
-		Consumer: consumerName, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
-	})
-	return generation, wrap(err, "forget the events of %s", consumerName)
+// Count counts the events that the inbox has of a consumer. It reads all of them, by short
+// statements: some seconds for ten million.
+func (b *Inbox) Count(ctx context.Context, consumerName string) (n int64, err error) {
+	for after, more := uuid.Nil, true; more; {
+		page, err := b.queries.CountInbox(ctx, after, consumerName, readRows)
+		if err != nil {
+			return n, wrap(err, "count the inbox of %s", consumerName)
+		}
+		n += page.Read
+		after, more = page.LastID, page.Read == readRows
+	}
+	return n, nil
+}
+
+// Forget makes every event new to a consumer, for a seek: it appends the entry to the audit, and
+// then deletes what the inbox has of the consumer, by short transactions. It returns how many.
+func (b *Inbox) Forget(ctx context.Context, consumerName string, e admin.Entry) (n int64, err error) {
+	if err := b.queries.InsertQueryAudit(ctx, sqlcgen.InsertQueryAuditParams{
+		ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason, Items: e.Items, Before: e.Before, After: e.After,
+	}); err != nil {
+		return 0, wrap(err, "append audit")
+	}
+	for after, more := uuid.Nil, true; more; {
+		page, err := b.queries.ClearInbox(ctx, after, consumerName, readRows)
+		if err != nil {
+			return n, wrap(err, "clear the inbox of %s", consumerName)
+		}
+		n += page.Read
+		after, more = page.LastID, page.Read == readRows
+	}
+	return n, nil
 }
 
 // notTheEvents changes errors that no event can have caused to kind Unavailable, for

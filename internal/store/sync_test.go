@@ -128,10 +128,10 @@ func TestOneSyncAtATime(t *testing.T) {
 }
 
 // everyPage calls the methods of items. It needs some.
-func everyPage(ctx context.Context, items admin.Repeatable) error {
-	page, err := items.CountItems(ctx, uuid.Nil, uuid.Max)
+func everyPage(ctx context.Context, items admin.Snapshots) error {
+	page, err := items.CountAggregates(ctx, uuid.Nil)
 	if err == nil && page.Items > 0 {
-		_, err = items.RepeatItems(ctx, uuid.Nil, uuid.Max, 10, admin.Entry{Filter: []byte("{}")})
+		_, err = items.AppendSnapshots(ctx, uuid.Nil, uuid.Max, 10, admin.Entry{Filter: []byte("{}")})
 	}
 	return err
 }
@@ -244,17 +244,9 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := events.CountPending(ctx, 10)
 			return err
 		},
-		"Outbox.Retained": func(ctx context.Context) error {
-			items, err := events.Retained(admin.Filter{}, []store.Aggregates{store.VideoAggregates()})
-			return errors.Join(err, everyPage(ctx, items))
-		},
 		"Outbox.Snapshots": func(ctx context.Context) error {
 			items, err := events.Snapshots(event.AggregateVideo, []store.Aggregates{store.VideoAggregates()})
 			return errors.Join(err, everyPage(ctx, items))
-		},
-		"Outbox.EventIDs": func(ctx context.Context) error {
-			_, err := events.EventIDs(ctx, newID(t).String())
-			return err
 		},
 		"Outbox.ListAudit": func(ctx context.Context) error {
 			_, err := events.ListAudit(ctx, 0, 10)
@@ -366,20 +358,12 @@ func everyMethod(t *testing.T, videos *store.Videos, events *store.Outbox, catal
 			_, err := inbox.PruneQuarantine(ctx, time.Hour, 10)
 			return err
 		},
+		"Inbox.Count": func(ctx context.Context) error {
+			_, err := inbox.Count(ctx, consumer)
+			return err
+		},
 		"Inbox.Forget": func(ctx context.Context) error {
 			_, err := inbox.Forget(ctx, consumer, auditOf(admin.ActionSeek))
-			return err
-		},
-		"Inbox.Parts": func(ctx context.Context) error {
-			_, err := inbox.Parts(ctx, consumer)
-			return err
-		},
-		"Inbox.MeasurePart": func(ctx context.Context) error {
-			_, err := inbox.MeasurePart(ctx, store.InboxPart{})
-			return err
-		},
-		"Inbox.EventsOf": func(ctx context.Context) error {
-			_, err := inbox.EventsOf(ctx, store.InboxPart{}, []uuid.UUID{newID(t)})
 			return err
 		},
 		"Inbox.PruneInbox": func(ctx context.Context) error {

@@ -183,7 +183,7 @@ func useOrders(t *testing.T, api string) string {
 	})
 	onConsole(t, api, name, "deleted, so the view does not show it", "DeleteTime")
 	call(t, http.StatusOK, "POST", api+name+":undelete", "{}")
-	onConsole(t, api, name, ">equal<", "Currency", "USD", "OrderUndeleted", "Republish them")
+	onConsole(t, api, name, ">equal<", "Currency", "USD", "OrderUndeleted")
 	return name
 }
 

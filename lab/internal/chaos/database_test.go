@@ -128,7 +128,7 @@ func TestReadDatabase(t *testing.T) {
 	}
 }
 
-// The events that are published again are kept with their order and the version of their
+// What is published again is kept with its order and the version of their
 // video, once each, also those that are set aside.
 func TestMarksAreKept(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestMarksAreKept(t *testing.T) {
 	const pend = `INSERT INTO video_catalog.outbox_pending (lane, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, repeat)
 		SELECT 0, id, aggregate_type, aggregate_id, event_type, version, schema_version, payload, occurred_at, $1 FROM video_catalog.outbox ORDER BY version`
 	execute(t, pool, pend, "")
-	execute(t, pool, pend, repeatEvent)
+	execute(t, pool, pend, repeatSnapshot)
 	execute(t, pool, `UPDATE video_catalog.outbox_pending SET lane = -1`)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
@@ -157,7 +157,7 @@ func TestMarksAreKept(t *testing.T) {
 		t.Fatalf("%d marks, want one of each event: %v", len(marks), marks)
 	}
 	for i, m := range marks {
-		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Repeat != repeatEvent || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
+		if e := db.Events[i]; m.Event != e.ID || m.Video != video || m.Repeat != repeatSnapshot || m.Known != 2 || m.Tx != marks[0].Tx || e.Number != int64(i)+1 {
 			t.Errorf("mark %+v, event %s of video %s with number %d, want the same event, version 2, one transaction, and number %d", m, e.ID, video, e.Number, i+1)
 		}
 	}

@@ -22,7 +22,6 @@ import (
 func operatorKinds() []fault {
 	return []fault{
 		{"repair killed and run again", groupOperator, NoRecovery, repairCatalog},
-		{"events republished", groupOperator, NoRecovery, republish},
 		{"new consumer backfilled", groupOperator, NoRecovery, backfillNewcomer},
 		{"projection compared and repaired", groupOperator, NoRecovery, repairProjection},
 		{"subscription sought", groupOperator, NoRecovery, seekSubscription},
@@ -78,40 +77,6 @@ func repairCatalog(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecor
 		l.problem(ComparisonWrong, "the owner has lost nothing: %s", o.stdout)
 	}
 	return err
-}
-
-// republish publishes the events of a video again, and those of some seconds.
-func republish(ctx context.Context, l *lab, r *rand.Rand, record *FaultRecord) error {
-	id, ok := l.load.anyVideo(r)
-	if !ok {
-		record.Missing = "no video to publish again"
-		return nil
-	}
-	record.Target = id
-	from := time.Now().Add(-between(r, 5*time.Second, 10*time.Second))
-	to := from.Add(between(r, 2*time.Second, 5*time.Second))
-	before := len(l.marks)
-	const done, nothing = 0, 3 // a video that was purged has no events
-	for _, selection := range [][]string{
-		{"--filter=type=" + event.AggregateVideo + ",id=" + id},
-		{"--all", "--from=" + from.UTC().Format(time.RFC3339Nano), "--to=" + to.UTC().Format(time.RFC3339Nano)},
-	} {
-		args := append([]string{"outbox", "republish", "--pending=300", reason}, selection...)
-		err := l.collectMarks(ctx)
-		if err == nil {
-			_, _, err = l.untilDone(ctx, []int{done, nothing}, args, continued)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := l.collectMarks(ctx); err != nil {
-		return err
-	}
-	if len(l.marks) == before {
-		record.Missing = "no event of that time to publish again"
-	}
-	return nil
 }
 
 // repairProjection damages entries that nobody sees, compares, and repairs them or all.

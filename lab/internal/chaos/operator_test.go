@@ -32,15 +32,15 @@ func TestCommandsAreRepeated(t *testing.T) {
 		runs         string // arguments of the last run
 		ok           bool
 	}{
-		{"at once", `echo "$@" >"$0.runs"`, "republish", true},
-		{"nothing to do", `echo "$@" >"$0.runs"; exit 3`, "republish", true},
-		{"the third time", `echo "$@" >>"$0.runs"; n=$(wc -l <"$0.runs"); [ $n -gt 2 ] || { echo "run it again with --after ` + last + `$n"; exit 1; }`, "republish --after=" + last + "2", true},
-		{"never", `echo "$@" >>"$0.runs"; exit 2`, "republish", false},
+		{"at once", `echo "$@" >"$0.runs"`, "backfill", true},
+		{"nothing to do", `echo "$@" >"$0.runs"; exit 3`, "backfill", true},
+		{"the third time", `echo "$@" >>"$0.runs"; n=$(wc -l <"$0.runs"); [ $n -gt 2 ] || { echo "run it again with --after ` + last + `$n"; exit 1; }`, "backfill --after=" + last + "2", true},
+		{"never", `echo "$@" >>"$0.runs"; exit 2`, "backfill", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			l := withCommand(t, tt.script)
-			_, ok, err := l.untilDone(t.Context(), []int{0, 3}, []string{"republish"}, continued)
+			_, ok, err := l.untilDone(t.Context(), []int{0, 3}, []string{"backfill"}, continued)
 			if err != nil || ok != tt.ok || (len(l.problems) == 0) != tt.ok {
 				t.Errorf("untilDone() = %t, %v, problems %v; want %t", ok, err, l.problems, tt.ok)
 			}

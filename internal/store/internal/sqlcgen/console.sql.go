@@ -336,30 +336,21 @@ func (q *Queries) ListAggregatePending(ctx context.Context, maxRead int32, aggre
 }
 
 const ListInboxTimes = `-- name: ListInboxTimes :many
-SELECT c.consumer::text AS consumer, i.event_id, i.received_at
-FROM unnest($1::text[]) AS c (consumer)
-LEFT JOIN video_catalog_read.inbox_generations g ON g.consumer = c.consumer
-JOIN video_catalog_read.inbox i ON i.consumer = c.consumer || coalesce('#' || g.generation, '')
-WHERE i.event_id = ANY ($2::uuid[])
+SELECT i.consumer, i.event_id, i.received_at FROM video_catalog_read.inbox i
+WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
 ORDER BY i.received_at
 `
 
-type ListInboxTimesRow struct {
-	Consumer   string
-	EventID    uuid.UUID
-	ReceivedAt time.Time
-}
-
-// Returns when each of some events was applied, by consumer, in the present generation of the inbox.
-func (q *Queries) ListInboxTimes(ctx context.Context, consumers []string, eventIds []uuid.UUID) ([]ListInboxTimesRow, error) {
+// Returns when each of some events was applied, by consumer.
+func (q *Queries) ListInboxTimes(ctx context.Context, consumers []string, eventIds []uuid.UUID) ([]VideoCatalogReadInbox, error) {
 	rows, err := q.db.Query(ctx, ListInboxTimes, consumers, eventIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListInboxTimesRow
+	var items []VideoCatalogReadInbox
 	for rows.Next() {
-		var i ListInboxTimesRow
+		var i VideoCatalogReadInbox
 		if err := rows.Scan(&i.Consumer, &i.EventID, &i.ReceivedAt); err != nil {
 			return nil, err
 		}

@@ -7,21 +7,69 @@ package sqlcgen
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
+	"time"
 )
+
+const ClearInbox = `-- name: ClearInbox :one
+WITH page AS (
+	SELECT i.event_id FROM video_catalog_read.inbox i
+	WHERE i.consumer = $2 AND i.event_id > $1
+	ORDER BY i.event_id LIMIT $3
+), gone AS (
+	DELETE FROM video_catalog_read.inbox i USING page p WHERE i.consumer = $2 AND i.event_id = p.event_id
+)
+SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
+FROM page p
+`
+
+type ClearInboxRow struct {
+	Read   int64
+	LastID uuid.UUID
+}
+
+// Deletes such a page, and returns the same. It starts behind the page before, and not among its dead rows.
+func (q *Queries) ClearInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (ClearInboxRow, error) {
+	row := q.db.QueryRow(ctx, ClearInbox, afterID, consumer, maxRows)
+	var i ClearInboxRow
+	err := row.Scan(&i.Read, &i.LastID)
+	return i, err
+}
+
+const CountInbox = `-- name: CountInbox :one
+WITH page AS (
+	SELECT i.event_id FROM video_catalog_read.inbox i
+	WHERE i.consumer = $2 AND i.event_id > $1
+	ORDER BY i.event_id LIMIT $3
+)
+SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id
+FROM page p
+`
+
+type CountInboxRow struct {
+	Read   int64
+	LastID uuid.UUID
+}
+
+// Reads at most max_rows ids of a consumer behind after_id. It returns how many it has read, and the last of them.
+func (q *Queries) CountInbox(ctx context.Context, afterID uuid.UUID, consumer string, maxRows int32) (CountInboxRow, error) {
+	row := q.db.QueryRow(ctx, CountInbox, afterID, consumer, maxRows)
+	var i CountInboxRow
+	err := row.Scan(&i.Read, &i.LastID)
+	return i, err
+}
 
 const InsertInbox = `-- name: InsertInbox :many
 INSERT INTO video_catalog_read.inbox (consumer, event_id)
-SELECT $1::text || coalesce((SELECT '#' || g.generation FROM video_catalog_read.inbox_generations g WHERE g.consumer = $1), ''), event_id
+SELECT $1::text, event_id
 FROM (SELECT unnest($2::uuid[]) AS event_id) new
 ORDER BY event_id
 ON CONFLICT DO NOTHING
 RETURNING event_id
 `
 
-// Records events as projected in the present generation of the inbox, and returns those that were not recorded before.
+// Records events as projected, and returns those that were not recorded before.
 func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := q.db.Query(ctx, InsertInbox, consumer, eventIds)
 	if err != nil {
@@ -42,169 +90,11 @@ func (q *Queries) InsertInbox(ctx context.Context, consumer string, eventIds []u
 	return items, nil
 }
 
-const ListInboxEvents = `-- name: ListInboxEvents :many
-SELECT i.event_id, i.received_at FROM video_catalog_read.inbox i
-WHERE i.consumer = $1 AND i.event_id = ANY ($2::uuid[])
-ORDER BY i.event_id
-`
-
-type ListInboxEventsRow struct {
-	EventID    uuid.UUID
-	ReceivedAt time.Time
-}
-
-// Returns which of some events the inbox has under a name, and when they were received.
-func (q *Queries) ListInboxEvents(ctx context.Context, name string, eventIds []uuid.UUID) ([]ListInboxEventsRow, error) {
-	rows, err := q.db.Query(ctx, ListInboxEvents, name, eventIds)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListInboxEventsRow
-	for rows.Next() {
-		var i ListInboxEventsRow
-		if err := rows.Scan(&i.EventID, &i.ReceivedAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const ListInboxNames = `-- name: ListInboxNames :many
-WITH RECURSIVE found AS (
-	(SELECT i.consumer AS name FROM video_catalog_read.inbox i ORDER BY i.consumer LIMIT 1)
-	UNION ALL
-	SELECT next.name FROM found f
-	CROSS JOIN LATERAL (SELECT i.consumer AS name FROM video_catalog_read.inbox i WHERE i.consumer > f.name ORDER BY i.consumer LIMIT 1) next
-), known AS (
-	SELECT g.consumer, n.generation, n.generation = g.generation AS present,
-		g.consumer || CASE WHEN n.generation = 0 THEN '' ELSE '#' || n.generation END AS name
-	FROM video_catalog_read.inbox_generations g
-	CROSS JOIN LATERAL generate_series(0, g.generation) AS n (generation)
-)
-SELECT coalesce(f.name, k.name)::text AS name, coalesce(k.consumer, f.name)::text AS consumer,
-	coalesce(k.generation, 0)::bigint AS generation, coalesce(k.present, true)::bool AS present
-FROM found f FULL JOIN known k ON k.name = f.name
-WHERE f.name IS NOT NULL OR k.present
-ORDER BY 2, 3
-`
-
-type ListInboxNamesRow struct {
-	Name       string
-	Consumer   string
-	Generation int64
-	Present    bool
-}
-
-// Returns the names under which the inbox has rows, and that of the present generation of every consumer. It skips from name to
-// name by the primary key.
-func (q *Queries) ListInboxNames(ctx context.Context) ([]ListInboxNamesRow, error) {
-	rows, err := q.db.Query(ctx, ListInboxNames)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListInboxNamesRow
-	for rows.Next() {
-		var i ListInboxNamesRow
-		if err := rows.Scan(
-			&i.Name,
-			&i.Consumer,
-			&i.Generation,
-			&i.Present,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const MeasureInbox = `-- name: MeasureInbox :one
-WITH page AS (
-	SELECT i.event_id, i.received_at FROM video_catalog_read.inbox i
-	WHERE i.consumer = $2 AND i.event_id > $1
-	ORDER BY i.event_id LIMIT $3
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id,
-	coalesce(min(p.received_at), 'epoch')::timestamptz AS oldest, coalesce(max(p.received_at), 'epoch')::timestamptz AS newest
-FROM page p
-`
-
-type MeasureInboxRow struct {
-	Read   int64
-	LastID uuid.UUID
-	Oldest time.Time
-	Newest time.Time
-}
-
-// Reads at most max_read rows of a name behind after_id, in the order of the ids. It returns how many it has read, the last id,
-// and the earliest and the latest time at which one was received.
-func (q *Queries) MeasureInbox(ctx context.Context, afterID uuid.UUID, name string, maxRead int32) (MeasureInboxRow, error) {
-	row := q.db.QueryRow(ctx, MeasureInbox, afterID, name, maxRead)
-	var i MeasureInboxRow
-	err := row.Scan(
-		&i.Read,
-		&i.LastID,
-		&i.Oldest,
-		&i.Newest,
-	)
-	return i, err
-}
-
-const NextInboxGeneration = `-- name: NextInboxGeneration :one
-WITH next AS (
-	INSERT INTO video_catalog_read.inbox_generations AS g (consumer, generation) VALUES ($1, 1)
-	ON CONFLICT (consumer) DO UPDATE SET generation = g.generation + 1
-	RETURNING g.consumer, g.generation
-), audited AS (
-	INSERT INTO video_catalog_read.audit (action_id, actor, via, action, filter, reason, items, before, after)
-	SELECT $2, $3, $4, $5, $6, $7, 1,
-		jsonb_build_array(jsonb_build_object('consumer', n.consumer, 'generation', n.generation - 1)),
-		jsonb_build_array(jsonb_build_object('consumer', n.consumer, 'generation', n.generation))
-	FROM next n
-)
-SELECT n.generation FROM next n
-`
-
-type NextInboxGenerationParams struct {
-	Consumer string
-	ActionID uuid.UUID
-	Actor    string
-	Via      string
-	Action   string
-	Filter   []byte
-	Reason   string
-}
-
-// Makes the inbox of a consumer empty, and appends the audit row: from now on every event is new.
-func (q *Queries) NextInboxGeneration(ctx context.Context, arg NextInboxGenerationParams) (int64, error) {
-	row := q.db.QueryRow(ctx, NextInboxGeneration,
-		arg.Consumer,
-		arg.ActionID,
-		arg.Actor,
-		arg.Via,
-		arg.Action,
-		arg.Filter,
-		arg.Reason,
-	)
-	var generation int64
-	err := row.Scan(&generation)
-	return generation, err
-}
-
 const PruneInbox = `-- name: PruneInbox :execrows
 DELETE FROM video_catalog_read.inbox i
 WHERE (i.consumer, i.event_id) IN (
 	SELECT o.consumer, o.event_id FROM video_catalog_read.inbox o
-	WHERE o.consumer = $1::text || coalesce((SELECT '#' || g.generation FROM video_catalog_read.inbox_generations g WHERE g.consumer = $1), '')
+	WHERE o.consumer = $1::text
 		AND o.received_at < now() - $2::interval
 		AND o.event_id < (lpad(to_hex(floor(extract(epoch FROM now() - $2::interval) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 	ORDER BY o.event_id
@@ -217,27 +107,6 @@ WHERE (i.consumer, i.event_id) IN (
 // video_catalog.uuid7_floor computes the same value, but may be in another database.
 func (q *Queries) PruneInbox(ctx context.Context, consumer string, olderThan time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, PruneInbox, consumer, olderThan, maxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const PruneInboxGenerations = `-- name: PruneInboxGenerations :execrows
-DELETE FROM video_catalog_read.inbox i
-WHERE (i.consumer, i.event_id) IN (
-	SELECT o.consumer, o.event_id
-	FROM video_catalog_read.inbox_generations g
-	CROSS JOIN LATERAL generate_series(0, g.generation - 1) earlier
-	JOIN video_catalog_read.inbox o ON o.consumer = g.consumer || CASE WHEN earlier = 0 THEN '' ELSE '#' || earlier END
-	WHERE g.consumer = $1
-	LIMIT $2
-)
-`
-
-// Deletes at most max_rows ids of earlier generations.
-func (q *Queries) PruneInboxGenerations(ctx context.Context, consumer string, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, PruneInboxGenerations, consumer, maxRows)
 	if err != nil {
 		return 0, err
 	}

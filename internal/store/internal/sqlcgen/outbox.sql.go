@@ -347,32 +347,6 @@ func (q *Queries) MeasureOutboxTables(ctx context.Context) (MeasureOutboxTablesR
 	return i, err
 }
 
-const ScanAggregate = `-- name: ScanAggregate :one
-WITH page AS (
-	SELECT o.id, o.aggregate_id FROM video_catalog.outbox o
-	WHERE o.id > $1
-	ORDER BY o.id LIMIT $3
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.id FROM page p ORDER BY p.id DESC LIMIT 1), $1)::uuid AS last_id,
-	(coalesce(array_agg(p.id ORDER BY p.id) FILTER (WHERE p.aggregate_id = $2::text), '{}'))::uuid[] AS ids
-FROM page p
-`
-
-type ScanAggregateRow struct {
-	Read   int64
-	LastID uuid.UUID
-	Ids    []uuid.UUID
-}
-
-// Reads at most max_read events behind after_id, in the order of ids. It returns how many it has read, the last of them, and
-// those of one aggregate. No index has the aggregates. Run UseOutboxIndexes first.
-func (q *Queries) ScanAggregate(ctx context.Context, afterID uuid.UUID, aggregateID string, maxRead int32) (ScanAggregateRow, error) {
-	row := q.db.QueryRow(ctx, ScanAggregate, afterID, aggregateID, maxRead)
-	var i ScanAggregateRow
-	err := row.Scan(&i.Read, &i.LastID, &i.Ids)
-	return i, err
-}
-
 const SetAside = `-- name: SetAside :exec
 UPDATE video_catalog.outbox_pending p SET lane = -1
 WHERE p.lane = $1 AND p.seq BETWEEN $2 AND $3

@@ -43,37 +43,6 @@ func (q *Queries) InsertReactions(ctx context.Context, consumer string, eventIds
 	return items, nil
 }
 
-const ListReactionNames = `-- name: ListReactionNames :many
-WITH RECURSIVE found AS (
-	(SELECT i.consumer FROM video_catalog.inbox i ORDER BY i.consumer LIMIT 1)
-	UNION ALL
-	SELECT next.consumer FROM found f
-	CROSS JOIN LATERAL (SELECT i.consumer FROM video_catalog.inbox i WHERE i.consumer > f.consumer ORDER BY i.consumer LIMIT 1) next
-)
-SELECT consumer FROM found ORDER BY consumer
-`
-
-// Returns the consumers that have rows. It skips from name to name by the primary key.
-func (q *Queries) ListReactionNames(ctx context.Context) ([]string, error) {
-	rows, err := q.db.Query(ctx, ListReactionNames)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var consumer string
-		if err := rows.Scan(&consumer); err != nil {
-			return nil, err
-		}
-		items = append(items, consumer)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ListReactions = `-- name: ListReactions :many
 SELECT i.event_id, i.consumer, i.received_at FROM video_catalog.inbox i
 WHERE i.consumer = ANY ($1::text[]) AND i.event_id = ANY ($2::uuid[])
@@ -105,37 +74,6 @@ func (q *Queries) ListReactions(ctx context.Context, consumers []string, eventId
 		return nil, err
 	}
 	return items, nil
-}
-
-const MeasureReactions = `-- name: MeasureReactions :one
-WITH page AS (
-	SELECT i.event_id, i.received_at FROM video_catalog.inbox i
-	WHERE i.consumer = $2 AND i.event_id > $1
-	ORDER BY i.event_id LIMIT $3
-)
-SELECT count(*)::bigint AS read, coalesce((SELECT p.event_id FROM page p ORDER BY p.event_id DESC LIMIT 1), $1)::uuid AS last_id,
-	coalesce(min(p.received_at), 'epoch')::timestamptz AS oldest, coalesce(max(p.received_at), 'epoch')::timestamptz AS newest
-FROM page p
-`
-
-type MeasureReactionsRow struct {
-	Read   int64
-	LastID uuid.UUID
-	Oldest time.Time
-	Newest time.Time
-}
-
-// Is MeasureInbox for the inbox of the command side.
-func (q *Queries) MeasureReactions(ctx context.Context, afterID uuid.UUID, consumer string, maxRead int32) (MeasureReactionsRow, error) {
-	row := q.db.QueryRow(ctx, MeasureReactions, afterID, consumer, maxRead)
-	var i MeasureReactionsRow
-	err := row.Scan(
-		&i.Read,
-		&i.LastID,
-		&i.Oldest,
-		&i.Newest,
-	)
-	return i, err
 }
 
 const PruneReactions = `-- name: PruneReactions :execrows

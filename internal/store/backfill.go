@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -17,8 +16,7 @@ import (
 	"example.com/videocatalog/internal/store/internal/sqlcgen"
 )
 
-// Aggregates is how the outbox reads the aggregates of one type, to publish their events or
-// their state again. The zero value has no type.
+// Aggregates is how the outbox reads the aggregates of one type, to publish their state. The zero value has no type.
 type Aggregates struct {
 	aggregateType string
 	list          func(ctx context.Context, q *sqlcgen.Queries, after uuid.UUID, maxRows int) ([]uuid.UUID, error)
@@ -55,10 +53,10 @@ func aggregatesOf[R any](aggregateType string,
 }
 
 const (
-	// readRows is how many rows one transaction reads at most to find what it repeats.
+	// readRows is how many rows one transaction reads at most.
 	readRows = 10_000
-	// repeatBytes is after how many bytes of payload a transaction repeats no further item.
-	repeatBytes = 8 << 20
+	// backfillBytes is after how many bytes of payload a transaction appends no further snapshot.
+	backfillBytes = 8 << 20
 )
 
 // CountPending counts the events in lanes, up to maxCounted. It does not count those that
@@ -71,105 +69,6 @@ func (o *Outbox) CountPending(ctx context.Context, maxCounted int) (n int64, err
 		return err
 	})
 	return n, wrap(err, "count pending events")
-}
-
-// retained are the events of the outbox that match a filter.
-type retained struct {
-	*Outbox
-	aggregates map[string]Aggregates // by type
-	types      []string              // that match
-	id         string                // empty: any
-}
-
-// Retained returns the events that match a filter, of the types of aggregates. The error is
-// problem.Invalid if the filter has another type.
-func (o *Outbox) Retained(filter admin.Filter, aggregates []Aggregates) (admin.Repeatable, error) {
-	r := retained{Outbox: o, aggregates: byType(aggregates), id: filter.ID}
-	r.types = slices.Sorted(maps.Keys(r.aggregates))
-	if filter.Type != "" {
-		if _, ok := r.aggregates[filter.Type]; !ok {
-			return nil, notOneOf("filter.type", r.types)
-		}
-		r.types = []string{filter.Type}
-	}
-	return r, nil
-}
-
-func byType(aggregates []Aggregates) map[string]Aggregates {
-	types := make(map[string]Aggregates)
-	for _, a := range aggregates {
-		if a.aggregateType != "" {
-			types[a.aggregateType] = a
-		}
-	}
-	return types
-}
-
-func notOneOf(field string, types []string) error {
-	return problem.InvalidField(field, "must be one of the aggregate types of this service: %s", strings.Join(types, ", "))
-}
-
-// CountItems implements admin.Repeatable.
-func (r retained) CountItems(ctx context.Context, after, until uuid.UUID) (admin.Page, error) {
-	var row sqlcgen.CountRepeatsRow
-	err := inTx(ctx, r.pool, "store.CountRepeats", func(ctx context.Context, q *sqlcgen.Queries) (err error) {
-		if err = q.UseOutboxIndexes(ctx); err == nil {
-			row, err = q.CountRepeats(ctx, sqlcgen.CountRepeatsParams{AfterID: after, UntilID: until, MaxRead: readRows, Types: r.types, AggregateID: r.id})
-		}
-		return err
-	})
-	return admin.Page{Items: row.Matched, Last: row.LastID, More: row.Read == readRows}, wrap(err, "count events behind %s", after)
-}
-
-// RepeatItems implements admin.Repeatable. The aggregates of the events are locked, so that
-// the order in which events are committed is that of their seq: see AppendOutbox.
-func (r retained) RepeatItems(ctx context.Context, after, until uuid.UUID, maxRows int, e admin.Entry) (page admin.Page, err error) {
-	err = inTx(ctx, r.pool, "store.RepeatOutbox", func(ctx context.Context, q *sqlcgen.Queries) error {
-		if err := q.UseOutboxIndexes(ctx); err != nil {
-			return err
-		}
-		found, err := q.ScanOutbox(ctx, sqlcgen.ScanOutboxParams{
-			AfterID: after, UntilID: until, MaxRead: readRows, Types: r.types, AggregateID: r.id, MaxRows: limit(maxRows), MaxBytes: repeatBytes,
-		})
-		if err != nil {
-			return err
-		}
-		if len(found.Ids) == 0 {
-			page = admin.Page{Last: found.LastID, More: found.Read == readRows}
-			return nil
-		}
-		page = admin.Page{Last: found.Ids[len(found.Ids)-1], More: true}
-		if err := r.lock(ctx, q, found); err != nil {
-			return err
-		}
-		if err := q.BeginRepeat(ctx); err != nil {
-			return err
-		}
-		page.Items, err = q.RepeatOutbox(ctx, sqlcgen.RepeatOutboxParams{
-			Ids: found.Ids, ActionID: e.ActionID, Actor: e.Actor.Name, Via: e.Actor.Via, Action: e.Action, Filter: e.Filter, Reason: e.Reason,
-			Before: span(found.Ids[0], page.Last),
-		})
-		return err
-	})
-	return page, wrap(err, "repeat events behind %s", after)
-}
-
-// lock locks the aggregates of events, in the order of types and ids.
-func (r retained) lock(ctx context.Context, q *sqlcgen.Queries, found sqlcgen.ScanOutboxRow) error {
-	ids := make(map[string][]uuid.UUID)
-	for i, aggregateType := range found.AggregateTypes {
-		id, err := uuid.Parse(found.AggregateIds[i])
-		if err != nil {
-			return fmt.Errorf("aggregate of event %s: %w", found.Ids[i], err)
-		}
-		ids[aggregateType] = append(ids[aggregateType], id)
-	}
-	for _, aggregateType := range slices.Sorted(maps.Keys(ids)) {
-		if _, err := r.aggregates[aggregateType].lock(ctx, q, ids[aggregateType]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // span is what the audit has instead of the items: nothing of them changes, and there may
@@ -187,19 +86,24 @@ type snapshots struct {
 
 // Snapshots returns the aggregates of a type. The error is problem.Invalid if aggregates
 // does not have the type.
-func (o *Outbox) Snapshots(aggregateType string, aggregates []Aggregates) (admin.Repeatable, error) {
-	types := byType(aggregates)
-	found, ok := types[aggregateType]
-	if !ok {
-		return nil, notOneOf("type", slices.Sorted(maps.Keys(types)))
+func (o *Outbox) Snapshots(aggregateType string, aggregates []Aggregates) (admin.Snapshots, error) {
+	var types []string
+	for _, a := range aggregates {
+		if a.aggregateType == aggregateType && aggregateType != "" {
+			return snapshots{Outbox: o, Aggregates: a}, nil
+		}
+		if a.aggregateType != "" {
+			types = append(types, a.aggregateType)
+		}
 	}
-	return snapshots{Outbox: o, Aggregates: found}, nil
+	slices.Sort(types)
+	return nil, problem.InvalidField("type", "must be one of the aggregate types of this service: %s", strings.Join(types, ", "))
 }
 
-// CountItems implements admin.Repeatable.
-func (s snapshots) CountItems(ctx context.Context, after, until uuid.UUID) (page admin.Page, err error) {
+// CountAggregates implements admin.Snapshots.
+func (s snapshots) CountAggregates(ctx context.Context, after uuid.UUID) (page admin.Page, err error) {
 	err = inTx(ctx, s.pool, "store.CountAggregates", func(ctx context.Context, q *sqlcgen.Queries) error {
-		ids, last, err := s.next(ctx, q, after, until, readRows)
+		ids, last, err := s.next(ctx, q, after, uuid.Max, readRows)
 		page = admin.Page{Items: int64(len(ids)), Last: last, More: len(ids) == readRows}
 		return err
 	})
@@ -223,8 +127,8 @@ func (s snapshots) next(ctx context.Context, q *sqlcgen.Queries, after, until uu
 	return ids, ids[len(ids)-1], nil
 }
 
-// RepeatItems implements admin.Repeatable.
-func (s snapshots) RepeatItems(ctx context.Context, after, until uuid.UUID, maxRows int, e admin.Entry) (page admin.Page, err error) {
+// AppendSnapshots implements admin.Snapshots.
+func (s snapshots) AppendSnapshots(ctx context.Context, after, until uuid.UUID, maxRows int, e admin.Entry) (page admin.Page, err error) {
 	err = inTx(ctx, s.pool, "store.AppendSnapshots", func(ctx context.Context, q *sqlcgen.Queries) error {
 		ids, last, err := s.next(ctx, q, after, until, maxRows)
 		page = admin.Page{Last: last, More: len(ids) == maxRows}
@@ -243,7 +147,7 @@ func (s snapshots) RepeatItems(ctx context.Context, after, until uuid.UUID, maxR
 			page.More = true
 		}
 		params.Before = span(ids[0], page.Last)
-		if err := q.BeginRepeat(ctx); err != nil {
+		if err := q.BeginBackfill(ctx); err != nil {
 			return err
 		}
 		page.Items, err = q.AppendSnapshots(ctx, params)
@@ -253,7 +157,7 @@ func (s snapshots) RepeatItems(ctx context.Context, after, until uuid.UUID, maxR
 }
 
 // params returns the first messages, which end with the one with which their payloads reach
-// repeatBytes.
+// backfillBytes.
 func (s snapshots) params(messages []envelope.Message, e admin.Entry) sqlcgen.AppendSnapshotsParams {
 	params := sqlcgen.AppendSnapshotsParams{
 		AggregateType: s.aggregateType, EventType: messages[0].Type, SchemaVersion: messages[0].SchemaVersion,
@@ -261,7 +165,7 @@ func (s snapshots) params(messages []envelope.Message, e admin.Entry) sqlcgen.Ap
 	}
 	size := 0
 	for _, m := range messages {
-		if size >= repeatBytes {
+		if size >= backfillBytes {
 			break
 		}
 		size += len(m.Payload)

@@ -26,12 +26,6 @@ import (
 	"example.com/videocatalog/internal/store"
 )
 
-// repeated counts the pending events with a mark.
-func (s *stack) repeated(t *testing.T, mark string) int {
-	t.Helper()
-	return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending WHERE repeat = $1", mark)
-}
-
 // newcomer is a consumer that knows nothing when it subscribes.
 type newcomer struct {
 	t      *testing.T
@@ -123,37 +117,37 @@ func (s *stack) settle(t *testing.T) {
 	eventually(t, time.Minute, "nothing is pending", func() bool { return s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") == 0 })
 }
 
-// repeat runs a command until it ends, or is killed when the audit has that many rows of
-// the action. It returns where to continue.
-func (s *stack) repeat(t *testing.T, killAt int, action string, args ...string) (last uuid.UUID) {
+// backfill runs the command until it ends, or is killed when the audit has that many rows of
+// it. It returns where to continue.
+func (s *stack) backfill(t *testing.T, killAt int, args ...string) (last uuid.UUID) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), binary, append([]string{"outbox"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), binary, append([]string{"outbox", "backfill", "video", "--reason", "test"}, args...)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.environ(), &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if killAt == 0 {
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("server outbox %s = %v: %s", strings.Join(args, " "), err, out.String())
+			t.Errorf("server outbox backfill %s = %v: %s", strings.Join(args, " "), err, out.String())
 		}
 		return uuid.Nil
 	}
-	eventually(t, time.Minute, action+" has begun", func() bool {
-		return s.count(t, "SELECT count(*) FROM video_catalog.audit WHERE action = $1", action) >= killAt
+	eventually(t, time.Minute, "the backfill has begun", func() bool {
+		return s.count(t, "SELECT count(*) FROM video_catalog.audit WHERE action = $1", admin.ActionBackfill) >= killAt
 	})
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // killed
-	if err := s.pool.QueryRow(t.Context(), "SELECT before -> 0 ->> 'last' FROM video_catalog.audit WHERE action = $1 ORDER BY id DESC LIMIT 1", action).Scan(&last); err != nil {
+	if err := s.pool.QueryRow(t.Context(), "SELECT before -> 0 ->> 'last' FROM video_catalog.audit WHERE action = $1 ORDER BY id DESC LIMIT 1", admin.ActionBackfill).Scan(&last); err != nil {
 		t.Fatal(err)
 	}
 	return last
 }
 
 // A new consumer has the state of the owner after a backfill, although the videos change
-// meanwhile, all events come again, and both commands are killed and continued. The events
+// meanwhile, and the command is killed and continued. The events
 // of the commands keep their order, and who had the state keeps it.
 func TestNewConsumerCatchesUp(t *testing.T) {
 	t.Parallel()
@@ -169,7 +163,7 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 	n := s.subscribe(t)
 
 	stop := make(chan struct{})
-	var commands, repeats sync.WaitGroup
+	var commands sync.WaitGroup
 	for worker := range 3 {
 		commands.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(worker)))
@@ -180,22 +174,15 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 				default:
 				}
 				if s.count(t, "SELECT count(*) FROM video_catalog.outbox_pending") > 5 {
-					time.Sleep(time.Millisecond) // leaves room for the repeats, which wait while many events are pending
+					time.Sleep(time.Millisecond) // leaves room for the backfill, which waits while many events are pending
 					continue
 				}
 				p.rename(t, all[1+random.IntN(videos-1)], fmt.Sprint("Kagemusha ", worker, i))
 			}
 		})
 	}
-	repeats.Go(func() {
-		last := s.repeat(t, 2, admin.ActionBackfill, "backfill", "video", "--reason", "test", "--pending", "10")
-		s.repeat(t, 0, admin.ActionBackfill, "backfill", "video", "--reason", "test", "--after", last.String())
-	})
-	repeats.Go(func() {
-		last := s.repeat(t, 2, admin.ActionRepublish, "republish", "--all", "--reason", "test", "--pending", "30")
-		s.repeat(t, 0, admin.ActionRepublish, "republish", "--filter", "type=video", "--reason", "test", "--after", last.String())
-	})
-	repeats.Wait()
+	last := s.backfill(t, 2, "--pending", "10")
+	s.backfill(t, 0, "--after", last.String())
 	close(stop)
 	commands.Wait()
 	p.delete(t, all[1])
@@ -205,9 +192,9 @@ func TestNewConsumerCatchesUp(t *testing.T) {
 	if len(owned) != videos {
 		t.Fatalf("the owner has %d videos, want %d", len(owned), videos)
 	}
-	eventually(t, time.Minute, "the newcomer has every video, every snapshot and the repeated events", func() bool {
+	eventually(t, time.Minute, "the newcomer has every video and every snapshot", func() bool {
 		n.mu.Lock()
-		received := n.marks[""] > 0 && n.marks[envelope.RepeatSnapshot] >= videos && n.marks[envelope.RepeatEvent] >= 2*videos
+		received := n.marks[""] > 0 && n.marks[envelope.RepeatSnapshot] >= videos
 		n.mu.Unlock()
 		return received && n.differs(owned) == ""
 	})
@@ -266,12 +253,12 @@ func TestInterruptedBackfillContinues(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	var result admin.RepeatResult
+	var result admin.BackfillResult
 	if err := cmd.Wait(); exitOf(err) != app.ExitFailed || json.Unmarshal(out.Bytes(), &result) != nil || result.Done != 1000 || result.Matched != 3000 || result.Last == uuid.Nil {
 		t.Fatalf("interrupted backfill = %v, %q, %s, want exit code %d and 1,000 of 3,000", err, out.String(), errOut.String(), app.ExitFailed)
 	}
 	rest, err := s.command(t, "outbox", "backfill", "video", "--reason", "test", "--pending", "5000", "--after", result.Last.String())
-	if !strings.HasPrefix(rest, "repeated 2000 of 2000 aggregates; action ") || err != nil {
+	if !strings.HasPrefix(rest, "published 2000 of 2000 aggregates; action ") || err != nil {
 		t.Errorf("continued backfill = %q, %v, want the other 2,000", rest, err)
 	}
 	if got := s.count(t, "SELECT count(DISTINCT aggregate_id) FROM video_catalog.outbox_pending WHERE repeat = 'snapshot'"); got != 3000 {
@@ -280,7 +267,7 @@ func TestInterruptedBackfillContinues(t *testing.T) {
 }
 
 // Wrong input is refused with the name of the flag, and nothing becomes pending.
-func TestRepeatMistakesAreRefused(t *testing.T) {
+func TestBackfillMistakesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t)
 	for _, test := range []struct {
@@ -288,25 +275,16 @@ func TestRepeatMistakesAreRefused(t *testing.T) {
 		exit int
 		want string
 	}{
-		{[]string{"republish"}, app.ExitUsage, "filter"},
-		{[]string{"republish", "--all"}, app.ExitUsage, "reason"},
-		{[]string{"republish", "--all", "--filter", "type=video", "--reason", "x"}, app.ExitUsage, "all"},
-		{[]string{"republish", "--filter", "type=parcel", "--reason", "x"}, app.ExitUsage, "filter.type"},
-		{[]string{"republish", "--filter", "cause=x", "--reason", "x"}, app.ExitUsage, "filter"},
-		{[]string{"republish", "--filter", "id=" + uuid.NewString(), "--reason", "x"}, app.ExitNothing, "no such event"},
-		{[]string{"republish", "--all", "--from", "yesterday", "--reason", "x"}, app.ExitUsage, "--from"},
-		{[]string{"republish", "--all", "--to", "2026-01-31", "--reason", "x"}, app.ExitUsage, "--to"},
-		{[]string{"republish", "--all", "--from", "2026-01-31T12:00:00Z", "--to", "2026-01-31T12:00:00Z", "--reason", "x"}, app.ExitUsage, "to: "},
-		{[]string{"republish", "--all", "--after", "7", "--reason", "x"}, app.ExitUsage, "--after"},
-		{[]string{"republish", "--all", "--pending", "-1", "--reason", "x"}, app.ExitUsage, "pending"},
-		{[]string{"republish", "--all", "--pending", "many", "--reason", "x"}, app.ExitUsage, "-pending"},
-		{[]string{"republish", "video", "--reason", "x"}, app.ExitUsage, "server help"},
 		{[]string{"backfill", "--reason", "x"}, app.ExitUsage, "server help"},
 		{[]string{"backfill", "video", "parcel", "--reason", "x"}, app.ExitUsage, "server help"},
 		{[]string{"backfill", "parcel", "--reason", "x"}, app.ExitUsage, "type"},
 		{[]string{"backfill", "video"}, app.ExitUsage, "reason"},
-		{[]string{"backfill", "video", "--all", "--reason", "x"}, app.ExitUsage, "--all"},
-		{[]string{"backfill", "video", "--filter", "id=x", "--reason", "x"}, app.ExitUsage, "--filter"},
+		{[]string{"backfill", "video", "--all", "--reason", "x"}, app.ExitUsage, "-all"},
+		{[]string{"backfill", "video", "--filter", "id=x", "--reason", "x"}, app.ExitUsage, "-filter"},
+		{[]string{"backfill", "video", "--after", "7", "--reason", "x"}, app.ExitUsage, "--after"},
+		{[]string{"backfill", "video", "--pending", "-1", "--reason", "x"}, app.ExitUsage, "pending"},
+		{[]string{"backfill", "video", "--pending", "many", "--reason", "x"}, app.ExitUsage, "-pending"},
+		{[]string{"republish", "--all", "--reason", "x"}, app.ExitUsage, "server help"},
 		{[]string{"backfill", "video", "--from", "2026-01-31T12:00:00Z", "--reason", "x"}, app.ExitUsage, "-from"},
 	} {
 		_, err := s.command(t, append([]string{"outbox"}, test.args...)...)

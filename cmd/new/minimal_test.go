@@ -16,6 +16,7 @@ func TestIsOfExample(t *testing.T) {
 		want          bool
 	}{
 		{"internal/store/videos.go", "", true},
+		{"internal/store/catalog.go", "", true},
 		{"internal/search/search.go", "", true},
 		{"internal/outbox/pass_test.go", "a video", true},
 		{"internal/outbox/pass_test.go", `import "example.com/videocatalog/internal/outbox" // video_catalog.outbox, pg_catalog`, false},

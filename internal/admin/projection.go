@@ -116,7 +116,8 @@ var errChanged = errors.New("it is changed all the time: compare it again")
 // Repair gives the entries of a projection that differ the state of their owner. The filter
 // has an aggregate type, and may have the ids of entries, with commas. Without ids it goes
 // through all entries once, page by page, and repairs each page before it reads the next:
-// its memory does not grow with the projection, and Matched grows with Done.
+// its memory does not grow with the projection, and Matched grows with Done. Request.Progress
+// then gets how many rows are compared.
 //
 // The projector may run meanwhile. Repair waits for no event: an event that comes later finds
 // its version in the entry. A crash leaves the transactions before it, with their rows in the
